@@ -1,0 +1,44 @@
+# Sourced by the commands beside it. Sets `root`, `environment` (the active one, else .venv in the root)
+# and `python`, its interpreter; `make_environment` sees to it that this one exists. Packages: _install.py.
+# shellcheck shell=bash
+set -euo pipefail
+
+root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+own=$root/.venv
+environment=${VIRTUAL_ENV:-${CONDA_PREFIX:-$own}}
+python=$environment/bin/python
+
+say() { printf 'launch: %s\n' "$*" >&2; }
+
+fail() {
+    say "$@"
+    exit 2
+}
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
+
+find_python() {
+    local name
+    for name in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
+        if command -v "$name" >/dev/null && new_enough "$name"; then
+            command -v "$name"
+            return
+        fi
+    done
+    fail "no Python 3.10 or newer on PATH (python3, python3.14 to python3.10): install one" \
+        "(Debian, Ubuntu: apt-get install python3; RHEL: dnf install python3.12)"
+}
+
+make_environment() {
+    if [[ ! -e $environment && $environment == "$own" ]]; then
+        local base
+        base=$(find_python)
+        say "making $environment with $("$base" --version)"
+        # Debian's Python cannot make one with pip unless python3-venv is installed; _install.py brings pip.
+        "$base" -m venv --without-pip "$environment" || fail "$base -m venv failed (above)"
+    fi
+    [[ -x $python ]] ||
+        fail "$environment has no working bin/python: deactivate that environment, or remove it if it is .venv"
+    new_enough "$python" ||
+        fail "$environment has $("$python" --version 2>&1), 3.10 or newer is needed: deactivate that environment"
+}

@@ -1,0 +1,169 @@
+"""Start the benchmark under the mpirun at hand: `_mpi.py [-np N] FLAG...`.
+
+mpirun runs in a process group of its own and gets USR1 for a Ctrl-C or TERM: it would answer those itself
+by cutting off its ranks, and the last table and the exit code with them; USR1 it hands on. A second one goes
+through as it is.
+
+What a bare `mpirun -np N` lacks to work on one machine differs by MPI. It goes into the environment, never
+over a variable that is set already. Ranks are left unbound: scaling pins its workers itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+BANNERS = {
+    "openmpi4": r"\(Open MPI\) 4\.",
+    "openmpi5": r"\(Open MPI\) [5-9]\.",
+    "intel": r"Intel\(R\) MPI",
+    "mpich": r"HYDRA",
+}
+UNBOUND = {
+    "openmpi4": {"OMPI_MCA_hwloc_base_binding_policy": "none"},
+    "openmpi5": {"PRTE_MCA_hwloc_default_binding_policy": "none"},
+    "intel": {"I_MPI_PIN": "0"},
+}
+OVERSUBSCRIBED = {
+    "openmpi4": {"OMPI_MCA_rmaps_base_oversubscribe": "1"},
+    "openmpi5": {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"},
+}
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def main(arguments: list[str]) -> int:
+    """Run mpirun; returns its exit code, or a shell's 130 and 143 after a signal."""
+    ranks, flags = split(arguments)
+    ranks = ranks or gpus() or cores()
+    mpirun = find_mpirun()
+    environ = terminal() | mpi_environ(mpirun, ranks) | os.environ
+    command = [str(mpirun), "-np", str(ranks), sys.executable, "-m", "scaling.run", *flags]
+    sys.stderr.write(f"launch: {shlex.join(command)}\n")
+    return obeying_signals(command, environ)
+
+
+def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
+    """Run a command to its end, handing signals on as the module's docstring tells."""
+    process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
+    seen: list[int] = []
+
+    def hand_on(number: int, _frame: FrameType | None) -> None:
+        process.send_signal(number if seen else signal.SIGUSR1)
+        seen.append(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, hand_on)
+    code = process.wait()
+    return 128 + seen[0] if seen else code if code >= 0 else 128 - code
+
+
+def fail(text: str) -> NoReturn:
+    sys.stderr.write(f"launch: {text}\n")
+    raise SystemExit(2)
+
+
+def split(arguments: list[str]) -> tuple[int | None, list[str]]:
+    """Part `-np N` (or -n, --np), wherever it stands, from the flags of scaling.run."""
+    ranks, flags = None, []
+    words = iter(arguments)
+    for word in words:
+        if word in ("-np", "-n", "--np"):
+            count = next(words, "")
+            if not re.fullmatch(r"[1-9]\d*", count):
+                fail(f"{word} {count or '(nothing)'}: not a number of ranks; write for example {word} 4")
+            ranks = int(count)
+        else:
+            flags.append(word)
+    return ranks, flags
+
+
+def terminal() -> dict[str, str]:
+    """What the ranks cannot see for themselves: under mpirun every stdout claims to be a terminal."""
+    if not sys.stdout.isatty():
+        return {"SCALING_VIEW": "plain"}
+    size = shutil.get_terminal_size()
+    return {"SCALING_VIEW": "live", "COLUMNS": str(size.columns), "LINES": str(size.lines)}
+
+
+# ---------------------------------------------------------------- devices
+
+
+def gpus() -> int:
+    """Count the CUDA devices that nvidia-smi lists, no more than CUDA_VISIBLE_DEVICES lets through."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    count = len(re.findall(r"^GPU ", listed, re.MULTILINE))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return count
+    return min(count, sum(word.strip() not in ("", "-1") for word in visible.split(",")))
+
+
+def cores() -> int:
+    """Count the physical cores that this process may run on: hardware threads of one core count once."""
+    return len({siblings(cpu) for cpu in os.sched_getaffinity(0)})
+
+
+def siblings(cpu: int) -> str:
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:  # a sandbox without /sys: each CPU is taken for a core
+        return str(cpu)
+
+
+# ---------------------------------------------------------------- the MPI
+
+
+def find_mpirun() -> Path:
+    """Return the mpirun on PATH (a cluster's own knows its network), else that of the environment."""
+    found = shutil.which("mpirun") or shutil.which("mpirun", path=str(Path(sys.prefix, "bin")))
+    return Path(found) if found else fail("no mpirun on PATH and none in the environment; install an MPI")
+
+
+def mpi_environ(mpirun: Path, ranks: int) -> dict[str, str]:
+    """Return the variables that `mpirun -np ranks` needs on this machine, for this user."""
+    mpi = name_of(mpirun)
+    return {
+        **UNBOUND.get(mpi, {}),
+        **(OVERSUBSCRIBED.get(mpi, {}) if ranks > cores() else {}),
+        **(AS_ROOT if mpi.startswith("openmpi") and os.geteuid() == 0 else {}),
+        **library(mpirun, mpi),
+    }
+
+
+def name_of(mpirun: Path) -> str:
+    """Return which of BANNERS this mpirun is by what it says of itself, or `other`."""
+    try:
+        answer = subprocess.run([mpirun, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        fail(f"{mpirun} does not work ({error}); put another mpirun first on PATH")
+    return next((name for name, banner in BANNERS.items() if re.search(banner, answer)), "other")
+
+
+def library(mpirun: Path, mpi: str) -> dict[str, str]:
+    """Return MPI4PY_LIBMPI for the libmpi that belongs to `mpirun`, so that mpi4py loads no other.
+
+    By the name of its ABI: PyPI's libmpi.so is a text stub. Empty where none is near: mpi4py then looks.
+    """
+    names = ("libmpi.so.40",) if mpi.startswith("openmpi") else ("libmpi.so.12", "libmpich.so.12")
+    folders = ("lib", "lib64", "lib/release", f"lib/{sysconfig.get_config_var('MULTIARCH')}")
+    prefix = mpirun.resolve().parent.parent
+    paths = (prefix / folder / name for name in names for folder in folders)
+    found = next((path for path in paths if path.is_file()), None)
+    if found and found.name == "libmpich.so.12":
+        fail(f"mpi4py cannot load Debian's MPICH ({found}, no libmpi.so.12): apt-get install openmpi-bin")
+    return {"MPI4PY_LIBMPI": str(found)} if found else {}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

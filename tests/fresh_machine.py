@@ -1,0 +1,132 @@
+"""A machine with nothing but a Python, for the tests of launch/: its own clone, PATH and packages.
+
+Stubs stand in for what would download or compute: `pip` notes how it was called, and makes an mpirun if it is
+asked for one; `mpirun` prints how it was called, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).parent.parent
+TOOLS = ("bash", "env", "sed", "dirname", "touch")
+OPENMPI5 = "mpirun (Open MPI) 5.0.11"
+
+PIP = """\
+import json, os, pathlib, shutil, sys
+with open(os.environ["PIP_CALLS"], "a") as calls:
+    print(json.dumps(sys.argv[1:]), file=calls)
+if "--quiet" not in sys.argv:
+    print("Downloading torch-2.13.0-cp311-cp311-manylinux.whl (190.2 MB)")
+    print("a line that only a failure shows")
+mpirun = os.environ["PYPI_MPIRUN"]
+if "mpi" in sys.argv[-1]:
+    shutil.copy(mpirun, pathlib.Path(sys.prefix, "bin"))
+sys.exit(int(os.environ.get("PIP_EXIT", "0")))
+"""
+MPIRUN = """\
+#!{python} -I
+import json, os, sys
+if sys.argv[1:] == ["--version"]:
+    print({version!r})
+    sys.exit({exit_code})
+print(json.dumps(dict(argv=sys.argv, environ=dict(os.environ), pid=os.getpid())))
+sys.exit(7 if "--fail" in sys.argv else 0)
+"""
+
+
+class Machine:
+    """A clone in `root` and all that `./launch/...` can see."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.bin, self.packages = folder / "clone", folder / "bin", folder / "packages"
+        self.calls = folder / "pip_calls"
+        self.environ = {
+            "PATH": str(self.bin),
+            "HOME": str(folder),
+            "PYTHONPATH": str(self.packages),
+            "PIP_CALLS": str(self.calls),
+            "PYPI_MPIRUN": str(folder / "pypi" / "mpirun"),
+        }
+        for name in ("launch", ".ci"):
+            shutil.copytree(REPOSITORY / name, self.root / name)
+        for name in ("setup.cfg", "pyproject.toml"):
+            shutil.copy(REPOSITORY / name, self.root)
+        for tool in TOOLS:
+            self.script(tool, f'#!/bin/sh\nexec {shutil.which(tool)} "$@"\n')
+        self.script("python3", f'#!/bin/sh\nexec {Path(sys.executable).resolve()} "$@"\n')
+        self.mpirun(OPENMPI5, at=folder / "pypi")
+        self.module("pip", PIP)
+        self.module("ensurepip", 'raise SystemExit("not in a Debian Python")')
+        self.pip_version("99.0")
+
+    def script(self, name: str, text: str, at: Path | None = None) -> Path:
+        """Put an executable into the folder `at`, on PATH by default."""
+        path = (at or self.bin) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
+
+    def mpirun(self, version: str, at: Path | None = None, exit_code: int = 0) -> Path:
+        """Put an mpirun there that says `version` of itself."""
+        text = MPIRUN.format(python=sys.executable, version=version, exit_code=exit_code)
+        return self.script("mpirun", text, at)
+
+    def module(self, name: str, main: str) -> None:
+        """Put a package on this machine's Python path that runs `main` as `python -m name`."""
+        folder = self.packages / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "__init__.py").touch()
+        (folder / "__main__.py").write_text(main)
+
+    def pip_version(self, version: str) -> None:
+        """Let pip say that it is of this version."""
+        metadata = self.packages / "pip-0.dist-info" / "METADATA"
+        metadata.parent.mkdir(exist_ok=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: pip\nVersion: {version}\n")
+
+    def run(self, command: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the clone, from another folder."""
+        return subprocess.run(
+            [self.root / command, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=self.bin,
+            env=self.environ | environ,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def launched(self, *arguments: str, **environ: str) -> dict[str, Any]:
+        """Run ./launch/local and return how it called mpirun: argv, environ and pid."""
+        done = self.run("launch/local", *arguments, **environ)
+        assert done.returncode == 0, done.stderr
+        call: dict[str, Any] = json.loads(done.stdout)
+        return call
+
+    def prepared(self) -> Machine:
+        """This machine after a first start, with pip's calls forgotten."""
+        self.launched()
+        self.calls.unlink()
+        return self
+
+    @property
+    def pip_calls(self) -> list[list[str]]:
+        """The arguments of every call of pip so far."""
+        lines = self.calls.read_text().splitlines() if self.calls.exists() else ()
+        return [json.loads(line) for line in lines]
+
+
+def usable_cores() -> int:
+    """The answer of lscpu, against which the launcher's is held."""
+    allowed = {str(cpu) for cpu in os.sched_getaffinity(0)}
+    listed = subprocess.run(["lscpu", "--parse=CPU,CORE,SOCKET"], capture_output=True, text=True, check=True)
+    rows = (line.split(",") for line in listed.stdout.splitlines() if not line.startswith("#"))
+    return len({(core, socket) for cpu, core, socket in rows if cpu in allowed})
