@@ -1,0 +1,44 @@
+"""Every error of the package.
+
+    ScalingError
+    ├── UsageError       a user's mistake: one line on rank 0, exit 2, no worker was started
+    ├── LaunchError      the launch itself cannot work (mixed versions, no MPI library): exit 2
+    └── StoreError       the run's file can no longer be written or read: exit 1, the file stays readable
+
+A point that fails is not an error but a value: `records.Failed`, in its record and its table cell.
+Anything else that is raised is a bug: traceback and Abort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ScalingError(Exception):
+    """The base of all errors that a user is meant to read."""
+
+    exit_code = 1
+
+
+class UsageError(ScalingError):
+    """A flag, file or launch that cannot be obeyed: says where, what was found, what would be right."""
+
+    exit_code = 2
+
+
+class LaunchError(ScalingError):
+    """The ranks of this launch cannot work together."""
+
+    exit_code = 2
+
+
+class StoreError(ScalingError):
+    """A run folder that cannot be written, read or joined."""
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """Return the tail of a message about an unknown `word`: its near match, or all that is known."""
+    names = sorted(known)
+    close = get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"

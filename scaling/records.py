@@ -1,0 +1,300 @@
+"""What is said between processes and what is kept on disk: points, tasks, messages, events, records.
+
+Times are seconds; `*_unix_s` are wall-clock, all others CLOCK_MONOTONIC of the host that wrote them. A
+new field needs a default; a changed meaning a new SCHEMA, a migration in `store.py` and a fixture file.
+
+SCHEMA history:  1  the first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+SCHEMA = 1
+
+Kind = Literal["exchange", "solo", "together", "comm"]
+Device = Literal["cpu", "cuda"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+BatchRule = Literal["weak", "strong"]
+Placement = Literal["pack", "spread"]
+MemoryFormat = Literal["contiguous", "channels_last"]
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """The base of all: immutable, fields by keyword."""
+
+
+class Point(Record, frozen=True):
+    """One cell of the sweep. `batch_size` is per device; the controls of the plain loop (`solo`,
+    `together`) carry the strategy `<framework>:plain`, so that strategies of a framework share them."""
+
+    strategy: str
+    kind: Kind
+    world_size: int
+    round: int
+    model: str
+    data: str
+    device: Device
+    batch_rule: BatchRule
+    batch_size: int
+    precision: Precision = "fp32"
+    memory_format: MemoryFormat = "contiguous"
+    compile: bool = False
+    placement: Placement = "pack"
+    interconnect: str = "auto"
+    options: dict[str, str] = {}
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples of one step over all devices."""
+        return self.batch_size * self.world_size
+
+    @property
+    def cell(self) -> str:
+        """Identity without the round: what is repeated."""
+        options = ",".join(f"{k}={v}" for k, v in sorted(self.options.items()))
+        parts = (
+            self.strategy, self.kind, f"n{self.world_size}", self.model, self.data, self.device,
+            self.batch_rule, f"b{self.batch_size}", self.precision, self.memory_format,
+            "compiled" if self.compile else "eager", self.placement, self.interconnect, options,
+        )  # fmt: skip
+        return "/".join(parts)
+
+    @property
+    def key(self) -> str:
+        """Identity of one measurement; `--resume` measures the keys that a run lacks."""
+        return f"{self.cell}/r{self.round}"
+
+    @property
+    def label(self) -> str:
+        """Short name for people: `torch:gloo exchange N=2 round 1`."""
+        return f"{self.strategy} {self.kind} N={self.world_size} round {self.round + 1}"
+
+
+class Hello(Record, frozen=True, tag="hello"):
+    """The child runs and has read its task."""
+
+    pid: int
+    affinity: tuple[int, ...]
+
+
+class Announce(Record, frozen=True, tag="announce"):
+    """A helper is up: what the workers must know to reach it."""
+
+    values: dict[str, str]
+
+
+class Ready(Record, frozen=True, tag="ready"):
+    """Framework imported, model built, exchange connected."""
+
+    import_s: float
+    build_s: float
+    parameters: int
+    gradient_bytes: int
+    device_name: str
+    versions: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+
+
+class Window(Record, frozen=True, tag="window"):
+    """One window of one rank. Consecutive windows of a `Run` share their edges, so their seconds add up
+    to the time from the start to the last synchronisation. `loss` is None where there is none (`comm`)."""
+
+    index: int
+    measured: bool
+    steps: int
+    samples: int
+    start_s: float
+    end_s: float
+    end_unix_s: float
+    loss: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Between the two device synchronisations."""
+        return self.end_s - self.start_s
+
+
+class Result(Record, frozen=True, tag="result"):
+    """The worker's last word: hash of the parameters (None where nothing is trained), memory in bytes."""
+
+    digest: str | None
+    peak_memory_bytes: int
+    peak_rss_bytes: int
+
+
+class Error(Record, frozen=True, tag="error"):
+    """The child caught an exception: `cause` as in `Failed`."""
+
+    cause: str
+    message: str
+    traceback: str = ""
+
+
+class Finished(Record, frozen=True, tag="finished"):
+    """It ended as it should."""
+
+
+class Failed(Record, frozen=True, tag="failed"):
+    """Why a child or a point has no result.
+
+    cause: oom | crash(SIGNAL) | exit(CODE) | error | hang | timeout | startup | missing | nan-loss |
+    digest | port-taken | no-result | cancelled | interrupted
+    """
+
+    cause: str
+    message: str
+    rank: int = 0
+    host: str = ""
+    log: str = ""
+    log_tail: str = ""
+
+
+Outcome = Finished | Failed
+
+
+class Sample(Record, frozen=True, array_like=True):
+    """One reading of a GPU while windows were timed, None where this GPU does not tell; `throttle` names
+    the reasons that cost speed."""
+
+    unix_s: float
+    utilisation_percent: float | None = None
+    power_w: float | None = None
+    sm_clock_mhz: float | None = None
+    memory_used_bytes: int | None = None
+    temperature_c: float | None = None
+    throttle: tuple[str, ...] = ()
+
+
+class Telemetry(Record, frozen=True):
+    """The device while the measured windows ran. `energy_j` is the counter's difference, `load_1m` the
+    host's load average at the end, `affinity_cpus` what the worker really had."""
+
+    samples: tuple[Sample, ...] = ()
+    energy_j: float | None = None
+    load_1m: float | None = None
+    affinity_cpus: int | None = None
+    cpu_percent: float | None = None
+
+
+class Ended(Record, frozen=True, tag="ended"):
+    """From the agent, once per child: how it ended; nothing of it runs any more."""
+
+    outcome: Outcome
+    environ: dict[str, str] = {}
+    telemetry: Telemetry = Telemetry()
+    strays: int = 0
+
+
+Event = Hello | Announce | Ready | Window | Result | Error | Ended
+
+
+class Gpu(Record, frozen=True):
+    """One GPU as NVML tells it. `links[j]` is how it reaches GPU j of its host (NV4, PIX, SYS, self) and
+    `p2p[j]` whether peer access works."""
+
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int
+    power_limit_w: float | None = None
+    max_sm_clock_mhz: float | None = None
+    links: tuple[str, ...] = ()
+    p2p: tuple[bool, ...] = ()
+
+
+class Nic(Record, frozen=True):
+    """One network interface; `speed_bits_per_s` is None where the kernel does not know it."""
+
+    name: str
+    address: str
+    netmask: str
+    up: bool
+    mtu: int
+    speed_bits_per_s: float | None = None
+
+
+class HostInfo(Record, frozen=True):
+    """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple
+    of its hardware threads."""
+
+    hostname: str
+    os: str
+    kernel: str
+    cpu_model: str
+    sockets: int
+    cores: tuple[tuple[int, ...], ...]
+    memory_bytes: int
+    load_1m: float
+    python: str
+    versions: dict[str, str]
+    nics: tuple[Nic, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    gpu_driver: str = ""
+    virtual: str = ""
+
+
+class RankRecord(Record, frozen=True):
+    """One rank's part of a point: raw windows, warm-up apart."""
+
+    rank: int
+    launch_rank: int
+    host: str
+    outcome: Outcome
+    cpus: tuple[int, ...] = ()
+    threads: int = 1
+    device_index: int = 0
+    environ: dict[str, str] = {}
+    ready: Ready | None = None
+    warmup: tuple[Window, ...] = ()
+    windows: tuple[Window, ...] = ()
+    result: Result | None = None
+    telemetry: Telemetry = Telemetry()
+
+    @property
+    def measured_s(self) -> float:
+        """From the common start to this rank's last synchronisation."""
+        return self.windows[-1].end_s - self.windows[0].start_s if self.windows else 0.0
+
+
+class PointRecord(Record, frozen=True, tag="point"):
+    """One measurement of one point, however it ended."""
+
+    point: Point
+    outcome: Outcome
+    ranks: tuple[RankRecord, ...]
+    started_unix_s: float
+    wall_s: float
+    startup_s: float
+    measured_s: float
+    settled: bool = True
+    oversubscribed: bool = False
+    retries: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> int:
+        """Hosts that took part."""
+        return len({rank.host for rank in self.ranks})
+
+
+class Header(Record, frozen=True, tag="header"):
+    """The first line of a run. `config` is the SweepConfig as plain data."""
+
+    schema: int
+    version: str
+    code: str
+    git: str
+    created_unix_s: float
+    command: tuple[str, ...]
+    launch_size: int
+    mpi: str
+    seed: int
+    config: dict[str, Any]
+    hosts: tuple[HostInfo, ...]
+    host_of_rank: tuple[str, ...]
+    device: Device
+    why_default: str = ""
+    estimate_s: float = 0.0

@@ -1,0 +1,81 @@
+"""The rows as comma-separated values: one line per exchange and world size, raw numbers, stable names."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+
+from scaling.analysis import rows
+from scaling.findings import Row
+from scaling.losses import Loss
+from scaling.records import PointRecord
+from scaling.stats import Estimate
+
+Value = str | int | float | None
+
+
+def render(records: Sequence[PointRecord]) -> str:
+    """Return a header line and a line per row. Empty: not measured or not claimed. Fractions are of 1."""
+    lines = [_values(row) for row in rows(records)]
+    out = StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def _values(row: Row) -> dict[str, Value]:
+    loss = row.loss
+    return {
+        **{name: getattr(row, name) for name in (*_WHO, *_WHERE)},
+        "options": " ".join(f"{key}={value}" for key, value in sorted(row.options.items())),
+        **_estimate("images_per_s", row.images_per_s),
+        **_estimate("speedup", row.speedup),
+        **_estimate("efficiency_fraction", row.efficiency),
+        **_estimate("strategy_efficiency_fraction", row.strategy_efficiency),
+        "intra_node_fraction": row.intra_node,
+        "inter_node_fraction": row.inter_node,
+        **{f"loss_{cause}_fraction": getattr(loss, cause, None) for cause in Loss.__struct_fields__},
+        "first_training_loss": row.first_loss,
+        "last_training_loss": row.last_loss,
+        "flags": " ".join(row.flags),
+        "failed_cause": row.failed.cause if row.failed else None,
+        "failed_message": row.failed.message if row.failed else None,
+        "footnotes": " | ".join(row.footnotes),
+    }
+
+
+def _estimate(name: str, estimate: Estimate | None) -> dict[str, Value]:
+    found = {"": estimate.mean, "_low": estimate.low, "_high": estimate.high} if estimate else {}
+    return {f"{name}{end}": found.get(end) for end in ("", "_low", "_high")}
+
+
+_WHO = (
+    "strategy",
+    "interconnect",
+    "model",
+    "data",
+    "device",
+    "precision",
+    "memory_format",
+    "compile",
+    "placement",
+)
+_WHERE = ("batch_rule", "batch_size", "global_batch_size", "world_size", "nodes", "rounds", "rounds_tried")
+_ESTIMATES = ("images_per_s", "speedup", "efficiency_fraction", "strategy_efficiency_fraction")
+COLUMNS = (
+    *_WHO,
+    "options",
+    *_WHERE,
+    *(f"{name}{end}" for name in _ESTIMATES for end in ("", "_low", "_high")),
+    "intra_node_fraction",
+    "inter_node_fraction",
+    *(f"loss_{cause}_fraction" for cause in Loss.__struct_fields__),
+    "first_training_loss",
+    "last_training_loss",
+    "flags",
+    "failed_cause",
+    "failed_message",
+    "footnotes",
+)

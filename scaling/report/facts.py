@@ -1,0 +1,96 @@
+"""What ran: the block above the tables, as (label, text) lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from scaling.findings import Row
+from scaling.records import Header, Point, PointRecord
+from scaling.report import words
+
+Fact = tuple[str, str]
+
+
+def facts(header: Header, records: Sequence[PointRecord]) -> tuple[Fact, ...]:
+    """Return the lines in reading order; what a run does not have is left out."""
+    points = [record.point for record in records if record.point.kind == "exchange"]
+    found = (
+        ("model", _each(_model(point) for point in points)),
+        ("options", words.knobs(shared_options(points))),
+        ("batch", _each(_batch(point) for point in points)),
+        ("devices", _devices(header, records)),
+        ("why", header.why_default),
+        ("hosts", _hosts(header)),
+        ("measured", _measured(records)),
+        ("software", _software(header)),
+        ("started", words.date(header.created_unix_s)),
+    )
+    return tuple((label, text) for label, text in found if text)
+
+
+def shared_options(entries: Iterable[Point | Row]) -> frozenset[words.Option]:
+    """The strategies' options that are the same in all of a report: said once."""
+    found = [frozenset(entry.options.items()) for entry in entries]
+    return frozenset.intersection(*found) if found else frozenset()
+
+
+def _each(texts: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(texts))
+
+
+def _model(point: Point) -> str:
+    layout = "" if point.memory_format == "contiguous" else f", {point.memory_format}"
+    compiled = ", compiled" if point.compile else ""
+    return f"{point.model} on {point.data}, {point.precision}{layout}{compiled}"
+
+
+def _batch(point: Point) -> str:
+    """The rule, and with it the batch per device and the global batch of every row."""
+    if point.batch_rule == "weak":
+        return f"{point.batch_size} per device, {point.batch_size} x N in all (weak scaling)"
+    total = point.global_batch_size
+    return f"{total} in all, {total} / N per device (strong scaling)"
+
+
+def _devices(header: Header, records: Sequence[PointRecord]) -> str:
+    if header.device == "cuda":
+        gpus = Counter(gpu.name for host in header.hosts for gpu in host.gpus)
+        return _each(f"cuda: {count} x {name}" for name, count in gpus.items())
+    cores = {len(rank.cpus) for record in records for rank in record.ranks if rank.cpus}
+    each = f", {words.spread(sorted(cores), 'core')} per rank" if cores else ""
+    return f"cpu: {_each(host.cpu_model for host in header.hosts)}{each}"
+
+
+def _hosts(header: Header) -> str:
+    names = list(dict.fromkeys(host.hostname for host in header.hosts))
+    virtual = _each(host.virtual for host in header.hosts if host.virtual)
+    where = f", virtual: {virtual}" if virtual else ""
+    ranks = words.counted(header.launch_size, "rank")
+    return f"{words.several(names)} ({words.counted(len(names), 'host')}, {ranks}{where})"
+
+
+def _measured(records: Sequence[PointRecord]) -> str:
+    exchanges = [record for record in records if record.point.kind == "exchange"]
+    if not exchanges:
+        return ""
+    rounds = len({record.point.round for record in exchanges})
+    windows = [len(rank.windows) for record in exchanges for rank in record.ranks if rank.windows]
+    each = f" of {words.spread(windows, 'window')}" if windows else ""
+    return f"{words.counted(rounds, 'round')}{each}, points in shuffled order"
+
+
+def _software(header: Header) -> str:
+    return ", ".join(dict.fromkeys(_versions(header)))
+
+
+def _versions(header: Header) -> Iterator[str]:
+    git = f" (git {header.git})" if header.git else ""
+    yield f"scaling {header.version}{git}"
+    for host in header.hosts:
+        yield f"Python {host.python}"
+        yield from (f"{name} {version}" for name, version in sorted(host.versions.items()))
+        if host.gpu_driver:
+            yield f"driver {host.gpu_driver}"
+    if header.mpi:
+        yield header.mpi

@@ -1,0 +1,88 @@
+"""Numbers and names as people read them: the same in every format for people."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timezone
+
+from scaling.findings import Contender, Row
+from scaling.stats import Estimate
+
+NONE = "-"
+Option = tuple[str, str]
+
+
+def plus_minus(mean: float, half: float | None, digits: int, unit: str = "") -> str:
+    """`93.1 % ± 0.8`; without an interval the mean alone."""
+    text = f"{number(mean, digits)}{unit}"
+    return text if half is None else f"{text} ± {half:.{digits}f}"
+
+
+def number(value: float, digits: int) -> str:
+    """Fixed digits, and no minus before a zero."""
+    text = f"{value:.{digits}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def rate(estimate: Estimate | None) -> str:
+    """images/s with half its interval, to about four digits."""
+    if estimate is None:
+        return NONE
+    digits = 2 if estimate.mean < 10 else 1 if estimate.mean < 1000 else 0
+    return plus_minus(estimate.mean, estimate.half_width, digits)
+
+
+def percent(estimate: Estimate | None) -> str:
+    """A fraction as percent with half its interval."""
+    if estimate is None:
+        return NONE
+    half = estimate.half_width
+    return plus_minus(100 * estimate.mean, None if half is None else 100 * half, 1, " %")
+
+
+def fraction(value: float | None, unit: str = "") -> str:
+    """A fraction as percent."""
+    return NONE if value is None else number(100 * value, 1) + unit
+
+
+def speedup(estimate: Estimate | None) -> str:
+    """How many times one device."""
+    return NONE if estimate is None else f"{estimate.mean:.2f}"
+
+
+def knobs(options: Iterable[Option]) -> str:
+    """`bucket_cap_mb=10, wire=fp16`."""
+    return ", ".join(f"{key}={value}" for key, value in sorted(options))
+
+
+def who(entry: Row | Contender, shared: Collection[Option]) -> str:
+    """`torch:nccl over ib0 (bucket_cap_mb=10)`.
+
+    The automatic network and the options that all of a report share go without saying.
+    """
+    name = entry.strategy if entry.interconnect == "auto" else f"{entry.strategy} over {entry.interconnect}"
+    own = [option for option in entry.options.items() if option not in shared]
+    return f"{name} ({knobs(own)})" if own else name
+
+
+def date(unix_s: float) -> str:
+    """The minute, in UTC: a table must not depend on where it is read."""
+    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def several(names: Sequence[str], shown: int = 6) -> str:
+    """`a b c`, or `a b c d e ... z` when there are many."""
+    if len(names) <= shown:
+        return " ".join(names)
+    return " ".join((*names[: shown - 1], "...", names[-1]))
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 host`, `4 hosts`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def spread(values: Sequence[int], noun: str) -> str:
+    """`10 windows`, or `8-10 windows` where they differ."""
+    low, high = min(values), max(values)
+    return counted(high, noun) if low == high else f"{low}-{high} {noun}s"

@@ -1,0 +1,58 @@
+"""What a child is told: its task, one JSON line on its stdin, and the commands that follow it there."""
+
+from __future__ import annotations
+
+from scaling.records import Point, Record
+
+
+class Clocks(Record, frozen=True):
+    """The three clocks of a child, seconds: until `ready`, without an event, in all."""
+
+    startup_s: float = 300.0
+    stall_s: float = 120.0
+    deadline_s: float = 1800.0
+
+
+class Task(Record, frozen=True):
+    """All that a child needs for one point: one JSON line on its stdin.
+
+    `rank` and `local_rank` count inside the point; `launch_rank` is the agent's MPI rank.
+    `hosts[r]` is the host of rank r. `role` is "worker" or the name of a helper.
+    """
+
+    point: Point
+    attempt: int
+    rank: int
+    launch_rank: int
+    local_rank: int
+    local_world_size: int
+    hosts: tuple[str, ...]
+    device_index: int
+    cpus: tuple[int, ...]
+    threads: int
+    seed: int
+    log: str
+    role: str = "worker"
+    retry: int = 0
+    address: str = "127.0.0.1"
+    interface: str = "lo"
+    ports: tuple[int, ...] = ()
+    announced: dict[str, str] = {}
+    clocks: Clocks = Clocks()
+
+
+class Run(Record, frozen=True, tag="run"):
+    """Run `windows` windows of `steps` steps. With `linger`, go on stepping unmeasured afterwards until
+    the next command, so that the devices beside stay as loaded as they were."""
+
+    windows: int
+    steps: int
+    measured: bool
+    linger: bool = False
+
+
+class Finish(Record, frozen=True, tag="finish"):
+    """Report the digest and end."""
+
+
+Command = Run | Finish

@@ -1,0 +1,196 @@
+"""Records with chosen step times, so that what an analysis must find can be computed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.analysis import Row, rows
+from scaling.losses import Loss
+from scaling.records import (
+    SCHEMA,
+    Failed,
+    Finished,
+    Header,
+    HostInfo,
+    Point,
+    PointRecord,
+    RankRecord,
+    Ready,
+    Sample,
+    Telemetry,
+    Window,
+)
+from scaling.stats import Estimate
+
+STEPS = 10
+WINDOWS = 3
+UNIX_S = 1_785_000_000.0
+STRONG: dict[str, Any] = {"batch_rule": "strong"}
+
+
+def point(kind: str = "exchange", world_size: int = 1, number: int = 0, **changes: Any) -> Point:
+    """A point of `fake:a`, or of the plain loop for its controls."""
+    plain = kind in ("solo", "together")
+    base: dict[str, Any] = {
+        "strategy": "fake:plain" if plain else "fake:a",
+        "kind": kind,
+        "world_size": world_size,
+        "round": number,
+        "model": "digits-cnn",
+        "data": "digits",
+        "device": "cpu",
+        "batch_rule": "weak",
+        "batch_size": 32,
+    }
+    return Point(**{**base, **changes})
+
+
+def windows(step_s: float, batch_size: int, *, start_s: float = 100.0, losses: bool = True) -> tuple[Window, ...]:
+    """Measured windows of `STEPS` steps each that share their edges."""
+    each_s = step_s * STEPS
+    return tuple(
+        Window(
+            index=index,
+            measured=True,
+            steps=STEPS,
+            samples=STEPS * batch_size,
+            start_s=start_s + index * each_s,
+            end_s=start_s + (index + 1) * each_s,
+            end_unix_s=UNIX_S + (index + 1) * each_s,
+            loss=2.0 - 0.5 * index if losses else None,
+        )
+        for index in range(WINDOWS)
+    )
+
+
+def record(of: Point, *steps_s: float, hosts: Sequence[str] = ("node1",), **changes: Any) -> PointRecord:
+    """A finished record whose rank r took `steps_s[r]` a step (one time: all alike), spread over `hosts`."""
+    times = steps_s if len(steps_s) == of.world_size else steps_s * of.world_size
+    ranks = tuple(
+        RankRecord(
+            rank=rank,
+            launch_rank=rank,
+            host=hosts[rank * len(hosts) // of.world_size],
+            outcome=Finished(),
+            cpus=(rank,),
+            ready=Ready(import_s=1.0, build_s=0.1, parameters=10, gradient_bytes=40, device_name="Test CPU"),
+            windows=windows(time_s, of.batch_size, losses=of.kind != "comm"),
+        )
+        for rank, time_s in enumerate(times)
+    )
+    made = PointRecord(
+        point=of,
+        outcome=Finished(),
+        ranks=ranks,
+        started_unix_s=UNIX_S,
+        wall_s=10.0,
+        startup_s=1.0,
+        measured_s=max(times) * STEPS * WINDOWS,
+    )
+    return replace(made, **changes)
+
+
+def failed(of: Point, cause: str = "oom", message: str = "out of memory") -> PointRecord:
+    """A record without any window."""
+    why = Failed(cause=cause, message=message, rank=1, host="node1", log="logs/a.log")
+    empty = tuple(replace(rank, outcome=why, ready=None, windows=()) for rank in record(of, 1.0).ranks)
+    return replace(record(of, 1.0), outcome=why, ranks=empty, measured_s=0.0)
+
+
+def throttled(made: PointRecord, reason: str = "sw-power-cap") -> PointRecord:
+    """The same with a GPU sample that names a throttle reason on rank 0."""
+    sample = Sample(
+        unix_s=UNIX_S, utilisation_percent=99.0, power_w=300.0, sm_clock_mhz=900.0, memory_used_bytes=1,
+        temperature_c=80.0, throttle=(reason,),
+    )  # fmt: skip
+    first = replace(made.ranks[0], telemetry=Telemetry(samples=(sample,)))
+    return replace(made, ranks=(first, *made.ranks[1:]))
+
+
+def host(name: str = "node1", **changes: Any) -> HostInfo:
+    """A small machine."""
+    made = HostInfo(
+        hostname=name,
+        os="Debian 12",
+        kernel="6.1.0",
+        cpu_model="Test CPU 2.0 GHz",
+        sockets=1,
+        cores=((0,), (1,)),
+        memory_bytes=8_000_000_000,
+        load_1m=0.1,
+        python="3.11.7",
+        versions={"torch": "2.13.0"},
+    )
+    return replace(made, **changes)
+
+
+def header(hosts: Sequence[HostInfo] = (), **changes: Any) -> Header:
+    """The header of a two-rank run on one host."""
+    found = tuple(hosts) or (host(),)
+    made = Header(
+        schema=SCHEMA,
+        version="0.1.0",
+        code="c0de",
+        git="1234abc",
+        created_unix_s=UNIX_S,
+        command=("python", "-m", "scaling.run"),
+        launch_size=4,
+        mpi="Open MPI 5.0.11",
+        seed=1,
+        config={"rounds": 3, "windows": WINDOWS},
+        hosts=found,
+        host_of_rank=tuple(one.hostname for one in found for _ in range(4 // len(found))),
+        device="cpu",
+    )
+    return replace(made, **changes)
+
+
+def sweep(number: int, solo_s: float, exchanges: dict[int, float], **changes: Any) -> list[PointRecord]:
+    """One round: the plain loop alone, and per world size its exchange and its controls.
+
+    At N > 1 the plain loops take solo x 1.02 beside each other, the last one solo x 1.04, and the
+    communication alone takes half of `solo_s`.
+    """
+    made = [record(point("solo", 1, number), solo_s)]
+    for n, step_s in exchanges.items():
+        made.append(record(point("exchange", n, number, **changes), step_s))
+        if n > 1:
+            beside = (*(solo_s * 1.02,) * (n - 1), solo_s * 1.04)
+            made.append(record(point("together", n, number), *beside))
+            made.append(record(point("comm", n, number, **changes), solo_s / 2))
+    return made
+
+
+# ---------------------------------------------------------------- reading the answers
+
+
+def by_size(records: Iterable[PointRecord]) -> dict[int, Row]:
+    """The rows of one strategy by world size."""
+    return {row.world_size: row for row in rows(records)}
+
+
+def close(value: float) -> Any:
+    """Equal but for rounding."""
+    return pytest.approx(value, abs=1e-9)
+
+
+def mean(estimate: Estimate | None) -> float:
+    """The mean of what must have been measured."""
+    assert estimate is not None
+    return estimate.mean
+
+
+def half(estimate: Estimate | None) -> float:
+    """Half of the interval that there must be."""
+    assert estimate is not None and estimate.half_width is not None
+    return estimate.half_width
+
+
+def loss_of(row: Row) -> Loss:
+    """The loss that must be claimed."""
+    assert row.loss is not None
+    return row.loss
