@@ -1,0 +1,148 @@
+"""What /proc and /sys tell of this host: processor, cores, memory limit, virtual machine, container.
+
+Every reader takes the `root` under which they lie, and answers with "nothing" where a file is
+missing: in containers and on other processors many are.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path("/")
+
+# Where the processor has no flag for it (Arm), a virtual machine shows by who "built" it.
+VIRTUAL_VENDORS = ("Alibaba Cloud", "Amazon EC2", "Google", "KVM", "OpenStack", "QEMU", "VMware", "Xen")
+
+
+# ---------------------------------------------------------------- processor
+
+
+def physical_cores(cpus: Iterable[int], root: Path = ROOT) -> tuple[tuple[int, ...], ...]:
+    """Group the CPUs in `cpus` into physical cores, ordered by (package, core).
+
+    Each core is the tuple of its hardware threads that are in `cpus`. Without sysfs every CPU is a core.
+    """
+    allowed, found = set(cpus), []
+    while allowed:
+        cpu = min(allowed)
+        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        threads = (_cpu_list(_read(topology / "thread_siblings_list")) & allowed) | {cpu}
+        package, core = _read(topology / "physical_package_id"), _read(topology / "core_id")
+        found.append((int(package or 0), int(core or cpu), tuple(sorted(threads))))
+        allowed -= threads
+    return tuple(threads for _, _, threads in sorted(found))
+
+
+def _cpu_list(text: str) -> set[int]:
+    """The CPUs of a kernel list like `0-3,64`."""
+    cpus: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        cpus |= set(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def sockets(root: Path = ROOT) -> int:
+    """Processor packages of the whole host."""
+    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
+    return len({_read(file) for file in files}) or 1
+
+
+def cpuinfo(root: Path = ROOT) -> dict[str, str]:
+    """The first processor's block of /proc/cpuinfo; reading all of them takes long on big hosts."""
+    block: dict[str, str] = {}
+    with suppress(OSError), (root / "proc/cpuinfo").open() as lines:
+        for line in lines:
+            key, colon, value = line.partition(":")
+            if not colon:
+                break
+            block[key.strip()] = value.strip()
+    return block
+
+
+def cpu_model(cpuinfo: dict[str, str]) -> str:
+    """The processor's name. Arm's cpuinfo holds only part numbers; lscpu knows their names."""
+    for key in ("model name", "cpu model", "cpu"):
+        if cpuinfo.get(key):
+            return cpuinfo[key]
+    named = re.search(r"^Model name:\s*(\w.*)$", output("lscpu"), re.MULTILINE)
+    return named.group(1) if named else platform.machine()
+
+
+# ---------------------------------------------------------------- memory
+
+
+def memory_limit_bytes(root: Path = ROOT) -> int | None:
+    """The lowest memory limit on this process's cgroup (v2 or v1) and those above it; None without one."""
+    texts = (_read(file) for file in _limit_files(root))
+    return min((int(text) for text in texts if text.isdigit()), default=None)
+
+
+def _limit_files(root: Path) -> Iterator[Path]:
+    mount = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top, name = mount, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = mount / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        folder = Path(path.lstrip("/"))
+        yield from (top / each / name for each in (folder, *folder.parents))
+
+
+# ---------------------------------------------------------------- what stands between
+
+
+def virtual(cpuinfo: Mapping[str, str], environ: Mapping[str, str], root: Path = ROOT) -> str:
+    """What stands between this process and the metal: `VM Amazon EC2 m5.xlarge, docker`, or ""."""
+    dmi = root / "sys/class/dmi/id"
+    vendor, product = _read(dmi / "sys_vendor"), _read(dmi / "product_name")
+    flags = cpuinfo.get("flags", "").split()
+    by_vendor = vendor.startswith(VIRTUAL_VENDORS) and not product.endswith("metal")
+    is_virtual = "hypervisor" in flags if flags else by_vendor
+    machine = f"VM {vendor} {product}".strip() if is_virtual else ""
+    return ", ".join(filter(None, (machine, _container(environ, root))))
+
+
+def _container(environ: Mapping[str, str], root: Path) -> str:
+    if (root / ".dockerenv").exists():
+        return "docker"
+    if (root / "run/.containerenv").exists():
+        return "podman"
+    if {"APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"} & environ.keys():
+        return "apptainer"
+    return environ.get("container", "")
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _read(file: Path) -> str:
+    """A small file's text, "" where it cannot be read."""
+    try:
+        return file.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def output(*command: str) -> str:
+    """What a command prints, "" where it is missing, fails or takes longer than 5 s.
+
+    A git hook's GIT_DIR would speak of another checkout, so GIT_* is not handed on.
+    """
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            command, env={**environ, "LC_ALL": "C"}, capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
