@@ -1,0 +1,124 @@
+"""One child in an agent's charge: its clocks, the readings of its device, why the agent ended it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from scaling.counters import DeviceProbe
+from scaling.records import (
+    Ended,
+    Event,
+    Failed,
+    Finished,
+    Outcome,
+    Ready,
+    Telemetry,
+    Window,
+)
+from scaling.tasks import Command, Run, Task
+
+
+class ChildLike(Protocol):
+    """What is needed of a child (process.Child); tests run them inside the process."""
+
+    task: Task
+    pid: int
+    strays: int
+    events_fd: int
+    exit_fd: int
+
+    def tell(self, command: Command) -> None: ...
+    def events(self) -> list[Event]: ...
+    def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None: ...
+    def pursue(self, now_s: float) -> None: ...
+    def ended(self) -> bool: ...
+    def reap(self) -> Outcome: ...
+
+
+class Charge:
+    """A running child with what the agent knows of it. Times are the agent's clock."""
+
+    def __init__(self, child: ChildLike, environ: dict[str, str], now_s: float) -> None:
+        self.child = child
+        self._environ = environ
+        self._started_s = now_s
+        self._spoke_s = now_s
+        self._ready = False
+        self._told: Command | None = None  # the command that it has not answered in full
+        self._reason: Failed | None = None
+        self._probe: DeviceProbe | None = None
+        self._sampled_s = 0.0
+        self._telemetry = Telemetry()
+
+    @property
+    def measuring(self) -> bool:
+        """Whether measured windows run."""
+        return self._probe is not None
+
+    def tell(self, command: Command, now_s: float) -> None:
+        """Hand it a command, from which on its silence counts."""
+        self._told = command
+        self._spoke_s = now_s
+        if isinstance(command, Run) and command.measured:
+            task = self.child.task
+            self._probe = DeviceProbe.open(task.point.device, task.device_index, self.child.pid)
+            self._probe.start()
+            self._sampled_s = now_s
+        self.child.tell(command)
+
+    def heard(self, event: Event, now_s: float) -> bool:
+        """Note an event; whether it may wait for company before it is forwarded."""
+        self._spoke_s = now_s
+        if isinstance(event, Ready):
+            self._ready = True
+        if not isinstance(event, Window) or not isinstance(self._told, Run):
+            return False
+        last = event.index == self._told.windows - 1
+        if last:
+            self._told = None
+            self._close_probe()
+        return event.measured and not last
+
+    def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:
+        """End it, unless that was begun already; `reason` explains the end."""
+        if self._reason is None:
+            self._reason = reason
+            self.child.end(now_s, grace_s=grace_s, stacks=stacks)
+
+    def attend(self, now_s: float) -> None:
+        """Take the steps that are due: the kill ladder, the clocks, a reading of the device."""
+        self.child.pursue(now_s)
+        if (overdue := self._overdue(now_s)) is not None:
+            self.end(now_s, overdue, stacks=True)
+        if self._probe is not None and now_s - self._sampled_s >= self._probe.interval_s:
+            self._sampled_s = now_s
+            self._probe.sample()
+
+    def _overdue(self, now_s: float) -> Failed | None:
+        """Which of the three clocks has run out."""
+        clocks = self.child.task.clocks
+        age_s, quiet_s = now_s - self._started_s, now_s - self._spoke_s
+        if self.child.task.role == "worker" and not self._ready and age_s > clocks.startup_s:
+            return Failed(cause="startup", message=f"not ready after {clocks.startup_s:g} s; stacks in the log")
+        if self._told is not None and quiet_s > clocks.stall_s:
+            return Failed(cause="hang", message=f"no event for {clocks.stall_s:g} s; stacks in the log")
+        if age_s > clocks.deadline_s:
+            return Failed(cause="timeout", message=f"not done after {clocks.deadline_s:g} s")
+        return None
+
+    def ended(self) -> Ended:
+        """Reap it. An end that this agent brought about has this agent's reason."""
+        outcome = self.child.reap()
+        self._close_probe()
+        if self._reason is not None and not isinstance(outcome, Finished):
+            by_us = outcome.cause in ("crash(SIGTERM)", "crash(SIGKILL)")
+            if by_us:
+                outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
+        return Ended(outcome=outcome, environ=self._environ, telemetry=self._telemetry, strays=self.child.strays)
+
+    def _close_probe(self) -> None:
+        if self._probe is not None:
+            self._telemetry = self._probe.stop()
+            self._probe = None

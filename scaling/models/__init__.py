@@ -1,0 +1,70 @@
+"""What can be trained: neutral descriptions. One file per framework builds them (`torch_models.py`)."""
+
+from __future__ import annotations
+
+from scaling.errors import UsageError, near
+from scaling.records import Device, Record
+
+
+class ModelSpec(Record, frozen=True):
+    """A model as every framework must build it.
+
+    `image` is (channels, height, width); `batch_size` the default per device, by kind of device;
+    `learning_rate` goes with SGD of momentum 0.9 and that batch.
+    """
+
+    name: str
+    image: tuple[int, int, int]
+    classes: int
+    data: str
+    batch_size: dict[str, int]
+    learning_rate: float
+    source: str
+
+
+def _imagenet(name: str, *, size: int = 224, cuda: int = 64, cpu: int = 4) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        image=(3, size, size),
+        classes=1000,
+        data="synthetic",
+        batch_size={"cuda": cuda, "cpu": cpu},
+        learning_rate=0.01,
+        source=f"torchvision.models.{name}",
+    )
+
+
+CATALOGUE: dict[str, ModelSpec] = {
+    spec.name: spec
+    for spec in (
+        # Batch 32 is a step of about 100 ms on one current core.
+        ModelSpec(
+            name="digits-cnn",
+            image=(1, 32, 32),
+            classes=10,
+            data="digits",
+            batch_size={"cpu": 32, "cuda": 256},
+            learning_rate=0.005,
+            source="3 x (2 x conv 3x3, ReLU, max-pool) of 32, 64, 128 channels, dense 256, dense 10",
+        ),
+        _imagenet("resnet50"),
+        _imagenet("resnet101"),
+        _imagenet("resnet152"),
+        _imagenet("alexnet", cuda=256, cpu=16),
+        _imagenet("vgg16"),
+        _imagenet("googlenet", cuda=128),
+        _imagenet("inception_v3", size=299),
+    )
+}
+
+
+def default_model(device: Device) -> str:
+    """ResNet-50 where there are GPUs, as the field does; on CPU a small network on real images."""
+    return "resnet50" if device == "cuda" else "digits-cnn"
+
+
+def spec(name: str) -> ModelSpec:
+    """Return the description; raises UsageError with the near match."""
+    if name not in CATALOGUE:
+        raise UsageError(f"--model {name}: unknown; {near(name, CATALOGUE)}")
+    return CATALOGUE[name]

@@ -1,0 +1,239 @@
+"""main(): connect, enrol, rank 0 parses and sweeps, the others serve; a table of contents.
+
+mpirun -np 16 python -m scaling.run
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+import msgspec
+
+from scaling import __version__, cli, config, listing, plan, process, seats, store, strategies, view
+from scaling.agent import Agent
+from scaling.cluster.base import Cluster
+from scaling.cluster.inline import Hub
+from scaling.cluster.mpi import connect, launched_size, launcher_output
+from scaling.desk import Desk, Interrupted
+from scaling.errors import LaunchError, ScalingError, UsageError
+from scaling.hostinfo import code_hash, gather, git_revision
+from scaling.messages import Enrol
+from scaling.records import SCHEMA, Finished, Header, PointRecord
+from scaling.sweep import Sweep
+
+ENROL_S = 60.0
+LAST_TURNS_S = 1.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run this rank; returns the exit code. An uncaught exception on one rank would hang the others, so it
+    is printed and ends them all."""
+    try:
+        cluster = _connected()
+    except LaunchError as error:
+        _complain(error)
+        return error.exit_code
+    try:
+        code = _rank(cluster, sys.argv[1:] if argv is None else argv)
+        cluster.close()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        cluster.abort(1)
+        raise
+    return code
+
+
+def _connected() -> Cluster:
+    """MPI; without a launcher and without an MPI library, this process alone."""
+    try:
+        return connect()
+    except LaunchError:
+        if launched_size(os.environ):
+            raise
+        return Hub(1).rank(0)
+
+
+def _rank(cluster: Cluster, argv: Sequence[str]) -> int:
+    process.adopt_orphans()
+    agent = Agent(cluster)
+    _listen_to_signals(agent)
+    missing = {name: reason for name in strategies.TABLE if (reason := strategies.load(name).missing(name))}
+    agent.enrol(gather(), version=__version__, code=code_hash(), missing=missing)
+    if cluster.rank != 0:
+        agent.serve()
+        return 0
+    return _lead(cluster, agent, argv)
+
+
+def _listen_to_signals(agent: Agent) -> None:
+    """Ctrl-C and SIGTERM. USR1 means Ctrl-C: unlike that, every mpirun hands it on to its ranks while it
+    goes on forwarding their output (launch/local sends it)."""
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        agent.interrupt(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, note)
+
+
+def _complain(error: ScalingError) -> None:
+    print(f"scaling: error: {error}", file=sys.stderr, flush=True)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+# ---------------------------------------------------------------- rank 0
+
+
+def _lead(cluster: Cluster, agent: Agent, argv: Sequence[str]) -> int:
+    """Rank 0: whatever happens, the other agents are dismissed."""
+    desk = Desk(cluster, turn=agent.turn, wait=agent.wait)
+    try:
+        enrolled = _enrolled(desk, cluster.size)
+        return _command(cluster, desk, enrolled, argv)
+    except cli.Shown:
+        return 0
+    except ScalingError as error:
+        _complain(error)
+        return error.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
+    finally:
+        desk.dismiss(cluster.size)
+        _last_turns(agent)
+
+
+def _last_turns(agent: Agent) -> None:
+    """Let this rank's agent end its children and hear its own dismissal."""
+    deadline_s = time.monotonic() + LAST_TURNS_S
+    while (agent.busy or not agent.dismissed) and time.monotonic() < deadline_s:
+        agent.turn()
+        agent.wait()
+
+
+def _enrolled(desk: Desk, size: int) -> tuple[Enrol, ...]:
+    enrolled = desk.enrolled(ENROL_S)
+    if len(enrolled) < size:
+        raise LaunchError(f"only {len(enrolled)} of {size} ranks reported within {ENROL_S:g} s")
+    seats.check_versions(enrolled)
+    return enrolled
+
+
+def _command(cluster: Cluster, desk: Desk, enrolled: Sequence[Enrol], argv: Sequence[str]) -> int:
+    invocation = cli.parse(argv)
+    if invocation.list_all:
+        _say(listing.everything(_missing_somewhere(enrolled)))
+        return 0
+    if invocation.resume is not None:
+        return _resume(desk, enrolled, invocation, invocation.resume)
+    base = store.load(invocation.like)[0].config if invocation.like else None
+    made = plan.make(cli.resolve(invocation, base), enrolled)
+    if invocation.dry_run:
+        _say(listing.dry_run(made, enrolled))
+        return 0
+    header = _header(cluster, made, enrolled, argv)
+    now = datetime.fromtimestamp(header.created_unix_s)
+    with store.Store.create(Path(made.config.results), made.config.name, now, header) as opened:
+        return _sweep(made, desk, opened, header, (), invocation.view)
+
+
+def _missing_somewhere(enrolled: Sequence[Enrol]) -> dict[str, str]:
+    return {name: reason for enrol in enrolled for name, reason in enrol.missing.items()}
+
+
+def _resume(desk: Desk, enrolled: Sequence[Enrol], invocation: cli.Invocation, run: Path) -> int:
+    header, _ = store.load(run)
+    made = plan.make(config.build(header.config, source=str(run)), enrolled)
+    _same_launch(header, enrolled, run)
+    if invocation.dry_run:
+        _say(listing.dry_run(made, enrolled))
+        return 0
+    with store.Store.resume(run) as opened:
+        records = store.load(run)[1]
+        return _sweep(made, desk, opened, header, records, invocation.view)
+
+
+def _same_launch(header: Header, enrolled: Sequence[Enrol], run: Path) -> None:
+    hosts = tuple(enrol.host.hostname for enrol in enrolled)
+    if hosts != header.host_of_rank:
+        raise UsageError(
+            f"--resume {run}: was started on {', '.join(header.host_of_rank)}, this launch is on "
+            f"{', '.join(hosts)}; start it the same way, or a new run with --like"
+        )
+    if enrolled[0].code != header.code:
+        raise UsageError(
+            f"--resume {run}: was measured by other code ({header.version}, {header.code}) than this "
+            f"({__version__}, {enrolled[0].code}); start a new run with --like"
+        )
+
+
+def _header(cluster: Cluster, made: plan.Plan, enrolled: Sequence[Enrol], argv: Sequence[str]) -> Header:
+    hosts = {enrol.host.hostname: enrol.host for enrol in enrolled}
+    return Header(
+        schema=SCHEMA,
+        version=__version__,
+        code=enrolled[0].code,
+        git=git_revision(),
+        created_unix_s=time.time(),
+        command=tuple(argv),
+        launch_size=cluster.size,
+        mpi=cluster.library,
+        seed=made.config.seed,
+        config=msgspec.to_builtins(made.config),
+        hosts=tuple(hosts.values()),
+        host_of_rank=tuple(enrol.host.hostname for enrol in enrolled),
+        device=made.device,
+        why_default=made.why,
+        estimate_s=made.estimate_s,
+    )
+
+
+def _sweep(
+    made: plan.Plan,
+    desk: Desk,
+    opened: store.Store,
+    header: Header,
+    records: Sequence[PointRecord],
+    kind: cli.ViewKind,
+) -> int:
+    """Measure; then print the table of the file just written, also after an error or a signal."""
+    from scaling.report import table  # rich: rank 0 alone needs it
+
+    screen = view.make(kind, sys.stdout)
+    screen.opened(header, len(made.cells) * made.config.rounds)
+    width = config.target_half_width(made.config)
+    sweep = Sweep(made, desk, opened, screen, records=records, target_half_width=width)
+    output: TextIO = sys.stdout
+    try:
+        sweep.run()
+    except Interrupted as stop:
+        if stop.by_launcher:
+            output = launcher_output() or output
+        raise
+    finally:
+        screen.closed()
+        header, kept = store.load(opened.folder)
+        print(table.render(header, kept, color=kind == "live"), file=output)
+        print(f"run: {opened.folder}", file=output, flush=True)
+    return 1 if _failures(kept) else 0
+
+
+def _failures(records: Sequence[PointRecord]) -> int:
+    latest = {record.point.key: record for record in records}
+    return sum(not isinstance(record.outcome, Finished) for record in latest.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""The seam: what one strategy file must have (strategies/README.md tells how to write one)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from scaling.errors import UsageError, near
+from scaling.records import Device, Record
+from scaling.tasks import Task
+
+
+class Option(Record, frozen=True):
+    """A knob of a strategy, set by `--option key=value`: how it is read, its default, what it does."""
+
+    type: type
+    default: Any
+    help: str
+
+
+class Helper(Record, frozen=True):
+    """A child that is not a worker (server, scheduler, rendezvous). `rank` is the rank of the point whose
+    agent runs it; it reports `Announce` before any worker starts and ends with the point."""
+
+    name: str
+    rank: int = 0
+
+
+class Trainer(Protocol):
+    """One rank of one point, inside the worker. The loop alone times it."""
+
+    parameters: int
+    gradient_bytes: int
+    device_name: str
+    versions: dict[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def samples(self) -> int:
+        """Samples that this rank has trained on so far, counted from the batches really fed."""
+
+    def step(self) -> None:
+        """One optimisation step with its gradient exchange; may return before the device is done."""
+
+    def sync(self) -> None:
+        """Wait for the device."""
+
+    def loss(self) -> float | None:
+        """The last step's loss; only called after `sync`. None where nothing is trained (`comm`)."""
+
+    def digest(self) -> str | None:
+        """Hash of the parameters: equal on all ranks in synchronous modes, or the point is void."""
+
+    def peak_memory_bytes(self) -> int:
+        """Most device memory in use so far; 0 where the device has none of its own."""
+
+    def close(self) -> None:
+        """Leave the exchange."""
+
+
+class Strategy(Protocol):
+    """A strategy module. `NAMES` are its `framework:mode` names; `PORTS` how many TCP ports its first
+    rank's host must reserve; `OPTIONS` its knobs; `SYNCHRONOUS` whether ranks must end with one digest;
+    `BASELINE` the plain loop without exchange that efficiency is measured against."""
+
+    NAMES: tuple[str, ...]
+    BASELINE: str
+    PORTS: int
+    SYNCHRONOUS: bool
+    OPTIONS: Mapping[str, Option]
+
+    def devices(self, name: str) -> tuple[Device, ...]:
+        """The kinds of device that it runs on."""
+
+    def missing(self, name: str) -> str | None:
+        """Why it cannot run on this host and how to mend that, found without importing the framework."""
+
+    def helpers(self, task: Task) -> list[Helper]:
+        """Servers and rendezvous that must be up before the workers."""
+
+    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
+        """Environment of this rank's worker; pure."""
+
+    def connect(self, task: Task) -> Trainer:
+        """In the worker: import the framework, join the exchange, build model and optimiser."""
+
+    def serve(self, task: Task, announce: Any) -> None:
+        """In a helper: serve `task.role`; call `announce({...})` once reachable; return never or at the end."""
+
+
+TRUE = ("1", "true", "yes", "on")
+FALSE = ("0", "false", "no", "off")
+
+
+def read_options(known: Mapping[str, Option], given: Mapping[str, str]) -> dict[str, Any]:
+    """All options of a strategy with their values: what was given, else the default.
+
+    Raises UsageError for an unknown key (with the near match) or a value of another type.
+    """
+    for key in given:
+        if key not in known:
+            raise UsageError(f"--option {key}={given[key]}: unknown; {near(key, known)}")
+    return {
+        key: _parse(key, option, given[key]) if key in given else option.default for key, option in known.items()
+    }
+
+
+def _parse(key: str, option: Option, text: str) -> Any:
+    if option.type is bool:
+        if text.lower() in TRUE + FALSE:
+            return text.lower() in TRUE
+        raise UsageError(f"--option {key}={text}: expected true or false")
+    try:
+        return option.type(text)
+    except ValueError:
+        raise UsageError(f"--option {key}={text}: expected {option.type.__name__}") from None

@@ -1,0 +1,159 @@
+"""The PyTorch training loop that all torch strategies share: they differ in what they wrap around the
+model. Torch is imported when a rank is made: the agent imports this module too."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from scaling import data, models, sysinfo
+from scaling.tasks import Task
+
+
+class TorchRank:
+    """One worker's device and the facts about it and its model."""
+
+    parameters: int
+    gradient_bytes: int
+
+    def __init__(self, task: Task) -> None:
+        import torch
+
+        self.task = task
+        self.torch: Any = torch
+        self.cuda = task.point.device == "cuda"
+        self.device = torch.device("cuda", task.device_index) if self.cuda else torch.device("cpu")
+        self.spec = models.spec(task.point.model)
+        torch.set_num_threads(task.threads)
+        if self.cuda:
+            self._prepare_cuda()
+        self.device_name = self._name_device()
+        self.versions = self._versions()
+        self.notes: tuple[str, ...] = ()
+
+    def sync(self) -> None:
+        """Wait for the GPU; on CPU a step has ended when it returns."""
+        if self.cuda:
+            self.torch.cuda.synchronize(self.device)
+
+    def peak_memory_bytes(self) -> int:
+        """The most that torch's allocator has handed out; 0 on CPU, where the process's own peak counts."""
+        return int(self.torch.cuda.max_memory_allocated(self.device)) if self.cuda else 0
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+    def build(self) -> Any:
+        """The point's model; ImportError when it needs a package that is not installed."""
+        from scaling.models import torch_models
+
+        self.notes = torch_models.notes(self.spec)
+        return torch_models.build(self.spec)
+
+    def describe(self, module: Any) -> list[int]:
+        """Set what is known of a model's size; returns the bytes of each gradient, in the model's order."""
+        trained = [each for each in module.parameters() if each.requires_grad]
+        sizes = [each.numel() * each.element_size() for each in trained]
+        self.parameters = sum(each.numel() for each in trained)
+        self.gradient_bytes = sum(sizes)
+        return sizes
+
+    def _prepare_cuda(self) -> None:
+        self.torch.cuda.set_device(self.device)
+        backends = self.torch.backends
+        backends.cudnn.benchmark = True
+        # Torch convolves in TF32 by default: "fp32" must switch it off.
+        tf32 = self.task.point.precision == "tf32"
+        backends.cuda.matmul.allow_tf32 = tf32
+        backends.cudnn.allow_tf32 = tf32
+
+    def _name_device(self) -> str:
+        if self.cuda:
+            return str(self.torch.cuda.get_device_name(self.device))
+        return sysinfo.cpu_model(sysinfo.cpuinfo())
+
+    def _versions(self) -> dict[str, str]:
+        torch = self.torch
+        found = {"torch": str(torch.__version__)}
+        if self.cuda:
+            found["cuda"] = torch.version.cuda
+            found["cudnn"] = str(torch.backends.cudnn.version())
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        return found
+
+
+class Training(TorchRank):
+    """SGD of momentum 0.9 and cross-entropy, without any exchange: the plain loop.
+
+    A strategy overrides `wrap`; all else stays the same.
+    """
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        torch, point = self.torch, task.point
+        layout = torch.channels_last if point.memory_format == "channels_last" else torch.contiguous_format
+        self._format = {"device": self.device, "memory_format": layout, "non_blocking": True}
+        # The same weights on every rank, and with every strategy.
+        torch.manual_seed(task.seed)
+        self._module = self.build().to(**self._format)
+        self.describe(self._module)
+        self._model = self.wrap(self._module)
+        self._optimizer = torch.optim.SGD(self._module.parameters(), lr=self.spec.learning_rate, momentum=0.9)
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(point.precision)
+        self._autocast = torch.autocast(self.device.type, dtype=half, enabled=half is not None)
+        self._scaler = torch.amp.GradScaler(self.device.type, enabled=point.precision == "fp16")
+        self._feed = data.feed(task, self.spec)
+        self._batch = self._moved(0) if self._feed.fixed else None
+        self._steps = 0
+        self._loss: Any = None
+        self.samples = 0
+        if point.compile:
+            self._compile()
+
+    def wrap(self, module: Any) -> Any:
+        """What the step calls in place of the model, with the gradient exchange inside."""
+        return module
+
+    def step(self) -> None:
+        """Forward, backward, update."""
+        images, labels = self._batch or self._moved(self._steps)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._forward(images, labels)
+        self._scaler.scale(loss).backward()
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._loss = loss.detach()
+        self._steps += 1
+        self.samples += len(images)
+
+    def loss(self) -> float | None:
+        """Of this rank's last batch."""
+        return None if self._loss is None else float(self._loss)
+
+    def weights(self) -> dict[str, Any]:
+        """The parameters as NumPy arrays that later steps do not change."""
+        named = self._module.named_parameters()
+        return {name: each.detach().cpu().numpy().copy() for name, each in named}
+
+    def digest(self) -> str:
+        """Of the parameters alone: buffers (running means) follow each rank's own images."""
+        digest = hashlib.sha256()
+        for array in self.weights().values():
+            digest.update(array.tobytes())
+        return digest.hexdigest()[:16]
+
+    def _compile(self) -> None:
+        """Around the wrapper, as DDP's manual asks; now, and not later under the clock for stalls."""
+        self._model = self.torch.compile(self._model)
+        self._forward(*self._moved(0)).backward()
+
+    def _forward(self, images: Any, labels: Any) -> Any:
+        with self._autocast:
+            return self.torch.nn.functional.cross_entropy(self._model(images), labels)
+
+    def _moved(self, step: int) -> tuple[Any, Any]:
+        """The feed's batch on the device."""
+        images, labels = map(self.torch.from_numpy, self._feed.batch(step))
+        if self.cuda:
+            images, labels = images.pin_memory(), labels.pin_memory()
+        return images.to(**self._format), labels.to(self.device, non_blocking=True)

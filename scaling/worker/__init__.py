@@ -1,0 +1,1 @@
+"""The child that trains for one point. Knows one framework, no MPI."""

@@ -1,0 +1,86 @@
+"""The child's entry: read the task, take the CPUs, join the exchange, obey commands, end.
+
+python -m scaling.worker      (started by an agent only)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import sys
+import time
+import traceback
+from importlib import import_module
+from importlib.util import find_spec
+
+from scaling import strategies
+from scaling.records import Announce, Error, Hello, Ready
+from scaling.strategies.base import Trainer
+from scaling.tasks import Task
+from scaling.worker.channel import EVENTS_FD, Channel
+from scaling.worker.failures import cause_of, message_of
+from scaling.worker.loop import Worker
+
+
+def main() -> int:
+    """Run one task; 0 after a result, 1 after an exception, which was reported."""
+    # A hung worker is asked for its stacks (they go to its log) before it is ended.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    channel = Channel(0, int(os.environ[EVENTS_FD]))
+    task = channel.read_task()
+    _pin(task)
+    channel.send(Hello(pid=os.getpid(), affinity=tuple(sorted(os.sched_getaffinity(0)))))
+    try:
+        if task.role == "worker":
+            _work(task, channel)
+        else:
+            serve = strategies.load(task.point.strategy).serve
+            serve(task, lambda values: channel.send(Announce(values=values)))
+    except Exception as error:
+        traceback.print_exc()
+        channel.send(Error(cause=cause_of(error), message=message_of(error), traceback=traceback.format_exc()))
+        return 1
+    return 0
+
+
+def _pin(task: Task) -> None:
+    # CPUs that a cgroup forbids: the agent reports what the worker really has.
+    if task.cpus:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, task.cpus)
+
+
+def _work(task: Task, channel: Channel) -> None:
+    begun_s = time.monotonic()
+    framework = task.point.strategy.partition(":")[0]
+    if framework != "fake" and "." not in framework and find_spec(framework):
+        import_module(framework)
+    imported_s = time.monotonic()
+    trainer = strategies.load(task.point.strategy).connect(task)
+    channel.send(_ready(trainer, imported_s - begun_s, time.monotonic() - imported_s))
+    worker = Worker(trainer, channel.send, channel.waiting)
+    while worker.obey(channel.receive()):
+        pass
+
+
+def _ready(trainer: Trainer, import_s: float, build_s: float) -> Ready:
+    return Ready(
+        import_s=import_s,
+        build_s=build_s,
+        parameters=trainer.parameters,
+        gradient_bytes=trainer.gradient_bytes,
+        device_name=trainer.device_name,
+        versions={name: str(version) for name, version in trainer.versions.items()},
+        notes=tuple(trainer.notes),
+    )
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Frameworks' threads abort at interpreter exit while others re-initialise; nothing is left to do.
+    os._exit(code)

@@ -1,0 +1,67 @@
+"""The worker's two pipes: commands in on fd 0, events out on an inherited fd, both JSON lines.
+
+fd 0 is also the lifeline: at its end the agent is gone, and the worker kills its whole process group.
+It is read by os.read in a thread: a thread blocked in a buffered read turns every exit into SIGABRT.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+
+import msgspec
+
+from scaling.records import Event
+from scaling.tasks import Command, Task
+
+EVENTS_FD = "SCALING_EVENTS_FD"
+
+
+class Channel:
+    """The worker's end of its pipes."""
+
+    def __init__(self, commands_fd: int, events_fd: int) -> None:
+        self._in = commands_fd
+        self._out = events_fd
+        self._buffer = b""
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._encoder = msgspec.json.Encoder()
+
+    def read_task(self) -> Task:
+        """Read the first line; from then on a thread reads commands and watches the lifeline."""
+        while b"\n" not in self._buffer:
+            self._buffer += self._read()
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        task = msgspec.json.decode(line, type=Task)
+        threading.Thread(target=self._listen, daemon=True, name="lifeline").start()
+        return task
+
+    def receive(self) -> Command:
+        """Wait for the next command."""
+        return self._commands.get()
+
+    def waiting(self) -> bool:
+        """Whether a command has arrived that was not received yet."""
+        return not self._commands.empty()
+
+    def send(self, event: Event) -> None:
+        """Report an event; small enough for one atomic write to the pipe in all but error texts."""
+        data = self._encoder.encode(event) + b"\n"
+        while data:
+            data = data[os.write(self._out, data) :]
+
+    def _read(self) -> bytes:
+        data = os.read(self._in, 65536)
+        if not data:
+            os.killpg(0, signal.SIGKILL)
+        return data
+
+    def _listen(self) -> None:
+        decoder = msgspec.json.Decoder(Command)
+        while True:
+            while b"\n" not in self._buffer:
+                self._buffer += self._read()
+            line, self._buffer = self._buffer.split(b"\n", 1)
+            self._commands.put(decoder.decode(line))
