@@ -212,18 +212,17 @@ def _sweep(
     from scaling.report import table  # rich: rank 0 alone needs it
 
     screen = view.make(kind, sys.stdout)
-    screen.opened(header, len(made.cells) * made.config.rounds)
-    width = config.target_half_width(made.config)
-    sweep = Sweep(made, desk, opened, screen, records=records, target_half_width=width)
     output: TextIO = sys.stdout
     try:
-        sweep.run()
+        screen.opened(header, len(made.cells) * made.config.rounds)
+        width = config.target_half_width(made.config)
+        Sweep(made, desk, opened, screen, records=records, target_half_width=width).run()
     except Interrupted as stop:
         if stop.by_launcher:
             output = launcher_output() or output
         raise
     finally:
-        screen.closed()
+        screen.closed(output)
         header, kept = store.load(opened.folder)
         print(table.render(header, kept, color=kind == "live"), file=output)
         print(f"run: {opened.folder}", file=output, flush=True)

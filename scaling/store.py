@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -124,9 +123,8 @@ class Store:
             os.fsync(self._fd)
         except OSError as error:
             os.ftruncate(self._fd, end)
-            raise StoreError(
-                f"{self.path}: {error.strerror}; the points before are kept: free some space, then --resume {self.folder}"
-            ) from None
+            kept = f"the points before are kept: free some space, then --resume {self.folder}"
+            raise StoreError(f"{self.path}: {error.strerror}; {kept}") from None
 
     def close(self) -> None:
         """Release the file."""
@@ -135,9 +133,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -134,7 +134,7 @@ def workers_left(folder: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or ())
-        if "scaling." in command and str(folder) in os.readlink(f"/proc/{process.pid}/cwd"):
+        if "scaling." in command and str(folder) in str(Path(f"/proc/{process.pid}/cwd").readlink()):
             found.append(process)
     return found
 

@@ -90,7 +90,7 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
 
 def test_a_second_writer_is_refused(run: Run) -> None:
     with store.Store.resume(run.folder):
-        code = "import sys; from pathlib import Path; from scaling import store; store.Store.resume(Path(sys.argv[1]))"
+        code = "import sys, pathlib; from scaling import store; store.Store.resume(pathlib.Path(sys.argv[1]))"
         other = subprocess.run(
             [sys.executable, "-c", code, str(run.folder)], capture_output=True, text=True, check=False
         )

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 
@@ -46,7 +46,7 @@ class Recorder:
     def note(self, text: str) -> None:
         self.seen.append(text)
 
-    def closed(self) -> None:
+    def closed(self, stream: TextIO | None = None) -> None:
         self.seen.append("closed")
 
 

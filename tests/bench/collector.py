@@ -1,0 +1,87 @@
+"""Events folded per second for 1,024 ranks (above 50,000), and 10,000 points read and tabulated (below 3 s)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+from msgspec.structs import replace
+
+from scaling import store
+from scaling.collector import PointState, RankState, commanded, fold
+from scaling.messages import Report
+from scaling.records import Point, Ready, Window
+from scaling.report import table
+from scaling.tasks import Run
+from tests.inline import Launch
+from tests.test_agent import POINT, TASK
+
+RANKS, WINDOWS = 1024, 50
+POINTS = 10_000
+READY = Ready(import_s=1.0, build_s=1.0, parameters=1, gradient_bytes=4, device_name="x")
+
+
+def main() -> None:
+    """Print both figures."""
+    folded_per_s = _folding()
+    read_s, table_s = _reading()
+    out = sys.stdout.write
+    out(f"collector: {RANKS} ranks, {WINDOWS} windows each\n")
+    out(f"  events folded per second               {folded_per_s:,.0f}\n")
+    out(f"  / 50,000                               {folded_per_s / 50_000:.2f}  (must be above 1)\n")
+    out(f"  {POINTS:,} points of 2 ranks x 10 windows: read {read_s:.2f} s, tabulated {table_s:.2f} s\n")
+    out(f"  sum / 3 s                              {(read_s + table_s) / 3:.2f}  (must be below 1)\n")
+
+
+def _folding() -> float:
+    point: Point = replace(POINT, world_size=RANKS)
+    tasks = [replace(TASK, point=point, rank=rank, hosts=("node1",) * RANKS) for rank in range(RANKS)]
+    state = PointState(
+        point=point, ranks=tuple(RankState(task=task) for task in tasks), expected=WINDOWS, started_s=0.0,
+        started_unix_s=0.0,
+    )  # fmt: skip
+    for rank in range(RANKS):
+        state = fold(state, Report(attempt=1, rank=rank, role="worker", event=READY))
+    state = commanded(state, Run(windows=WINDOWS, steps=1, measured=True))
+    reports = [
+        Report(attempt=1, rank=rank, role="worker", event=_window(index))
+        for index in range(WINDOWS)
+        for rank in range(RANKS)
+    ]
+    begun_s = time.perf_counter()
+    for report in reports:
+        state = fold(state, report)
+    passed_s = time.perf_counter() - begun_s
+    assert state.chunk_complete
+    return len(reports) / passed_s
+
+
+def _window(index: int) -> Window:
+    return Window(
+        index=index, measured=True, steps=1, samples=32, start_s=index, end_s=index + 1.0, end_unix_s=index + 1.0,
+        loss=1.0,
+    )  # fmt: skip
+
+
+def _reading() -> tuple[float, float]:
+    with TemporaryDirectory() as folder:
+        template = Launch(2).sweep(Path(folder), rounds=1)
+        lines = [msgspec.json.encode(template.header)]
+        for number in range(POINTS // len(template.records)):
+            for record in template.records:
+                lines.append(msgspec.json.encode(replace(record, point=replace(record.point, round=number))))
+        (template.folder / store.FILE).write_bytes(b"\n".join(lines) + b"\n")
+        begun_s = time.perf_counter()
+        header, records = store.load(template.folder)
+        read_s = time.perf_counter() - begun_s
+    table.render(header, records[:1], color=False)  # imports
+    begun_s = time.perf_counter()
+    table.render(header, records, color=False)
+    return read_s, time.perf_counter() - begun_s
+
+
+if __name__ == "__main__":
+    main()
