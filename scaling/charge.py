@@ -82,8 +82,8 @@ class Charge:
         return event.measured and not last
 
     def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:
-        """End it, unless that was begun already; `reason` explains the end."""
-        if self._reason is None:
+        """End it, unless that was begun already or it is dead; `reason` explains the end."""
+        if self._reason is None and not self.child.ended():
             self._reason = reason
             self.child.end(now_s, grace_s=grace_s, stacks=stacks)
 

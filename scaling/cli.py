@@ -27,7 +27,7 @@ DISPLACES: dict[str, tuple[str, ...]] = {
     "batch_size": ("global_batch_size",),
     "global_batch_size": ("batch_size",),
     "model": ("data", "batch_size"),
-    "device": ("model", "data", "batch_size", "memory_format", "strategy"),
+    "device": ("model", "data", "batch_size", "strategy"),
 }
 ViewKind = Literal["live", "plain", "none"]
 
@@ -186,14 +186,8 @@ def sweep(
         str, Option(help="fp32, tf32, bf16 or fp16.", rich_help_panel=WHAT, metavar="NAME")
     ] = DEFAULT.precision,
     memory_format: Annotated[
-        str | None,
-        Option(
-            help="Of images: contiguous or channels_last.",
-            rich_help_panel=WHAT,
-            metavar="NAME",
-            show_default="channels_last on cuda",
-        ),
-    ] = None,
+        str, Option(help="Of images: contiguous or channels_last.", rich_help_panel=WHAT, metavar="NAME")
+    ] = DEFAULT.memory_format,
     compile: Annotated[
         bool, Option(help="Compile the model (torch.compile).", rich_help_panel=WHAT)
     ] = DEFAULT.compile,

@@ -31,6 +31,10 @@ from scaling.records import (
 )
 from scaling.tasks import Command, Finish, Run, Task
 
+# A survivor may tell of its peer's death before the peer's agent does.
+PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote")
+CONSEQUENCES = ("error", "cancelled", "interrupted", "hang")
+
 Phase = Literal["starting", "warming", "measuring", "finishing", "ended"]
 
 
@@ -148,7 +152,7 @@ def _fold_ended(state: PointState, index: int, rank: RankState, ended: Ended) ->
     if isinstance(outcome, Finished) and rank.result is None:
         outcome = _failed(rank, "no-result", "exited 0 without a result")
     if isinstance(outcome, Failed):
-        outcome = _explained(rank, outcome, cancelled=state.failure is not None and rank.error is None)
+        outcome = _explained(rank, outcome)
         state = _with_tail(failing(state, outcome), outcome)
     moved = replace(rank, ended=replace(ended, outcome=outcome))
     ended_count = state.ended + 1
@@ -156,14 +160,10 @@ def _fold_ended(state: PointState, index: int, rank: RankState, ended: Ended) ->
     return replace(_put(state, index, moved), ended=ended_count, phase=phase)
 
 
-def _explained(rank: RankState, outcome: Failed, *, cancelled: bool) -> Failed:
+def _explained(rank: RankState, outcome: Failed) -> Failed:
     """What a worker said itself explains its end better than its exit code does."""
-    cause, message = outcome.cause, outcome.message
-    if rank.error is not None:
-        cause, message = rank.error.cause, rank.error.message
-    elif cancelled:
-        cause, message = "cancelled", "ended because the point had failed"
-    return _failed(rank, cause, message, outcome.log_tail)
+    said = rank.error or outcome
+    return _failed(rank, said.cause, said.message, outcome.log_tail)
 
 
 def _with_tail(state: PointState, outcome: Failed) -> PointState:
@@ -197,7 +197,7 @@ def _helper_failed(state: PointState, report: Report, cause: str, message: str) 
 def record(state: PointState, *, ended_s: float, synchronous: bool) -> PointRecord:
     """Make what is kept of an ended point. A synchronous exchange whose ranks' parameters differ is void."""
     ranks = tuple(_rank_record(rank) for rank in state.ranks)
-    outcome: Outcome = state.failure or Finished()
+    outcome: Outcome = _root_cause(state) or Finished()
     if isinstance(outcome, Finished) and synchronous and state.point.kind == "exchange":
         outcome = _digests_agree(state)
     measured_s = max((rank.measured_s for rank in ranks), default=0.0)
@@ -214,6 +214,16 @@ def record(state: PointState, *, ended_s: float, synchronous: bool) -> PointReco
         retries=state.retries,
         warnings=_warnings(state),
     )
+
+
+def _root_cause(state: PointState) -> Failed | None:
+    """The first failure, unless it only tells that a peer was gone: then the peer's own end."""
+    first = state.failure
+    if first is None or first.cause != "error" or not any(w in first.message.lower() for w in PEER_GONE):
+        return first
+    ends = [rank.ended.outcome for rank in state.ranks if rank.ended is not None]
+    deaths = [end for end in ends if isinstance(end, Failed) and end.cause not in CONSEQUENCES]
+    return deaths[0] if deaths else first
 
 
 def _rank_record(rank: RankState) -> RankRecord:

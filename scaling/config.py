@@ -30,7 +30,7 @@ class SweepConfig(Record, frozen=True, forbid_unknown_fields=True):
     batch_size: int | None = None
     global_batch_size: int | None = None
     precision: Precision = "fp32"
-    memory_format: MemoryFormat | None = None
+    memory_format: MemoryFormat = "contiguous"
     compile: bool = False
     option: tuple[str, ...] = ()
     placement: Placement = "pack"

@@ -9,6 +9,7 @@ from scaling import data, models, plan, seats, strategies
 from scaling.hostinfo import describe
 from scaling.messages import Enrol
 from scaling.records import Point
+from scaling.view_plain import duration
 
 
 def everything(missing: Mapping[str, str]) -> str:
@@ -70,13 +71,3 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
     counts = Counter(point.kind for point in cells)
     lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
     return lines
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: 45 s, 3 min 20 s, 2 h 5 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

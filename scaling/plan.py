@@ -93,10 +93,7 @@ def _with(config: SweepConfig, **changes: object) -> SweepConfig:
 def _resolved(
     config: SweepConfig, names: tuple[str, ...], sizes: tuple[int, ...], model: str, feed: str, device: Device
 ) -> SweepConfig:
-    layout = config.memory_format or ("channels_last" if device == "cuda" else "contiguous")
-    return _with(
-        config, strategy=names, world_sizes=sizes, model=model, data=feed, memory_format=layout, device=device
-    )
+    return _with(config, strategy=names, world_sizes=sizes, model=model, data=feed, device=device)
 
 
 def default_world_sizes(size: int) -> tuple[int, ...]:
@@ -206,7 +203,7 @@ def _of_size(config: SweepConfig, device: Device, name: str, size: int, batch: i
 def _point(
     config: SweepConfig, device: Device, name: str, kind: str, size: int, batch: int, options: dict[str, str]
 ) -> Point:
-    assert config.model is not None and config.data is not None and config.memory_format is not None
+    assert config.model is not None and config.data is not None
     return Point(
         strategy=name,
         kind=kind,  # type: ignore[arg-type]
