@@ -1,0 +1,195 @@
+"""PyTorch's DistributedDataParallel over NCCL or Gloo; `torch:plain` is the same loop without it.
+
+It does not know torchrun's elastic restarts, gradient accumulation or sharded optimisers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from scaling import gpuinfo
+from scaling.records import Device
+from scaling.strategies.base import Helper, Option, Trainer, read_options
+from scaling.strategies.torch_loop import TorchRank, Training
+from scaling.tasks import Task
+
+NAMES: tuple[str, ...] = ("torch:nccl", "torch:gloo", "torch:plain")
+BASELINE = "torch:plain"
+PORTS = 1
+SYNCHRONOUS = True
+
+MIB = 1 << 20
+DEFAULT_BUCKET_MB = 25.0
+FIRST_BUCKET_BYTES = MIB
+FLOAT32_BYTES = 4
+# The defaults are DistributedDataParallel's own.
+OPTIONS: Mapping[str, Option] = {
+    "bucket_cap_mb": Option(
+        type=float, default=DEFAULT_BUCKET_MB, help="MiB of a gradient bucket; at 25 the first is 1 MiB"
+    ),
+    "gradient_as_bucket_view": Option(
+        type=bool, default=False, help="gradients live in the buckets: less memory, one copy less"
+    ),
+    "static_graph": Option(type=bool, default=False, help="the same parameters are used in every step"),
+}
+
+WITH_EXCHANGE = ("exchange", "comm")
+# The agent's clocks end a hung point and find its cause; torch's own timeout only comes after them.
+TIMEOUT_MARGIN_S = 30.0
+
+
+# ---------------------------------------------------------------- before the worker
+
+
+def devices(name: str) -> tuple[Device, ...]:
+    """NCCL needs CUDA; Gloo and the plain loop run on both."""
+    return ("cuda",) if name == "torch:nccl" else ("cpu", "cuda")
+
+
+def missing(name: str) -> str | None:
+    """Found in the installed files and by NVML; torch is not imported."""
+    package = find_spec("torch")
+    if package is None or package.origin is None:
+        return "torch is not installed: pip install 'scaling[torch]'"
+    if name != "torch:nccl":
+        return None
+    if not (Path(package.origin).parent / "lib/libtorch_cuda.so").exists():
+        version = metadata.version("torch")
+        return f"torch {version} is built without CUDA: install a CUDA build (https://pytorch.org)"
+    gpus, driver = gpuinfo.gather_gpus()
+    if not gpus:
+        return f"no NVIDIA GPU on this host (driver {driver or 'not installed'}); use torch:gloo"
+    return None
+
+
+def helpers(_task: Task) -> list[Helper]:
+    """None: the rendezvous is a TCP store in rank 0's worker."""
+    return []
+
+
+def serve(task: Task, _announce: Any) -> None:
+    """There are no helpers."""
+    raise NotImplementedError(f"{task.point.strategy} has no helper {task.role!r}")
+
+
+def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
+    """Torch's rendezvous and the interface that carries the exchange; nothing for the plain loop.
+
+    `=` makes NCCL take the name as a whole and not as a prefix.
+    """
+    if task.point.kind not in WITH_EXCHANGE:
+        return {}
+    return {
+        "MASTER_ADDR": task.address,
+        "MASTER_PORT": str(task.ports[0]),
+        "RANK": str(task.rank),
+        "WORLD_SIZE": str(task.point.world_size),
+        "LOCAL_RANK": str(task.local_rank),
+        "GLOO_SOCKET_IFNAME": task.interface,
+        "NCCL_SOCKET_IFNAME": f"={task.interface}",
+    }
+
+
+# ---------------------------------------------------------------- in the worker
+
+
+def connect(task: Task) -> Trainer:
+    """Raises what torch raises; ImportError when the model needs a package that is not installed."""
+    match task.point.kind:
+        case "exchange":
+            return Distributed(task)
+        case "comm":
+            return GradientExchange(task)
+        case _:
+            return Training(task)
+
+
+class Distributed(Training):
+    """The shared loop with its model inside DistributedDataParallel."""
+
+    def wrap(self, module: Any) -> Any:
+        """Join the process group; DDP then gives all ranks rank 0's weights."""
+        _join(self)
+        options = read_options(OPTIONS, self.task.point.options)
+        cap_mb = options["bucket_cap_mb"]
+        return self.torch.nn.parallel.DistributedDataParallel(
+            module,
+            device_ids=[self.device.index] if self.cuda else None,
+            # DDP makes its first bucket small, so that the exchange starts early, only without a cap.
+            bucket_cap_mb=None if cap_mb == DEFAULT_BUCKET_MB else cap_mb,
+            gradient_as_bucket_view=options["gradient_as_bucket_view"],
+            static_graph=options["static_graph"],
+        )
+
+    def close(self) -> None:
+        """Leave the process group."""
+        self.torch.distributed.destroy_process_group()
+
+
+class GradientExchange(TorchRank):
+    """The all-reduces of one DDP step and nothing else: what network and backend take for this model's
+    gradients when no compute hides them."""
+
+    samples = 0
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        _join(self)
+        sizes = self.describe(self.build())
+        cap_mb = read_options(OPTIONS, task.point.options)["bucket_cap_mb"]
+        self._buckets = [
+            self.torch.ones(size // FLOAT32_BYTES, device=self.device)
+            for size in bucket_bytes(reversed(sizes), cap_mb)
+        ]
+
+    def step(self) -> None:
+        """As DDP does: each bucket divided by the ranks and summed over them, all in flight at once."""
+        works = []
+        for bucket in self._buckets:
+            bucket.div_(self.task.point.world_size)
+            works.append(self.torch.distributed.all_reduce(bucket, async_op=True))
+        for work in works:
+            work.wait()
+
+    def loss(self) -> None:
+        """Nothing is trained."""
+
+    def digest(self) -> None:
+        """Nothing is trained."""
+
+    def close(self) -> None:
+        """Leave the process group."""
+        self.torch.distributed.destroy_process_group()
+
+
+def _join(rank: TorchRank) -> None:
+    backend = rank.task.point.strategy.partition(":")[2]
+    clocks = rank.task.clocks
+    rank.torch.distributed.init_process_group(
+        backend,
+        timeout=timedelta(seconds=max(clocks.startup_s, clocks.stall_s) + TIMEOUT_MARGIN_S),
+        # NCCL connects now, and not inside the first step.
+        device_id=rank.device if backend == "nccl" else None,
+    )
+
+
+def bucket_bytes(sizes: Iterable[int], cap_mb: float) -> list[int]:
+    """Bytes of the buckets that DDP forms of gradients of these `sizes`, given in the order in which
+    backward makes them (the model's, reversed).
+
+    A bucket is full once it reaches the cap; at the default cap the first one has 1 MiB
+    (torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size).
+    """
+    limit = FIRST_BUCKET_BYTES if cap_mb == DEFAULT_BUCKET_MB else cap_mb * MIB
+    buckets, filling = [], 0
+    for size in sizes:
+        filling += size
+        if filling >= limit:
+            buckets.append(filling)
+            filling, limit = 0, cap_mb * MIB
+    return [*buckets, filling] if filling else buckets

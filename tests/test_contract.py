@@ -1,0 +1,137 @@
+"""What every strategy must keep, whatever its framework: one set of tests over the table of strategies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from typing import Any, get_args
+
+import msgspec
+import numpy as np
+import pytest
+
+from scaling import gpuinfo, strategies
+from scaling.records import Device, Kind
+from tests import ranks
+from tests.ranks import Trained
+
+FRAMEWORKS = ("torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod", "mpi4py")
+STEPS = 3
+# Sums in another order differ by 1e-7 of a gradient; a missing exchange, or a sum for a mean, by all of it.
+TOLERANCE = 1e-3
+
+every_strategy = pytest.mark.parametrize("name", strategies.TABLE)
+
+
+def device_for(name: str, size: int) -> Device:
+    """Where it can run with that many ranks on this machine; skips the test if nowhere."""
+    module = strategies.load(name)
+    if reason := module.missing(name):
+        pytest.skip(reason)
+    gpus = len(gpuinfo.gather_gpus()[0])
+    if "cpu" not in module.devices(name) and gpus < size:
+        pytest.skip(f"{gpus} GPUs on this machine")
+    return "cpu" if "cpu" in module.devices(name) else "cuda"
+
+
+@cache
+def exchanged(name: str, size: int) -> list[Trained]:
+    """The strategy on `size` ranks."""
+    return ranks.run(ranks.tasks(name, "exchange", size, device=device_for(name, size)), STEPS)
+
+
+@cache
+def plain(baseline: str, size: int, device: Device) -> Trained:
+    """The loop without exchange, on the batches of `size` ranks put together."""
+    (trained,) = ranks.run(ranks.tasks(baseline, "solo", 1, device=device), joined=size)
+    return trained
+
+
+def synchronous(name: str) -> Any:
+    """The module, if its ranks move in lock-step; skips the test if not."""
+    module = strategies.load(name)
+    if not module.SYNCHRONOUS:
+        pytest.skip("asynchronous: ranks' parameters differ by design")
+    return module
+
+
+def test_before_the_worker_no_framework_is_imported() -> None:
+    code = (
+        "import sys\n"
+        "from scaling import data, models, strategies\n"
+        "for name in [*strategies.TABLE, 'torch:plain']:\n"
+        "    module = strategies.load(name)\n"
+        "    module.missing(name), module.devices(name)\n"
+        f"print(*set({FRAMEWORKS}) & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@every_strategy
+def test_names_itself_and_its_baseline(name: str) -> None:
+    module = strategies.load(name)
+    assert name in module.NAMES
+    assert module.BASELINE in strategies.load(module.BASELINE).NAMES
+    assert set(module.devices(name)) <= set(get_args(Device))
+    assert set(module.devices(name)) <= set(module.devices(module.BASELINE))
+
+
+@every_strategy
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_environ_is_pure(name: str, kind: Kind) -> None:
+    module = strategies.load(name)
+    for task in ranks.tasks(name, kind, 2, ports=tuple(range(5000, 5000 + module.PORTS))):
+        process, given = dict(os.environ), msgspec.json.encode(task)
+        first, second = module.environ(task, {}), module.environ(task, {})
+        assert first == second
+        assert all(isinstance(value, str) for pair in first.items() for value in pair)
+        assert (dict(os.environ), msgspec.json.encode(task)) == (process, given)
+
+
+@every_strategy
+@pytest.mark.parametrize("size", [2, 4])
+def test_digests_agree(name: str, size: int) -> None:
+    synchronous(name)
+    digests = {trained.digest for trained in exchanged(name, size)}
+    assert len(digests) == 1
+    assert None not in digests
+
+
+@every_strategy
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_one_step_equals_the_plain_loop_on_the_joined_batch(name: str, size: int) -> None:
+    module = synchronous(name)
+    wanted = plain(module.BASELINE, size, device_for(name, size))
+    for trained in exchanged(name, size):
+        assert trained.before.keys() == wanted.before.keys()
+        for key, start in wanted.before.items():
+            np.testing.assert_array_equal(trained.before[key], start)
+            update = wanted.after[key] - start
+            error = trained.after[key] - wanted.after[key]
+            assert np.linalg.norm(update) > 0
+            assert np.linalg.norm(error) < TOLERANCE * np.linalg.norm(update), key
+
+
+@every_strategy
+def test_tells_the_truth_about_what_it_trained(name: str) -> None:
+    first, second = exchanged(name, 2)
+    assert first.samples == second.samples == 4 * STEPS
+    assert first.parameters == 813_546
+    assert first.gradient_bytes == 4 * first.parameters
+    assert first.device_name
+    assert first.versions
+    assert first.losses != second.losses, "both ranks saw the same images"
+    assert all(loss is not None and 0 < loss < 10 for loss in first.losses)
+
+
+@every_strategy
+def test_comm_exchanges_and_trains_nothing(name: str) -> None:
+    device = device_for(name, 2)
+    for trained in ranks.run(ranks.tasks(name, "comm", 2, device=device), STEPS):
+        assert trained.losses == [None] * STEPS
+        assert trained.digest is None
+        assert trained.samples == 0
+        assert trained.gradient_bytes == 4 * 813_546
