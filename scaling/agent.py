@@ -2,7 +2,6 @@
 
 Knows MPI only as a `Cluster` and no framework. `turn` never blocks; `wait` sleeps until a child
 speaks or ends, or until it is time to look for messages again: MPI has no file descriptor to wait on.
-While windows are timed that is 20 times a second, which costs less than 1 % of a core.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from scaling.records import Ended, Event, Failed, HostInfo
 from scaling.tasks import Task
 
 QUICK_S = 0.002  # between looks for messages while ranks take turns answering each other
-CALM_S = 0.05  # ... while windows are timed, or nothing goes on
+CALM_S = 0.05  # ... while nothing goes on
+MEASURING_S = 0.25  # ... while windows are timed: on the cores that are measured; their end wakes it
 QUICK_FOR_S = 0.1
-HOLD_S = 0.5  # measured windows are forwarded together
 INTERRUPT_GRACE_S = 0.2
 INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
 
@@ -71,7 +70,6 @@ class Agent:
         self._charges: dict[tuple[int, str], Charge] = {}
         self._sockets: dict[int, list[socket.socket]] = {}
         self._outgoing: list[ToSweep] = []
-        self._hold_until_s: float | None = None
         self._quick_until_s = 0.0
         self._signal: int | None = None
 
@@ -103,19 +101,21 @@ class Agent:
         now_s = self._clock()
         for key, charge in list(self._charges.items()):
             self._look_after(key, charge, now_s)
-        if self._outgoing and (self._hold_until_s is None or now_s >= self._hold_until_s):
+        if self._outgoing:
             send_to_sweep(self.cluster, *self._outgoing)
             self._outgoing.clear()
-            self._hold_until_s = None
 
     def wait(self) -> None:
         """Sleep until there may be something to do."""
-        quick = self._clock() < self._quick_until_s
+        if any(charge.measuring for charge in self._charges.values()):
+            seconds = MEASURING_S
+        else:
+            seconds = QUICK_S if self._clock() < self._quick_until_s else CALM_S
         poller = select.poll()
         for charge in self._charges.values():
             poller.register(charge.child.events_fd, select.POLLIN)
             poller.register(charge.child.exit_fd, select.POLLIN)
-        poller.poll(1000 * (QUICK_S if quick else CALM_S))
+        poller.poll(1000 * seconds)
 
     @property
     def busy(self) -> bool:
@@ -126,13 +126,9 @@ class Agent:
         """Look for messages often for a while: somebody is about to answer."""
         self._quick_until_s = self._clock() + QUICK_FOR_S
 
-    def _say(self, message: ToSweep, *, hold: bool = False) -> None:
+    def _say(self, message: ToSweep) -> None:
         self._outgoing.append(message)
-        if not hold:
-            self._hold_until_s = 0.0
-            self.hurry()
-        elif self._hold_until_s is None:
-            self._hold_until_s = self._clock() + HOLD_S
+        self.hurry()
 
     # ------------------------------------------------------------ orders
 
@@ -178,8 +174,6 @@ class Agent:
         if charge is None:
             return
         charge.tell(order.command, self._clock())
-        if charge.measuring:
-            self._quick_until_s = 0.0
 
     def _release(self, order: Release) -> None:
         now_s = self._clock()
@@ -197,12 +191,13 @@ class Agent:
         # First whether it ended, then its events: what it said before its end is then all there.
         ended = charge.child.ended()
         for event in charge.child.events():
-            self._report(charge.child.task, event, hold=charge.heard(event, now_s))
+            charge.heard(event, now_s)
+            self._report(charge.child.task, event)
         if ended:
             del self._charges[key]
             self._report(charge.child.task, charge.ended())
         else:
             charge.attend(now_s)
 
-    def _report(self, task: Task, event: Event, *, hold: bool = False) -> None:
-        self._say(Report(attempt=task.attempt, rank=task.rank, role=task.role, event=event), hold=hold)
+    def _report(self, task: Task, event: Event) -> None:
+        self._say(Report(attempt=task.attempt, rank=task.rank, role=task.role, event=event))

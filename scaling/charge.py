@@ -68,18 +68,14 @@ class Charge:
             self._sampled_s = now_s
         self.child.tell(command)
 
-    def heard(self, event: Event, now_s: float) -> bool:
-        """Note an event; whether it may wait for company before it is forwarded."""
+    def heard(self, event: Event, now_s: float) -> None:
+        """Note an event."""
         self._spoke_s = now_s
         if isinstance(event, Ready):
             self._ready = True
-        if not isinstance(event, Window) or not isinstance(self._told, Run):
-            return False
-        last = event.index == self._told.windows - 1
-        if last:
+        elif isinstance(event, Window) and isinstance(self._told, Run) and event.index == self._told.windows - 1:
             self._told = None
             self._close_probe()
-        return event.measured and not last
 
     def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:
         """End it, unless that was begun already or it is dead; `reason` explains the end."""

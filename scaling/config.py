@@ -37,7 +37,7 @@ class SweepConfig(Record, frozen=True, forbid_unknown_fields=True):
     cpus_per_rank: int | None = None
     rounds: int = 3
     windows: int = 10
-    window_s: float = 0.2
+    window_s: float = 0.15
     target_ci: str | None = None
     max_rounds: int = 20
     seed: int = 1

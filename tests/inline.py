@@ -88,7 +88,9 @@ class InlineChild:
         self._over = False
         self._outcome: Outcome = Finished()
         trainer = FakeTrainer(task, clock=self._clock, sleep=self._clock.sleep)
-        self._worker = Worker(trainer, self._events.append, lambda: True, self._clock, self._clock)
+        self._worker = Worker(
+            trainer, lambda event, hold=False: self._events.append(event), lambda: True, self._clock, self._clock
+        )
 
     def _ready(self) -> Ready:
         return Ready(import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake")

@@ -25,7 +25,11 @@ def worker(*, options: dict[str, str] | None = None, waiting: int = 0) -> tuple[
     clock, said, looks = Clock(), list[Event](), iter([False] * waiting + [True] * 1000)
     task = replace(TASK, point=replace(POINT, options={"step_s": "0.5", **(options or {})}))
     trainer = FakeTrainer(task, clock=clock, sleep=clock.sleep)
-    return Worker(trainer, said.append, lambda: next(looks), clock, clock), said, clock
+    return (
+        Worker(trainer, lambda event, hold=False: said.append(event), lambda: next(looks), clock, clock),
+        said,
+        clock,
+    )
 
 
 def windows(said: list[Event]) -> list[Window]:

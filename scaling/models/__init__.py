@@ -45,7 +45,7 @@ CATALOGUE: dict[str, ModelSpec] = {
             data="digits",
             batch_size={"cpu": 32, "cuda": 256},
             learning_rate=0.005,
-            source="3 x (2 x conv 3x3, ReLU, max-pool) of 32, 64, 128 channels, dense 256, dense 10; He initialisation",
+            source="3 x (2 x conv 3x3, ReLU, max-pool) to 32, 64, 128 channels, dense 256, dense 10; He init",
         ),
         _imagenet("resnet50"),
         _imagenet("resnet101"),

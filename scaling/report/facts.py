@@ -89,7 +89,7 @@ def _versions(header: Header) -> Iterator[str]:
     yield f"scaling {header.version}{git}"
     for host in header.hosts:
         yield f"Python {host.python}"
-        yield from (f"{name} {version}" for name, version in sorted(host.versions.items()))
+        yield from (f"{name} {version}" for name, version in sorted(host.versions.items()) if name != "scaling")
         if host.gpu_driver:
             yield f"driver {host.gpu_driver}"
     if header.mpi:

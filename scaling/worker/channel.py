@@ -10,6 +10,7 @@ import os
 import queue
 import signal
 import threading
+import time
 
 import msgspec
 
@@ -17,6 +18,7 @@ from scaling.records import Event
 from scaling.tasks import Command, Task
 
 EVENTS_FD = "SCALING_EVENTS_FD"
+HOLD_S = 0.5
 
 
 class Channel:
@@ -26,6 +28,8 @@ class Channel:
         self._in = commands_fd
         self._out = events_fd
         self._buffer = b""
+        self._held = b""
+        self._sent_s = 0.0
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._encoder = msgspec.json.Encoder()
 
@@ -46,9 +50,14 @@ class Channel:
         """Whether a command has arrived that was not received yet."""
         return not self._commands.empty()
 
-    def send(self, event: Event) -> None:
-        """Report an event; small enough for one atomic write to the pipe in all but error texts."""
-        data = self._encoder.encode(event) + b"\n"
+    def send(self, event: Event, *, hold: bool = False) -> None:
+        """Report an event. With `hold` it may wait for company: whoever reads it runs on the cores that are
+        being measured."""
+        self._held += self._encoder.encode(event) + b"\n"
+        now_s = time.monotonic()
+        if hold and now_s - self._sent_s < HOLD_S:
+            return
+        data, self._held, self._sent_s = self._held, b"", now_s
         while data:
             data = data[os.write(self._out, data) :]
 

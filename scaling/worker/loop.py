@@ -11,12 +11,19 @@ import math
 import resource
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from scaling.records import Event, Result, Window
 from scaling.strategies.base import Trainer
 from scaling.tasks import Command, Finish, Run
 
 KIB = 1024
+
+
+class Send(Protocol):
+    """How events are reported; with `hold` one may wait for others to follow."""
+
+    def __call__(self, event: Event, *, hold: bool = False) -> None: ...
 
 
 class NanLoss(Exception):
@@ -33,7 +40,7 @@ class Worker:
     def __init__(
         self,
         trainer: Trainer,
-        send: Callable[[Event], None],
+        send: Send,
         waiting: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
@@ -74,7 +81,7 @@ class Worker:
                 end_unix_s=self._unix_clock(),
                 loss=_finite(trainer.loss(), index, measured=run.measured),
             )
-            self._send(window)
+            self._send(window, hold=run.measured and index + 1 < run.windows)
             start_s = end_s
         while run.linger and not self._waiting():
             trainer.step()
