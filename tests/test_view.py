@@ -182,7 +182,7 @@ def test_states_of_ranks_have_words_and_colours(live: Open) -> None:
     for index in range(4, 10):
         state = tell(state, 0, window(index, measured=True))
     state = tell(state, 1, Error(cause="oom", message="out of memory"))
-    state = tell(state, 3, Ended(outcome=Failed(cause="crash(SIGABRT)", message="")))
+    state = tell(state, 3, Ended(outcome=Failed(cause="cancelled", message="another rank failed first")))
     clock.now_s += 1
     screen.progress(state)
     words = [line.split()[-1] for line in terminal.look() if " node" in line and "/10" in line]

@@ -10,6 +10,7 @@ from scaling.analysis import rows
 from scaling.findings import Row
 from scaling.losses import Loss
 from scaling.records import PointRecord
+from scaling.report.words import rounded
 from scaling.stats import Estimate
 
 Value = str | int | float | None
@@ -17,7 +18,7 @@ Value = str | int | float | None
 
 def render(records: Sequence[PointRecord]) -> str:
     """Return a header line and a line per row. Empty: not measured or not claimed. Fractions are of 1."""
-    lines = [_values(row) for row in rows(records)]
+    lines = [rounded(_values(row)) for row in rows(records)]
     out = StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()

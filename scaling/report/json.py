@@ -9,6 +9,7 @@ import msgspec
 
 from scaling.analysis import Analysis, analyse
 from scaling.records import Header, PointRecord
+from scaling.report.words import rounded
 
 
 def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str] = ()) -> str:
@@ -17,9 +18,9 @@ def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str]
     document = {
         "run": _run(header),
         "joined": list(joined),
-        "rows": found.rows,
-        "baselines": found.baselines,
-        "comparisons": _comparisons(found),
+        "rows": rounded(msgspec.to_builtins(found.rows)),
+        "baselines": rounded(msgspec.to_builtins(found.baselines)),
+        "comparisons": rounded(_comparisons(found)),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 

@@ -1,9 +1,10 @@
-"""Numbers and names as people read them: the same in every format for people."""
+"""Numbers and names, the same in every format."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timezone
+from typing import Any
 
 from scaling.findings import Contender, Row
 from scaling.stats import Estimate
@@ -86,3 +87,13 @@ def spread(values: Sequence[int], noun: str) -> str:
     """`10 windows`, or `8-10 windows` where they differ."""
     low, high = min(values), max(values)
     return counted(high, noun) if low == high else f"{low}-{high} {noun}s"
+
+
+def rounded(value: Any) -> Any:
+    """Plain data with its floats to 10 digits and 12 decimals: what comes after is the libraries' versions,
+    and two readers of a run shall get the same bytes."""
+    if isinstance(value, float):
+        return float(f"{round(value, 12) + 0.0:.10g}")
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
