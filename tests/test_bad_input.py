@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling import cli, config, plan
+from scaling import cli, config, plan, store
 from scaling.errors import LaunchError, UsageError
 from scaling.records import Gpu
 from scaling.seats import check_versions
@@ -199,3 +199,40 @@ def test_list_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     assert "torch:gloo" in done.stdout
     assert "digits-cnn" in done.stdout
     assert "real handwritten digits" in done.stdout
+
+
+def test_like_measures_anew_with_the_settings_of_a_run(tmp_path: Path) -> None:
+    quick = (
+        "--rounds",
+        "2",
+        "--windows",
+        "3",
+        "--window-s",
+        "0.01",
+        "--batch-size",
+        "8",
+        "--option",
+        "step_s=0.002",
+    )
+    first = start(*FAKE, *quick, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    (run,) = (tmp_path / "results").iterdir()
+    again = start("--like", str(run), "--rounds", "1", "--name", "again", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    (other,) = (path for path in (tmp_path / "results").iterdir() if path != run)
+    assert other.name.endswith("-again")
+    before, after = store.load(run)[0].config, store.load(other)[0].config
+    changed = {key for key in before if before[key] != after[key]}
+    assert changed == {"rounds", "name"}
+
+
+def test_resume_on_other_code_is_refused(tmp_path: Path) -> None:
+    done = start(*FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "results").iterdir()
+    path = run / store.FILE
+    path.write_text(path.read_text().replace(store.load(run)[0].code, "0123456789ab", 1))
+    refused = start("--resume", str(run), cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "was measured by other code" in refused.stderr
+    assert "--like" in refused.stderr

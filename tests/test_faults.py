@@ -15,6 +15,7 @@ from scaling import store
 from scaling.desk import Interrupted
 from scaling.process import MARK
 from scaling.records import Failed, Finished, PointRecord
+from scaling.report import table
 from tests.inline import Launch, Run
 
 QUICK: dict[str, Any] = {"rounds": 1, "windows": 3, "kinds": ["exchange", "solo"], "window_s": 0.01}
@@ -46,6 +47,9 @@ def failed(found: Run, size: int = 2) -> tuple[PointRecord, Failed]:
     assert len(others) == 2
     assert all(isinstance(other.outcome, Finished) for other in others)
     nothing_left()
+    text = table.render(found.header, found.records, color=False)
+    assert f"failed: {record.outcome.cause}" in text
+    assert record.outcome.message[:40].split(";")[0] in " ".join(text.split())
     return record, record.outcome
 
 
