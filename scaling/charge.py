@@ -46,6 +46,7 @@ class Charge:
         self._started_s = now_s
         self._spoke_s = now_s
         self._ready = False
+        self._stepped = False
         self._told: Command | None = None  # the command that it has not answered in full
         self._reason: Failed | None = None
         self._probe: DeviceProbe | None = None
@@ -73,9 +74,11 @@ class Charge:
         self._spoke_s = now_s
         if isinstance(event, Ready):
             self._ready = True
-        elif isinstance(event, Window) and isinstance(self._told, Run) and event.index == self._told.windows - 1:
-            self._told = None
-            self._close_probe()
+        elif isinstance(event, Window) and isinstance(self._told, Run):
+            self._stepped = True
+            if event.index == self._told.windows - 1:
+                self._told = None
+                self._close_probe()
 
     def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:
         """End it, unless that was begun already or it is dead; `reason` explains the end."""
@@ -98,8 +101,10 @@ class Charge:
         age_s, quiet_s = now_s - self._started_s, now_s - self._spoke_s
         if self.child.task.role == "worker" and not self._ready and age_s > clocks.startup_s:
             return Failed(cause="startup", message=f"not ready after {clocks.startup_s:g} s; stacks in the log")
-        if self._told is not None and quiet_s > clocks.stall_s:
-            return Failed(cause="hang", message=f"no event for {clocks.stall_s:g} s; stacks in the log")
+        # The first step compiles, tunes and connects: it belongs to the start.
+        patience_s = clocks.stall_s if self._stepped else max(clocks.stall_s, clocks.startup_s)
+        if self._told is not None and quiet_s > patience_s:
+            return Failed(cause="hang", message=f"no event for {patience_s:g} s; stacks in the log")
         if age_s > clocks.deadline_s:
             return Failed(cause="timeout", message=f"not done after {clocks.deadline_s:g} s")
         return None

@@ -239,7 +239,7 @@ def sweep(
         int, Option(help="Of the order, the weights and the data.", rich_help_panel=HOW)
     ] = DEFAULT.seed,
     startup_timeout_s: Annotated[
-        float, Option(help="Seconds until a worker must be ready.", rich_help_panel=LIMITS)
+        float, Option(help="Seconds until a worker must be ready, and for its first step.", rich_help_panel=LIMITS)
     ] = DEFAULT.startup_timeout_s,
     stall_timeout_s: Annotated[
         float, Option(help="Seconds that a worker may say nothing.", rich_help_panel=LIMITS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import psutil
 import pytest
 
 from scaling import store
+from scaling.agent import Agent
 from scaling.desk import Interrupted
+from scaling.messages import Reserve
 from scaling.process import MARK
 from scaling.records import Failed, Finished, PointRecord
 from scaling.report import table
@@ -149,6 +152,44 @@ def test_a_helper_serves_its_workers_and_ends_with_the_point(tmp_path: Path) -> 
     assert all(isinstance(record.outcome, Finished) for record in found.records)
     assert "FAKE_SERVER" in found.of(size=2)[0].ranks[1].environ
     nothing_left()
+
+
+def test_scripted_traffic_is_real_and_takes_the_port_that_was_reserved(tmp_path: Path) -> None:
+    bytes_each, before = 3_000_001, loopback_bytes()
+    found = run(tmp_path, size=3, traffic_bytes=bytes_each)
+    moved = loopback_bytes() - before
+    (record,) = found.of(size=3)
+    assert isinstance(record.outcome, Finished)
+    steps = sum(window.steps for window in (*record.ranks[0].warmup, *record.ranks[0].windows))
+    expected = 2 * 2 * bytes_each * steps  # two ranks, there and back
+    assert expected <= moved
+
+
+def loopback_bytes() -> int:
+    return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())
+
+
+def test_a_port_that_somebody_took_meanwhile_is_tried_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For real: a thief listens on the reserved port of the first attempt before its worker can."""
+    thieves: list[socket.socket] = []
+    reserve = Agent._reserve
+
+    def robbed(agent: Agent, order: Reserve) -> tuple[int, ...]:
+        ports = reserve(agent, order)
+        if not thieves:
+            thieves.append(socket.create_server((order.address, ports[0])))
+        return ports
+
+    monkeypatch.setattr(Agent, "_reserve", robbed)
+    launch = Launch(2, real=True)
+    options_ = options(traffic_bytes=1000)
+    found = launch.sweep(tmp_path, world_sizes=[2], option=options_, **{**QUICK, "kinds": ["exchange"]})
+    thieves[0].close()
+    (record,) = found.records
+    assert isinstance(record.outcome, Finished)
+    assert "port-taken" in record.retries[0]
 
 
 def test_an_agent_that_is_signalled_ends_its_workers(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ FLUSH_S = 5.0
 
 def launched_size(environ: Mapping[str, str]) -> int:
     """How many ranks the launcher says it started; 0 where no launcher did."""
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"):
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
         if environ.get(name, "").isdigit():
             return int(environ[name])
     return 0

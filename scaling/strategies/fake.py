@@ -1,4 +1,4 @@
-"""The scripted strategy: no framework, sleeps instead of training, fails where it is told to.
+"""The scripted strategy: no framework, sleeps instead of training, moves real bytes and fails where told.
 
 Any `fake:<mode>` is this module; its script comes by `--option`. With N ranks
 
@@ -27,6 +27,7 @@ from typing import Any
 
 from scaling.records import Device
 from scaling.strategies.base import Helper, Option, Trainer, read_options
+from scaling.strategies.fake_traffic import Star
 from scaling.tasks import Task
 
 NAMES = ("fake:plain",)
@@ -42,6 +43,7 @@ OPTIONS: Mapping[str, Option] = {
     "straggle": Option(type=float, default=0.0, help="fraction by which the last rank is slower"),
     "noise": Option(type=float, default=0.0, help="relative deviation of each step"),
     "round_noise": Option(type=float, default=0.0, help="relative deviation of each point"),
+    "traffic_bytes": Option(type=int, default=0, help="bytes to rank 0 and back, of each other rank in each step"),
     "start_s": Option(type=float, default=0.0, help="seconds until ready"),
     "helper": Option(type=bool, default=False, help="needs a server, which must announce itself first"),
     "fail": Option(type=str, default="", help=f"a fault of {__name__}.FAULTS"),
@@ -77,6 +79,7 @@ class FakeTrainer:
         self._due_s = 0.0
         self._stepped = False
         self._steps = 0
+        self.star: Star | None = None
         self.samples = 0
 
     def step(self) -> None:
@@ -88,6 +91,8 @@ class FakeTrainer:
         begin_s = self._due_s if 0 <= now_s - self._due_s < 0.5 * self._step_s else now_s
         self._due_s = begin_s + self._step_s * self._deviation("noise")
         self._sleep(max(0.0, self._due_s - now_s))
+        if self.star is not None:
+            self.star.exchange()
         if self._task.point.kind != "comm":
             self.samples += self._task.point.batch_size
 
@@ -113,7 +118,9 @@ class FakeTrainer:
         return 0
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Hang up."""
+        if self.star is not None:
+            self.star.close()
 
     def _deviation(self, option: str) -> float:
         sigma = self._script[option]
@@ -251,13 +258,15 @@ def environ(task: Task, announced: Mapping[str, str]) -> dict[str, str]:
 
 
 def connect(task: Task) -> Trainer:
-    """Check the server, sleep for `start_s`, be ready."""
+    """Check the server, connect for traffic, sleep for `start_s`, be ready."""
     script = read_options(OPTIONS, task.point.options)
     trainer = FakeTrainer(task)
     trainer.fail_early()
     if script["helper"] and task.point.kind == "exchange":
         host, _, port = os.environ["FAKE_SERVER"].rpartition(":")
         socket.create_connection((host, int(port)), timeout=5).close()
+    if script["traffic_bytes"] and task.point.kind in ("exchange", "comm") and task.point.world_size > 1:
+        trainer.star = Star(task, script["traffic_bytes"])
     time.sleep(script["start_s"])
     return trainer
 
