@@ -53,16 +53,20 @@ def main(arguments: list[str]) -> int:
 
 def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
     """Run a command to its end, handing signals on as the module's docstring tells."""
-    process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
     seen: list[int] = []
+    started: list[subprocess.Popen[bytes]] = []
 
     def hand_on(number: int, _frame: FrameType | None) -> None:
-        process.send_signal(number if seen else signal.SIGUSR1)
+        for process in started:
+            process.send_signal(number if seen else signal.SIGUSR1)
         seen.append(number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, hand_on)
-    code = process.wait()
+    started.append(subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True))
+    if seen:
+        started[0].send_signal(seen[0])
+    code = started[0].wait()
     return 128 + seen[0] if seen else code if code >= 0 else 128 - code
 
 

@@ -40,6 +40,7 @@ CALM_S = 0.05  # ... while nothing goes on
 MEASURING_S = 0.25  # ... while windows are timed: on the cores that are measured; their end wakes it
 QUICK_FOR_S = 0.1
 INTERRUPT_GRACE_S = 0.2
+FINISH_S = 5.0
 INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
 
 
@@ -78,8 +79,16 @@ class Agent:
         send_to_sweep(self.cluster, Enrol(host=host, version=version, code=code, missing=missing))
 
     def serve(self) -> None:
-        """Take turns until rank 0 dismisses the launch."""
+        """Take turns until rank 0 dismisses the launch and no child runs."""
         while not self.dismissed:
+            self.turn()
+            self.wait()
+        self.finish()
+
+    def finish(self) -> None:
+        """Take the turns that the last children need to end; not for ever, one may hang in the kernel."""
+        deadline_s = self._clock() + FINISH_S
+        while self.busy and self._clock() < deadline_s:
             self.turn()
             self.wait()
 
@@ -145,6 +154,8 @@ class Agent:
                 self._release(order)
             case Dismiss():
                 self.dismissed = True
+                for charge in self._charges.values():
+                    charge.end(self._clock(), INTERRUPTED, grace_s=INTERRUPT_GRACE_S)
 
     def _reserve(self, order: Reserve) -> tuple[int, ...]:
         """Bind ports but do not listen: nobody else is given them, and a server that sets SO_REUSEADDR

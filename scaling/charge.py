@@ -8,16 +8,19 @@ from msgspec.structs import replace
 
 from scaling.counters import DeviceProbe
 from scaling.records import (
+    Announce,
     Ended,
     Event,
     Failed,
-    Finished,
     Outcome,
     Ready,
     Telemetry,
     Window,
 )
 from scaling.tasks import Command, Run, Task
+
+# The ladder's signals; USR1 asks for stacks, and kills a worker that cannot give them yet.
+OURS = ("crash(SIGTERM)", "crash(SIGKILL)", "crash(SIGUSR1)")
 
 
 class ChildLike(Protocol):
@@ -72,7 +75,7 @@ class Charge:
     def heard(self, event: Event, now_s: float) -> None:
         """Note an event."""
         self._spoke_s = now_s
-        if isinstance(event, Ready):
+        if isinstance(event, Ready | Announce):
             self._ready = True
         elif isinstance(event, Window) and isinstance(self._told, Run):
             self._stepped = True
@@ -99,8 +102,8 @@ class Charge:
         """Which of the three clocks has run out."""
         clocks = self.child.task.clocks
         age_s, quiet_s = now_s - self._started_s, now_s - self._spoke_s
-        if self.child.task.role == "worker" and not self._ready and age_s > clocks.startup_s:
-            return Failed(cause="startup", message=f"not ready after {clocks.startup_s:g} s; stacks in the log")
+        if not self._ready and age_s > clocks.startup_s:
+            return Failed(cause="startup", message=f"not ready after {clocks.startup_s:g} s")
         # The first step compiles, tunes and connects: it belongs to the start.
         patience_s = clocks.stall_s if self._stepped else max(clocks.stall_s, clocks.startup_s)
         if self._told is not None and quiet_s > patience_s:
@@ -113,10 +116,8 @@ class Charge:
         """Reap it. An end that this agent brought about has this agent's reason."""
         outcome = self.child.reap()
         self._close_probe()
-        if self._reason is not None and not isinstance(outcome, Finished):
-            by_us = outcome.cause in ("crash(SIGTERM)", "crash(SIGKILL)")
-            if by_us:
-                outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
+        if self._reason is not None and isinstance(outcome, Failed) and outcome.cause in OURS:
+            outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
         return Ended(outcome=outcome, environ=self._environ, telemetry=self._telemetry, strays=self.child.strays)
 
     def _close_probe(self) -> None:

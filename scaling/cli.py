@@ -52,6 +52,9 @@ class Shown(Exception):
 
 def parse(argv: Sequence[str]) -> Invocation:
     """Read the command line. Raises UsageError, or Shown after printing help or version."""
+    for word in argv:
+        if not word.isprintable() and any("\udc80" <= sign <= "\udcff" for sign in word):
+            raise UsageError(f"{word!r}: not UTF-8")
     app = typer.Typer(add_completion=False, rich_markup_mode="rich")
     app.command(epilog=EPILOG)(sweep)
     command = typer.main.get_command(app)
@@ -304,7 +307,7 @@ def sweep(
     Start it with one rank per device:  mpirun -np 16 python -m scaling.run
     """  # fmt: skip
     if view not in ("live", "plain", "none"):
-        raise UsageError(f"--view {view}: not one of live, plain, none")
+        raise UsageError(f"--view {view} (or SCALING_VIEW): not one of live, plain, none")
     given = _fields(context)
     if resume is not None and (given or config or like):
         with_it = [*given, *(["config"] if config else []), *(["like"] if like else [])]

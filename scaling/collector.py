@@ -181,6 +181,9 @@ def _fold_helper(state: PointState, report: Report, event: Event) -> PointState:
             return replace(state, announced=merged, helpers_waited=state.helpers_waited - 1)
         case Error():
             return failing(state, _helper_failed(state, report, event.cause, event.message))
+        case Ended(outcome=Finished()) if state.helpers_waited:
+            message = "exited 0 before it announced itself"
+            return failing(state, _helper_failed(state, report, "no-result", message))
         case Ended(outcome=Failed() as failed) if state.phase not in ("finishing", "ended"):
             return failing(state, _helper_failed(state, report, failed.cause, failed.message))
         case _:

@@ -7,6 +7,7 @@ resolved there, once the devices are known.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -48,6 +49,8 @@ class SweepConfig(Record, frozen=True, forbid_unknown_fields=True):
     name: str = "sweep"
 
 
+MAX_NAME_BYTES = 200
+MAX_SEED = 1 << 32
 FIELDS: tuple[str, ...] = SweepConfig.__struct_fields__
 
 
@@ -147,8 +150,12 @@ def validate(config: SweepConfig) -> None:
         raise UsageError("--kinds: 'exchange' is what the table is about; leave it in")
     if config.target_ci is not None and config.max_rounds < config.rounds:
         raise UsageError(f"--max-rounds {config.max_rounds}: less than --rounds {config.rounds}")
-    if not config.name or "/" in config.name:
-        raise UsageError(f"--name {config.name!r}: a plain folder name without '/'")
+    if not config.name or "/" in config.name or len(config.name.encode()) > MAX_NAME_BYTES:
+        raise UsageError(
+            f"--name {config.name!r}: a plain folder name without '/', at most {MAX_NAME_BYTES} bytes"
+        )
+    if not 0 <= config.seed < MAX_SEED:
+        raise UsageError(f"--seed {config.seed}: from 0 to {MAX_SEED - 1}")
     target_half_width(config)
     if config.world_sizes is not None:
         _world_sizes(config.world_sizes)
@@ -157,8 +164,8 @@ def validate(config: SweepConfig) -> None:
 def _positive(config: SweepConfig, *fields: str) -> None:
     for field in fields:
         value = getattr(config, field)
-        if value is not None and value <= 0:
-            raise UsageError(f"{flag(field)} {value}: must be above 0")
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise UsageError(f"{flag(field)} {value}: must be a number above 0")
 
 
 def _world_sizes(sizes: tuple[int, ...]) -> None:

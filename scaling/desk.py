@@ -66,7 +66,11 @@ class Desk:
         while len(enrols) < self._cluster.size and clock() < deadline_s:
             self._turn()
             while (message := self._cluster.receive("sweep")) is not None:
-                enrols.update((message[0], e) for e in SWEEP_DECODER.decode(message[1]) if isinstance(e, Enrol))
+                for said in SWEEP_DECODER.decode(message[1]):
+                    if isinstance(said, Enrol):
+                        enrols[message[0]] = said
+                    elif isinstance(said, Signalled):
+                        raise Interrupted(said.signal)
             self._wait()
         return tuple(enrols[rank] for rank in sorted(enrols))
 

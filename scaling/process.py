@@ -75,6 +75,9 @@ class Child:
         os.set_blocking(self.events_fd, False)
         try:
             self._process = self._spawn({**environ, MARK: self.mark, EVENTS_FD: str(child_fd)}, child_fd)
+        except OSError:
+            os.close(self.events_fd)
+            raise
         finally:
             os.close(child_fd)
         self.pid = self._process.pid

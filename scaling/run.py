@@ -29,21 +29,25 @@ from scaling.hostinfo import code_hash, gather, git_revision
 from scaling.messages import Enrol
 from scaling.records import SCHEMA, Finished, Header, PointRecord
 from scaling.sweep import Sweep
+from scaling.view_plain import Stream
 
 ENROL_S = 60.0
-LAST_TURNS_S = 1.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run this rank; returns the exit code. An uncaught exception on one rank would hang the others, so it
     is printed and ends them all."""
+    signals = Signals()
+    for stream in ("stdout", "stderr"):  # closed by the shell: nobody listens, but writing must not fail
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115
     try:
         cluster = _connected()
     except LaunchError as error:
         _complain(error)
         return error.exit_code
     try:
-        code = _rank(cluster, sys.argv[1:] if argv is None else argv)
+        code = _rank(cluster, signals, sys.argv[1:] if argv is None else argv)
         cluster.close()
     except BaseException:
         traceback.print_exc()
@@ -63,10 +67,10 @@ def _connected() -> Cluster:
         return Hub(1).rank(0)
 
 
-def _rank(cluster: Cluster, argv: Sequence[str]) -> int:
+def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     process.adopt_orphans()
     agent = Agent(cluster)
-    _listen_to_signals(agent)
+    signals.hand_to(agent)
     missing = {name: reason for name in strategies.TABLE if (reason := strategies.load(name).missing(name))}
     agent.enrol(gather(), version=__version__, code=code_hash(), missing=missing)
     if cluster.rank != 0:
@@ -75,15 +79,27 @@ def _rank(cluster: Cluster, argv: Sequence[str]) -> int:
     return _lead(cluster, agent, argv)
 
 
-def _listen_to_signals(agent: Agent) -> None:
-    """Ctrl-C and SIGTERM. USR1 means Ctrl-C: unlike that, every mpirun hands it on to its ranks while it
-    goes on forwarding their output (launch/local sends it)."""
+class Signals:
+    """Ctrl-C and SIGTERM, noted from the first moment on. USR1 means Ctrl-C: unlike that, every mpirun hands
+    it on to its ranks while it goes on forwarding their output (launch/local sends it)."""
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        agent.interrupt(number)
+    def __init__(self) -> None:
+        self._agent: Agent | None = None
+        self._early: int | None = None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, self._note)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, note)
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self._agent is None:
+            self._early = number
+        else:
+            self._agent.interrupt(number)
+
+    def hand_to(self, agent: Agent) -> None:
+        """From now on the agent is told; also of what came before."""
+        self._agent = agent
+        if self._early is not None:
+            agent.interrupt(self._early)
 
 
 def _complain(error: ScalingError) -> None:
@@ -101,7 +117,7 @@ def _lead(cluster: Cluster, agent: Agent, argv: Sequence[str]) -> int:
     """Rank 0: whatever happens, the other agents are dismissed."""
     desk = Desk(cluster, turn=agent.turn, wait=agent.wait)
     try:
-        enrolled = _enrolled(desk, cluster.size)
+        enrolled = _enrolled(cluster, desk)
         return _command(cluster, desk, enrolled, argv)
     except cli.Shown:
         return 0
@@ -112,21 +128,16 @@ def _lead(cluster: Cluster, agent: Agent, argv: Sequence[str]) -> int:
         return stop.exit_code
     finally:
         desk.dismiss(cluster.size)
-        _last_turns(agent)
+        agent.serve()
 
 
-def _last_turns(agent: Agent) -> None:
-    """Let this rank's agent end its children and hear its own dismissal."""
-    deadline_s = time.monotonic() + LAST_TURNS_S
-    while (agent.busy or not agent.dismissed) and time.monotonic() < deadline_s:
-        agent.turn()
-        agent.wait()
-
-
-def _enrolled(desk: Desk, size: int) -> tuple[Enrol, ...]:
+def _enrolled(cluster: Cluster, desk: Desk) -> tuple[Enrol, ...]:
     enrolled = desk.enrolled(ENROL_S)
-    if len(enrolled) < size:
-        raise LaunchError(f"only {len(enrolled)} of {size} ranks reported within {ENROL_S:g} s")
+    if len(enrolled) < cluster.size:
+        error = LaunchError(f"only {len(enrolled)} of {cluster.size} ranks reported within {ENROL_S:g} s")
+        _complain(error)
+        cluster.abort(error.exit_code)  # MPI's own end would wait for the ranks that are missing
+        raise error
     seats.check_versions(enrolled)
     return enrolled
 
@@ -224,8 +235,10 @@ def _sweep(
     finally:
         screen.closed(output)
         header, kept = store.load(opened.folder)
-        print(table.render(header, kept, color=kind == "live"), file=output)
-        print(f"run: {opened.folder}", file=output, flush=True)
+        last = Stream(output)
+        last.write(table.render(header, kept, color=kind == "live") + "\n")
+        last.write(f"run: {opened.folder}\n")
+        last.flush()
     return 1 if _failures(kept) else 0
 
 

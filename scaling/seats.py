@@ -150,4 +150,4 @@ def tasks(
 
 def _slug(point: Point) -> str:
     strategy = point.strategy.replace(":", "-").replace("/", "-")
-    return f"{strategy}-{point.kind}-n{point.world_size}-r{point.round}"
+    return f"{strategy[:80]}-{point.kind}-n{point.world_size}-r{point.round}"

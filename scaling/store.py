@@ -95,7 +95,14 @@ class Store:
         """
         folder = _fresh(results, f"{now:%Y%m%d-%H%M%S}-{name}")
         store = cls(folder, _open(folder / FILE, os.O_CREAT | os.O_EXCL))
-        store._append(header)
+        try:
+            store._append(header)
+        except StoreError as error:
+            store.close()
+            store.path.unlink()
+            folder.rmdir()
+            reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
+            raise UsageError(f"--results {results}: cannot write {store.path}: {reason}") from None
         return store
 
     @classmethod
@@ -124,7 +131,7 @@ class Store:
         except OSError as error:
             os.ftruncate(self._fd, end)
             kept = f"the points before are kept: free some space, then --resume {self.folder}"
-            raise StoreError(f"{self.path}: {error.strerror}; {kept}") from None
+            raise StoreError(f"{self.path}: {error.strerror}; {kept}") from error
 
     def close(self) -> None:
         """Release the file."""

@@ -45,9 +45,10 @@ class Sweep:
         self._target = target_half_width
         self._clock = clock
         self._unix_clock = unix_clock
-        self._attempt = len(records)
-        logs = str(store.folder.resolve() / "logs")
-        self._bench = Bench(plan=plan, desk=desk, logs=logs, clock=clock, unix_clock=unix_clock)
+        logs = store.folder.resolve() / "logs"
+        # After those whose logs are there: a resumed run appends to no older log.
+        self._attempt = max((int(log.name[:4]) for log in logs.glob("[0-9]" * 4 + "-*")), default=0)
+        self._bench = Bench(plan=plan, desk=desk, logs=str(logs), clock=clock, unix_clock=unix_clock)
 
     def run(self) -> None:
         """Measure everything. Raises Interrupted after a signal, StoreError when a record cannot be kept;

@@ -74,6 +74,13 @@ FAKE = ("--strategy", "fake:a")
         (("--wrold-sizes", "1"), ("--wrold-sizes", "--world-sizes")),
         (("--resume", "x", "--rounds", "5"), ("--resume", "--rounds", "--like")),
         (("surplus",), ("surplus",)),
+        (("--stall-timeout-s", "inf", *FAKE), ("--stall-timeout-s inf", "a number above 0")),
+        (("--window-s", "nan", *FAKE), ("--window-s nan", "a number above 0")),
+        (("--seed", "-1", *FAKE), ("--seed -1", "from 0")),
+        (("--seed", "9" * 30, *FAKE), ("--seed",)),
+        (("--name", "x" * 201, *FAKE), ("--name", "200 bytes")),
+        (("--name", "\udcff", *FAKE), ("not UTF-8",)),
+        (("--option", "fail=nosuch", *FAKE), ("--option fail=nosuch",)),
     ],
 )  # fmt: skip
 def test_a_wrong_flag_gets_one_line(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
@@ -236,3 +243,30 @@ def test_resume_on_other_code_is_refused(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert "was measured by other code" in refused.stderr
     assert "--like" in refused.stderr
+
+
+@pytest.mark.parametrize("environ", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONUTF8": "0", "LC_ALL": "C"}])
+def test_a_stream_without_our_signs_does_not_lose_the_run(tmp_path: Path, environ: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling.run", *FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01"],
+        cwd=tmp_path, env={**os.environ, **environ}, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b"Scaling of data-parallel training" in done.stdout
+
+
+@pytest.mark.parametrize("closing", ["> /dev/full", ">&-", "| head -1"])
+def test_an_output_that_nobody_takes_does_not_lose_the_run(tmp_path: Path, closing: str) -> None:
+    line = f"'{sys.executable}' -m scaling.run --strategy fake:a --rounds 1 --windows 3 --window-s 0.01 {closing}"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    (run,) = (tmp_path / "results").iterdir()
+    assert len(store.load(run)[1]) == 2

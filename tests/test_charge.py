@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from scaling.charge import Charge
-from scaling.records import Event, Failed, Finished, Outcome, Ready, Window
+from scaling.records import Announce, Event, Failed, Finished, Outcome, Ready, Window
 from scaling.tasks import Clocks, Command, Finish, Run
 from tests.test_agent import TASK
 
@@ -68,12 +68,16 @@ def test_not_ready_in_time() -> None:
     assert cause(one) == "startup"
 
 
-def test_a_helper_has_no_start_up_clock_but_a_deadline() -> None:
+def test_a_helper_is_ready_once_it_announced_itself() -> None:
     one, child = charge("server")
+    one.heard(Announce(values={"SERVER": "a:1"}), 50.0)
     one.attend(999.0)
     assert child.stacks == []
     one.attend(1001.0)
     assert cause(one) == "timeout"
+    silent, _ = charge("server")
+    silent.attend(100.1)
+    assert cause(silent) == "startup"
 
 
 def test_waiting_for_a_command_is_no_stall() -> None:

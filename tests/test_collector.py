@@ -136,6 +136,9 @@ def test_a_helper_announces_and_its_death_is_the_points() -> None:
     died = folded(state, (0, Ended(outcome=KILLED)), role="server")
     assert died.failure is not None
     assert died.failure.message == "helper server: ended by SIGKILL"
+    left = folded(waiting, (0, Ended(outcome=Finished())), role="server")
+    assert left.failure is not None
+    assert "before it announced itself" in left.failure.message
     over = folded(measured(), (0, Ended(outcome=KILLED)), role="server")
     assert over.failure is None  # it is ended with the point
 

@@ -129,3 +129,16 @@ def test_a_really_full_disk_ends_the_sweep_with_the_points_before(tmp_path: Path
         assert records
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_that_cannot_take_the_header_leaves_nothing_behind(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        with pytest.raises(UsageError, match=r"--results .*: cannot write .*: File too large"):
+            Launch(1).sweep(tmp_path / "results", rounds=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert list((tmp_path / "results").iterdir()) == []

@@ -110,6 +110,8 @@ class MpiCluster:
             waiting -= found is not None and self._status.Get_tag() == BYE_TAG
             if found is None:
                 time.sleep(0.002)
+        if waiting:  # a rank hangs: Finalize would wait for it
+            self.abort(1)
         if not self._mpi.Is_finalized():
             self._mpi.Finalize()
 

@@ -93,14 +93,19 @@ def _write(path: Path, text: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # closed by the shell
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
     try:
         text = typer.main.get_command(app).main(arguments, prog_name=NAME, standalone_mode=False)
     except _BAD_USAGE as error:
         return _refused(error.format_message(), 2)
     except ScalingError as error:
         return _refused(str(error), error.exit_code)
-    if isinstance(text, str):  # not after --help
-        _print(text)
+    try:
+        _print(text if isinstance(text, str) else "")  # nothing after --help
+    except OSError as error:
+        _to_nowhere()
+        return _refused(f"standard output: {error.strerror}", 1)
     return 0
 
 
@@ -108,9 +113,13 @@ def _print(text: str) -> None:
     try:
         sys.stdout.buffer.write(text.encode())
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (head, less) has left; what Python flushes at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (head, less) has left
+        _to_nowhere()
+
+
+def _to_nowhere() -> None:
+    """What Python flushes at exit must not complain either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refused(message: str, status: int) -> int:

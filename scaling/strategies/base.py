@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from scaling.errors import UsageError, near
@@ -13,7 +13,7 @@ from scaling.tasks import Task
 class Option(Record, frozen=True):
     """A knob of a strategy, set by `--option key=value`: how it is read, its default, what it does."""
 
-    type: type
+    type: Callable[[str], Any]
     default: Any
     help: str
 

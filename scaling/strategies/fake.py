@@ -30,6 +30,17 @@ from scaling.strategies.base import Helper, Option, Trainer, read_options
 from scaling.strategies.fake_traffic import Star
 from scaling.tasks import Task
 
+IN_LOOP = ("raise", "exit-0", "segfault", "kill", "oom", "print", "hang", "fork", "nan", "digest")
+EARLY = ("hang-before-ready", "port", "port-always")
+
+
+def fault(name: str) -> str:
+    """A fault's name; ValueError for any other word."""
+    if name and name not in IN_LOOP + EARLY:
+        raise ValueError(name)
+    return name
+
+
 NAMES = ("fake:plain",)
 BASELINE = "fake:plain"
 PORTS = 1
@@ -46,7 +57,7 @@ OPTIONS: Mapping[str, Option] = {
     "traffic_bytes": Option(type=int, default=0, help="bytes to rank 0 and back, of each other rank in each step"),
     "start_s": Option(type=float, default=0.0, help="seconds until ready"),
     "helper": Option(type=bool, default=False, help="needs a server, which must announce itself first"),
-    "fail": Option(type=str, default="", help=f"a fault of {__name__}.FAULTS"),
+    "fail": Option(type=fault, default="", help="the fault that is planted"),
     "fail_rank": Option(type=int, default=0, help="the rank that fails"),
     "fail_step": Option(type=int, default=4, help="the step in which it fails"),
     "fail_kind": Option(type=str, default="exchange", help="the kind of point that fails"),
