@@ -134,6 +134,7 @@ def _row(exchange: _Exchange, controls: Controls, own: Mapping[int, StepTime]) -
             *audit.findings(records, stamps, controls.solo_records(point), efficiency),
             *(missing_controls(point, measured, controls) if efficiency else ()),
             *audit.no_baseline(point, controls, len(times) - len(measured), len(times)),
+            *(audit.of_controls(controls.behind(point)) if efficiency else ()),
             *audit.warnings(records),
         ),
     )
@@ -206,6 +207,8 @@ def _across_nodes(found: Sequence[Row], series: Sequence[Key]) -> tuple[Row, ...
 
 
 def _by_nodes(row: Row, inside: Row | None) -> Row:
+    if inside is not None and inside.world_size * row.nodes != row.world_size:
+        return row  # not as many ranks as each of the row's nodes has: says nothing about the inside of a node
     if row.nodes < 2 or row.efficiency is None or inside is None or inside.efficiency is None:
         return row
     intra = inside.efficiency.mean

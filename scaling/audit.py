@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from scaling.losses import Controls, reference_batch
-from scaling.records import Failed, Finished, Point, PointRecord, RankRecord
+from scaling.records import Failed, Finished, Kind, Point, PointRecord, RankRecord
 from scaling.stats import Estimate
 
 TOLERANCE = 0.01
@@ -91,6 +91,15 @@ def findings(
         reasons = sorted(set().union(*(throttle_reasons(record) for record in records)))
         notes.append(f"THROTTLED: {', '.join(reasons)}")
     return tuple(notes)
+
+
+def of_controls(controls: Mapping[Kind, Sequence[PointRecord]]) -> tuple[str, ...]:
+    """Which controls of a row are themselves in doubt: its efficiency and losses are no better than they."""
+    return tuple(
+        f"its {kind} control is {', '.join(stamps)}"
+        for kind, records in controls.items()
+        if (stamps := [flag for flag in flags(records, None, None) if flag != "AUDIT" or kind != "comm"])
+    )
 
 
 def warnings(records: Sequence[PointRecord]) -> tuple[str, ...]:

@@ -53,35 +53,34 @@ class Charge:
         self._told: Command | None = None  # the command that it has not answered in full
         self._reason: Failed | None = None
         self._probe: DeviceProbe | None = None
+        self.measuring = False  # whether measured windows run
         self._sampled_s = 0.0
         self._telemetry = Telemetry()
-
-    @property
-    def measuring(self) -> bool:
-        """Whether measured windows run."""
-        return self._probe is not None
 
     def tell(self, command: Command, now_s: float) -> None:
         """Hand it a command, from which on its silence counts."""
         self._told = command
         self._spoke_s = now_s
-        if isinstance(command, Run) and command.measured:
-            task = self.child.task
-            self._probe = DeviceProbe.open(task.point.device, task.device_index, self.child.pid)
+        self.child.tell(command)
+        if isinstance(command, Run) and command.measured and self._probe is not None:
+            self.measuring = True
             self._probe.start()
             self._sampled_s = now_s
-        self.child.tell(command)
 
     def heard(self, event: Event, now_s: float) -> None:
         """Note an event."""
         self._spoke_s = now_s
         if isinstance(event, Ready | Announce):
             self._ready = True
+            if isinstance(event, Ready):  # opening takes time, which no command should wait for
+                task = self.child.task
+                self._probe = DeviceProbe.open(task.point.device, task.device_index, self.child.pid)
         elif isinstance(event, Window) and isinstance(self._told, Run):
             self._stepped = True
             if event.index == self._told.windows - 1:
+                if self._told.measured:
+                    self._close_probe()
                 self._told = None
-                self._close_probe()
 
     def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:
         """End it, unless that was begun already or it is dead; `reason` explains the end."""
@@ -94,7 +93,7 @@ class Charge:
         self.child.pursue(now_s)
         if (overdue := self._overdue(now_s)) is not None:
             self.end(now_s, overdue, stacks=True)
-        if self._probe is not None and now_s - self._sampled_s >= self._probe.interval_s:
+        if self.measuring and self._probe is not None and now_s - self._sampled_s >= self._probe.interval_s:
             self._sampled_s = now_s
             self._probe.sample()
 
@@ -124,3 +123,4 @@ class Charge:
         if self._probe is not None:
             self._telemetry = self._probe.stop()
             self._probe = None
+            self.measuring = False

@@ -229,7 +229,7 @@ def sweep(
     target_ci: Annotated[
         str | None,
         Option(
-            help="Add rounds until every efficiency is known to +/- this.",
+            help="Add rounds until half of every efficiency's 95 % interval is below this.",
             rich_help_panel=HOW,
             metavar="1%",
             show_default="none",

@@ -50,7 +50,7 @@ def gather() -> HostInfo:
         kernel=platform.release(),
         cpu_model=sysinfo.cpu_model(cpuinfo),
         sockets=sysinfo.sockets(),
-        cores=sysinfo.physical_cores(os.sched_getaffinity(0)),
+        cores=_cores(),
         memory_bytes=min(total_bytes, sysinfo.memory_limit_bytes() or total_bytes),
         load_1m=os.getloadavg()[0],
         python=platform.python_version(),
@@ -87,6 +87,13 @@ def _describe_gpus(host: HostInfo) -> str:
 
 
 # ---------------------------------------------------------------- processor
+
+
+def _cores() -> tuple[tuple[int, ...], ...]:
+    """The cores of the affinity mask, no more of them than a container's CPU quota grants time for."""
+    cores = sysinfo.physical_cores(os.sched_getaffinity(0))
+    quota = sysinfo.cpu_quota()
+    return cores if quota is None else cores[: max(1, int(quota))]
 
 
 def pick_cpus(cores: tuple[tuple[int, ...], ...], *, local_rank: int, per_rank: int) -> tuple[int, ...]:

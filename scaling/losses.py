@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from msgspec.structs import replace
+
 from scaling.records import Failed, Finished, Kind, Point, PointRecord, Record
 
 Key = tuple[Any, ...]
@@ -60,6 +62,19 @@ def step_time(record: PointRecord) -> StepTime | None:
     return StepTime(mean_s=fmean(times), max_s=max(times))
 
 
+def lock_step(record: PointRecord) -> StepTime | None:
+    """Of plain loops side by side: the longest rank of each window, since ranks that exchange gradients wait
+    for whoever is last this time, and not only for who is slowest on the whole."""
+    time = step_time(record)
+    if time is None:
+        return None
+    steps = sum(window.steps for window in record.ranks[0].windows)
+    longest_s = sum(
+        max(w.seconds for w in same) for same in zip(*(rank.windows for rank in record.ranks), strict=False)
+    )
+    return replace(time, max_s=max(time.max_s, longest_s / steps))
+
+
 def conditions(point: Point) -> Key:
     """What a control and its exchange always share."""
     return (point.model, point.data, point.device, point.precision, point.memory_format, point.compile)
@@ -105,16 +120,18 @@ class Controls:
         self._failed: dict[Key, dict[int, Failed]] = defaultdict(dict)
         self.solos: dict[Key, dict[int, PointRecord]] = defaultdict(dict)
         self._plains: set[str] = set()
+        self._records: dict[Key, dict[int, PointRecord]] = defaultdict(dict)
         for record in records:
             if record.point.kind != "exchange":
                 self._add(record)
 
     def _add(self, record: PointRecord) -> None:
         point, key = record.point, _key(record.point)
+        self._records[key][point.round] = record
         if point.kind == "solo":
             self._plains.add(point.strategy)
             self.solos[key][point.round] = record
-        time = step_time(record)
+        time = lock_step(record) if point.kind == "together" else step_time(record)
         if time is not None:
             self._times[key][point.round] = time
         elif isinstance(record.outcome, Failed):
@@ -141,6 +158,16 @@ class Controls:
     def comm(self, point: Point) -> Mapping[int, StepTime]:
         """The exchange of the model's gradients without compute."""
         return self._times.get(_comm_key(point), {})
+
+    def behind(self, point: Point) -> Mapping[Kind, Sequence[PointRecord]]:
+        """The controls that a row's efficiency and losses rest on."""
+        plain = self.plain(point.strategy)
+        solos = {_solo_key(point, plain, size) for size in (point.batch_size, reference_batch(point))}
+        return {
+            "solo": [record for key in solos for record in self._records.get(key, {}).values()],
+            "together": list(self._records.get(_together_key(point, plain), {}).values()),
+            "comm": list(self._records.get(_comm_key(point), {}).values()),
+        }
 
     def why_missing(self, kind: Kind, point: Point, batch_size: int) -> str:
         """The cause of the first failure of the control that `point` lacks; empty where it was not tried."""

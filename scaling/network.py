@@ -27,7 +27,7 @@ def choose(hosts: Iterable[HostInfo]) -> dict[str, Place]:
     if len(by_name) == 1:
         return dict.fromkeys(by_name, Place(address=LOOPBACK, interface="lo"))
     networks = [_networks(host) for host in by_name.values()]
-    shared = set.intersection(*(set(found) for found in networks))
+    shared = {network for network in set.intersection(*map(set, networks)) if _reaches(networks, network)}
     if not shared:
         raise LaunchError(f"the hosts {', '.join(sorted(by_name))} share no IPv4 network")
     best = max(shared, key=lambda network: (_slowest(networks, network), str(network)))
@@ -40,6 +40,12 @@ def choose(hosts: Iterable[HostInfo]) -> dict[str, Place]:
 def _networks(host: HostInfo) -> dict[IPv4Network, Nic]:
     usable = (nic for nic in host.nics if nic.up and not nic.address.startswith("127."))
     return {IPv4Interface(f"{nic.address}/{nic.netmask}").network: nic for nic in usable}
+
+
+def _reaches(networks: list[dict[IPv4Network, Nic]], network: IPv4Network) -> bool:
+    """Not a bridge of virtual machines or containers, which has the same address on every host."""
+    addresses = [found[network].address for found in networks]
+    return len(set(addresses)) == len(addresses)
 
 
 def _slowest(networks: list[dict[IPv4Network, Nic]], network: IPv4Network) -> float:

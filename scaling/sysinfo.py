@@ -80,18 +80,31 @@ def cpu_model(cpuinfo: dict[str, str]) -> str:
 
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
     """The lowest memory limit on this process's cgroup (v2 or v1) and those above it; None without one."""
-    texts = (_read(file) for file in _limit_files(root))
+    files = _limit_files(root, "memory", "memory.max", "memory.limit_in_bytes")
+    texts = (_read(file) for file in files)
     return min((int(text) for text in texts if text.isdigit()), default=None)
 
 
-def _limit_files(root: Path) -> Iterator[Path]:
+def cpu_quota(root: Path = ROOT) -> float | None:
+    """The CPUs' worth of time that this process's cgroup (v2 or v1) and those above it grant (`docker
+    --cpus`); None without a limit. An affinity mask does not show it."""
+    quotas = []
+    for file in _limit_files(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
+        words = _read(file).split()
+        period = words[1] if len(words) == 2 else _read(file.with_name("cpu.cfs_period_us"))
+        if words and words[0].isdigit() and period.strip().isdigit():
+            quotas.append(int(words[0]) / int(period))
+    return min(quotas, default=None)
+
+
+def _limit_files(root: Path, controller: str, v2: str, v1: str) -> Iterator[Path]:
     mount = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
-            top, name = mount, "memory.max"
-        elif "memory" in controllers.split(","):
-            top, name = mount / "memory", "memory.limit_in_bytes"
+            top, name = mount, v2
+        elif controller in controllers.split(","):
+            top, name = mount / controller, v1
         else:
             continue
         folder = Path(path.lstrip("/"))

@@ -138,6 +138,28 @@ def test_memory_limit(tmp_path: Path, files: dict[str, str], expected: int | Non
     assert sysinfo.memory_limit_bytes(tmp_path) == expected
 
 
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "150000 100000\n"}, 1.5),
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, None),
+        (
+            {
+                "proc/self/cgroup": "3:cpu,cpuacct:/a\n",
+                "sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "200000\n",
+                "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000\n",
+            },
+            2.0,
+        ),
+        ({"proc/self/cgroup": "3:cpu:/\n", "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n"}, None),
+        ({}, None),
+    ],
+)
+def test_cpu_quota(tmp_path: Path, files: dict[str, str], expected: float | None) -> None:
+    write(tmp_path, files)
+    assert sysinfo.cpu_quota(tmp_path) == expected
+
+
 def test_this_machines_memory_limit() -> None:
     limit = sysinfo.memory_limit_bytes()
     assert limit is None or limit > psutil.Process().memory_info().rss

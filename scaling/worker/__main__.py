@@ -32,6 +32,7 @@ def main() -> int:
     channel = Channel(0, int(os.environ[EVENTS_FD]))
     task = channel.read_task()
     _pin(task)
+    channel.listen()
     channel.send(Hello(pid=os.getpid(), affinity=tuple(sorted(os.sched_getaffinity(0)))))
     try:
         if task.role == "worker":

@@ -34,13 +34,15 @@ class Channel:
         self._encoder = msgspec.json.Encoder()
 
     def read_task(self) -> Task:
-        """Read the first line; from then on a thread reads commands and watches the lifeline."""
+        """Read the first line. `listen` follows, once the CPUs are taken: threads inherit them."""
         while b"\n" not in self._buffer:
             self._buffer += self._read()
         line, self._buffer = self._buffer.split(b"\n", 1)
-        task = msgspec.json.decode(line, type=Task)
+        return msgspec.json.decode(line, type=Task)
+
+    def listen(self) -> None:
+        """From now on a thread reads commands and watches the lifeline."""
         threading.Thread(target=self._listen, daemon=True, name="lifeline").start()
-        return task
 
     def receive(self) -> Command:
         """Wait for the next command."""
