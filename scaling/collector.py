@@ -70,10 +70,8 @@ class PointState(Record, frozen=True):
     command: Command | None = None
     ready: int = 0
     chunk_done: int = 0
-    results: int = 0
     ended: int = 0
     ready_at_s: float = 0.0
-    measure_at_s: float = 0.0
     settled: bool = True
     oversubscribed: bool = False
     failure: Failed | None = None
@@ -110,7 +108,7 @@ def fold(state: PointState, report: Report) -> PointState:
         case Ready():
             return replace(_put(state, report.rank, replace(rank, ready=event)), ready=state.ready + 1)
         case Result():
-            return replace(_put(state, report.rank, replace(rank, result=event)), results=state.results + 1)
+            return _put(state, report.rank, replace(rank, result=event))
         case Error():
             failed = _failed(rank, event.cause, event.message)
             return failing(_put(state, report.rank, replace(rank, error=event)), failed)

@@ -23,7 +23,7 @@ STARTUP_GUESS_S = 3.0
 
 
 class Plan(Record, frozen=True):
-    """Everything decided before the first point. `rounds[r]` are the points of round r in their order.
+    """Everything decided before the first point. `cells` are the points of one round, not yet shuffled.
 
     `config` is the given one with every None that depends on the launch resolved.
     """
@@ -38,7 +38,7 @@ class Plan(Record, frozen=True):
 
     def round(self, number: int) -> tuple[Point, ...]:
         """The points of one round, shuffled by the seed and the round."""
-        points = [_in_round(point, number) for point in self.cells]
+        points = [replace(point, round=number) for point in self.cells]
         random.Random(f"{self.config.seed}/{number}").shuffle(points)
         return tuple(points)
 
@@ -48,10 +48,6 @@ class Plan(Record, frozen=True):
         config = self.config
         each_s = STARTUP_GUESS_S + (config.windows + 6) * config.window_s
         return len(self.cells) * config.rounds * each_s
-
-
-def _in_round(point: Point, number: int) -> Point:
-    return replace(point, round=number)
 
 
 # ---------------------------------------------------------------- what to measure
@@ -74,7 +70,7 @@ def make(config: SweepConfig, enrolled: Sequence[Enrol]) -> Plan:
     _check_precision(config, device)
     resolved = _resolved(config, names, sizes, model.name, feed, device)
     if resolved.global_batch_size is None and resolved.batch_size is None:
-        resolved = _with(resolved, batch_size=model.batch_size[device])
+        resolved = replace(resolved, batch_size=model.batch_size[device])
     return Plan(
         config=resolved,
         device=device,
@@ -86,14 +82,10 @@ def make(config: SweepConfig, enrolled: Sequence[Enrol]) -> Plan:
     )
 
 
-def _with(config: SweepConfig, **changes: object) -> SweepConfig:
-    return replace(config, **changes)
-
-
 def _resolved(
     config: SweepConfig, names: tuple[str, ...], sizes: tuple[int, ...], model: str, feed: str, device: Device
 ) -> SweepConfig:
-    return _with(config, strategy=names, world_sizes=sizes, model=model, data=feed, device=device)
+    return replace(config, strategy=names, world_sizes=sizes, model=model, data=feed, device=device)
 
 
 def default_world_sizes(size: int) -> tuple[int, ...]:

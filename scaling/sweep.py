@@ -14,7 +14,7 @@ from scaling.desk import Desk, Interrupted
 from scaling.messages import Report, Reserved
 from scaling.plan import Plan
 from scaling.records import Failed, Finished, Point, PointRecord
-from scaling.store import Store
+from scaling.store import Store, done_keys
 from scaling.trial import Bench, Trial
 from scaling.view import View
 
@@ -22,7 +22,7 @@ RETRIED = ("port-taken",)
 
 
 class Sweep:
-    """Measures the points of a plan that `done` lacks, in rounds, and appends their records."""
+    """Measures the points of a plan that `records` lack, in rounds, and appends their records."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Sweep:
         self.store = store
         self.view = view
         self.records = list(records)
-        self._done = {r.point.key for r in records if isinstance(r.outcome, Finished)}
+        self._done = done_keys(records)
         self._target = target_half_width
         self._clock = clock
         self._unix_clock = unix_clock

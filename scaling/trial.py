@@ -146,13 +146,12 @@ class Trial:
         return state.phase in ("warming", "measuring") and state.chunk_complete
 
     def _advance(self) -> None:
-        now_s = self._bench.clock()
         decision = pace.decide(self.state, self._bench.pace)
         if self.state.phase == "starting":
-            self.state = replace(self.state, ready_at_s=now_s)
+            self.state = replace(self.state, ready_at_s=self._bench.clock())
         self._command(decision.command)
         if self.state.phase == "measuring":
-            self.state = replace(self.state, settled=decision.settled, measure_at_s=now_s)
+            self.state = replace(self.state, settled=decision.settled)
 
     def _command(self, command: Command) -> None:
         self.state = collector.commanded(self.state, command)
