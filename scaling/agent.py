@@ -69,7 +69,7 @@ class Agent:
         self._clock = clock
         self._environ = environ
         self._charges: dict[tuple[int, str], Charge] = {}
-        self._sockets: dict[int, list[socket.socket]] = {}
+        self._sockets: dict[int, list[list[socket.socket]]] = {}
         self._outgoing: list[ToSweep] = []
         self._quick_until_s = 0.0
         self._signal: int | None = None
@@ -145,7 +145,8 @@ class Agent:
         match order:
             case Reserve():
                 self.hurry()
-                self._say(Reserved(attempt=order.attempt, ports=self._reserve(order)))
+                ports = self._reserve(order)
+                self._say(Reserved(attempt=order.attempt, slot=order.slot, ports=ports))
             case Assign(task=task):
                 self._start(task)
             case Tell():
@@ -160,7 +161,8 @@ class Agent:
     def _reserve(self, order: Reserve) -> tuple[int, ...]:
         """Bind ports but do not listen: nobody else is given them, and a server that sets SO_REUSEADDR
         can still take them. Empty when the address is not this host's."""
-        sockets = self._sockets.setdefault(order.attempt, [])
+        sockets: list[socket.socket] = []
+        self._sockets.setdefault(order.attempt, []).append(sockets)
         try:
             for _ in range(order.count):
                 sockets.append(socket.socket())
@@ -181,10 +183,12 @@ class Agent:
         self._charges[task.attempt, task.role] = Charge(child, dict(asked), self._clock())
 
     def _tell(self, order: Tell) -> None:
-        charge = self._charges.get((order.attempt, "worker"))
-        if charge is None:
-            return
-        charge.tell(order.command, self._clock())
+        now_s = self._clock()
+        for (attempt, role), charge in self._charges.items():
+            if attempt == order.attempt and role == "worker":
+                charge.tell(order.command, now_s)
+            elif attempt == order.attempt:
+                charge.overhear(order.command, now_s)
 
     def _release(self, order: Release) -> None:
         now_s = self._clock()
@@ -192,8 +196,9 @@ class Agent:
         for (attempt, _), charge in self._charges.items():
             if attempt == order.attempt:
                 charge.end(now_s, reason, grace_s=order.grace_s)
-        for one in self._sockets.pop(order.attempt, ()):
-            one.close()
+        for sockets in self._sockets.pop(order.attempt, ()):
+            for one in sockets:
+                one.close()
         self.hurry()
 
     # ------------------------------------------------------------ children

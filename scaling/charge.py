@@ -7,17 +7,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from scaling.counters import DeviceProbe
-from scaling.records import (
-    Announce,
-    Ended,
-    Event,
-    Failed,
-    Outcome,
-    Ready,
-    Telemetry,
-    Window,
-)
-from scaling.tasks import Command, Run, Task
+from scaling.records import Announce, Ended, Event, Failed, Outcome, Ready, Telemetry, Window
+from scaling.tasks import Command, Finish, Run, Task
 
 # The ladder's signals; USR1 asks for stacks, and kills a worker that cannot give them yet.
 OURS = ("crash(SIGTERM)", "crash(SIGKILL)", "crash(SIGUSR1)")
@@ -62,7 +53,18 @@ class Charge:
         self._told = command
         self._spoke_s = now_s
         self.child.tell(command)
-        if isinstance(command, Run) and command.measured and self._probe is not None:
+        if isinstance(command, Run) and command.measured:
+            self._start_probe(now_s)
+
+    def overhear(self, command: Command, now_s: float) -> None:
+        """What a helper's workers are told: from then on, and until they finish, its CPU use counts."""
+        if isinstance(command, Run) and command.measured:
+            self._start_probe(now_s)
+        elif isinstance(command, Finish):
+            self._close_probe()
+
+    def _start_probe(self, now_s: float) -> None:
+        if self._probe is not None:
             self.measuring = True
             self._probe.start()
             self._sampled_s = now_s
@@ -72,9 +74,10 @@ class Charge:
         self._spoke_s = now_s
         if isinstance(event, Ready | Announce):
             self._ready = True
-            if isinstance(event, Ready):  # opening takes time, which no command should wait for
-                task = self.child.task
-                self._probe = DeviceProbe.open(task.point.device, task.device_index, self.child.pid)
+            task = self.child.task
+            # Opening takes time, which no command should wait for. A server is watched for its CPU alone.
+            device = task.point.device if isinstance(event, Ready) else "cpu"
+            self._probe = DeviceProbe.open(device, task.device_index, self.child.pid)
         elif isinstance(event, Window) and isinstance(self._told, Run):
             self._stepped = True
             if event.index == self._told.windows - 1:

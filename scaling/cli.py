@@ -16,7 +16,7 @@ from typer import Option
 from scaling import __version__, config
 from scaling.config import FIELDS, SweepConfig
 from scaling.errors import UsageError
-from scaling.records import Record
+from scaling.points import Record
 
 WHAT, HOW, LIMITS, OUT, RUNS = "What to measure", "How to measure", "Time limits", "Output", "Runs"
 DEFAULT = SweepConfig()
@@ -29,6 +29,8 @@ DISPLACES: dict[str, tuple[str, ...]] = {
     "model": ("data", "batch_size"),
     "device": ("model", "data", "batch_size", "strategy"),
 }
+# Flags that are another spelling of a field.
+SUGAR = ("kv_store",)
 ViewKind = Literal["live", "plain", "none"]
 
 EPILOG = "Exit codes: 0 all points measured, 1 a point failed, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."
@@ -104,7 +106,12 @@ def _fields(context: typer.Context) -> dict[str, Any]:
             value = _words(value)
         elif field == "world_sizes":
             value = _numbers("--world-sizes", value)
+        elif field == "servers" and value.lstrip("-").isdigit():
+            value = int(value)
         given[field] = list(value) if isinstance(value, tuple) else value
+    if context.params["kv_store"] is not None:
+        modes = [f"mxnet:{mode.removeprefix('mxnet:')}" for mode in _words(context.params["kv_store"])]
+        given["strategy"] = [*given.get("strategy", ()), *modes]
     return given
 
 
@@ -127,6 +134,15 @@ def sweep(
             rich_help_panel=WHAT,
             metavar="NAME,...",
             show_default="torch:nccl with GPUs, else torch:gloo",
+        ),
+    ] = None,
+    kv_store: Annotated[
+        str | None,
+        Option(
+            help="kvstores as MXNet names them: dist_sync,device is --strategy mxnet:dist_sync,mxnet:device.",
+            rich_help_panel=WHAT,
+            metavar="MODE,...",
+            show_default="none",
         ),
     ] = None,
     world_sizes: Annotated[
@@ -211,6 +227,22 @@ def sweep(
             metavar="HOW",
         ),
     ] = DEFAULT.placement,
+    servers: Annotated[
+        str,
+        Option(
+            help="Parameter servers of a point, for the strategies that have them.",
+            rich_help_panel=HOW,
+            metavar="N|per-node",
+        ),
+    ] = str(DEFAULT.servers),
+    server_hosts: Annotated[
+        str,
+        Option(
+            help="shared with the training, or dedicated: nodes that a point leaves free, while it leaves any.",
+            rich_help_panel=HOW,
+            metavar="HOW",
+        ),
+    ] = DEFAULT.server_hosts,
     cpus_per_rank: Annotated[
         int | None,
         Option(

@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from scaling.messages import Report
+from scaling.points import Point, Record
 from scaling.records import (
     Announce,
     Ended,
@@ -20,20 +21,11 @@ from scaling.records import (
     Finished,
     Hello,
     Outcome,
-    Point,
-    PointRecord,
-    RankRecord,
     Ready,
-    Record,
     Result,
-    Telemetry,
     Window,
 )
 from scaling.tasks import Command, Finish, Run, Task
-
-# A survivor may tell of its peer's death before the peer's agent does.
-PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote")
-CONSEQUENCES = ("error", "cancelled", "interrupted", "hang")
 
 Phase = Literal["starting", "warming", "measuring", "finishing", "ended"]
 
@@ -52,6 +44,21 @@ class RankState(Record, frozen=True):
     ended: Ended | None = None
 
 
+class HelperState(Record, frozen=True):
+    """One helper, as far as its events tell; `announced` is None until it can be reached."""
+
+    task: Task
+    pid: int = 0
+    announced: dict[str, str] | None = None
+    ended: Ended | None = None
+
+    @property
+    def host(self) -> str:
+        """Where it runs."""
+        servers = (one.host for one in self.task.servers if one.launch_rank == self.task.launch_rank)
+        return next(servers, self.task.hosts[self.task.rank])
+
+
 class PointState(Record, frozen=True):
     """One running point. `expected` is the number of measured windows that each rank will report.
 
@@ -65,7 +72,8 @@ class PointState(Record, frozen=True):
     started_s: float
     started_unix_s: float
     phase: Phase = "starting"
-    helpers_waited: int = 0
+    helpers: tuple[HelperState, ...] = ()
+    synchronous: bool = True
     announced: dict[str, str] = {}
     command: Command | None = None
     ready: int = 0
@@ -76,6 +84,11 @@ class PointState(Record, frozen=True):
     oversubscribed: bool = False
     failure: Failed | None = None
     retries: tuple[str, ...] = ()
+
+    @property
+    def waits_for_helpers(self) -> bool:
+        """Some helper cannot be reached yet."""
+        return any(helper.announced is None for helper in self.helpers)
 
     @property
     def chunk_complete(self) -> bool:
@@ -110,7 +123,7 @@ def fold(state: PointState, report: Report) -> PointState:
         case Result():
             return _put(state, report.rank, replace(rank, result=event))
         case Error():
-            failed = _failed(rank, event.cause, event.message)
+            failed = rank_failed(rank, event.cause, event.message)
             return failing(_put(state, report.rank, replace(rank, error=event)), failed)
         case Ended():
             return _fold_ended(state, report.rank, rank, event)
@@ -123,7 +136,8 @@ def _put(state: PointState, index: int, rank: RankState) -> PointState:
     return replace(state, ranks=(*ranks[:index], rank, *ranks[index + 1 :]))
 
 
-def _failed(rank: RankState, cause: str, message: str, log_tail: str = "") -> Failed:
+def rank_failed(rank: RankState, cause: str, message: str, log_tail: str = "") -> Failed:
+    """The failure of a point whose worker failed."""
     task = rank.task
     host = task.hosts[task.rank]
     return Failed(cause=cause, message=message, rank=task.rank, host=host, log=task.log, log_tail=log_tail)
@@ -148,7 +162,7 @@ def _fold_window(state: PointState, index: int, rank: RankState, window: Window)
 def _fold_ended(state: PointState, index: int, rank: RankState, ended: Ended) -> PointState:
     outcome = ended.outcome
     if isinstance(outcome, Finished) and rank.result is None:
-        outcome = _failed(rank, "no-result", "exited 0 without a result")
+        outcome = rank_failed(rank, "no-result", "exited 0 without a result")
     if isinstance(outcome, Failed):
         outcome = _explained(rank, outcome)
         state = _with_tail(failing(state, outcome), outcome)
@@ -161,7 +175,7 @@ def _fold_ended(state: PointState, index: int, rank: RankState, ended: Ended) ->
 def _explained(rank: RankState, outcome: Failed) -> Failed:
     """What a worker said itself explains its end better than its exit code does."""
     said = rank.error or outcome
-    return _failed(rank, said.cause, said.message, outcome.log_tail)
+    return rank_failed(rank, said.cause, said.message, outcome.log_tail)
 
 
 def _with_tail(state: PointState, outcome: Failed) -> PointState:
@@ -173,100 +187,44 @@ def _with_tail(state: PointState, outcome: Failed) -> PointState:
 
 
 def _fold_helper(state: PointState, report: Report, event: Event) -> PointState:
+    index = next((i for i, one in enumerate(state.helpers) if one.task.role == report.role), None)
+    if index is None or state.helpers[index].ended is not None:
+        return state
+    helper = state.helpers[index]
     match event:
         case Announce():
             merged = {**state.announced, **event.values}
-            return replace(state, announced=merged, helpers_waited=state.helpers_waited - 1)
+            return replace(_put_helper(state, index, replace(helper, announced=event.values)), announced=merged)
+        case Hello():
+            return _put_helper(state, index, replace(helper, pid=event.pid))
         case Error():
-            return failing(state, _helper_failed(state, report, event.cause, event.message))
-        case Ended(outcome=Finished()) if state.helpers_waited:
-            message = "exited 0 before it announced itself"
-            return failing(state, _helper_failed(state, report, "no-result", message))
-        case Ended(outcome=Failed() as failed) if state.phase not in ("finishing", "ended"):
-            return failing(state, _helper_failed(state, report, failed.cause, failed.message))
+            return failing(state, helper_failed(helper, event.cause, event.message))
+        case Ended():
+            state = _put_helper(state, index, replace(helper, ended=event))
+            return _fold_helper_ended(state, helper, event.outcome)
         case _:
             return state
 
 
-def _helper_failed(state: PointState, report: Report, cause: str, message: str) -> Failed:
-    return _failed(state.ranks[report.rank], cause, f"helper {report.role}: {message}")
+def _fold_helper_ended(state: PointState, helper: HelperState, outcome: Outcome) -> PointState:
+    if isinstance(outcome, Failed):
+        if state.phase in ("finishing", "ended"):
+            return state
+        return failing(state, helper_failed(helper, outcome.cause, outcome.message, outcome.log_tail))
+    if helper.announced is None:
+        return failing(state, helper_failed(helper, "no-result", "exited 0 before it announced itself"))
+    return state
 
 
-# ---------------------------------------------------------------- the end: a PointRecord
+def _put_helper(state: PointState, index: int, helper: HelperState) -> PointState:
+    helpers = state.helpers
+    return replace(state, helpers=(*helpers[:index], helper, *helpers[index + 1 :]))
 
 
-def record(state: PointState, *, ended_s: float, synchronous: bool) -> PointRecord:
-    """Make what is kept of an ended point. A synchronous exchange whose ranks' parameters differ is void."""
-    ranks = tuple(_rank_record(rank) for rank in state.ranks)
-    outcome: Outcome = _root_cause(state) or Finished()
-    if isinstance(outcome, Finished) and synchronous and state.point.kind == "exchange":
-        outcome = _digests_agree(state)
-    measured_s = max((rank.measured_s for rank in ranks), default=0.0)
-    return PointRecord(
-        point=state.point,
-        outcome=outcome,
-        ranks=ranks,
-        started_unix_s=state.started_unix_s,
-        wall_s=ended_s - state.started_s,
-        startup_s=max(0.0, state.ready_at_s - state.started_s) if state.ready_at_s else 0.0,
-        measured_s=measured_s,
-        settled=state.settled,
-        oversubscribed=state.oversubscribed,
-        retries=state.retries,
-        warnings=_warnings(state),
-    )
-
-
-def _root_cause(state: PointState) -> Failed | None:
-    """The first failure, unless it only tells that a peer was gone: then the peer's own end."""
-    first = state.failure
-    if first is None or first.cause != "error" or not any(w in first.message.lower() for w in PEER_GONE):
-        return first
-    ends = [rank.ended.outcome for rank in state.ranks if rank.ended is not None]
-    deaths = [end for end in ends if isinstance(end, Failed) and end.cause not in CONSEQUENCES]
-    return deaths[0] if deaths else first
-
-
-def _rank_record(rank: RankState) -> RankRecord:
-    task, ended = rank.task, rank.ended
-    return RankRecord(
-        rank=task.rank,
-        launch_rank=task.launch_rank,
-        host=task.hosts[task.rank],
-        outcome=ended.outcome if ended else Failed(cause="no-result", message="never ended"),
-        cpus=task.cpus,
-        threads=task.threads,
-        device_index=task.device_index,
-        environ=ended.environ if ended else {},
-        ready=rank.ready,
-        warmup=rank.warmup,
-        windows=rank.windows,
-        result=rank.result,
-        telemetry=ended.telemetry if ended else Telemetry(),
-    )
-
-
-def _digests_agree(state: PointState) -> Outcome:
-    digests = [rank.result.digest if rank.result else None for rank in state.ranks]
-    for rank, digest in zip(state.ranks, digests, strict=True):
-        if digest != digests[0]:
-            message = f"parameters differ: rank 0 has {digests[0]}, rank {rank.task.rank} has {digest}"
-            return _failed(rank, "digest", message)
-    return Finished()
-
-
-def _warnings(state: PointState) -> tuple[str, ...]:
-    """What a reader of the row must know."""
-    found: list[str] = []
-    if not state.settled:
-        found.append("never settled: the warm-up hit its ceiling with windows still drifting")
-    for rank in state.ranks:
-        telemetry = rank.ended.telemetry if rank.ended else Telemetry()
-        where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
-        throttled = sorted({reason for sample in telemetry.samples for reason in sample.throttle})
-        if throttled:
-            found.append(f"{where} was throttled: {', '.join(throttled)}")
-        got, promised = telemetry.affinity_cpus, len(rank.task.cpus)
-        if got is not None and promised and got < promised:
-            found.append(f"{where} had {got} CPUs instead of the promised {promised}")
-    return tuple(found)
+def helper_failed(helper: HelperState, cause: str, message: str, log_tail: str = "") -> Failed:
+    """The failure of a point whose helper failed."""
+    task = helper.task
+    return Failed(
+        cause=cause, message=f"helper {task.role}: {message}", rank=task.rank, host=helper.host, log=task.log,
+        log_tail=log_tail,
+    )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from scaling.errors import UsageError, near
-from scaling.records import Kind, MemoryFormat, Placement, Precision, Record
+from scaling.points import Kind, MemoryFormat, Placement, Precision, Record, ServerHosts
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -35,6 +35,8 @@ class SweepConfig(Record, frozen=True, forbid_unknown_fields=True):
     compile: bool = False
     option: tuple[str, ...] = ()
     placement: Placement = "pack"
+    servers: int | Literal["per-node"] = "per-node"
+    server_hosts: ServerHosts = "shared"
     cpus_per_rank: int | None = None
     rounds: int = 3
     windows: int = 10
@@ -125,6 +127,8 @@ def _choices(field: str) -> tuple[str, ...]:
         "placement": get_args(Placement),
         "kinds": KINDS,
         "device": ("auto", "cpu", "cuda"),
+        "server_hosts": get_args(ServerHosts),
+        "servers": ("per-node",),
     }.get(field, ())
 
 
@@ -142,6 +146,8 @@ def validate(config: SweepConfig) -> None:
         config, "batch_size", "global_batch_size", "cpus_per_rank", "rounds", "max_rounds", "window_s",
         "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
     )  # fmt: skip
+    if config.servers != "per-node" and config.servers < 1:
+        raise UsageError(f"--servers {config.servers}: at least 1, or per-node")
     if config.windows < 3:
         raise UsageError(f"--windows {config.windows}: at least 3 are needed (10 for a trustworthy interval)")
     if config.strategy == ():

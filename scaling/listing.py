@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from scaling import data, models, plan, seats, strategies
 from scaling.hostinfo import describe
 from scaling.messages import Enrol
-from scaling.records import Point
+from scaling.points import Point
+from scaling.strategies.base import Traits
 from scaling.view_plain import duration
 
 
@@ -16,18 +17,52 @@ def everything(missing: Mapping[str, str]) -> str:
     """Strategies, models and data, each with what it lacks here and how to mend that."""
     lines = ["strategies (--strategy)"]
     for name in strategies.TABLE:
-        lines.append(f"  {name:<16}{missing.get(name, 'ready')}")
         module = strategies.load(name)
-        lines += [f"    --option {key}={option.default}  {option.help}" for key, option in module.OPTIONS.items()]
+        lines.append(f"  {name:<24}{missing.get(name, 'ready')}{_kind_of(module.traits(name))}")
     lines += ["  package.module:mode  a strategy file of your own (scaling/strategies/README.md)", ""]
-    lines += ["models (--model)"]
+    lines += ["options (--option [STRATEGY.]KEY=VALUE) and their defaults"]
+    for family, names in _families().items():
+        lines.append(f"  {', '.join(names)}")
+        options = strategies.load(family).OPTIONS.items()
+        lines += [f"    {f'{key}={option.default}':<32}{option.help}" for key, option in options]
+    lines.append("")
+    lines += ["models (--model), and their trained parameters"]
     for spec in models.CATALOGUE.values():
         shape = "x".join(map(str, spec.image))
         batches = ", ".join(f"{batch} on {kind}" for kind, batch in spec.batch_size.items())
         lines.append(f"  {spec.name:<16}{shape}, {spec.classes} classes, batch {batches}; {spec.source}")
+        lines.append(f"    {_counts(spec)}")
     lines += ["", "data (--data)"]
     lines += [f"  {name:<16}{text}" for name, (text, _) in data.CATALOGUE.items()]
     return "\n".join(lines)
+
+
+def _kind_of(traits: Traits) -> str:
+    """What a reader must know before choosing it."""
+    words = {
+        "asynchronous": not traits.synchronous,
+        "parameter servers (--servers)": traits.servers,
+        "one process for the devices of a node": traits.drives == "node",
+    }
+    said = [word for word, holds in words.items() if holds]
+    return f"  ({', '.join(said)})" if said else ""
+
+
+def _families() -> dict[str, list[str]]:
+    """Strategies with the same options, by the first of them."""
+    found: dict[str, list[str]] = {}
+    for name in strategies.TABLE:
+        same = (first for first in found if strategies.load(first).OPTIONS is strategies.load(name).OPTIONS)
+        found.setdefault(next(same, name), []).append(name)
+    return found
+
+
+def _counts(spec: models.ModelSpec) -> str:
+    """`torch 25,557,032, tensorflow 25,557,032, mxnet: not available`."""
+    return ", ".join(
+        f"{framework} {spec.parameters[framework]:,}" if framework in spec.parameters else f"not in {framework}"
+        for framework in models.FRAMEWORKS
+    )
 
 
 def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
@@ -44,6 +79,11 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     lines.append(f"points of each of {config.rounds} rounds:")
     lines += _points(made.cells, made)
     lines += [f"  missing: {name}: {reason}" for name, reason in made.missing.items()]
+    lines += [
+        f"  refused: {point.label}: {made.refused[point.cell]}"
+        for point in made.cells
+        if point.cell in made.refused
+    ]
     count = len(made.cells) * config.rounds
     lines.append(f"{count} points in all, about {duration(made.estimate_s)}; nothing was measured (--dry-run)")
     return "\n".join(lines)
@@ -65,8 +105,9 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
     for point in cells:
         shared = seats.oversubscribed(point, seats.place(point, made.seats))
         note = "  OVERSUBSCRIBED: ranks share CPUs, no efficiency will be claimed" if shared else ""
+        servers = f", servers {point.servers} {point.server_hosts}" if point.servers else ""
         lines.append(
-            f"  {point.strategy:<16}{point.kind:<10}N={point.world_size:<4}batch {point.batch_size}{note}"
+            f"  {point.strategy:<24}{point.kind:<10}N={point.world_size:<4}batch {point.batch_size}{servers}{note}"
         )
     counts = Counter(point.kind for point in cells)
     lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from scaling.records import Event, HostInfo, Record
+from scaling.points import Record
+from scaling.records import Event, HostInfo
 from scaling.tasks import Command, Task
 
 
@@ -18,9 +19,10 @@ class Enrol(Record, frozen=True, tag="enrol"):
 
 
 class Reserved(Record, frozen=True, tag="reserved"):
-    """The agent holds these TCP ports for the attempt, bound but not listening."""
+    """The agent holds these TCP ports for the attempt, bound but not listening; none if it could not."""
 
     attempt: int
+    slot: int
     ports: tuple[int, ...]
 
 
@@ -43,9 +45,10 @@ ToSweep = Enrol | Reserved | Report | Signalled
 
 
 class Reserve(Record, frozen=True, tag="reserve"):
-    """Hold `count` free TCP ports on `address` for the attempt."""
+    """Hold `count` free TCP ports on `address` for the attempt; the answer has the same `slot`."""
 
     attempt: int
+    slot: int
     count: int
     address: str
 
@@ -57,7 +60,7 @@ class Assign(Record, frozen=True, tag="assign"):
 
 
 class Tell(Record, frozen=True, tag="tell"):
-    """Hand a command to the attempt's worker."""
+    """Hand a command to the attempt's worker; its helpers' CPU use is read while measured windows run."""
 
     attempt: int
     command: Command

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from ipaddress import IPv4Interface, IPv4Network
 
 from scaling.errors import LaunchError
-from scaling.records import HostInfo, Nic, Record
+from scaling.points import Record
+from scaling.records import HostInfo, Nic
 
 LOOPBACK = "127.0.0.1"
 

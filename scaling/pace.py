@@ -11,7 +11,7 @@ import math
 
 from scaling import stats
 from scaling.collector import PointState
-from scaling.records import Record
+from scaling.points import Record
 from scaling.tasks import Command, Finish, Run
 
 SINGLE_STEPS = 2
@@ -53,7 +53,8 @@ def decide(state: PointState, pace: Pace) -> Decision:
     settled = stats.steady(same[-FLOOR_WINDOWS:])
     if not settled and not exhausted:
         return Decision(command=Run(windows=2, steps=current, measured=False))
-    linger = state.point.kind == "together"
+    # Whoever is done first goes on, or the last ranks would run on an emptier machine than the first.
+    linger = state.point.kind == "together" or not state.synchronous
     run = Run(windows=pace.windows, steps=current, measured=True, linger=linger)
     return Decision(command=run, settled=settled)
 

@@ -11,21 +11,22 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from scaling import data, models, network, strategies
+from scaling import cells, data, models, network, strategies
 from scaling.config import SweepConfig
-from scaling.errors import UsageError, near
+from scaling.errors import UsageError
 from scaling.messages import Enrol
-from scaling.records import Device, Point, Record
+from scaling.points import Device, Point, Record
 from scaling.seats import Seat, seat
-from scaling.strategies.base import Strategy, read_options
 
-STARTUP_GUESS_S = 3.0
+# Importing is most of it.
+STARTUP_GUESS_S = {"torch": 3.0, "tensorflow": 9.0, "mxnet": 4.0}
 
 
 class Plan(Record, frozen=True):
     """Everything decided before the first point. `cells` are the points of one round, not yet shuffled.
 
-    `config` is the given one with every None that depends on the launch resolved.
+    `config` is the given one with every None that depends on the launch resolved. `missing` says by strategy
+    and `refused` by cell why it will not be measured.
     """
 
     config: SweepConfig
@@ -33,6 +34,7 @@ class Plan(Record, frozen=True):
     seats: tuple[Seat, ...]
     places: dict[str, network.Place]
     missing: dict[str, str]
+    refused: dict[str, str]
     why: str
     cells: tuple[Point, ...]
 
@@ -46,8 +48,9 @@ class Plan(Record, frozen=True):
     def estimate_s(self) -> float:
         """About how long the planned rounds take: start-up, warm-up and measured windows."""
         config = self.config
-        each_s = STARTUP_GUESS_S + (config.windows + 6) * config.window_s
-        return len(self.cells) * config.rounds * each_s
+        starts = [STARTUP_GUESS_S.get(point.strategy.partition(":")[0], 3.0) for point in self.cells]
+        windows_s = (config.windows + 6) * config.window_s
+        return config.rounds * (sum(starts) + len(starts) * windows_s)
 
 
 # ---------------------------------------------------------------- what to measure
@@ -60,7 +63,7 @@ def make(config: SweepConfig, enrolled: Sequence[Enrol]) -> Plan:
     """
     seats = seat(enrolled, config.cpus_per_rank)
     device, why = _device(config, seats)
-    names = config.strategy or (("torch:nccl",) if device == "cuda" else ("torch:gloo",))
+    names = _names(config, device)
     missing = _missing(names, enrolled, device)
     sizes = config.world_sizes or default_world_sizes(len(seats))
     _check_sizes(sizes, seats, device)
@@ -71,6 +74,8 @@ def make(config: SweepConfig, enrolled: Sequence[Enrol]) -> Plan:
     resolved = _resolved(config, names, sizes, model.name, feed, device)
     if resolved.global_batch_size is None and resolved.batch_size is None:
         resolved = replace(resolved, batch_size=model.batch_size[device])
+    found = cells.make(resolved, device, seats)
+    refused = cells.refused(found, seats)
     return Plan(
         config=resolved,
         device=device,
@@ -78,8 +83,15 @@ def make(config: SweepConfig, enrolled: Sequence[Enrol]) -> Plan:
         places=network.choose(enrol.host for enrol in enrolled),
         missing=missing,
         why=why,
-        cells=_cells(resolved, device),
+        refused=refused,
+        cells=tuple(point for point in found if point.kind == "exchange" or point.cell not in refused),
     )
+
+
+def _names(config: SweepConfig, device: Device) -> tuple[str, ...]:
+    """The strategies, each once and by its own name."""
+    given = config.strategy or (("torch:nccl",) if device == "cuda" else ("torch:gloo",))
+    return tuple(dict.fromkeys(strategies.ALIASES.get(name, name) for name in given))
 
 
 def _resolved(
@@ -147,94 +159,3 @@ def _check_gpus(seats: Sequence[Seat]) -> None:
 def _check_precision(config: SweepConfig, device: Device) -> None:
     if device == "cpu" and config.precision in ("tf32", "fp16"):
         raise UsageError(f"--precision {config.precision}: needs CUDA; on cpu use fp32 or bf16")
-
-
-# ---------------------------------------------------------------- cells
-
-
-def _cells(config: SweepConfig, device: Device) -> tuple[Point, ...]:
-    """Every point of one round, once: strategies of a framework share its `solo` and `together`."""
-    assert config.strategy is not None and config.world_sizes is not None
-    found: dict[str, Point] = {}
-    for name in config.strategy:
-        for size in config.world_sizes:
-            batch = _batch(config, size)
-            for point in _of_size(config, device, name, size, batch):
-                found.setdefault(point.cell, point)
-    return tuple(found.values())
-
-
-def _batch(config: SweepConfig, size: int) -> int:
-    """Samples per device at this world size; raises UsageError where the global batch does not divide."""
-    if config.global_batch_size is None:
-        assert config.batch_size is not None
-        return config.batch_size
-    if config.global_batch_size % size:
-        raise UsageError(
-            f"--global-batch-size {config.global_batch_size}: not divisible by world size {size}; "
-            f"{config.global_batch_size // size * size or size} would be"
-        )
-    return config.global_batch_size // size
-
-
-def _of_size(config: SweepConfig, device: Device, name: str, size: int, batch: int) -> Iterable[Point]:
-    plain = strategies.load(name).BASELINE
-    wanted = config.kinds
-    own, shared = _options(config, name), _options(config, plain)
-    yield _point(config, device, name, "exchange", size, batch, own)
-    if "comm" in wanted and size > 1:
-        yield _point(config, device, name, "comm", size, batch, own)
-    if "solo" in wanted:
-        # Strong scaling compares with the whole batch on one device, and splits off what a smaller one costs.
-        yield _point(config, device, plain, "solo", 1, config.global_batch_size or batch, shared)
-        yield _point(config, device, plain, "solo", 1, batch, shared)
-    if "together" in wanted and size > 1:
-        yield _point(config, device, plain, "together", size, batch, shared)
-
-
-def _point(
-    config: SweepConfig, device: Device, name: str, kind: str, size: int, batch: int, options: dict[str, str]
-) -> Point:
-    assert config.model is not None and config.data is not None
-    return Point(
-        strategy=name,
-        kind=kind,  # type: ignore[arg-type]
-        world_size=size,
-        round=0,
-        model=config.model,
-        data=config.data,
-        device=device,
-        batch_rule="weak" if config.global_batch_size is None else "strong",
-        batch_size=batch,
-        precision=config.precision,
-        memory_format=config.memory_format,
-        compile=config.compile,
-        placement=config.placement,
-        options=options,
-    )
-
-
-def _options(config: SweepConfig, name: str) -> dict[str, str]:
-    """The `--option [STRATEGY.]key=value` that concern a strategy, checked against its own list.
-
-    A key without a strategy concerns each that knows it; one that none knows is refused.
-    """
-    module = strategies.load(name)
-    mine: dict[str, str] = {}
-    for text in config.option:
-        whole, equals, value = text.partition("=")
-        target, _, key = whole.rpartition(".")
-        if not equals or not key:
-            raise UsageError(f"--option {text}: write key=value or STRATEGY.key=value")
-        if target and target not in (*(config.strategy or ()), module.BASELINE):
-            raise UsageError(f"--option {text}: {target} is not measured; {near(target, config.strategy or ())}")
-        concerned = target == name if target else key in module.OPTIONS or not _known(config, key)
-        if concerned:
-            mine[key] = value
-    read_options(module.OPTIONS, mine)
-    return mine
-
-
-def _known(config: SweepConfig, key: str) -> bool:
-    modules: list[Strategy] = [strategies.load(name) for name in config.strategy or ()]
-    return any(key in module.OPTIONS for module in modules)

@@ -8,69 +8,11 @@ SCHEMA history:  1  the first.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct
+from scaling.points import Device, Point, Record
 
 SCHEMA = 1
-
-Kind = Literal["exchange", "solo", "together", "comm"]
-Device = Literal["cpu", "cuda"]
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-BatchRule = Literal["weak", "strong"]
-Placement = Literal["pack", "spread"]
-MemoryFormat = Literal["contiguous", "channels_last"]
-
-
-class Record(Struct, frozen=True, kw_only=True):
-    """The base of all: immutable, fields by keyword."""
-
-
-class Point(Record, frozen=True):
-    """One cell of the sweep. `batch_size` is per device; the controls of the plain loop (`solo`,
-    `together`) carry the strategy `<framework>:plain`, so that strategies of a framework share them."""
-
-    strategy: str
-    kind: Kind
-    world_size: int
-    round: int
-    model: str
-    data: str
-    device: Device
-    batch_rule: BatchRule
-    batch_size: int
-    precision: Precision = "fp32"
-    memory_format: MemoryFormat = "contiguous"
-    compile: bool = False
-    placement: Placement = "pack"
-    interconnect: str = "auto"
-    options: dict[str, str] = {}
-
-    @property
-    def global_batch_size(self) -> int:
-        """Samples of one step over all devices."""
-        return self.batch_size * self.world_size
-
-    @property
-    def cell(self) -> str:
-        """Identity without the round: what is repeated."""
-        options = ",".join(f"{k}={v}" for k, v in sorted(self.options.items()))
-        parts = (
-            self.strategy, self.kind, f"n{self.world_size}", self.model, self.data, self.device,
-            self.batch_rule, f"b{self.batch_size}", self.precision, self.memory_format,
-            "compiled" if self.compile else "eager", self.placement, self.interconnect, options,
-        )  # fmt: skip
-        return "/".join(parts)
-
-    @property
-    def key(self) -> str:
-        """Identity of one measurement; `--resume` measures the keys that a run lacks."""
-        return f"{self.cell}/r{self.round}"
-
-    @property
-    def label(self) -> str:
-        """Short name for people: `torch:gloo exchange N=2 round 1`."""
-        return f"{self.strategy} {self.kind} N={self.world_size} round {self.round + 1}"
 
 
 class Hello(Record, frozen=True, tag="hello"):
@@ -100,7 +42,11 @@ class Ready(Record, frozen=True, tag="ready"):
 
 class Window(Record, frozen=True, tag="window"):
     """One window of one rank. Consecutive windows of a `Run` share their edges, so their seconds add up
-    to the time from the start to the last synchronisation. `loss` is None where there is none (`comm`)."""
+    to the time from the start to the last synchronisation. `loss` is None where there is none (`comm`).
+
+    `staleness` is None in synchronous modes; else how many steps of other ranks came between a step's pull
+    of the parameters and its push, mean over the window's steps.
+    """
 
     index: int
     measured: bool
@@ -110,6 +56,7 @@ class Window(Record, frozen=True, tag="window"):
     end_s: float
     end_unix_s: float
     loss: float | None = None
+    staleness: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -141,7 +88,7 @@ class Failed(Record, frozen=True, tag="failed"):
     """Why a child or a point has no result.
 
     cause: oom | crash(SIGNAL) | exit(CODE) | error | hang | timeout | startup | missing | nan-loss |
-    digest | port-taken | no-result | cancelled | interrupted
+    digest | port-taken | no-result | refused | cancelled | interrupted
     """
 
     cause: str
@@ -259,8 +206,25 @@ class RankRecord(Record, frozen=True):
         return self.windows[-1].end_s - self.windows[0].start_s if self.windows else 0.0
 
 
+class HelperRecord(Record, frozen=True):
+    """A server, scheduler or rendezvous of a point: where it ran, how it ended and, while the measured
+    windows ran, how much of one core it used (`telemetry.cpu_percent`)."""
+
+    name: str
+    launch_rank: int
+    host: str
+    outcome: Outcome
+    environ: dict[str, str] = {}
+    announced: dict[str, str] = {}
+    telemetry: Telemetry = Telemetry()
+
+
 class PointRecord(Record, frozen=True, tag="point"):
-    """One measurement of one point, however it ended."""
+    """One measurement of one point, however it ended.
+
+    `ranks` are its workers: one per device, or a single one that drives all devices. `hosts[r]` is the
+    host of device r. In an asynchronous mode ranks do not wait for each other.
+    """
 
     point: Point
     outcome: Outcome
@@ -273,11 +237,14 @@ class PointRecord(Record, frozen=True, tag="point"):
     oversubscribed: bool = False
     retries: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    helpers: tuple[HelperRecord, ...] = ()
+    hosts: tuple[str, ...] = ()
+    synchronous: bool = True
 
     @property
     def nodes(self) -> int:
-        """Hosts that took part."""
-        return len({rank.host for rank in self.ranks})
+        """Hosts whose devices took part."""
+        return len(set(self.hosts) or {rank.host for rank in self.ranks})
 
 
 class Header(Record, frozen=True, tag="header"):

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from scaling import network
 from scaling.errors import LaunchError, UsageError
 from scaling.hostinfo import pick_cpus
 from scaling.messages import Enrol
-from scaling.records import HostInfo, Point, Record
-from scaling.tasks import Clocks, Task
+from scaling.points import Point, Record
+from scaling.records import HostInfo
+from scaling.strategies.base import Helper, Traits
+from scaling.tasks import Clocks, Server, Task
 
 
 class Seat(Record, frozen=True):
@@ -102,50 +106,95 @@ def oversubscribed(point: Point, seats: Sequence[Seat]) -> bool:
     return len(taken) != len(set(taken))
 
 
+def server_seats(point: Point, mine: Sequence[Seat], seats: Sequence[Seat]) -> tuple[Seat, ...]:
+    """Beside which agent each parameter server of a point runs: one node after the other, the training ones
+    (`shared`), or those that the point leaves free (`dedicated`, while it leaves any)."""
+    training = list(dict.fromkeys(one.host for one in mine))
+    free = [host for host in dict.fromkeys(one.host for one in seats) if host not in training]
+    hosts = free if point.server_hosts == "dedicated" and free else training
+    order = (*mine, *seats)
+    first = {host: next(one for one in order if one.host == host) for host in hosts}
+    return tuple(first[hosts[index % len(hosts)]] for index in range(point.servers))
+
+
 def tasks(
     point: Point,
-    seats: Sequence[Seat],
+    mine: Sequence[Seat],
+    servers: Sequence[Seat],
     places: Mapping[str, network.Place],
     *,
     attempt: int,
     retry: int,
-    ports: tuple[int, ...],
     seed: int,
     clocks: Clocks,
     logs: str,
 ) -> tuple[Task, ...]:
-    """One task per rank of the point. `logs` is the folder of the run's logs."""
-    hosts = tuple(one.host for one in seats)
-    alone = len(set(hosts)) == 1
-    loopback = network.Place(address=network.LOOPBACK, interface="lo")
-    found = []
-    for rank, one in enumerate(seats):
-        here = loopback if alone else places[one.host]
-        meet = loopback if alone else places[hosts[0]]
-        local = [other for other in range(rank) if hosts[other] == one.host]
-        found.append(
-            Task(
-                point=point,
-                attempt=attempt,
-                retry=retry,
-                rank=rank,
-                launch_rank=one.launch_rank,
-                local_rank=len(local),
-                local_world_size=hosts.count(one.host),
-                hosts=hosts,
-                device_index=one.device_index,
-                # On GPUs workers keep the launcher's binding, which knows what is near which GPU.
-                cpus=one.cpus if point.device == "cpu" else (),
-                threads=one.threads,
-                seed=seed,
-                log=f"{logs}/{attempt:04d}-{_slug(point)}.{rank}.log",
-                address=meet.address,
-                interface=here.interface,
-                ports=ports,
-                clocks=clocks,
-            )
+    """One task per rank of the point, without ports. `mine` are its seats, `servers` those of its parameter
+    servers, `logs` is the folder of the run's logs."""
+    hosts = tuple(one.host for one in mine)
+    alone = len({*hosts, *(one.host for one in servers)}) == 1
+    here = dict.fromkeys(hosts, network.Place(address=network.LOOPBACK, interface="lo")) if alone else places
+    beside = tuple(
+        Server(
+            launch_rank=one.launch_rank,
+            host=one.host,
+            address=here[one.host].address,
+            interface=here[one.host].interface,
         )
-    return tuple(found)
+        for one in servers
+    )
+    return tuple(
+        Task(
+            point=point,
+            attempt=attempt,
+            retry=retry,
+            rank=rank,
+            launch_rank=one.launch_rank,
+            local_rank=hosts[:rank].count(one.host),
+            local_world_size=hosts.count(one.host),
+            hosts=hosts,
+            device_index=one.device_index,
+            # On GPUs workers keep the launcher's binding, which knows what is near which GPU.
+            cpus=one.cpus if point.device == "cpu" else (),
+            threads=one.threads,
+            seed=seed,
+            log=f"{logs}/{attempt:04d}-{_slug(point)}.{rank}.log",
+            address=here[hosts[0]].address,
+            addresses=tuple(here[host].address for host in hosts),
+            interface=here[one.host].interface,
+            servers=beside,
+            clocks=clocks,
+        )
+        for rank, one in enumerate(mine)
+    )
+
+
+def workers(of: Sequence[Task], traits: Traits) -> tuple[Task, ...]:
+    """The tasks of a point's workers: those of all ranks, or rank 0's alone with all devices of its host."""
+    if traits.drives == "device":
+        return tuple(of)
+    local = [task for task in of if task.hosts[task.rank] == of[0].hosts[0]]
+    return (
+        replace(
+            of[0],
+            cpus=tuple(dict.fromkeys(cpu for task in local for cpu in task.cpus)),
+            device_indices=tuple(task.device_index for task in local),
+        ),
+    )
+
+
+def helper(of: Sequence[Task], wanted: Helper) -> Task:
+    """The task of a helper of a point; `of` are those of all its ranks."""
+    task = of[wanted.rank]
+    log = f"{task.log}.{wanted.name}"
+    if wanted.computes:
+        return replace(task, role=wanted.name, log=log)
+    if wanted.server is None:
+        return replace(task, role=wanted.name, log=log, cpus=())
+    server = task.servers[wanted.server]
+    return replace(
+        task, role=wanted.name, log=log, cpus=(), launch_rank=server.launch_rank, interface=server.interface
+    )
 
 
 def _slug(point: Point) -> str:

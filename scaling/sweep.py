@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from scaling import analysis, collector, strategies
+from scaling import analysis, strategies, verdict
 from scaling.agent import INTERRUPT_GRACE_S
 from scaling.desk import Desk, Interrupted
 from scaling.messages import Report, Reserved
 from scaling.plan import Plan
-from scaling.records import Failed, Finished, Point, PointRecord
+from scaling.points import Point
+from scaling.records import Failed, Finished, PointRecord
 from scaling.store import Store, done_keys
 from scaling.trial import Bench, Trial
 from scaling.view import View
@@ -87,7 +88,9 @@ class Sweep:
     def _measured(self, point: Point, number: int) -> PointRecord:
         """Measure a point; a cause that may be chance is tried once more, and the record says so."""
         if reason := self.plan.missing.get(point.strategy):
-            return self._missing(point, reason)
+            return self._unmeasured(point, "missing", reason)
+        if reason := self.plan.refused.get(point.cell):
+            return self._unmeasured(point, "refused", reason)
         retries: tuple[str, ...] = ()
         while True:
             record = self._tried(point, number, retries)
@@ -97,11 +100,12 @@ class Sweep:
             retries = (f"{outcome.cause}: {outcome.message}",)
             self.view.note(f"{point.label}: {retries[0]}; trying once more")
 
-    def _missing(self, point: Point, reason: str) -> PointRecord:
-        failed = Failed(cause="missing", message=reason)
+    def _unmeasured(self, point: Point, cause: str, reason: str) -> PointRecord:
+        failed = Failed(cause=cause, message=reason)
+        traits = strategies.load(point.strategy).traits(point.strategy)
         return PointRecord(
             point=point, outcome=failed, ranks=(), started_unix_s=self._unix_clock(), wall_s=0.0,
-            startup_s=0.0, measured_s=0.0,
+            startup_s=0.0, measured_s=0.0, synchronous=traits.synchronous,
         )  # fmt: skip
 
     def _tried(self, point: Point, number: int, retries: tuple[str, ...]) -> PointRecord:
@@ -114,12 +118,11 @@ class Sweep:
                     if isinstance(said, Report) and said.attempt == trial.attempt:
                         trial.hear(said)
                     elif isinstance(said, Reserved) and said.attempt == trial.attempt:
-                        trial.reserved(said.ports)
+                        trial.reserved(said.slot, said.ports)
                 if self.desk.signalled is not None:
                     raise Interrupted(self.desk.signalled)
                 self.view.progress(trial.state)
         finally:
             grace_s = 2.0 if self.desk.signalled is None else INTERRUPT_GRACE_S
             trial.release("the point is over", grace_s=grace_s)
-        synchronous = strategies.load(point.strategy).SYNCHRONOUS
-        return collector.record(trial.state, ended_s=self._clock(), synchronous=synchronous)
+        return verdict.record(trial.state, ended_s=self._clock())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaling.records import Point, Record
+from scaling.points import Point, Record
 
 
 class Clocks(Record, frozen=True):
@@ -13,11 +13,24 @@ class Clocks(Record, frozen=True):
     deadline_s: float = 1800.0
 
 
+class Server(Record, frozen=True):
+    """Where a parameter server runs: beside which agent, and its address, interface and reserved port."""
+
+    launch_rank: int
+    host: str
+    address: str
+    interface: str
+    port: int = 0
+
+
 class Task(Record, frozen=True):
     """All that a child needs for one point: one JSON line on its stdin.
 
-    `rank` and `local_rank` count inside the point; `launch_rank` is the agent's MPI rank.
-    `hosts[r]` is the host of rank r. `role` is "worker" or the name of a helper.
+    `rank` and `local_rank` count inside the point; `launch_rank` is the agent's MPI rank. `hosts[r]` is the
+    host of rank r and `addresses[r]` its address on the network that is used. `address` is rank 0's, where
+    `ports` are reserved; `rank_ports[r]` is rank r's own. `device_index` and `cpus` are this child's;
+    a worker that drives all devices of its host has their `device_indices`, and the CPUs of all.
+    `role` is "worker" or the name of a helper.
     """
 
     point: Point
@@ -36,7 +49,11 @@ class Task(Record, frozen=True):
     retry: int = 0
     address: str = "127.0.0.1"
     interface: str = "lo"
+    addresses: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
+    rank_ports: tuple[int, ...] = ()
+    servers: tuple[Server, ...] = ()
+    device_indices: tuple[int, ...] = ()
     announced: dict[str, str] = {}
     clocks: Clocks = Clocks()
 

@@ -5,23 +5,20 @@ It never waits: it hears reports and answers them with orders.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from scaling import collector, pace, seats, strategies
-from scaling.collector import PointState, RankState
+from scaling import collector, pace, ports, seats, strategies
+from scaling.collector import HelperState, PointState, RankState
 from scaling.desk import Desk
 from scaling.messages import Assign, Release, Report, Reserve, Tell
 from scaling.plan import Plan
-from scaling.records import (
-    Ended,
-    Failed,
-    Point,
-    Ready,
-    Record,
-)
+from scaling.points import Point, Record
+from scaling.records import Ended, Failed, Ready
 from scaling.tasks import Clocks, Command, Task
+
+EXCHANGING = ("exchange", "comm")
 
 
 class Bench(Record, frozen=True):
@@ -55,34 +52,43 @@ class Trial:
     def __init__(self, bench: Bench, point: Point, attempt: int, retries: tuple[str, ...]) -> None:
         self.attempt = attempt
         self._bench = bench
-        self._seats = seats.place(point, bench.plan.seats)
-        self._agents = tuple(one.launch_rank for one in self._seats)
         self._module = strategies.load(point.strategy)
+        self._traits = self._module.traits(point.strategy)
+        mine = seats.place(point, bench.plan.seats)
+        self._ranks = self._tasks(point, mine, len(retries))
+        self._held: dict[int, tuple[int, ...]] = {}
         self._alive: set[tuple[int, str]] = set()
+        self._agents: set[int] = set()
         self._released = False
         self._started = False
-        tasks = self._tasks(point, (), len(retries))
         self.state = PointState(
             point=point,
-            ranks=tuple(RankState(task=task) for task in tasks),
+            ranks=tuple(RankState(task=task) for task in seats.workers(self._ranks, self._traits)),
             expected=bench.plan.config.windows,
             started_s=bench.clock(),
             started_unix_s=bench.unix_clock(),
-            oversubscribed=seats.oversubscribed(point, self._seats),
+            oversubscribed=seats.oversubscribed(point, mine),
+            synchronous=self._traits.synchronous or point.kind not in EXCHANGING,
             retries=retries,
         )
-        reserve = Reserve(attempt=attempt, count=self._module.PORTS, address=tasks[0].address)
-        bench.desk.order(self._agents[:1], reserve)
+        self._wanted = ports.wanted(self._ranks, self._traits)
+        for slot, one in enumerate(self._wanted):
+            self._agents.add(one.launch_rank)
+            order = Reserve(attempt=attempt, slot=slot, count=one.count, address=one.address)
+            bench.desk.order([one.launch_rank], order)
+        if not self._wanted:
+            self._start_all()
 
-    def _tasks(self, point: Point, ports: tuple[int, ...], retry: int) -> tuple[Task, ...]:
+    def _tasks(self, point: Point, mine: Sequence[seats.Seat], retry: int) -> tuple[Task, ...]:
+        plan = self._bench.plan
         return seats.tasks(
             point,
-            self._seats,
-            self._bench.plan.places,
+            mine,
+            seats.server_seats(point, mine, plan.seats),
+            plan.places,
             attempt=self.attempt,
             retry=retry,
-            ports=ports,
-            seed=self._bench.plan.config.seed,
+            seed=plan.config.seed,
             clocks=self._bench.clocks,
             logs=self._bench.logs,
         )
@@ -92,31 +98,38 @@ class Trial:
         """Nothing of it runs any more."""
         return self._started and not self._alive
 
-    def reserved(self, ports: tuple[int, ...]) -> None:
-        """The ports are held: start the helpers, or the workers where there are none."""
-        state = self.state
-        if len(ports) < self._module.PORTS:
-            task = state.ranks[0].task
-            message = f"{task.hosts[0]} cannot bind a port on {task.address}"
-            self.state = collector.failing(state, Failed(cause="error", message=message, host=task.hosts[0]))
+    def reserved(self, slot: int, held: tuple[int, ...]) -> None:
+        """Ports are held: once all are, start the helpers, or the workers where there are none."""
+        self._held[slot] = held
+        if len(self._held) < len(self._wanted) or self._started:
+            return
+        if short := [slot for slot, one in enumerate(self._wanted) if len(self._held[slot]) < one.count]:
+            one = self._wanted[short[0]]
+            message = f"{one.host} cannot bind a port on {one.address}"
+            self.state = collector.failing(self.state, Failed(cause="error", message=message, host=one.host))
             self._started = True
             return
-        tasks = self._tasks(state.point, ports, len(state.retries))
-        self.state = replace(
-            state, ranks=tuple(replace(r, task=t) for r, t in zip(state.ranks, tasks, strict=True))
-        )
-        helpers = self._module.helpers(tasks[0]) if state.point.kind in ("exchange", "comm") else []
-        self.state = replace(self.state, helpers_waited=len(helpers))
+        self._start_all()
+
+    def _start_all(self) -> None:
+        self._ranks = ports.assigned(self._ranks, self._traits, self._held)
+        state = self.state
+        tasks = seats.workers(self._ranks, self._traits)
+        ranks = tuple(replace(rank, task=task) for rank, task in zip(state.ranks, tasks, strict=True))
+        exchanges = state.point.kind in EXCHANGING
+        wanted = self._module.helpers(self._ranks[0]) if exchanges else []
+        helpers = tuple(HelperState(task=seats.helper(self._ranks, one)) for one in wanted)
+        self.state = replace(state, ranks=ranks, helpers=helpers)
         for helper in helpers:
-            task = replace(tasks[helper.rank], role=helper.name, log=f"{tasks[helper.rank].log}.{helper.name}")
-            self._start(task)
+            self._start(helper.task)
         if not helpers:
             self._start_workers()
 
     def _start(self, task: Task) -> None:
         self._started = True
         self._alive.add((task.rank, task.role))
-        self._bench.desk.order(self._agents[task.rank : task.rank + 1], Assign(task=task))
+        self._agents.add(task.launch_rank)
+        self._bench.desk.order([task.launch_rank], Assign(task=task))
 
     def _start_workers(self) -> None:
         announced = self.state.announced
@@ -132,7 +145,7 @@ class Trial:
             self._alive.discard((report.rank, report.role))
         if self.state.failure is not None:
             self.release("another rank failed first")
-        elif before.helpers_waited and not self.state.helpers_waited:
+        elif before.waits_for_helpers and not self.state.waits_for_helpers:
             self._start_workers()
         elif self._everybody_waits(report):
             self._advance()
@@ -155,10 +168,11 @@ class Trial:
 
     def _command(self, command: Command) -> None:
         self.state = collector.commanded(self.state, command)
-        self._bench.desk.order(self._agents, Tell(attempt=self.attempt, command=command))
+        self._bench.desk.order(sorted(self._agents), Tell(attempt=self.attempt, command=command))
 
     def release(self, reason: str, *, grace_s: float = 2.0) -> None:
         """Have every agent of the point end what still runs of it; once."""
         if not self._released:
             self._released = True
-            self._bench.desk.order(self._agents, Release(attempt=self.attempt, reason=reason, grace_s=grace_s))
+            order = Release(attempt=self.attempt, reason=reason, grace_s=grace_s)
+            self._bench.desk.order(sorted(self._agents), order)

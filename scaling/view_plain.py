@@ -59,7 +59,8 @@ def phase(state: PointState) -> str:
     if state.failure is not None:
         return f"{blame(state.failure)}; ending the others" if ranks > 1 else blame(state.failure)
     if state.phase == "starting":
-        helpers = f", waiting for {state.helpers_waited} helper" if state.helpers_waited else ""
+        missing = [helper.task.role for helper in state.helpers if helper.announced is None]
+        helpers = f", waiting for {' '.join(missing)}" if missing else ""
         return f"starting: {state.ready} of {ranks} ready{helpers}"
     if state.phase == "warming":
         return f"warming: window {min(len(rank.warmup) for rank in state.ranks) + 1}"
@@ -90,8 +91,8 @@ def speed(record: PointRecord) -> str:
     if step is None:
         return ""
     if record.point.kind == "comm":
-        return f"{number(step.max_s * 1e3)} ms per exchange"
-    return f"{number(record.point.global_batch_size / step.max_s)} images/s"
+        return f"{number(step.step_s * 1e3)} ms per exchange"
+    return f"{number(record.point.global_batch_size / step.step_s)} images/s"
 
 
 def result(record: PointRecord, left_s: float | None) -> str:

@@ -22,6 +22,7 @@ from scaling.messages import Enrol
 from scaling.process import Child, adopt_orphans
 from scaling.records import (
     SCHEMA,
+    Announce,
     Error,
     Event,
     Failed,
@@ -33,7 +34,7 @@ from scaling.records import (
     PointRecord,
     Ready,
 )
-from scaling.strategies.fake import FakeTrainer
+from scaling.strategies import fake
 from scaling.sweep import Sweep
 from scaling.tasks import Command, Task
 from scaling.view import View
@@ -84,10 +85,11 @@ class InlineChild:
         self.pid = 0
         self._world = world
         self._clock = Clock(world.now_s)
-        self._events: list[Event] = [Hello(pid=0, affinity=task.cpus), self._ready()]
+        begun = self._ready() if task.role == "worker" else Announce(values={task.role: "here"})
+        self._events: list[Event] = [Hello(pid=0, affinity=task.cpus), begun]
         self._over = False
         self._outcome: Outcome = Finished()
-        trainer = FakeTrainer(task, clock=self._clock, sleep=self._clock.sleep)
+        trainer = fake.make(task, clock=self._clock, sleep=self._clock.sleep)
         self._worker = Worker(
             trainer, lambda event, hold=False: self._events.append(event), lambda: True, self._clock, self._clock
         )

@@ -15,7 +15,7 @@ from typing import IO
 import psutil
 
 from launch import _mpi
-from scaling.records import Record
+from scaling.points import Record
 
 
 class Mpi(Record, frozen=True):

@@ -11,27 +11,35 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from scaling import data, models, strategies
-from scaling.process import child_environ
-from scaling.records import Kind, Point
+from scaling import data, models, seats, strategies
+from scaling import ports as reserved
+from scaling.points import Kind, Point
+from scaling.process import Child, child_environ, log_tail
+from scaling.records import Announce
+from scaling.seats import Seat
+from scaling.strategies.base import Stale
 from scaling.tasks import Clocks, Task
 
-LIMIT_S = 60
+LIMIT_S = 240
 
 
 class Trained(NamedTuple):
     """What one rank tells: the weights before the first step and after it, the rest after the last."""
 
-    before: dict[str, np.ndarray]
-    after: dict[str, np.ndarray]
+    before: dict[str, NDArray[Any]]
+    after: dict[str, NDArray[Any]]
     digest: str | None
     losses: list[float | None]
     samples: int
@@ -39,41 +47,43 @@ class Trained(NamedTuple):
     gradient_bytes: int
     device_name: str
     versions: dict[str, str]
+    staleness: float | None
 
 
 def tasks(
-    strategy: str, kind: Kind, size: int, *, ports: tuple[int, ...] | None = None, **fields: Any
+    strategy: str, kind: Kind, size: int, *, ports: Iterable[int] | None = None, servers: int = 1, **fields: Any
 ) -> list[Task]:
     """One task per rank on this host. `fields` are the point's, by default the digits at batch 4 on CPU."""
+    traits = strategies.load(strategy).traits(strategy)
     settled = {"model": "digits-cnn", "data": "digits", "device": "cpu", "batch_size": 4, **fields}
-    point = Point(strategy=strategy, kind=kind, world_size=size, round=0, batch_rule="weak", **settled)
+    point = Point(
+        strategy=strategy, kind=kind, world_size=size, round=0, batch_rule="weak",
+        servers=servers if traits.servers else 0, **settled,
+    )  # fmt: skip
     cpus = sorted(os.sched_getaffinity(0))
-    reserved = free_ports(strategies.load(strategy).PORTS) if ports is None else ports
-    return [
-        Task(
-            point=point,
-            attempt=0,
-            rank=rank,
-            launch_rank=rank,
-            local_rank=rank,
-            local_world_size=size,
-            hosts=("localhost",) * size,
-            device_index=rank,
-            cpus=(cpus[rank % len(cpus)],),
-            threads=1,
-            seed=1,
-            log="",
-            ports=reserved,
-            clocks=Clocks(startup_s=LIMIT_S, stall_s=LIMIT_S, deadline_s=LIMIT_S),
-        )
+    mine = [
+        Seat(launch_rank=rank, host="localhost", local_rank=rank, cpus=(cpus[rank % len(cpus)],), threads=1,
+             device_index=rank)
         for rank in range(size)
-    ]
+    ]  # fmt: skip
+    clocks = Clocks(startup_s=LIMIT_S, stall_s=LIMIT_S, deadline_s=LIMIT_S)
+    beside = seats.server_seats(point, mine, mine)
+    made = seats.tasks(point, mine, beside, {}, attempt=1, retry=0, seed=1, clocks=clocks, logs="")
+    wanted = reserved.wanted(made, traits)
+    given = iter(free_ports(sum(one.count for one in wanted)) if ports is None else ports)
+    held = {slot: tuple(islice(given, one.count)) for slot, one in enumerate(wanted)}
+    return list(reserved.assigned(made, traits, held))
 
 
 def one_task(strategy: str = "torch:plain", kind: Kind = "solo", **fields: Any) -> Task:
     """The task of a point of one rank."""
     (task,) = tasks(strategy, kind, 1, **fields)
     return task
+
+
+def ports_of(task: Task) -> tuple[int, ...]:
+    """Every port that agents hold for its point."""
+    return (*task.ports, *task.rank_ports, *(server.port for server in task.servers))
 
 
 def free_ports(count: int) -> tuple[int, ...]:
@@ -93,20 +103,65 @@ def _bound(port: int) -> socket.socket:
 def run(of: Sequence[Task], steps: int = 1, joined: int = 0) -> list[Trained]:
     """Train on all ranks at once, with the ports reserved as agents do: bound, not listened on.
 
-    With `joined`, each batch is those of that many ranks, put together.
+    With `joined`, each batch is those of that many ranks, put together. A strategy of one worker for all
+    devices gives one result. Asserts that its helpers leave no process behind and no port.
     """
+    traits = strategies.load(of[0].point.strategy).traits(of[0].point.strategy)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        for port in of[0].ports:
+        for port in ports_of(of[0]):
             stack.enter_context(_bound(port))
+        of = [replace(task, log=f"{folder}/{task.rank}.log") for task in of]
+        announced = stack.enter_context(helping(of))
         files = [Path(folder, str(task.rank)) for task in of]
-        processes = [_start(task, file, steps, joined) for task, file in zip(of, files, strict=True)]
+        processes = [
+            _start(replace(task, announced=announced), file, steps, joined)
+            for task, file in zip(seats.workers(of, traits), files, strict=False)
+        ]
         for process in processes:
             stack.callback(_end, process)
         for process in processes:
             output, _ = process.communicate(timeout=LIMIT_S)
             assert process.returncode == 0, output.decode()
-        return [Trained(**pickle.loads(file.read_bytes())) for file in files]
+        return [Trained(**pickle.loads(file.read_bytes())) for file in files[: len(processes)]]
+
+
+@contextmanager
+def helping(of: Sequence[Task]) -> Iterator[dict[str, str]]:
+    """The helpers of a point, up and announced: what they announced. Ends them, and asserts that nothing of
+    them is left."""
+    module = strategies.load(of[0].point.strategy)
+    exchanges = of[0].point.kind in ("exchange", "comm")
+    children: list[Child] = []
+    try:
+        for wanted in module.helpers(of[0]) if exchanges else []:
+            task = seats.helper(of, wanted)
+            children.append(Child(task, child_environ(os.environ, task, module.environ(task, {}))))
+        announced: dict[str, str] = {}
+        for child in children:
+            announced.update(_announced(child))
+        yield announced
+    finally:
+        for child in children:
+            child.end(time.monotonic())
+        for child in children:
+            while not child.ended():
+                child.pursue(time.monotonic())
+                time.sleep(0.01)
+            child.reap()
+    for port in ports_of(of[0]) if children else ():
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0, f"somebody still listens on {port}"
+
+
+def _announced(child: Child) -> dict[str, str]:
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s and not child.ended():
+        for event in child.events():
+            if isinstance(event, Announce):
+                return event.values
+        time.sleep(0.01)
+    raise AssertionError(f"{child.task.role} did not announce itself: {log_tail(Path(child.task.log))}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -117,7 +172,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _start(task: Task, file: Path, steps: int, joined: int) -> subprocess.Popen[bytes]:
-    asked = strategies.load(task.point.strategy).environ(task, {})
+    asked = strategies.load(task.point.strategy).environ(task, task.announced)
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.ranks", file, str(steps), str(joined)],
         env=child_environ(os.environ, task, asked),
@@ -142,7 +197,7 @@ class Joined:
         self.feeds = feeds
         self.fixed = feeds[0].fixed
 
-    def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+    def batch(self, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
         images, labels = zip(*(feed.batch(step) for feed in self.feeds), strict=True)
         return np.concatenate(images), np.concatenate(labels)
 
@@ -152,8 +207,8 @@ def join_feeds(size: int) -> None:
     feed = data.feed
 
     def joined(task: Task, spec: models.ModelSpec) -> Joined:
-        point = msgspec.structs.replace(task.point, world_size=size)
-        ranks = [msgspec.structs.replace(task, point=point, rank=rank) for rank in range(size)]
+        point = replace(task.point, world_size=size)
+        ranks = [replace(task, point=point, rank=rank) for rank in range(size)]
         return Joined([feed(each, spec) for each in ranks])
 
     data.feed = joined
@@ -161,9 +216,11 @@ def join_feeds(size: int) -> None:
 
 def train(task: Task, steps: int) -> Trained:
     """Connect, train, tell."""
-    trainer: Any = strategies.load(task.point.strategy).connect(task)
+    strategy = strategies.load(task.point.strategy)
+    strategy.prepare()
+    trainer: Any = strategy.connect(task)
     weights = getattr(trainer, "weights", dict)
-    before: dict[str, np.ndarray] = weights()
+    before: dict[str, NDArray[Any]] = weights()
     after, losses = before, []
     for step in range(steps):
         trainer.step()
@@ -181,6 +238,7 @@ def train(task: Task, steps: int) -> Trained:
         gradient_bytes=trainer.gradient_bytes,
         device_name=trainer.device_name,
         versions=trainer.versions,
+        staleness=trainer.staleness() if isinstance(trainer, Stale) else None,
     )
     trainer.close()
     return told

@@ -9,6 +9,7 @@ from scaling import collector
 from scaling.collector import PointState, RankState
 from scaling.findings import Row
 from scaling.messages import Report
+from scaling.points import Kind, Point
 from scaling.records import (
     SCHEMA,
     Failed,
@@ -16,8 +17,6 @@ from scaling.records import (
     Header,
     Hello,
     HostInfo,
-    Kind,
-    Point,
     PointRecord,
     RankRecord,
     Ready,

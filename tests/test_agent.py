@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from scaling.points import Point
 from scaling.process import MARK, child_environ
-from scaling.records import Point
 from scaling.tasks import Task
 
 POINT = Point(

@@ -81,6 +81,13 @@ FAKE = ("--strategy", "fake:a")
         (("--name", "x" * 201, *FAKE), ("--name", "200 bytes")),
         (("--name", "\udcff", *FAKE), ("not UTF-8",)),
         (("--option", "fail=nosuch", *FAKE), ("--option fail=nosuch",)),
+        (("--servers", "0", *FAKE), ("--servers 0", "at least 1", "per-node")),
+        (("--servers", "some", *FAKE), ("servers", "'some'", "per-node")),
+        (("--servers", "2", *FAKE), ("--servers", "fake:a", "parameter servers")),
+        (("--server-hosts", "own", *FAKE), ("server_hosts", "'own'", "shared, dedicated")),
+        (("--server-hosts", "dedicated", "--strategy", "fake:ps"), ("--server-hosts dedicated", "one host")),
+        (("--kv-store", "dist_synk"), ("mxnet:dist_synk", "'mxnet:dist_sync'")),
+        (("--kv-store", ""), ("--strategy", "empty")),
     ],
 )  # fmt: skip
 def test_a_wrong_flag_gets_one_line(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
@@ -133,13 +140,21 @@ def test_a_flag_wins_over_the_file_and_the_file_over_defaults(tmp_path: Path) ->
     assert found.placement == "pack"
 
 
+def test_kvstores_are_strategies_under_mxnets_own_names() -> None:
+    argv = ["--strategy", "torch:gloo", "--kv-store", "dist_sync,dist_sync_device,mxnet:local"]
+    found = cli.resolve(cli.parse(argv)).strategy
+    assert found == ("torch:gloo", "mxnet:dist_sync", "mxnet:dist_sync_device", "mxnet:local")
+    made = plan.make(config.build({"strategy": found, "device": "cpu"}, source="test"), [enrol(host())] * 2)
+    assert made.config.strategy == ("torch:gloo", "mxnet:dist_sync", "mxnet:dist_device_sync", "mxnet:local")
+
+
 def test_the_flags_are_the_fields() -> None:
     import typer
 
     app = typer.Typer(add_completion=False)
     app.command()(cli.sweep)
     names = {param.name for param in typer.main.get_command(app).params}
-    assert names - {"help"} == {*config.FIELDS, *cli.ACTIONS}
+    assert names - {"help"} == {*config.FIELDS, *cli.ACTIONS, *cli.SUGAR}
 
 
 def test_every_field_shows_its_default_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,14 +6,15 @@ import os
 import subprocess
 import sys
 from functools import cache
+from itertools import count
 from typing import Any, get_args
 
 import msgspec
 import numpy as np
 import pytest
 
-from scaling import gpuinfo, strategies
-from scaling.records import Device, Kind
+from scaling import gpuinfo, models, strategies
+from scaling.points import Device, Kind
 from tests import ranks
 from tests.ranks import Trained
 
@@ -49,10 +50,15 @@ def plain(baseline: str, size: int, device: Device) -> Trained:
     return trained
 
 
+def parameters(name: str) -> int:
+    """Of the default model in the strategy's framework."""
+    return models.spec("digits-cnn").parameters[name.partition(":")[0]]
+
+
 def synchronous(name: str) -> Any:
     """The module, if its ranks move in lock-step; skips the test if not."""
     module = strategies.load(name)
-    if not module.SYNCHRONOUS:
+    if not module.traits(name).synchronous:
         pytest.skip("asynchronous: ranks' parameters differ by design")
     return module
 
@@ -61,9 +67,9 @@ def test_before_the_worker_no_framework_is_imported() -> None:
     code = (
         "import sys\n"
         "from scaling import data, models, strategies\n"
-        "for name in [*strategies.TABLE, 'torch:plain']:\n"
+        "for name in [*strategies.TABLE, *(f'{framework}:plain' for framework in strategies.PLAIN)]:\n"
         "    module = strategies.load(name)\n"
-        "    module.missing(name), module.devices(name)\n"
+        "    module.missing(name), module.devices(name), module.traits(name)\n"
         f"print(*set({FRAMEWORKS}) & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -83,7 +89,7 @@ def test_names_itself_and_its_baseline(name: str) -> None:
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_environ_is_pure(name: str, kind: Kind) -> None:
     module = strategies.load(name)
-    for task in ranks.tasks(name, kind, 2, ports=tuple(range(5000, 5000 + module.PORTS))):
+    for task in ranks.tasks(name, kind, 2, ports=count(5000)):
         process, given = dict(os.environ), msgspec.json.encode(task)
         first, second = module.environ(task, {}), module.environ(task, {})
         assert first == second
@@ -117,14 +123,32 @@ def test_one_step_equals_the_plain_loop_on_the_joined_batch(name: str, size: int
 
 @every_strategy
 def test_tells_the_truth_about_what_it_trained(name: str) -> None:
-    first, second = exchanged(name, 2)
-    assert first.samples == second.samples == 4 * STEPS
-    assert first.parameters == 813_546
-    assert first.gradient_bytes == 4 * first.parameters
-    assert first.device_name
-    assert first.versions
-    assert first.losses != second.losses, "both ranks saw the same images"
-    assert all(loss is not None and 0 < loss < 10 for loss in first.losses)
+    found = exchanged(name, 2)
+    alone = strategies.load(name).traits(name).drives == "device"
+    assert len(found) == (2 if alone else 1)
+    for trained in found:
+        assert trained.samples == (4 if alone else 8) * STEPS
+        assert trained.parameters == parameters(name)
+        assert trained.gradient_bytes == 4 * trained.parameters
+        assert trained.device_name
+        assert trained.versions
+        assert all(loss is not None and 0 < loss < 10 for loss in trained.losses)
+    assert not alone or found[0].losses != found[1].losses, "both ranks saw the same images"
+
+
+@every_strategy
+def test_the_parameters_have_moved(name: str) -> None:
+    for trained in exchanged(name, 2):
+        moved = [key for key, start in trained.before.items() if not np.array_equal(trained.after[key], start)]
+        assert moved == list(trained.before)
+
+
+@every_strategy
+def test_asynchronous_modes_tell_their_staleness(name: str) -> None:
+    synchronous_mode = strategies.load(name).traits(name).synchronous
+    for trained in exchanged(name, 2):
+        assert (trained.staleness is None) == synchronous_mode
+        assert trained.staleness is None or trained.staleness >= 0
 
 
 @every_strategy
@@ -134,4 +158,4 @@ def test_comm_exchanges_and_trains_nothing(name: str) -> None:
         assert trained.losses == [None] * STEPS
         assert trained.digest is None
         assert trained.samples == 0
-        assert trained.gradient_bytes == 4 * 813_546
+        assert trained.gradient_bytes == 4 * parameters(name)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "scaling"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod"}
-CONFIG_READERS = {"cli.py", "config.py", "plan.py", "sweep.py", "run.py"}
+CONFIG_READERS = {"cells.py", "cli.py", "config.py", "plan.py", "sweep.py", "run.py"}
 RICH_USERS = {"report/table.py", "view.py"}
 
 

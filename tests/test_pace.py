@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from scaling.collector import PointState, RankState
 from scaling.pace import CEILING_WINDOWS, Decision, Pace, decide, steps_per_window
-from scaling.records import Kind, Window
+from scaling.points import Kind
+from scaling.records import Window
 from scaling.tasks import Finish, Run
 from tests.test_agent import POINT, TASK
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import collector, view
-from scaling.collector import PointState
+from scaling.collector import HelperState, PointState
 from scaling.records import Failed, PointRecord
 from scaling.tasks import Finish
 from scaling.view_plain import PlainView, duration, number, phase
@@ -130,13 +130,16 @@ def test_plain_flushes_each_line() -> None:
     assert not stream.waiting
 
 
+HELPER = HelperState(task=replace(starting(point(2)).ranks[0].task, role="server-0"))
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [
         (starting(point(2)), "starting: 0 of 2 ready"),
         (
-            replace(ready(starting(point(2))), helpers_waited=1),
-            "starting: 2 of 2 ready, waiting for 1 helper",
+            replace(starting(point(2)), helpers=(HELPER,)),
+            "starting: 0 of 2 ready, waiting for server-0",
         ),
         (warming(starting(point(2)), 3), "warming: window 4"),
         (measuring(starting(point(2)), 5, slow=(1,)), "measuring: window 5 of 10"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from scaling.errors import UsageError, near
-from scaling.records import Device, Record
+from scaling.points import Device, Point, Record
 from scaling.tasks import Task
 
 
@@ -18,12 +18,36 @@ class Option(Record, frozen=True):
     help: str
 
 
+class Traits(Record, frozen=True):
+    """What the sweep must know of a strategy to launch and judge it.
+
+    drives: what one worker process drives: its rank's `device`; all devices of a `node` (a point must then
+    fit in one); or all of the `point`, whose devices compute in helpers. Only rank 0 has a worker in the
+    last two, and its `samples` count those of all devices.
+    ports: TCP ports to reserve on rank 0's host (`task.ports`); rank_ports: one on each rank's host too
+    (`task.rank_ports`); servers: it has parameter servers, placed by --servers (`task.servers`, a port each).
+    synchronous: ranks wait for each other in each step and must end with one digest, or the point is void.
+    """
+
+    drives: Literal["device", "node", "point"] = "device"
+    ports: int = 0
+    rank_ports: bool = False
+    servers: bool = False
+    synchronous: bool = True
+
+
 class Helper(Record, frozen=True):
-    """A child that is not a worker (server, scheduler, rendezvous). `rank` is the rank of the point whose
-    agent runs it; it reports `Announce` before any worker starts and ends with the point."""
+    """A child that is not a worker (server, scheduler, rendezvous), run by rank `rank`'s agent, or where
+    `task.servers[server]` is. It reports `Announce` before any worker starts and ends with the point.
+
+    It may use all CPUs of its agent, unless it computes for its rank (`computes`): then it has the rank's
+    CPUs, threads and device.
+    """
 
     name: str
     rank: int = 0
+    server: int | None = None
+    computes: bool = False
 
 
 class Trainer(Protocol):
@@ -58,16 +82,32 @@ class Trainer(Protocol):
         """Leave the exchange."""
 
 
+@runtime_checkable
+class Stale(Protocol):
+    """A trainer of an asynchronous mode has this too."""
+
+    def staleness(self) -> float:
+        """Steps of other ranks that came between a step's pull and its push: mean over this rank's steps
+        since it was last asked. Only called after `sync`."""
+
+
 class Strategy(Protocol):
-    """A strategy module. `NAMES` are its `framework:mode` names; `PORTS` how many TCP ports its first
-    rank's host must reserve; `OPTIONS` its knobs; `SYNCHRONOUS` whether ranks must end with one digest;
-    `BASELINE` the plain loop without exchange that efficiency is measured against."""
+    """A strategy module. `NAMES` are its `framework:mode` names; `OPTIONS` its knobs; `BASELINE` the plain
+    loop without exchange that efficiency is measured against."""
 
     NAMES: tuple[str, ...]
     BASELINE: str
-    PORTS: int
-    SYNCHRONOUS: bool
     OPTIONS: Mapping[str, Option]
+
+    def traits(self, name: str) -> Traits:
+        """How it is launched and judged."""
+
+    def refuse(self, point: Point) -> str | None:
+        """Why it cannot do what the point asks for (precision, memory format, compile, model), naming the flag
+        and what it can do; None when it can. Asked at planning, without the framework."""
+
+    def prepare(self) -> None:
+        """In the worker, before `connect`: import the framework, which is timed apart."""
 
     def devices(self, name: str) -> tuple[Device, ...]:
         """The kinds of device that it runs on."""
@@ -76,10 +116,11 @@ class Strategy(Protocol):
         """Why it cannot run on this host and how to mend that, found without importing the framework."""
 
     def helpers(self, task: Task) -> list[Helper]:
-        """Servers and rendezvous that must be up before the workers."""
+        """Servers and rendezvous that must be up before the workers; `task` is rank 0's. Only asked for
+        points that exchange (`exchange`, `comm`)."""
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-        """Environment of this rank's worker; pure."""
+        """Environment of this child, worker or helper (`task.role`); pure."""
 
     def connect(self, task: Task) -> Trainer:
         """In the worker: import the framework, join the exchange, build model and optimiser."""

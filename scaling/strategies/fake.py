@@ -1,6 +1,8 @@
 """The scripted strategy: no framework, sleeps instead of training, moves real bytes and fails where told.
 
-Any `fake:<mode>` is this module; its script comes by `--option`. With N ranks
+Any `fake:<mode>` is this module; its script comes by `--option`. Words of the mode, parted by "-", choose
+traits: `fake:async`, `fake:node` and `fake:point` (what one worker drives), `fake:ps` (has servers),
+`fake:ports` (a port per rank). With N ranks
 
     compute(rank) = step_s x (1 + contention) x (1 + straggle, on the last rank)     N > 1
     solo = step_s,  together = compute(rank),  comm = comm_s
@@ -12,39 +14,22 @@ Tests hand in a clock of their own; then nothing sleeps.
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import random
-import resource
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scaling.records import Device
-from scaling.strategies.base import Helper, Option, Trainer, read_options
+from scaling.points import Device, Point
+from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
+from scaling.strategies.fake_faults import EARLY_FAULTS, FAULTS, fault
 from scaling.strategies.fake_traffic import Star
 from scaling.tasks import Task
 
-IN_LOOP = ("raise", "exit-0", "segfault", "kill", "oom", "print", "hang", "fork", "nan", "digest")
-EARLY = ("hang-before-ready", "port", "port-always")
-
-
-def fault(name: str) -> str:
-    """A fault's name; ValueError for any other word."""
-    if name and name not in IN_LOOP + EARLY:
-        raise ValueError(name)
-    return name
-
-
 NAMES = ("fake:plain",)
 BASELINE = "fake:plain"
-PORTS = 1
-SYNCHRONOUS = True
 OPTIONS: Mapping[str, Option] = {
     "step_s": Option(type=float, default=0.01, help="seconds of compute of one step on one rank"),
     "exchange_s": Option(type=float, default=0.0, help="seconds of exposed exchange of one step, N > 1"),
@@ -58,6 +43,7 @@ OPTIONS: Mapping[str, Option] = {
     "start_s": Option(type=float, default=0.0, help="seconds until ready"),
     "helper": Option(type=bool, default=False, help="needs a server, which must announce itself first"),
     "fail": Option(type=fault, default="", help="the fault that is planted"),
+    "server_s": Option(type=float, default=0.3, help="seconds after which a server fails that is told to"),
     "fail_rank": Option(type=int, default=0, help="the rank that fails"),
     "fail_step": Option(type=int, default=4, help="the step in which it fails"),
     "fail_kind": Option(type=str, default="exchange", help="the kind of point that fails"),
@@ -91,6 +77,7 @@ class FakeTrainer:
         self._stepped = False
         self._steps = 0
         self.star: Star | None = None
+        self._drives = traits(point.strategy).drives
         self.samples = 0
 
     def step(self) -> None:
@@ -104,8 +91,10 @@ class FakeTrainer:
         self._sleep(max(0.0, self._due_s - now_s))
         if self.star is not None:
             self.star.exchange()
-        if self._task.point.kind != "comm":
-            self.samples += self._task.point.batch_size
+        point = self._task.point
+        if point.kind != "comm":
+            alone = self._drives == "device" or point.kind in ("solo", "together")
+            self.samples += point.batch_size if alone else point.global_batch_size
 
     def sync(self) -> None:
         """Nothing runs behind; a pause between two commands is not caught up on."""
@@ -157,9 +146,26 @@ class FakeTrainer:
 
     def fail_early(self) -> None:
         """The faults that come before `ready`."""
-        for fault, act in EARLY_FAULTS.items():
-            if self._fails(fault):
+        for planted, act in EARLY_FAULTS.items():
+            if self._fails(planted):
                 act(self._task)
+
+
+class StaleTrainer(FakeTrainer):
+    """Its steps are as many behind as there are other ranks."""
+
+    def staleness(self) -> float:
+        """The others' steps between a pull and its push."""
+        return self._task.point.world_size - 1.0
+
+
+def make(
+    task: Task, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> FakeTrainer:
+    """The trainer of a task, on a clock that may be virtual."""
+    exchanges = task.point.kind in ("exchange", "comm")
+    stale = exchanges and not traits(task.point.strategy).synchronous
+    return (StaleTrainer if stale else FakeTrainer)(task, clock, sleep)
 
 
 def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
@@ -180,72 +186,28 @@ def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
             return slowest_s + float(exchange_s) + float(script["overhead_s"])
 
 
-# ---------------------------------------------------------------- faults
-
-
-def _raise(task: Task) -> None:
-    raise RuntimeError(f"scripted failure of rank {task.rank}")
-
-
-def _exit_0(_: Task) -> None:
-    os._exit(0)
-
-
-def _segfault(_: Task) -> None:
-    ctypes.string_at(0)
-
-
-def _kill(_: Task) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _out_of_memory(_: Task) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-    bytearray(2 << 30)
-
-
-def _print(_: Task) -> None:
-    for _line in range(5 * 1024):
-        sys.stdout.write("x" * 1023 + "\n")
-
-
-def _hang(_: Task) -> None:
-    time.sleep(3600)
-
-
-def _fork(_: Task) -> None:
-    # One stays in the worker's group, the other makes a session of its own.
-    subprocess.Popen(["sleep", "3600"])
-    subprocess.Popen(["sleep", "3600"], start_new_session=True)
-
-
-def _port(task: Task) -> None:
-    if task.retry == 0:
-        raise OSError(errno.EADDRINUSE, f"Address already in use: port {task.ports[0]}")
-
-
-def _port_always(_: Task) -> None:
-    raise OSError(errno.EADDRINUSE, "Address already in use")
-
-
-FAULTS: dict[str, Callable[[Task], None]] = {
-    "raise": _raise,
-    "exit-0": _exit_0,
-    "segfault": _segfault,
-    "kill": _kill,
-    "oom": _out_of_memory,
-    "print": _print,
-    "hang": _hang,
-    "fork": _fork,
-}
-EARLY_FAULTS: dict[str, Callable[[Task], None]] = {
-    "hang-before-ready": _hang,
-    "port": _port,
-    "port-always": _port_always,
-}
-
-
 # ---------------------------------------------------------------- the seam
+
+
+def traits(name: str) -> Traits:
+    """As the words of the mode say."""
+    words = name.partition(":")[2].split("-")
+    return Traits(
+        drives="node" if "node" in words else "point" if "point" in words else "device",
+        ports=1,
+        rank_ports="ports" in words,
+        servers="ps" in words,
+        synchronous="async" not in words,
+    )
+
+
+def refuse(_point: Point) -> str | None:
+    """It can do anything: it does nothing."""
+    return None
+
+
+def prepare() -> None:
+    """There is nothing to import."""
 
 
 def devices(_name: str) -> tuple[Device, ...]:
@@ -259,19 +221,25 @@ def missing(_name: str) -> str | None:
 
 
 def helpers(task: Task) -> list[Helper]:
-    """A server on rank 0, where the script asks for one."""
-    return [Helper(name="server")] if read_options(OPTIONS, task.point.options)["helper"] else []
+    """A server for each that was placed, and one on rank 0 where the script asks for it."""
+    placed = [Helper(name=f"server-{index}", server=index) for index in range(len(task.servers))]
+    asked = read_options(OPTIONS, task.point.options)["helper"]
+    return [Helper(name="server"), *placed] if asked else placed
 
 
 def environ(task: Task, announced: Mapping[str, str]) -> dict[str, str]:
-    """The port that was reserved, and where the server is."""
-    return {"FAKE_PORT": ",".join(map(str, task.ports)), **{f"FAKE_{k}": v for k, v in announced.items()}}
+    """The ports that were reserved, and where the servers are."""
+    return {
+        "FAKE_PORT": ",".join(map(str, task.ports)),
+        "FAKE_RANK_PORTS": ",".join(map(str, task.rank_ports)),
+        **{f"FAKE_{key}": value for key, value in announced.items()},
+    }
 
 
 def connect(task: Task) -> Trainer:
     """Check the server, connect for traffic, sleep for `start_s`, be ready."""
     script = read_options(OPTIONS, task.point.options)
-    trainer = FakeTrainer(task)
+    trainer = make(task)
     trainer.fail_early()
     if script["helper"] and task.point.kind == "exchange":
         host, _, port = os.environ["FAKE_SERVER"].rpartition(":")
@@ -284,7 +252,13 @@ def connect(task: Task) -> Trainer:
 
 def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     """Listen, announce the address, answer until the point ends."""
-    with socket.create_server((task.address, 0)) as server:
-        announce({"SERVER": f"{task.address}:{server.getsockname()[1]}"})
+    script = read_options(OPTIONS, task.point.options)
+    placed = task.servers[int(task.role.partition("-")[2])] if "-" in task.role else None
+    address = placed.address if placed else task.address
+    with socket.create_server((address, placed.port if placed else 0)) as server:
+        announce({task.role.upper().replace("-", ""): f"{address}:{server.getsockname()[1]}"})
+        if script["fail"] == "server":
+            time.sleep(script["server_s"])
+            os.kill(os.getpid(), signal.SIGKILL)
         while True:
             server.accept()[0].close()

@@ -12,8 +12,6 @@ import signal
 import sys
 import time
 import traceback
-from importlib import import_module
-from importlib.util import find_spec
 
 from scaling import strategies
 from scaling.records import Announce, Error, Hello, Ready
@@ -56,11 +54,10 @@ def _pin(task: Task) -> None:
 
 def _work(task: Task, channel: Channel) -> None:
     begun_s = time.monotonic()
-    framework = task.point.strategy.partition(":")[0]
-    if framework != "fake" and "." not in framework and find_spec(framework):
-        import_module(framework)
+    strategy = strategies.load(task.point.strategy)
+    strategy.prepare()
     imported_s = time.monotonic()
-    trainer = strategies.load(task.point.strategy).connect(task)
+    trainer = strategy.connect(task)
     channel.send(_ready(trainer, imported_s - begun_s, time.monotonic() - imported_s))
     worker = Worker(trainer, channel.send, channel.waiting)
     while worker.obey(channel.receive()):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from scaling.records import Event, Result, Window
-from scaling.strategies.base import Trainer
+from scaling.strategies.base import Stale, Trainer
 from scaling.tasks import Command, Finish, Run
 
 KIB = 1024
@@ -84,6 +84,7 @@ class Worker:
                 end_s=end_s,
                 end_unix_s=self._unix_clock(),
                 loss=_finite(trainer.loss(), index, measured=run.measured),
+                staleness=trainer.staleness() if isinstance(trainer, Stale) else None,
             )
             self._send(window, hold=run.measured and index + 1 < run.windows)
             start_s = end_s
