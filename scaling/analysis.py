@@ -1,9 +1,11 @@
 """Records -> what a table says: rows, baselines, comparisons. Pure.
 
-    step time     longest rank's time from the common start to its last synchronisation / its steps
-    images/s(N)   N x batch per device / step time
-    efficiency    t(1) / t(N) under the weak rule, t(1) / (N t(N)) under the strong; t(1) is the plain loop
-                  on one device, at the batch per device (weak) or the global batch (strong)
+    step time     synchronous: longest rank's time from the common start to its last synchronisation / its
+                  steps; asynchronous: N x batch per device / images/s
+    images/s(N)   synchronous: N x batch per device / step time; asynchronous: sum of the ranks' own rates,
+                  batch x steps / the rank's own time
+    efficiency    t(1) / t(N) under the weak rule, t(1) / (N t(N)) under the strong; t(1) is the plain loop of
+                  the same framework on one device, at the batch per device (weak) or the global batch (strong)
     speedup       N x efficiency
 
 Each is formed inside a round, its interval over rounds. Where a key was measured twice, the last counts.
@@ -18,40 +20,31 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from scaling import audit
-from scaling.findings import Analysis, Baseline, Cell, Comparison, Contender, Row
-from scaling.joining import join, joinable
-from scaling.losses import (
-    Controls,
-    Key,
-    Loss,
-    StepTime,
-    conditions,
-    missing_controls,
-    options,
-    reference_batch,
-    rounds,
-    split,
-    step_time,
+from scaling import audit, trained
+from scaling.contests import (
+    Exchange,
+    curve_keys,
+    equal_losses,
+    exchanges,
+    standings,
+    times,
 )
-from scaling.records import Failed, Finished, Point, PointRecord, RankRecord
-from scaling.stats import Estimate, interval, paired
+from scaling.contests import comparisons as compare
+from scaling.controls import Controls, missing_controls, rounds
+from scaling.findings import Analysis, Baseline, Cell, Comparison, Contender, Row, ServerUse, Standing
+from scaling.joining import join, joinable
+from scaling.losses import Loss, Round, StepTime, intervals, split
+from scaling.points import Point
+from scaling.records import Failed, Finished, HelperRecord, PointRecord
+from scaling.stats import Estimate, interval
 
 __all__ = [
-    "Analysis", "Baseline", "Comparison", "Contender", "Loss", "Row", "analyse", "baselines", "comparisons",
-    "join", "joinable", "rows",
+    "Analysis", "Baseline", "Comparison", "Contender", "Loss", "Row", "Standing", "analyse", "baselines",
+    "comparisons", "join", "joinable", "kept", "rows",
 ]  # fmt: skip
 
-
-class _Exchange(NamedTuple):
-    """One cell: its records by round and the step times of those that ended well."""
-
-    records: list[PointRecord]
-    times: dict[int, StepTime]
-
-    @property
-    def point(self) -> Point:
-        return self.records[0].point
+# How strategies name the helpers that hold parameters: server-0, server-1, ...
+SERVER = "server-"
 
 
 def rows(records: Iterable[PointRecord]) -> tuple[Row, ...]:
@@ -69,83 +62,105 @@ def comparisons(records: Iterable[PointRecord]) -> tuple[Comparison, ...]:
     return analyse(records).comparisons
 
 
+def kept(records: Iterable[PointRecord]) -> list[PointRecord]:
+    """The last record of each key, by round and key: the order in which a file has them tells nothing."""
+    latest = {record.point.key: record for record in records}
+    return sorted(latest.values(), key=lambda record: (record.point.round, record.point.key))
+
+
 def analyse(records: Iterable[PointRecord]) -> Analysis:
     """Everything at once, over the last record of each key."""
-    latest = {record.point.key: record for record in records}.values()
-    controls = Controls(latest)
-    exchanges = sorted(_exchanges(latest), key=lambda exchange: _order(exchange.point))
-    own = {_series(e.point): e.times for e in exchanges if e.point.world_size == 1}
-    measured = [_row(e, controls, own.get(_series(e.point), {})) for e in exchanges]
+    latest = kept(records)
+    controls, cells = Controls(latest), exchanges(latest)
+    keys = curve_keys([cell.point for cell in cells])
+    curves = {key: number for number, key in enumerate(dict.fromkeys(keys[cell.point.cell] for cell in cells))}
+    own = {keys[cell.point.cell]: cell.times for cell in cells if cell.point.world_size == 1}
+    ranked, losses = standings(cells), equal_losses(cells)
+    measured = []
+    for cell in cells:
+        name = cell.point.cell
+        found = _measured(cell, controls, own.get(keys[name], {}))
+        loss_at, count = losses.get(name, (None, None))
+        whole = replace(
+            found.row, curve=curves[keys[name]], standing=ranked.get(name), loss_at=loss_at, loss_at_samples=count
+        )
+        measured.append(found._replace(row=whole))
     return Analysis(
-        rows=_across_nodes(measured, [_series(e.point) for e in exchanges]),
+        rows=_across_nodes(measured),
         baselines=tuple(_baseline(list(solos.values())) for _, solos in sorted(controls.solos.items())),
-        comparisons=tuple(_compare_all(exchanges)),
+        comparisons=tuple(compare(cells)),
     )
 
 
-def _exchanges(records: Iterable[PointRecord]) -> list[_Exchange]:
-    by_cell: dict[Key, list[PointRecord]] = defaultdict(list)
-    for record in records:
-        if record.point.kind == "exchange":
-            by_cell[(*_series(record.point), record.point.world_size)].append(record)
-    return [_Exchange(found, _times(found)) for found in by_cell.values()]
+# ---------------------------------------------------------------- rows
 
 
-def _times(records: Iterable[PointRecord]) -> dict[int, StepTime]:
-    times = ((record.point.round, step_time(record)) for record in records)
-    return {number: time for number, time in times if time is not None}
+class _Measured(NamedTuple):
+    """A row and its claimed efficiency by round."""
+
+    row: Row
+    efficiency: Mapping[int, float]
 
 
-def _contest(point: Point) -> Key:
-    """What must be equal for two exchanges of one world size to be compared."""
-    return (*conditions(point), point.placement, point.batch_rule, reference_batch(point))
+def _measured(cell: Exchange, controls: Controls, own: Mapping[int, StepTime]) -> _Measured:
+    by_round = rounds(cell.point, cell.times, controls, synchronous=cell.synchronous)
+    claimed = not audit.oversubscribed(cell.records)
+    row = _row(cell, controls, by_round, own, claimed=claimed)
+    return _Measured(row, {one.number: one.efficiency for one in by_round} if claimed else {})
 
 
-def _series(point: Point) -> Key:
-    """What the world sizes of one scaling curve share."""
-    return (*_contest(point), point.interconnect, point.strategy, options(point))
-
-
-def _order(point: Point) -> Key:
-    return (*_series(point), point.world_size)
-
-
-def _row(exchange: _Exchange, controls: Controls, own: Mapping[int, StepTime]) -> Row:
-    records, times, point = exchange.records, exchange.times, exchange.point
-    measured = rounds(point, times, controls)
-    efficiencies = [one.ideal_s / one.exchange_s for one in measured]
-    claimed = not audit.oversubscribed(records)
+def _row(
+    cell: Exchange, controls: Controls, by_round: Sequence[Round], own: Mapping[int, StepTime], *, claimed: bool
+) -> Row:
+    records, point = cell.records, cell.point
+    efficiencies = [one.efficiency for one in by_round]
     efficiency = interval(efficiencies) if efficiencies and claimed else None
-    failed = None if times else _failure(records)
+    failed = None if cell.times else _failure(records)
     stamps = audit.flags(records, failed, efficiency)
-    first_loss, last_loss = _training_loss(records)
+    first_loss, last_loss = trained.first_and_last_loss(records)
     return replace(
-        _bare_row(exchange),
-        images_per_s=interval(_rates(exchange)) if times else None,
+        _bare_row(cell),
+        images_per_s=interval(cell.rates) if cell.times else None,
         speedup=interval([value * point.world_size for value in efficiencies]) if efficiencies else None,
         efficiency=efficiency,
-        strategy_efficiency=_strategy_efficiency(exchange, own) if claimed else None,
-        loss=split(measured) if efficiency else None,
+        strategy_efficiency=_strategy_efficiency(cell, own) if claimed else None,
+        loss=split(by_round) if efficiency else None,
+        loss_intervals=intervals(by_round) if efficiency else {},
         first_loss=first_loss,
         last_loss=last_loss,
-        flags=stamps,
+        staleness=trained.staleness(records),
+        flags=stamps if cell.synchronous else (*stamps, "ASYNC"),
         failed=failed,
-        footnotes=(
-            *audit.findings(records, stamps, controls.solo_records(point), efficiency),
-            *(missing_controls(point, measured, controls) if efficiency else ()),
-            *audit.no_baseline(point, controls, len(times) - len(measured), len(times)),
-            *(audit.of_controls(controls.behind(point)) if efficiency else ()),
-            *audit.warnings(records),
-        ),
+        footnotes=tuple(_footnotes(cell, controls, by_round, stamps, efficiency)),
     )
+
+
+def _footnotes(
+    cell: Exchange,
+    controls: Controls,
+    by_round: Sequence[Round],
+    stamps: Sequence[str],
+    efficiency: Estimate | None,
+) -> Iterator[str]:
+    """What a reader must know, worst first."""
+    point, measured = cell.point, len(cell.times)
+    yield from audit.findings(cell.records, stamps, controls.solo_records(point), efficiency)
+    if efficiency:
+        yield from missing_controls(point, by_round, controls)
+    yield from audit.no_baseline(point, controls, measured - len(by_round), measured)
+    if efficiency:
+        yield from audit.of_controls(controls.behind(point))
+    yield from audit.warnings(cell.records)
 
 
 def _cell(point: Point) -> dict[str, Any]:
     return {field: getattr(point, field) for field in Cell.__struct_fields__}
 
 
-def _bare_row(exchange: _Exchange) -> Row:
-    point = exchange.point
+def _bare_row(cell: Exchange) -> Row:
+    """What was to be measured, and on what it ran."""
+    point, servers = cell.point, _server_use(cell.records)
+    known = [one.cpu_percent for one in servers if one.cpu_percent is not None]
     return Row(
         **_cell(point),
         strategy=point.strategy,
@@ -156,15 +171,15 @@ def _bare_row(exchange: _Exchange) -> Row:
         batch_size=point.batch_size,
         global_batch_size=point.global_batch_size,
         world_size=point.world_size,
-        nodes=max(1, *(record.nodes for record in exchange.records)),
-        rounds=len(exchange.times),
-        rounds_tried=len(exchange.records),
+        nodes=max(1, *(record.nodes for record in cell.records)),
+        rounds=len(cell.times),
+        rounds_tried=len(cell.records),
+        synchronous=cell.synchronous,
+        servers=point.servers,
+        server_hosts=point.server_hosts,
+        server_use=servers,
+        server_cpu_percent=fmean(known) if known else None,
     )
-
-
-def _rates(exchange: _Exchange) -> list[float]:
-    """images/s of each round."""
-    return [exchange.point.global_batch_size / time.max_s for time in exchange.times.values()]
 
 
 def _failure(records: Sequence[PointRecord]) -> Failed:
@@ -175,80 +190,67 @@ def _failure(records: Sequence[PointRecord]) -> Failed:
     return Failed(cause="no-result", message="ended without measured windows")
 
 
-def _strategy_efficiency(exchange: _Exchange, own: Mapping[int, StepTime]) -> Estimate | None:
-    share = 1 if exchange.point.batch_rule == "weak" else exchange.point.world_size
-    both = [own[n].max_s / (share * time.max_s) for n, time in exchange.times.items() if n in own]
+def _strategy_efficiency(cell: Exchange, own: Mapping[int, StepTime]) -> Estimate | None:
+    share = 1 if cell.point.batch_rule == "weak" else cell.point.world_size
+    both = [own[n].step_s / (share * time.step_s) for n, time in cell.times.items() if n in own]
     return interval(both) if both else None
 
 
-def _training_loss(records: Sequence[PointRecord]) -> tuple[float | None, float | None]:
-    """Mean over ranks and rounds of the first and of the last window that has a loss."""
-    ranks = [rank for record in records if isinstance(record.outcome, Finished) for rank in record.ranks]
-    ends = [found for rank in ranks if (found := _ends(rank)) is not None]
-    if not ends:
-        return None, None
-    return fmean(first for first, _ in ends), fmean(last for _, last in ends)
+def _server_use(records: Iterable[PointRecord]) -> tuple[ServerUse, ...]:
+    """The parameter servers of the rounds that ended well, by number."""
+    found: dict[tuple[int, str, str], list[HelperRecord]] = defaultdict(list)
+    for record in records:
+        for helper in record.helpers if isinstance(record.outcome, Finished) else ():
+            number = helper.name.removeprefix(SERVER)
+            if helper.name.startswith(SERVER) and number.isdecimal():
+                found[int(number), helper.name, helper.host].append(helper)
+    return tuple(
+        ServerUse(name=name, host=host, cpu_percent=_mean_cpu(helpers))
+        for (_, name, host), helpers in sorted(found.items(), key=lambda item: item[0])
+    )
 
 
-def _ends(rank: RankRecord) -> tuple[float, float] | None:
-    windows = (*rank.warmup, *rank.windows)
-    first = next((window.loss for window in windows if window.loss is not None), None)
-    last = next((window.loss for window in reversed(windows) if window.loss is not None), None)
-    return None if first is None or last is None else (first, last)
+def _mean_cpu(helpers: Iterable[HelperRecord]) -> float | None:
+    known = [used for helper in helpers if (used := helper.telemetry.cpu_percent) is not None]
+    return fmean(known) if known else None
 
 
-def _across_nodes(found: Sequence[Row], series: Sequence[Key]) -> tuple[Row, ...]:
+# ---------------------------------------------------------------- across nodes
+
+
+def _across_nodes(found: Sequence[_Measured]) -> tuple[Row, ...]:
     """Split the efficiency of rows on several nodes by that of the largest world size on one node."""
-    inside: dict[Key, Row] = {}
-    for row, key in zip(found, series, strict=True):
-        if row.nodes == 1 and row.efficiency is not None:
-            inside[key] = row
-    return tuple(_by_nodes(row, inside.get(key)) for row, key in zip(found, series, strict=True))
+    inside: dict[int, _Measured] = {}
+    for one in found:
+        if one.row.nodes == 1 and one.efficiency:
+            inside[one.row.curve] = one
+    return tuple(_by_nodes(one, inside.get(one.row.curve)) for one in found)
 
 
-def _by_nodes(row: Row, inside: Row | None) -> Row:
-    if inside is not None and inside.world_size * row.nodes != row.world_size:
-        return row  # not as many ranks as each of the row's nodes has: says nothing about the inside of a node
-    if row.nodes < 2 or row.efficiency is None or inside is None or inside.efficiency is None:
+def _by_nodes(one: _Measured, inside: _Measured | None) -> Row:
+    """The two factors, over the rounds that have both: what is missing in one must not look like the other."""
+    row = one.row
+    if row.nodes < 2 or inside is None or inside.row.world_size * row.nodes != row.world_size:
+        return row  # without as many ranks as each of its nodes has, nothing is known of the inside of a node
+    shared = one.efficiency.keys() & inside.efficiency.keys()
+    if not shared:
         return row
-    intra = inside.efficiency.mean
-    return replace(row, intra_node=intra, inter_node=row.efficiency.mean / intra)
+    intra = fmean(inside.efficiency[number] for number in shared)
+    return replace(row, intra_node=intra, inter_node=fmean(one.efficiency[n] for n in shared) / intra)
+
+
+# ---------------------------------------------------------------- baselines
 
 
 def _baseline(records: Sequence[PointRecord]) -> Baseline:
-    point, times = records[0].point, _times(records)
+    point, by_round = records[0].point, times(records)
     stamps = audit.flags(records, None, None)
     return Baseline(
         **_cell(point),
         strategy=point.strategy,
         batch_size=point.batch_size,
-        images_per_s=interval([point.batch_size / time.max_s for time in times.values()]) if times else None,
+        images_per_s=interval([point.batch_size / time.step_s for time in by_round.values()])
+        if by_round
+        else None,
         footnotes=(*audit.findings(records, stamps, {}, None), *audit.warnings(records)),
     )
-
-
-def _compare_all(exchanges: Sequence[_Exchange]) -> Iterator[Comparison]:
-    contests: dict[Key, list[_Exchange]] = defaultdict(list)
-    for exchange in exchanges:
-        if exchange.times:
-            contests[(*_contest(exchange.point), exchange.point.world_size)].append(exchange)
-    for _, contest in sorted(contests.items(), key=lambda item: item[0]):
-        best = max(contest, key=lambda exchange: fmean(_rates(exchange)))
-        yield from (_compare(best, other) for other in contest if other is not best)
-
-
-def _compare(best: _Exchange, other: _Exchange) -> Comparison:
-    shared = sorted(best.times.keys() & other.times.keys())
-    faster = [1 / best.times[number].max_s for number in shared]
-    slower = [1 / other.times[number].max_s for number in shared]
-    return Comparison(
-        **_cell(best.point),
-        world_size=best.point.world_size,
-        best=_contender(best.point),
-        other=_contender(other.point),
-        advantage=paired(slower, faster) if len(shared) >= 2 else None,
-    )
-
-
-def _contender(point: Point) -> Contender:
-    return Contender(strategy=point.strategy, interconnect=point.interconnect, options=point.options)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
 
-from scaling.losses import Controls, reference_batch
-from scaling.records import Failed, Finished, Kind, Point, PointRecord, RankRecord
+from scaling.controls import Controls, reference_batch
+from scaling.points import Kind, Point
+from scaling.records import Failed, Finished, PointRecord, RankRecord
 from scaling.stats import Estimate
 
 TOLERANCE = 0.01
@@ -19,7 +21,8 @@ def audit(record: PointRecord) -> tuple[str, ...]:
     """Check a finished exchange against two independent counts; return what is off by more than 1 %.
 
     images/s x time must be the samples that the ranks really fed, and every rank's monotonic clock must
-    have run as its wall clock did.
+    have run as its wall clock did. A single worker that drives all devices feeds those of all; an
+    asynchronous rank's own rate and time count, and not what it fed when its windows were over.
     """
     if not isinstance(record.outcome, Finished):
         return ()
@@ -27,9 +30,9 @@ def audit(record: PointRecord) -> tuple[str, ...]:
 
 
 def _samples(record: PointRecord) -> Iterator[str]:
-    point = record.point
-    steps = max((sum(window.steps for window in rank.windows) for rank in record.ranks), default=0)
-    timed = point.global_batch_size * steps
+    steps = [sum(window.steps for window in rank.windows) for rank in record.ranks]
+    done = max(steps, default=0) if record.synchronous else fmean(steps or [0])
+    timed = round(record.point.global_batch_size * done)
     fed = sum(window.samples for rank in record.ranks for window in rank.windows)
     if abs(fed - timed) > TOLERANCE * timed:
         yield f"audit: images/s x time is {timed} samples, the ranks fed {fed}"

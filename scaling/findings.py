@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from scaling.losses import Loss
-from scaling.records import BatchRule, Device, Failed, MemoryFormat, Placement, Precision, Record
+from scaling.points import BatchRule, Device, MemoryFormat, Placement, Precision, Record, ServerHosts
+from scaling.records import Failed
 from scaling.stats import Estimate, is_distinguishable
 
 
@@ -18,15 +19,48 @@ class Cell(Record, frozen=True):
     compile: bool
 
 
+class Standing(Record, frozen=True):
+    """Where a row stands among those of its contest: of the same world size and work, and synchronous as it is
+    or asynchronous as it is.
+
+    `difference` is this / best - 1, paired by round, with its 99 % interval (stats.paired says why); None for
+    the best itself, and with fewer than two shared rounds.
+    """
+
+    best: bool
+    difference: Estimate | None = None
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether the two differ by more than the rounds do."""
+        return self.difference is not None and is_distinguishable(self.difference)
+
+
+class ServerUse(Record, frozen=True):
+    """A parameter server of a row: where it ran, and how much of one core it used while windows were measured,
+    mean over rounds; None where that is not known."""
+
+    name: str
+    host: str
+    cpu_percent: float | None
+
+
 class Row(Cell, frozen=True):
     """One exchange at one world size, over its rounds. `batch_size` is per device.
 
     `rounds` counts those with a result, `rounds_tried` the failed ones too. `images_per_s` is None when
     every round failed (then `failed` says why); `efficiency`, `strategy_efficiency` (against the
     strategy's own single rank) and `loss` are None without a baseline, and when OVERSUBSCRIBED.
+    `loss_intervals` are by cause, those of `losses.intervals`.
     `intra_node` is the efficiency at the largest world size on one node and `inter_node` what crossing
-    nodes leaves of it, on rows that cross nodes. `first_loss` and `last_loss` are of the training,
-    warm-up included. `flags` are of FAILED, AUDIT, OVERSUBSCRIBED, SUPERLINEAR, UNSETTLED, THROTTLED.
+    nodes leaves of it, over the rounds that have both, on rows that cross nodes. `flags` are of FAILED,
+    AUDIT, OVERSUBSCRIBED, SUPERLINEAR, UNSETTLED, THROTTLED, ASYNC.
+
+    `first_loss` and `last_loss` are of the training, warm-up included; `loss_at` is its loss after
+    `loss_at_samples` samples, the most that all rows of its contest have reached, asynchronous or not.
+    `staleness` is None in synchronous modes; else the steps of other ranks between a step's pull and its
+    push, mean over ranks, windows and rounds. `server_cpu_percent` is of one core, the mean of
+    `server_use`; `standing` is None for a row without rival. Rows of one scaling curve share `curve`.
     """
 
     strategy: str
@@ -52,6 +86,17 @@ class Row(Cell, frozen=True):
     flags: tuple[str, ...] = ()
     failed: Failed | None = None
     footnotes: tuple[str, ...] = ()
+    loss_intervals: dict[str, Estimate] = {}
+    curve: int = 0
+    synchronous: bool = True
+    staleness: float | None = None
+    loss_at: float | None = None
+    loss_at_samples: int | None = None
+    servers: int = 0
+    server_hosts: ServerHosts = "shared"
+    server_use: tuple[ServerUse, ...] = ()
+    server_cpu_percent: float | None = None
+    standing: Standing | None = None
 
 
 class Baseline(Cell, frozen=True):
@@ -69,24 +114,32 @@ class Contender(Record, frozen=True):
     strategy: str
     interconnect: str
     options: dict[str, str]
+    servers: int = 0
+    server_hosts: ServerHosts = "shared"
 
 
 class Comparison(Cell, frozen=True):
-    """The best by mean images/s of a world size against one other.
+    """The best by mean images/s of a world size against one other. Synchronous modes are compared with
+    synchronous ones and asynchronous with asynchronous: a stale image is not worth a fresh one.
 
-    `advantage` is best / other - 1, paired by round, with its 99 % interval (stats.paired says why);
-    None with fewer than two shared rounds.
+    `advantage` is best / other - 1 and `difference` other / best - 1, paired by round, with their 99 %
+    intervals; None with fewer than two shared rounds.
     """
 
     world_size: int
+    placement: Placement
+    batch_rule: BatchRule
+    batch_size: int
+    synchronous: bool
     best: Contender
     other: Contender
     advantage: Estimate | None
+    difference: Estimate | None
 
     @property
     def distinguishable(self) -> bool:
         """Whether the two differ by more than the rounds do."""
-        return self.advantage is not None and is_distinguishable(self.advantage)
+        return self.difference is not None and is_distinguishable(self.difference)
 
 
 class Analysis(Record, frozen=True):

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import sqrt
 from statistics import fmean
 
-from scaling.records import Record
+from scaling.points import Record
 
 STEADY_WINDOWS = 4
 

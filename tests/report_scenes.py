@@ -7,7 +7,20 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from scaling.records import Header, PointRecord
-from tests.scripted_records import STRONG, failed, header, host, point, record, sweep, throttled
+from tests.scripted_records import (
+    STRONG,
+    asynchronous,
+    by_one_worker,
+    failed,
+    header,
+    host,
+    point,
+    record,
+    served,
+    sweep,
+    throttled,
+    with_losses,
+)
 
 DRIFT = (0.998, 1.0, 1.003)
 Run = tuple[Header, list[PointRecord]]
@@ -84,6 +97,104 @@ def _odd(one: PointRecord) -> PointRecord:
     return one
 
 
+# Strategy -> a step on one device in units of 0.1 s, what each doubling adds, synchronous, has servers.
+FRAMEWORKS = {
+    "torch:gloo": (1.007, 0.04, True, 0),
+    "torch:horovod": (1.012, 0.043, True, 0),
+    "torch:ps-sync": (1.03, 0.09, True, 1),
+    "torch:ps-async": (1.03, 0.05, False, 1),
+    "tensorflow:ring": (1.41, 0.08, True, 0),
+    "tensorflow:ps": (1.5, 0.12, False, 1),
+    "mxnet:dist_sync": (1.22, 0.11, True, 1),
+    "mxnet:dist_async": (1.21, 0.06, False, 1),
+    "mxnet:horovod": (1.2, 0.05, True, 0),
+}
+PLAIN_S = {"torch": 0.1, "tensorflow": 0.14, "mxnet": 0.12}
+NOISE = ((1.0, 1.004, 0.998), (1.003, 0.999, 1.001), (0.998, 1.002, 1.004))
+
+
+def frameworks_run() -> Run:
+    """Nine ways in three frameworks on 1, 2 and 4 devices of two nodes: asynchronous ones, parameter servers,
+    one whose workers are driven by one process, and one that is not installed."""
+    records: list[PointRecord] = []
+    for number, drift in enumerate(DRIFT):
+        for framework, solo_s in PLAIN_S.items():
+            records += _plain_loops(framework, solo_s * drift, number)
+        for index, strategy in enumerate(FRAMEWORKS):
+            noise = NOISE[index % 3][number]
+            for n in (1, 2, 4):
+                records += _framework_cells(strategy, n, number, drift * noise)
+    return header([host("node1"), host("node2")], launch_size=4), records
+
+
+def _plain_loops(framework: str, solo_s: float, number: int) -> list[PointRecord]:
+    strategy = f"{framework}:plain"
+    made = [record(point("solo", 1, number, strategy=strategy), solo_s)]
+    for n in (2, 4):
+        beside = (*(solo_s * 1.02,) * (n - 1), solo_s * 1.04)
+        made.append(record(point("together", n, number, strategy=strategy), *beside, hosts=_nodes(n)))
+    return made
+
+
+def _nodes(n: int) -> list[str]:
+    return ["node1"] if n <= 2 else ["node1", "node2"]
+
+
+def _framework_cells(strategy: str, n: int, number: int, factor: float) -> list[PointRecord]:
+    alone, each, synchronous, has_servers = FRAMEWORKS[strategy]
+    nodes = _nodes(n)
+    servers = {"servers": len(nodes)} if has_servers else {}
+    at = point("exchange", n, number, strategy=strategy, **servers)
+    if strategy == "mxnet:horovod":
+        return [replace(failed(at, "missing", "horovod is not installed: ./launch/install horovod"), ranks=())]
+    step_s = 0.1 * factor * (alone + each * (n.bit_length() - 1))
+    times = (step_s,) if synchronous else tuple(step_s * (1 + 0.02 * rank) for rank in range(n))
+    made = record(at, *times, hosts=nodes)
+    if not synchronous:
+        made = with_losses(asynchronous(made, staleness=(n - 1) * 0.94), 2.0, 1.6, 1.2)
+    if strategy == "tensorflow:ps":
+        made = by_one_worker(made)
+    if has_servers:
+        made = served(made, *(37.4 * n - 4.0 * index for index in range(len(nodes))), hosts=nodes)
+    comm = record(point("comm", n, number, strategy=strategy, **servers), 0.03 * n, hosts=nodes)
+    return [made, comm] if n > 1 else [made]
+
+
+def servers_run() -> Run:
+    """One strategy with one and two parameter servers, beside training and on nodes of their own, under the
+    strong rule, and a rival with a name that must be wrapped."""
+    records: list[PointRecord] = []
+    knobs = {"compression_threshold": "0.5", "push_dtype": "fp16"}
+    for number, drift in enumerate(DRIFT):
+        for batch in (256, 128, 64):
+            solo_s = 0.8 * drift * batch / 256 * (1 + 0.02 * (256 / batch - 1))
+            at = point("solo", 1, number, strategy="mxnet:plain", batch_size=batch, **STRONG)
+            records.append(record(at, solo_s))
+        for n, nodes in ((2, ["node1"]), (4, ["node1", "node2"])):
+            at = point("together", n, number, strategy="mxnet:plain", batch_size=256 // n, **STRONG)
+            records.append(
+                record(at, 0.85 * drift / n, 0.84 * drift / n, *(0.83 * drift / n,) * (n - 2), hosts=nodes)
+            )
+            records += _server_cells(n, number, drift, nodes, knobs)
+    return header([host(f"node{index}") for index in (1, 2, 3)], launch_size=6), records
+
+
+def _server_cells(n: int, number: int, drift: float, nodes: list[str], knobs: dict[str, str]) -> list[PointRecord]:
+    made = []
+    for name, servers, where, options, step_s in (
+        ("mxnet:dist_sync", 1, "shared", {}, 1.0),
+        ("mxnet:dist_sync", 2, "shared", {}, 0.95),
+        ("mxnet:dist_sync", 2, "dedicated", {}, 0.9),
+        ("mxnet:dist_device_sync", 2, "dedicated", knobs, 0.92 - 0.01 * number),
+    ):
+        cell = {"strategy": name, "servers": servers, "server_hosts": where, "options": options}
+        at = point("exchange", n, number, batch_size=256 // n, **cell, **STRONG)
+        one = record(at, step_s * drift / n, hosts=nodes)
+        used = served(one, *(55.0, 61.0)[:servers], hosts=nodes if where == "shared" else ["node3"])
+        made += [used, record(replace(at, kind="comm"), 0.05, hosts=nodes)]
+    return made
+
+
 def one_round() -> Run:
     """One round, broken off before the controls of N=2."""
     return header(), sweep(0, 0.1, {1: 0.1007, 2: 0.107})[:3]
@@ -98,6 +209,8 @@ SCENES: dict[str, Callable[[], Run]] = {
     "default": default_run,
     "cluster": cluster_run,
     "strong": strong_run,
+    "frameworks": frameworks_run,
+    "servers": servers_run,
     "one_round": one_round,
     "nothing": nothing,
 }

@@ -10,13 +10,14 @@ from msgspec.structs import replace
 
 from scaling.analysis import Row, rows
 from scaling.losses import Loss
+from scaling.points import Point
 from scaling.records import (
     SCHEMA,
     Failed,
     Finished,
     Header,
+    HelperRecord,
     HostInfo,
-    Point,
     PointRecord,
     RankRecord,
     Ready,
@@ -92,6 +93,53 @@ def record(of: Point, *steps_s: float, hosts: Sequence[str] = ("node1",), **chan
         measured_s=max(times) * STEPS * WINDOWS,
     )
     return replace(made, **changes)
+
+
+def asynchronous(made: PointRecord, staleness: float | None = None) -> PointRecord:
+    """The same of a mode whose ranks do not wait for each other; its measured windows saw `staleness`."""
+    ranks = tuple(
+        replace(rank, windows=tuple(replace(window, staleness=staleness) for window in rank.windows))
+        for rank in made.ranks
+    )
+    return replace(made, ranks=ranks, synchronous=False)
+
+
+def by_one_worker(made: PointRecord) -> PointRecord:
+    """The same with rank 0's worker driving all devices: its samples are those of all, its cores
+    those of all on its host."""
+    count, first = made.point.world_size, made.ranks[0]
+    whole = tuple(replace(window, samples=window.samples * count) for window in first.windows)
+    cpus = tuple(cpu for rank in made.ranks if rank.host == first.host for cpu in rank.cpus)
+    return replace(
+        made, ranks=(replace(first, windows=whole, cpus=cpus),), hosts=tuple(rank.host for rank in made.ranks)
+    )
+
+
+def served(made: PointRecord, *cpu_percent: float | None, hosts: Sequence[str] = ("node1",)) -> PointRecord:
+    """The same with a scheduler and parameter servers that used so much of a core, dealt out over `hosts`."""
+    servers = [
+        HelperRecord(
+            name=f"server-{index}",
+            launch_rank=0,
+            host=hosts[index % len(hosts)],
+            outcome=Finished(),
+            telemetry=Telemetry(cpu_percent=used),
+        )
+        for index, used in enumerate(cpu_percent)
+    ]
+    scheduler = HelperRecord(
+        name="scheduler", launch_rank=0, host="node1", outcome=Finished(), telemetry=Telemetry(cpu_percent=99.0)
+    )
+    return replace(made, helpers=(scheduler, *servers))
+
+
+def with_losses(made: PointRecord, *losses: float | None) -> PointRecord:
+    """The same whose windows end with these losses on every rank."""
+    ranks = tuple(
+        replace(rank, windows=tuple(replace(w, loss=x) for w, x in zip(rank.windows, losses, strict=True)))
+        for rank in made.ranks
+    )
+    return replace(made, ranks=ranks)
 
 
 def failed(of: Point, cause: str = "oom", message: str = "out of memory") -> PointRecord:

@@ -44,7 +44,31 @@ def _values(row: Row) -> dict[str, Value]:
         "failed_cause": row.failed.cause if row.failed else None,
         "failed_message": row.failed.message if row.failed else None,
         "footnotes": " | ".join(row.footnotes),
+        **{name: getattr(row, name) for name in _EXCHANGE},
+        "training_loss_at": row.loss_at,
+        "training_loss_at_samples": row.loss_at_samples,
+        "standing": _standing(row),
+        **_estimate("against_best_fraction", row.standing.difference if row.standing else None),
+        **{name: value for cause in _CAUSES for name, value in _cause(row, cause).items()},
     }
+
+
+def _standing(row: Row) -> str:
+    """Among its rivals, asynchronous ones apart: best | slower | faster | not distinguishable | not compared."""
+    found = row.standing
+    if found is None or found.best:
+        return "" if found is None else "best"
+    if found.difference is None:
+        return "not compared"
+    if not found.distinguishable:
+        return "not distinguishable"
+    return "slower" if found.difference.mean < 0 else "faster"
+
+
+def _cause(row: Row, cause: str) -> dict[str, Value]:
+    """The interval of a cause of loss; its mean has a column of its own."""
+    found = _estimate(f"loss_{cause}_fraction", row.loss_intervals.get(cause))
+    return {name: value for name, value in found.items() if name.endswith(("_low", "_high"))}
 
 
 def _estimate(name: str, estimate: Estimate | None) -> dict[str, Value]:
@@ -64,6 +88,8 @@ _WHO = (
     "placement",
 )
 _WHERE = ("batch_rule", "batch_size", "global_batch_size", "world_size", "nodes", "rounds", "rounds_tried")
+_EXCHANGE = ("synchronous", "staleness", "servers", "server_hosts", "server_cpu_percent")
+_CAUSES = Loss.__struct_fields__
 _ESTIMATES = ("images_per_s", "speedup", "efficiency_fraction", "strategy_efficiency_fraction")
 COLUMNS = (
     *_WHO,
@@ -79,4 +105,11 @@ COLUMNS = (
     "failed_cause",
     "failed_message",
     "footnotes",
+    # Added later: columns are appended, never moved.
+    *_EXCHANGE,
+    "training_loss_at",
+    "training_loss_at_samples",
+    "standing",
+    *(f"against_best_fraction{end}" for end in ("", "_low", "_high")),
+    *(f"loss_{cause}_fraction_{end}" for cause in _CAUSES for end in ("low", "high")),
 )

@@ -6,33 +6,30 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from scaling.findings import Row
-from scaling.records import Header, Point, PointRecord
-from scaling.report import words
+from scaling.points import Point
+from scaling.records import Header, PointRecord, RankRecord
+from scaling.report import labels, words
+from scaling.report.labels import Context
 
 Fact = tuple[str, str]
 
 
-def facts(header: Header, records: Sequence[PointRecord]) -> tuple[Fact, ...]:
+def facts(header: Header, records: Sequence[PointRecord], rows: Sequence[Row], known: Context) -> tuple[Fact, ...]:
     """Return the lines in reading order; what a run does not have is left out."""
     points = [record.point for record in records if record.point.kind == "exchange"]
     found = (
         ("model", _each(_model(point) for point in points)),
-        ("options", words.knobs(shared_options(points))),
+        ("options", words.knobs(known.shared)),
         ("batch", _each(_batch(point) for point in points)),
         ("devices", _devices(header, records)),
         ("why", header.why_default),
         ("hosts", _hosts(header)),
+        ("servers", labels.servers(rows)),
         ("measured", _measured(records)),
         ("software", _software(header)),
         ("started", words.date(header.created_unix_s)),
     )
     return tuple((label, text) for label, text in found if text)
-
-
-def shared_options(entries: Iterable[Point | Row]) -> frozenset[words.Option]:
-    """The strategies' options that are the same in all of a report: said once."""
-    found = [frozenset(entry.options.items()) for entry in entries]
-    return frozenset.intersection(*found) if found else frozenset()
 
 
 def _each(texts: Iterable[str]) -> str:
@@ -57,9 +54,15 @@ def _devices(header: Header, records: Sequence[PointRecord]) -> str:
     if header.device == "cuda":
         gpus = Counter(gpu.name for host in header.hosts for gpu in host.gpus)
         return _each(f"cuda: {count} x {name}" for name, count in gpus.items())
-    cores = {len(rank.cpus) for record in records for rank in record.ranks if rank.cpus}
+    cores = {_cores(record, rank) for record in records for rank in record.ranks if rank.cpus}
     each = f", {words.spread(sorted(cores), 'core')} per rank" if cores else ""
     return f"cpu: {_each(host.cpu_model for host in header.hosts)}{each}"
+
+
+def _cores(record: PointRecord, rank: RankRecord) -> int:
+    """Cores of one device; a single worker that drives all devices has those of all on its host."""
+    driven = record.hosts.count(rank.host) if len(record.ranks) < record.point.world_size else 1
+    return len(rank.cpus) // max(1, driven)
 
 
 def _hosts(header: Header) -> str:

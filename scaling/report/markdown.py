@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scaling.records import Header, PointRecord
-from scaling.report.document import Document, Line, Section, document
+from scaling.report.document import document
+from scaling.report.parts import Document, Line, Section
 
 
 def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str] = ()) -> str:
@@ -18,14 +19,14 @@ def _lines(doc: Document) -> Iterable[str]:
     yield ""
     yield from (f"- {label}: {_safe(text)}" for label, text in doc.facts)
     yield from (f"\n> {_safe(notice)}" for notice in doc.notices)
+    for section in doc.comparisons:
+        yield from _section(section)
+    if doc.comparisons:
+        yield from _baselines(doc)
     for section in doc.sections:
         yield from _section(section)
-    if doc.baselines:
-        yield "\n### Baselines\n"
-        yield from _table(("what", "batch", "images/s", "efficiency"), doc.baselines, left=1)
-    if doc.comparisons:
-        yield "\n### Best against the others, paired by round, with 99 % intervals\n"
-        yield from _table(("N", "best", "against", "difference"), doc.comparisons, left=4)
+    if not doc.comparisons:
+        yield from _baselines(doc)
     if doc.how_to_read:
         yield "\n### How to read\n"
         yield from (f"- {_safe(text)}" for text in doc.how_to_read)
@@ -34,14 +35,29 @@ def _lines(doc: Document) -> Iterable[str]:
         yield from (f"[^{number}]: {_safe(text)}" for number, text in enumerate(doc.footnotes, 1))
 
 
+def _baselines(doc: Document) -> Iterable[str]:
+    if doc.baselines:
+        yield "\n### Baselines\n"
+        yield from _table(("what", "batch", "images/s", "efficiency"), _TEXT_FIRST, map(_escaped, doc.baselines))
+
+
 def _section(section: Section) -> Iterable[str]:
     yield f"\n### {_safe(section.title)}\n"
     names = [f"{column.name}, %" if column.is_loss else column.name for column in section.columns]
-    rows = [_row(line, len(names)) for line in section.lines]
-    yield from _table((*names, "notes"), rows, left=0)
+    sides = [_LEFT if column.is_text else _RIGHT for column in section.columns]
+    yield from _table((*names, "notes"), (*sides, _LEFT), _rows(section))
     if section.details:
         yield ""
-        yield from (f"- {detail.label}: {', '.join(detail.values)}" for detail in section.details)
+        yield from (f"- {detail.label}: {_safe(', '.join(detail.values))}" for detail in section.details)
+
+
+def _rows(section: Section) -> Iterable[Sequence[str]]:
+    """The lines, and in a comparison what parts them: a curve tells its nodes in a column."""
+    width = len(section.columns) + 1
+    for line in section.lines:
+        if line.above and section.columns[0].is_text:
+            yield (f"**{_safe(line.above)}**", *("",) * (width - 1))
+        yield _escaped(_row(line, width - 1))
 
 
 def _row(line: Line, width: int) -> tuple[str, ...]:
@@ -50,16 +66,18 @@ def _row(line: Line, width: int) -> tuple[str, ...]:
     cells = [*line.cells, *stands]
     cells += [""] * (width - len(cells))
     marks = "".join(f"[^{number}]" for number in line.marks)
-    return (*cells, " ".join(word for word in (*line.flags, marks) if word))
+    return (*cells, " ".join(word for word in (*line.flags, line.remark, marks) if word))
 
 
-def _table(names: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> Iterable[str]:
-    """A table whose first `left` columns and last column are left-justified."""
-    sides = ["---" if index < left or index == len(names) - 1 else "---:" for index in range(len(names))]
+def _table(names: Sequence[str], sides: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
+    """A table of escaped cells."""
     yield f"| {' | '.join(names)} |"
     yield f"| {' | '.join(sides)} |"
-    for row in rows:
-        yield f"| {' | '.join(_safe(cell) for cell in row)} |"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def _escaped(row: Iterable[str]) -> tuple[str, ...]:
+    return tuple(map(_safe, row))
 
 
 def _safe(text: str) -> str:
@@ -67,3 +85,7 @@ def _safe(text: str) -> str:
     for sign in "\\|<*_`":
         text = text.replace(sign, f"\\{sign}")
     return " ".join(text.split())
+
+
+_LEFT, _RIGHT = "---", "---:"
+_TEXT_FIRST = (_LEFT, _RIGHT, _RIGHT, _LEFT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from io import StringIO
 from itertools import zip_longest
+from textwrap import wrap
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -15,12 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from scaling.records import Header, PointRecord
-from scaling.report.document import Column, Document, Line, Section, document, mark_text
+from scaling.report.document import document
+from scaling.report.parts import Column, Document, Line, Section, mark_text
 
 WIDTH = 100
 # Paragraphs and lists keep to the narrowest terminal in use.
 TEXT_WIDTH = 80
 INDENT = "  "
+# Room for the names of contenders that is worth keeping.
+LEAST_NAME = 12
 
 
 def render(header: Header, records: Sequence[PointRecord], *, color: bool, joined: Sequence[str] = ()) -> str:
@@ -51,22 +55,26 @@ def _print(console: Console, doc: Document) -> None:
     for notice in doc.notices:
         console.print()
         console.print(Text(f"! {notice}", style="yellow"), width=TEXT_WIDTH)
-    for section in doc.sections:
-        console.print()
+    for section in doc.comparisons:
         _section(console, section)
-    if doc.baselines:
-        _heading(console, "Baselines, images/s")
-        _grid(console, _aligned(doc.baselines), wrap=(0,), width=WIDTH)
     if doc.comparisons:
-        _heading(console, "Best against the others, paired by round, with 99 % intervals")
-        names = tuple(Text(name, style="dim") for name in ("N", "best", "against", "difference"))
-        _grid(console, [names, *doc.comparisons], wrap=(1, 2), width=WIDTH)
+        _baselines(console, doc)
+    for section in doc.sections:
+        _section(console, section)
+    if not doc.comparisons:
+        _baselines(console, doc)
     if doc.footnotes:
         _heading(console, "Notes")
         _pairs(console, [(mark_text([number]), text) for number, text in enumerate(doc.footnotes, 1)])
     if doc.how_to_read:
         _heading(console, "How to read")
         _pairs(console, [(text.partition(": ")[0], text.partition(": ")[2]) for text in doc.how_to_read])
+
+
+def _baselines(console: Console, doc: Document) -> None:
+    if doc.baselines:
+        _heading(console, "Baselines, images/s")
+        _grid(console, _aligned(doc.baselines), wrap=(0,), width=WIDTH)
 
 
 def _heading(console: Console, text: str) -> None:
@@ -98,32 +106,40 @@ def _grid(
 
 
 class Layout(NamedTuple):
-    """Where the columns of a section stand: widths in characters, and what parts them."""
+    """Where the columns of a section stand: widths in characters, and the gap before each."""
 
     columns: tuple[Column, ...]
     widths: tuple[int, ...]
-    gap: int
+    gaps: tuple[int, ...]
 
     def start(self, index: int) -> int:
         """The first character of a column."""
-        return len(INDENT) + sum(self.widths[:index]) + self.gap * index
+        return len(INDENT) + sum(self.widths[:index]) + sum(self.gaps[: index + 1])
 
     @property
     def end(self) -> int:
         """The first character after the last column."""
-        return self.start(len(self.columns)) - self.gap
+        return len(INDENT) + sum(self.widths) + sum(self.gaps)
+
+    @property
+    def stamps(self) -> int:
+        """Where flags stand below a line."""
+        return len(INDENT) + 4 if self.columns[0].is_text else self.start(1)
 
 
 def _section(console: Console, section: Section) -> None:
-    cells = _aligned([line.cells for line in section.lines])
+    columns = section.columns
+    cells = _aligned([line.cells for line in section.lines], columns)
     lines = [replace(line, cells=padded) for line, padded in zip(section.lines, cells, strict=True)]
-    layout = _layout(section.columns, lines)
+    layout = _layout(columns, lines)
+    console.print()
     console.print(Text(section.title, style="bold"))
-    for text in (*_headings(layout), _rule(layout)):
+    rules = [line.above for line in lines]
+    for text in (*_headings(layout), *(() if rules[0] else (_rule(layout),))):
         console.print(text, style="dim")
     for line in lines:
-        if line.crosses:
-            console.print(_rule(layout, " several nodes "), style="dim")
+        if line.above:
+            console.print(_rule(layout, f" {line.above} "), style="dim")
         for text in _drawn(line, layout):
             console.print(text, no_wrap=True, crop=False)
     if section.details:
@@ -131,10 +147,12 @@ def _section(console: Console, section: Section) -> None:
         _pairs(console, [(detail.label, Columns(detail.values, padding=(0, 3))) for detail in section.details])
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Pad the cells so that the ± of a column stand below each other; rows may end early."""
-    columns = [_align(cells) for cells in zip_longest(*rows, fillvalue="")]
-    return [tuple(column[index] for column in columns[: len(row)]) for index, row in enumerate(rows)]
+def _aligned(rows: Sequence[Sequence[str]], columns: Sequence[Column] = ()) -> list[tuple[str, ...]]:
+    """Pad the cells so that the ± of a column of numbers stand below each other; rows may end early."""
+    texts = {index for index, column in enumerate(columns) if column.is_text}
+    found = enumerate(zip_longest(*rows, fillvalue=""))
+    padded = [cells if index in texts else _align(cells) for index, cells in found]
+    return [tuple(column[index] for column in padded[: len(row)]) for index, row in enumerate(rows)]
 
 
 def _align(cells: Sequence[str]) -> list[str]:
@@ -147,12 +165,33 @@ def _align(cells: Sequence[str]) -> list[str]:
 
 
 def _layout(columns: Sequence[Column], lines: Sequence[Line]) -> Layout:
+    """The widest that fits; where none does, the longest names give up their place in the first column."""
     widths = [max(map(len, column.heading)) for column in columns]
     for line in lines:
         for index, cell in enumerate(line.cells):
             widths[index] = max(widths[index], len(cell))
-    wide = Layout(tuple(columns), tuple(widths), gap=2)
-    return wide if wide.end <= WIDTH else wide._replace(gap=1)
+    layouts = [Layout(tuple(columns), tuple(widths), gaps) for gaps in _gaps(columns)]
+    fitting = next((layout for layout in layouts if layout.end <= WIDTH), None)
+    return fitting or (_without_names(layouts, lines) if columns[0].is_text else layouts[-1])
+
+
+def _without_names(layouts: Sequence[Layout], lines: Sequence[Line]) -> Layout:
+    """Names that are too long stand on lines of their own."""
+    for layout in layouts[1:]:
+        room = WIDTH - layout.end + layout.widths[0]
+        short = [len(line.cells[0]) for line in lines if len(line.cells[0]) <= room]
+        if room >= LEAST_NAME:
+            break
+    return layout._replace(widths=(max(short, default=LEAST_NAME), *layout.widths[1:]))
+
+
+def _gaps(columns: Sequence[Column]) -> Iterable[tuple[int, ...]]:
+    """Two spaces; one between the causes; one everywhere."""
+    first = next(index for index, column in enumerate(columns) if column.is_loss)
+    count = len(columns)
+    yield (0, *(2,) * (count - 1))
+    yield tuple(0 if index == 0 else 1 if index > first else 2 for index in range(count))
+    yield (0, *(1,) * (count - 1))
 
 
 def _headings(layout: Layout) -> Iterable[Text]:
@@ -160,31 +199,50 @@ def _headings(layout: Layout) -> Iterable[Text]:
     start = layout.start(first)
     yield Text(" " * start + " loss by cause, % ".center(layout.end - start, "─"))
     for part in (0, 1):
-        cells = [
-            column.heading[part].rjust(width) for column, width in zip(layout.columns, layout.widths, strict=True)
-        ]
-        yield Text(INDENT + (" " * layout.gap).join(cells))
+        yield Text(_joined([column.heading[part] for column in layout.columns], layout))
+
+
+def _joined(cells: Sequence[str], layout: Layout) -> str:
+    placed = (_placed(cell, index, layout) for index, cell in enumerate(cells))
+    return INDENT + "".join(placed)
+
+
+def _placed(cell: str, index: int, layout: Layout) -> str:
+    """A cell with the gap before it."""
+    width = layout.widths[index]
+    return " " * layout.gaps[index] + (cell.ljust(width) if layout.columns[index].is_text else cell.rjust(width))
 
 
 def _rule(layout: Layout, label: str = "") -> Text:
+    """What the next lines are: beside their names, or where a curve goes on to several nodes at the end."""
     width = layout.end - len(INDENT)
-    return Text(INDENT + f"{label}──".rjust(width, "─"))
+    is_named = layout.columns[0].is_text
+    return Text(INDENT + (f"──{label}".ljust(width, "─") if is_named else f"{label}──".rjust(width, "─")))
 
 
 def _drawn(line: Line, layout: Layout) -> Iterable[Text]:
-    """The line with its marks; flags, which must not be overlooked, stand below it."""
+    """The line with its marks; flags, which must not be overlooked, stand below it (ASYNC is no warning)."""
+    first, *rest = line.cells
+    if len(first) > layout.widths[0]:
+        yield from (Text(INDENT + name) for name in wrap(first, WIDTH - len(INDENT), break_on_hyphens=False))
+        first = ""
     text, marks = Text(INDENT), mark_text(line.marks)
-    for index, cell in enumerate(line.cells):
-        text.append(cell.rjust(layout.widths[index]), style=_style(line, layout.columns[index]))
-        text.append(" " * layout.gap)
-    stamps = " ".join(word for word in (line.says, *line.flags, marks) if word)
-    if line.says:
-        yield text.append(stamps, style="red" if line.says.startswith("failed") else "yellow")
-    elif line.flags or layout.end + len(marks) + 2 > WIDTH:
-        yield text
-        yield Text(" " * layout.start(1) + f"└ {stamps}", style="yellow")
-    else:
-        yield text.append(marks, style="yellow")
+    for index, cell in enumerate((first, *rest)):
+        text.append(_placed(cell, index, layout), style=_style(line, layout.columns[index]))
+    text.append("  ")
+    stamps = " ".join(word for word in (line.says, *line.flags, line.remark, marks) if word)
+    beside = bool(line.says) or (set(line.flags) <= {"ASYNC"} and layout.end + len(stamps) + 2 <= WIDTH)
+    if beside:
+        text.append(stamps, style="red" if line.says.startswith("failed") else "yellow")
+    yield text
+    if not beside:
+        yield from _below(stamps, layout)
+
+
+def _below(stamps: str, layout: Layout) -> Iterable[Text]:
+    start = layout.stamps
+    for index, text in enumerate(wrap(stamps, WIDTH - start - 2)):
+        yield Text(" " * start + ("└ " if index == 0 else "  ") + text, style="yellow")
 
 
 def _style(line: Line, column: Column) -> str:

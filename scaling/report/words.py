@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from scaling.findings import Contender, Row
+from msgspec.structs import replace
+
+from scaling.findings import Row
 from scaling.stats import Estimate
 
 NONE = "-"
@@ -33,6 +35,45 @@ def rate(estimate: Estimate | None) -> str:
     return plus_minus(estimate.mean, estimate.half_width, digits)
 
 
+def mean_rate(estimate: Estimate | None) -> str:
+    """images/s alone, to about four digits."""
+    return rate(None if estimate is None else replace(estimate, low=None, high=None))
+
+
+def standing(row: Row) -> str:
+    """Against the best of its contest: `best`, `4.2 ± 1.1 % slower`, `not distinguishable`; `-` without a rival
+    or with too few rounds to tell."""
+    found = row.standing
+    if found is None or row.rounds < 2:
+        return NONE
+    if found.best:
+        return "best"
+    if found.difference is None or found.difference.half_width is None:
+        return NONE
+    if not found.distinguishable:
+        return "not distinguishable"
+    # The best by all its rounds may still lose in those that it shares with another.
+    word = "slower" if found.difference.mean < 0 else "faster"
+    mean, half = abs(found.difference.mean), found.difference.half_width
+    return f"{plus_minus(100 * mean, 100 * half, 1)} % {word}"
+
+
+def loss_at(row: Row) -> str:
+    """The training loss after as many samples as all of its contest have reached: `1.204`."""
+    return NONE if row.loss_at is None else f"{row.loss_at:.3f}"
+
+
+def images(count: int | None) -> str:
+    """`12,800 images`."""
+    return NONE if count is None else f"{count:,} images"
+
+
+def low_to_high(values: Sequence[float]) -> str:
+    """`1.103 to 1.110`, or one number where they do not differ."""
+    low, high = (f"{value:.3f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
 def percent(estimate: Estimate | None) -> str:
     """A fraction as percent with half its interval."""
     if estimate is None:
@@ -56,7 +97,7 @@ def knobs(options: Iterable[Option]) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(options))
 
 
-def who(entry: Row | Contender, shared: Collection[Option]) -> str:
+def who(entry: Row, shared: Collection[Option]) -> str:
     """`torch:nccl over ib0 (bucket_cap_mb=10)`.
 
     The automatic network and the options that all of a report share go without saying.

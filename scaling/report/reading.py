@@ -1,0 +1,63 @@
+"""How a report is to be read: the lines at its end, as far as it needs them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from scaling.analysis import Analysis
+from scaling.findings import Baseline, Row
+
+
+def how_to_read(found: Analysis, *, compares: bool) -> Iterable[str]:
+    """`label: text` lines."""
+    rows = found.rows
+    if not rows:
+        return
+    yield _efficiency(found.baselines)
+    if any(row.loss is not None for row in rows):
+        yield _loss(rows)
+    if compares:
+        yield _ranked(rows)
+    if any(not row.synchronous for row in rows):
+        yield (
+            "ASYNC: ranks do not wait for each other. images/s is the sum of their own rates; staleness is the "
+            "steps of other ranks between a step's pull of the parameters and its push; straggling has no "
+            "meaning. Judge them by the loss after equal samples."
+        )
+    if any(row.strategy.startswith("mxnet:") for row in rows):
+        yield (
+            "batch: per device in every row. MXNet counts it per process: where one process drives N devices, its "
+            "own batch size is N times as much."
+        )
+
+
+def _ranked(rows: Sequence[Row]) -> str:
+    apart = (
+        " Asynchronous contenders are never ranked against synchronous ones: an image trained on old parameters "
+        "teaches less."
+        if any(not row.synchronous for row in rows)
+        else ""
+    )
+    return f"against the best: images/s, paired by round, ± half the 99 % interval over rounds.{apart}"
+
+
+def _efficiency(baselines: Sequence[Baseline]) -> str:
+    names = list(dict.fromkeys(one.strategy for one in baselines))
+    end = "± is half the 95 % interval over rounds."
+    if len(names) < 2:
+        return f"efficiency: speedup / N, against {names[0] if names else 'the plain loop'} on one device; {end}"
+    return (
+        "efficiency: speedup / N, against the plain loop of the same framework on one device "
+        f"({', '.join(names)}); {end} These baselines differ: compare frameworks by images/s, since a slow "
+        "plain loop makes efficiency look good."
+    )
+
+
+def _loss(rows: Sequence[Row]) -> str:
+    strong = any(row.batch_rule == "strong" for row in rows)
+    small = "small batch, 1/N of the batch costs more than 1/N of the time; " if strong else ""
+    return (
+        "loss: contention, devices at work slow each other; straggling, the slowest rank against the "
+        f"mean; exposed comm., exchange that compute does not hide; {small}unexplained, the rest, also "
+        "when negative. With the efficiency they add up to 100 %."
+    )
