@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 from msgspec.structs import replace
 
@@ -11,7 +12,7 @@ from scaling.config import SweepConfig
 from scaling.errors import UsageError, near
 from scaling.points import Device, Point
 from scaling.seats import Seat, place
-from scaling.strategies.base import Strategy, Traits, read_options
+from scaling.strategies.base import Baseline, Strategy, Traits, read_options
 
 
 def make(config: SweepConfig, device: Device, seats: Sequence[Seat]) -> tuple[Point, ...]:
@@ -89,18 +90,23 @@ def _options(config: SweepConfig, name: str) -> dict[str, str]:
     A key without a strategy concerns each that knows it; one that none knows is refused.
     """
     module = strategies.load(name)
+    known = cast(Baseline, module).PLAIN_OPTIONS if name == module.BASELINE else module.OPTIONS
     mine: dict[str, str] = {}
     for text in config.option:
         whole, equals, value = text.partition("=")
         target, _, key = whole.rpartition(".")
+        target = strategies.ALIASES.get(target, target)
         if not equals or not key:
             raise UsageError(f"--option {text}: write key=value or STRATEGY.key=value")
         if target and target not in (*(config.strategy or ()), module.BASELINE):
             raise UsageError(f"--option {text}: {target} is not measured; {near(target, config.strategy or ())}")
-        concerned = target == name if target else key in module.OPTIONS or not _known(config, key)
+        concerned = target == name if target else key in known or not _known(config, key)
         if concerned:
             mine[key] = value
-    read_options(module.OPTIONS, mine)
+    try:
+        read_options(known, mine)
+    except UsageError as error:
+        raise UsageError(f"{error} (of {name})") from None
     return mine
 
 

@@ -112,13 +112,18 @@ def test_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_versions_under_other_distribution_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
-        if name in ("tensorflow-cpu", "mxnet", "mxnet-cu112"):
+        if name in ("tensorflow-cpu", "keras", "mxnet", "mxnet-cu112", "horovod"):
             return f"{name} 1"
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    versions = {"scaling": scaling.__version__, "tensorflow": "tensorflow-cpu 1", "mxnet": "mxnet 1"}
-    assert gather().versions == versions
+    assert gather().versions == {
+        "scaling": scaling.__version__,
+        "tensorflow": "tensorflow-cpu 1",
+        "keras": "keras 1",
+        "mxnet": "mxnet 1",
+        "horovod": "horovod 1",
+    }
 
 
 # ---------------------------------------------------------------- describe

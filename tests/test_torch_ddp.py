@@ -18,8 +18,9 @@ import pytest
 
 from scaling import gpuinfo, models
 from scaling.errors import UsageError
-from scaling.records import Gpu, Kind
-from scaling.strategies import torch_ddp
+from scaling.points import Kind
+from scaling.records import Gpu
+from scaling.strategies import torch_ddp, torch_loop
 from scaling.strategies.base import Strategy, read_options
 from scaling.worker.failures import cause_of
 from tests import ranks
@@ -54,6 +55,13 @@ def test_the_plain_loop_asks_for_nothing(kind: Kind) -> None:
     assert torch_ddp.environ(one_task(kind=kind, ports=()), {}) == {}
 
 
+def test_traits() -> None:
+    for name in torch_ddp.NAMES:
+        found = torch_ddp.traits(name)
+        assert (found.ports, found.rank_ports, found.servers) == (1, False, False)
+        assert (found.drives, found.synchronous) == ("device", True)
+
+
 def test_devices() -> None:
     assert torch_ddp.devices("torch:nccl") == ("cuda",)
     assert torch_ddp.devices("torch:gloo") == torch_ddp.devices("torch:plain") == ("cpu", "cuda")
@@ -71,8 +79,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", torch_ddp.NAMES)
 def test_missing_torch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_ddp, "find_spec", lambda _: None)
-    assert torch_ddp.missing(name) == "torch is not installed: pip install 'scaling[torch]'"
+    monkeypatch.setattr(torch_loop, "find_spec", lambda _: None)
+    assert torch_ddp.missing(name) == "torch is not installed: ./launch/install torch"
 
 
 def test_nccl_needs_a_cuda_build(installed: Path) -> None:
@@ -123,6 +131,7 @@ def test_options_are_read_from_words() -> None:
         "bucket_cap_mb": 0.5,
         "gradient_as_bucket_view": False,
         "static_graph": True,
+        "accumulate": 1,
     }
     with pytest.raises(UsageError, match="--option bucket_cap_mb=big: expected float"):
         read_options(torch_ddp.OPTIONS, {"bucket_cap_mb": "big"})
@@ -152,7 +161,7 @@ def test_buckets_are_those_that_torch_computes(name: str) -> None:
 
 IN_A_PROCESS = """
 import os, sys
-from scaling.strategies import torch_ddp
+from scaling.strategies import torch_ddp, torch_loop
 from tests import ranks
 (task,) = ranks.tasks("torch:gloo", "exchange", 1, options={options})
 os.environ.update(torch_ddp.environ(task, {{}}))
@@ -181,6 +190,37 @@ def test_ddp_really_forms_these_buckets(cap_mb: float | None) -> None:
     # A convolution's weight is ready before its bias, which may then go into the next bucket.
     assert [int(size) for size in sizes.split(", ")] == pytest.approx(wanted, abs=4 * 128)
     assert (view, static) == (("1", "1") if cap_mb else ("0", "0"))
+
+
+# ---------------------------------------------------------------- gradient accumulation
+
+COUNTING = """
+import os, sys
+from scaling.strategies import torch_ddp
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from tests import ranks
+(task,) = ranks.tasks("torch:gloo", "exchange", 1, options={"accumulate": sys.argv[1]})
+os.environ.update(torch_ddp.environ(task, {}))
+trainer = torch_ddp.connect(task)
+sent = []
+def counting(state, bucket):
+    sent.append(bucket.index())
+    return default_hooks.allreduce_hook(state, bucket)
+trainer._parallel.register_comm_hook(None, counting)
+for _ in range(3):
+    trainer.step()
+print(len(sent), trainer.samples)
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("parts", ["1", "4"])
+def test_micro_batches_are_exchanged_once_a_step(parts: str) -> None:
+    command = [sys.executable, "-c", COUNTING, parts]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    # DDP forms its two buckets after the first step.
+    assert done.stdout.split() == ["5", "12"]
 
 
 # ---------------------------------------------------------------- the process group

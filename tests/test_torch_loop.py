@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from scaling import models
+from scaling.errors import UsageError
+from scaling.strategies import torch_loop
 from scaling.strategies.torch_loop import TorchRank, Training
 from tests.ranks import one_task
 
@@ -71,6 +74,72 @@ def test_compile_wraps_what_the_step_calls_and_happens_before_the_first_step(
         trainer.step()
     assert calls == ["compile", "call", "call"]
     assert plain.digest() == compiled.digest()
+
+
+@pytest.mark.parametrize("parts", ["2", "4"])
+def test_micro_batches_make_the_same_step(parts: str) -> None:
+    whole, split = Training(one_task()), Training(one_task(options={"accumulate": parts}))
+    start = whole.weights()
+    for trainer in (whole, split):
+        trainer.step()
+    assert whole.samples == split.samples == 4
+    assert whole.loss() == pytest.approx(split.loss(), rel=1e-5)
+    after = split.weights()
+    for name, wanted in whole.weights().items():
+        update = np.linalg.norm(wanted - start[name])
+        assert np.linalg.norm(after[name] - wanted) < 1e-3 * update, name
+
+
+def test_each_micro_batch_is_a_part_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, none twice; all but the last inside `hold`."""
+    seen: list[Any] = []
+
+    @contextmanager
+    def holding() -> Iterator[None]:
+        seen.append("hold")
+        yield
+        seen.append("release")
+
+    trainer = Training(one_task(options={"accumulate": "4"}))
+    forward = trainer._forward
+
+    def noting(images: Any, labels: Any) -> Any:
+        seen.append(labels.tolist())
+        return forward(images, labels)
+
+    monkeypatch.setattr(trainer, "hold", holding)
+    monkeypatch.setattr(trainer, "_forward", noting)
+    trainer.step()
+    first, second, third, last = trainer._moved(0)[1].split(1)
+    wanted = ["hold", *(part.tolist() for part in (first, second, third)), "release", last.tolist()]
+    assert seen == wanted
+
+
+def test_micro_batches_are_of_equal_size() -> None:
+    for parts, reason in {"1": None, "2": None, "3": "--option accumulate=3: does not divide"}.items():
+        found = torch_loop.refuse(one_task(options={"accumulate": parts}).point)
+        assert (found or "").startswith(reason or "")
+        assert (found is None) == (reason is None)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "few"])
+def test_micro_batches_are_counted(text: str) -> None:
+    with pytest.raises(UsageError, match=f"--option accumulate={text}: expected positive_integer"):
+        torch_loop.accumulated(one_task(options={"accumulate": text}).point)
+
+
+def test_strategies_may_bring_their_own_optimizer() -> None:
+    import torch
+
+    class Frozen(Training):
+        def make_optimizer(self) -> Any:
+            assert self._model is self._module
+            return torch.optim.SGD(self._module.parameters(), lr=0.0)
+
+    trainer = Frozen(one_task())
+    before = trainer.digest()
+    trainer.step()
+    assert trainer.digest() == before
 
 
 def test_seeds_choose_the_weights() -> None:

@@ -21,7 +21,6 @@ from tests.scripted_points import (
     header,
     measuring,
     point,
-    ready,
     record,
     starting,
     warming,

@@ -93,7 +93,7 @@ class Stale(Protocol):
 
 class Strategy(Protocol):
     """A strategy module. `NAMES` are its `framework:mode` names; `OPTIONS` its knobs; `BASELINE` the plain
-    loop without exchange that efficiency is measured against."""
+    loop without exchange that efficiency is measured against (its module is a `Baseline`)."""
 
     NAMES: tuple[str, ...]
     BASELINE: str
@@ -127,6 +127,12 @@ class Strategy(Protocol):
 
     def serve(self, task: Task, announce: Any) -> None:
         """In a helper: serve `task.role`; call `announce({...})` once reachable; return never or at the end."""
+
+
+class Baseline(Strategy, Protocol):
+    """The module of a plain loop. `PLAIN_OPTIONS` are those of its `OPTIONS` that the loop itself obeys."""
+
+    PLAIN_OPTIONS: Mapping[str, Option]
 
 
 TRUE = ("1", "true", "yes", "on")

@@ -159,6 +159,9 @@ class StaleTrainer(FakeTrainer):
         return self._task.point.world_size - 1.0
 
 
+PLAIN_OPTIONS = OPTIONS
+
+
 def make(
     task: Task, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
 ) -> FakeTrainer:

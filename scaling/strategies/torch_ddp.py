@@ -1,11 +1,12 @@
 """PyTorch's DistributedDataParallel over NCCL or Gloo; `torch:plain` is the same loop without it.
 
-It does not know torchrun's elastic restarts, gradient accumulation or sharded optimisers.
+It does not know torchrun's elastic restarts or sharded optimisers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from importlib import metadata
 from importlib.util import find_spec
@@ -13,21 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from scaling import gpuinfo
-from scaling.records import Device
-from scaling.strategies.base import Helper, Option, Trainer, read_options
+from scaling.points import Device, Point
+from scaling.strategies import torch_loop
+from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
 from scaling.strategies.torch_loop import TorchRank, Training
 from scaling.tasks import Task
 
 NAMES: tuple[str, ...] = ("torch:nccl", "torch:gloo", "torch:plain")
 BASELINE = "torch:plain"
-PORTS = 1
-SYNCHRONOUS = True
 
 MIB = 1 << 20
 DEFAULT_BUCKET_MB = 25.0
 FIRST_BUCKET_BYTES = MIB
 FLOAT32_BYTES = 4
 # The defaults are DistributedDataParallel's own.
+PLAIN_OPTIONS: Mapping[str, Option] = torch_loop.OPTIONS
 OPTIONS: Mapping[str, Option] = {
     "bucket_cap_mb": Option(
         type=float, default=DEFAULT_BUCKET_MB, help="MiB of a gradient bucket; at 25 the first is 1 MiB"
@@ -36,6 +37,7 @@ OPTIONS: Mapping[str, Option] = {
         type=bool, default=False, help="gradients live in the buckets: less memory, one copy less"
     ),
     "static_graph": Option(type=bool, default=False, help="the same parameters are used in every step"),
+    **torch_loop.OPTIONS,
 }
 
 WITH_EXCHANGE = ("exchange", "comm")
@@ -46,6 +48,16 @@ TIMEOUT_MARGIN_S = 30.0
 # ---------------------------------------------------------------- before the worker
 
 
+def traits(_name: str) -> Traits:
+    """Rank 0's worker hosts torch's rendezvous."""
+    return Traits(ports=1)
+
+
+def refuse(point: Point) -> str | None:
+    """Torch does all precisions, memory formats and models."""
+    return torch_loop.refuse(point)
+
+
 def devices(name: str) -> tuple[Device, ...]:
     """NCCL needs CUDA; Gloo and the plain loop run on both."""
     return ("cuda",) if name == "torch:nccl" else ("cpu", "cuda")
@@ -53,11 +65,10 @@ def devices(name: str) -> tuple[Device, ...]:
 
 def missing(name: str) -> str | None:
     """Found in the installed files and by NVML; torch is not imported."""
+    if name != "torch:nccl" or torch_loop.missing():
+        return torch_loop.missing()
     package = find_spec("torch")
-    if package is None or package.origin is None:
-        return "torch is not installed: pip install 'scaling[torch]'"
-    if name != "torch:nccl":
-        return None
+    assert package is not None and package.origin is not None
     if not (Path(package.origin).parent / "lib/libtorch_cuda.so").exists():
         version = metadata.version("torch")
         return f"torch {version} is built without CUDA: install a CUDA build (https://pytorch.org)"
@@ -98,6 +109,11 @@ def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
 # ---------------------------------------------------------------- in the worker
 
 
+def prepare() -> None:
+    """Import torch."""
+    torch_loop.prepare()
+
+
 def connect(task: Task) -> Trainer:
     """Raises what torch raises; ImportError when the model needs a package that is not installed."""
     match task.point.kind:
@@ -117,7 +133,7 @@ class Distributed(Training):
         _join(self)
         options = read_options(OPTIONS, self.task.point.options)
         cap_mb = options["bucket_cap_mb"]
-        return self.torch.nn.parallel.DistributedDataParallel(
+        self._parallel = self.torch.nn.parallel.DistributedDataParallel(
             module,
             device_ids=[self.device.index] if self.cuda else None,
             # DDP makes its first bucket small, so that the exchange starts early, only without a cap.
@@ -125,6 +141,12 @@ class Distributed(Training):
             gradient_as_bucket_view=options["gradient_as_bucket_view"],
             static_graph=options["static_graph"],
         )
+        return self._parallel
+
+    def hold(self) -> AbstractContextManager[Any]:
+        """DDP's own way to accumulate."""
+        held: AbstractContextManager[Any] = self._parallel.no_sync()
+        return held
 
     def close(self) -> None:
         """Leave the process group."""

@@ -4,10 +4,29 @@ model. Torch is imported when a rank is made: the agent imports this module too.
 from __future__ import annotations
 
 import hashlib
+from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from typing import Any
 
 from scaling import data, models, sysinfo
+from scaling.strategies import knobs
 from scaling.tasks import Task
+
+MOMENTUM = 0.9
+# Every torch strategy has these options beside its own.
+OPTIONS = knobs.LOOP
+accumulated = knobs.accumulated
+refuse = knobs.refuse
+
+
+def missing() -> str | None:
+    """Why torch cannot be imported, found without importing it."""
+    return "torch is not installed: ./launch/install torch" if find_spec("torch") is None else None
+
+
+def prepare() -> None:
+    """Import torch."""
+    import torch  # noqa: F401
 
 
 class TorchRank:
@@ -85,7 +104,7 @@ class TorchRank:
 class Training(TorchRank):
     """SGD of momentum 0.9 and cross-entropy, without any exchange: the plain loop.
 
-    A strategy overrides `wrap`; all else stays the same.
+    A strategy overrides `wrap`, `make_optimizer`, `hold` and `update`; all else stays the same.
     """
 
     def __init__(self, task: Task) -> None:
@@ -98,12 +117,14 @@ class Training(TorchRank):
         self._module = self.build().to(**self._format)
         self.describe(self._module)
         self._model = self.wrap(self._module)
-        self._optimizer = torch.optim.SGD(self._module.parameters(), lr=self.spec.learning_rate, momentum=0.9)
+        self._optimizer = self.make_optimizer()
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(point.precision)
         self._autocast = torch.autocast(self.device.type, dtype=half, enabled=half is not None)
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=point.precision == "fp16")
         self._feed = data.feed(task, self.spec)
         self._batch = self._moved(0) if self._feed.fixed else None
+        self._parts = accumulated(point)
+        self._backward = self._in_one if self._parts == 1 else self._in_parts
         self._steps = 0
         self._loss: Any = None
         self.samples = 0
@@ -114,15 +135,26 @@ class Training(TorchRank):
         """What the step calls in place of the model, with the gradient exchange inside."""
         return module
 
+    def make_optimizer(self) -> Any:
+        """What updates the parameters once `backward` is through; made after `wrap`."""
+        rate = self.spec.learning_rate
+        return self.torch.optim.SGD(self._module.parameters(), lr=rate, momentum=MOMENTUM)
+
+    def hold(self) -> AbstractContextManager[Any]:
+        """A backward pass inside adds to the gradients and exchanges nothing."""
+        return nullcontext()
+
+    def update(self) -> None:
+        """The parameters, from the gradients of all ranks; with fp16 only if all are finite."""
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+
     def step(self) -> None:
         """Forward, backward, update."""
         images, labels = self._batch or self._moved(self._steps)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss = self._forward(images, labels)
-        self._scaler.scale(loss).backward()
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        self._loss = loss.detach()
+        self._optimizer.zero_grad()
+        self._loss = self._backward(images, labels)
+        self.update()
         self._steps += 1
         self.samples += len(images)
 
@@ -145,7 +177,28 @@ class Training(TorchRank):
     def _compile(self) -> None:
         """Around the wrapper, as DDP's manual asks; now, and not later under the clock for stalls."""
         self._model = self.torch.compile(self._model)
-        self._forward(*self._moved(0)).backward()
+        images, labels = self._moved(0)
+        part = len(images) // self._parts
+        self._forward(images[:part], labels[:part]).backward()
+
+    def _in_one(self, images: Any, labels: Any) -> Any:
+        """The gradients of a batch; returns its mean loss."""
+        loss = self._forward(images, labels)
+        self._scaler.scale(loss).backward()
+        return loss.detach()
+
+    def _in_parts(self, images: Any, labels: Any) -> Any:
+        """The same from one micro-batch after the other."""
+        size = len(images) // self._parts
+        parts = list(zip(images.split(size), labels.split(size), strict=True))
+        with self.hold():
+            held = sum(self._one_part(*part) for part in parts[:-1])
+        return held + self._one_part(*parts[-1])
+
+    def _one_part(self, images: Any, labels: Any) -> Any:
+        loss = self._forward(images, labels) / self._parts
+        self._scaler.scale(loss).backward()
+        return loss.detach()
 
     def _forward(self, images: Any, labels: Any) -> Any:
         with self._autocast:

@@ -1,0 +1,134 @@
+"""MXNet's kvstores of one process: rank 0's worker drives all devices of its node.
+
+`local` sums the gradients on the host, `device` on the devices, `nccl` with NCCL's all-reduce. On one device
+Gluon's Trainer uses no kvstore, so these are then the plain loop. It does not know several nodes, nor MXNet's
+tree reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from scaling import data, gpuinfo
+from scaling.data import Feed
+from scaling.points import Device, Point
+from scaling.strategies import mxnet_rank
+from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
+from scaling.strategies.mxnet_loop import Exchange, GradientExchange, Training
+from scaling.tasks import Task
+
+NAMES: tuple[str, ...] = ("mxnet:local", "mxnet:device", "mxnet:nccl")
+BASELINE = "mxnet:plain"
+OPTIONS: Mapping[str, Option] = {
+    "update_on_kvstore": Option(
+        type=bool,
+        default=None,
+        help="the kvstore updates the weights; if not, each device does; by default Gluon's Trainer chooses",
+    ),
+    **mxnet_rank.OPTIONS,
+}
+
+
+# ---------------------------------------------------------------- before the worker
+
+
+def traits(_name: str) -> Traits:
+    """One worker a node."""
+    return Traits(drives="node")
+
+
+def devices(name: str) -> tuple[Device, ...]:
+    """NCCL needs CUDA."""
+    return ("cuda",) if name == "mxnet:nccl" else ("cpu", "cuda")
+
+
+def missing(name: str) -> str | None:
+    """Found in the installed files and by NVML; MXNet is not imported."""
+    if name != "mxnet:nccl" or mxnet_rank.missing():
+        return mxnet_rank.missing()
+    if mxnet_rank.cuda_build() is None:
+        return "mxnet is built without CUDA, and so without NCCL: install a CUDA build (mxnet-cu112)"
+    gpus, driver = gpuinfo.gather_gpus()
+    if not gpus:
+        return f"no NVIDIA GPU on this host (driver {driver or 'not installed'}); use mxnet:device"
+    return None
+
+
+def refuse(point: Point) -> str | None:
+    """What Gluon cannot do."""
+    return mxnet_rank.refuse(point)
+
+
+def helpers(_task: Task) -> list[Helper]:
+    """None: there is one process."""
+    return []
+
+
+def serve(task: Task, _announce: Any) -> None:
+    """There are no helpers."""
+    raise NotImplementedError(f"{task.point.strategy} has no helper {task.role!r}")
+
+
+def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
+    """MXNet's settings in a process of as many contexts as the point has devices."""
+    return mxnet_rank.environ(task, contexts=task.point.world_size)
+
+
+# ---------------------------------------------------------------- in the worker
+
+
+def prepare() -> None:
+    """Import MXNet."""
+    mxnet_rank.load_mxnet()
+
+
+def connect(task: Task) -> Trainer:
+    """Raises what MXNet raises."""
+    return NodeGradients(task) if task.point.kind == "comm" else NodeTraining(task)
+
+
+class Node(Exchange):
+    """A Trainer with the weights on all devices, and a kvstore between them."""
+
+    def find_contexts(self) -> list[Any]:
+        """One per device; on CPU each has an engine thread, with an OpenMP team, of its own."""
+        if self.cuda:
+            return [self.mx.gpu(index) for index in self.task.device_indices]
+        return [self.mx.cpu(index) for index in range(self.task.point.world_size)]
+
+    def update_samples(self) -> int:
+        """Those of all devices, whose gradients the kvstore sums."""
+        return super().update_samples() * self.task.point.world_size
+
+    def make_trainer(self, parameters: dict[str, Any], options: dict[str, Any]) -> Any:
+        """Gluon's own, told the options."""
+        return self.mx.gluon.Trainer(
+            parameters,
+            "sgd",
+            options,
+            kvstore=self.task.point.strategy.partition(":")[2],
+            update_on_kvstore=read_options(OPTIONS, self.task.point.options)["update_on_kvstore"],
+        )
+
+
+class NodeTraining(Node, Training):
+    """The shared loop, on all devices at once."""
+
+    def find_feeds(self) -> list[Feed]:
+        """Those of the ranks that the devices would be."""
+        ranks = range(self.task.point.world_size)
+        return [data.feed(replace(self.task, rank=rank), self.spec) for rank in ranks]
+
+    def digest(self) -> str:
+        """Of the first device's parameters; raises RuntimeError when another's differ."""
+        found = {str(each): self.digest_of(each) for each in self.contexts}
+        if len(set(found.values())) > 1:
+            raise RuntimeError(f"the devices' parameters differ: {found}")
+        return next(iter(found.values()))
+
+
+class NodeGradients(Node, GradientExchange):
+    """Its sums and updates alone."""

@@ -1,0 +1,197 @@
+"""TensorFlow's MultiWorkerMirroredStrategy over gRPC rings or NCCL; `tensorflow:plain` is the same loop
+without it.
+
+Every rank is a gRPC server. The gradients are summed by Keras' optimiser in one all-reduce of all of them
+joined, after the backward pass; `bytes_per_pack` cuts it into several, which may start during it.
+Running means of batch normalisation stay each rank's own.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from scaling import gpuinfo
+from scaling.points import Device, Point
+from scaling.strategies import knobs, tf_loop
+from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
+from scaling.strategies.tf_loop import Training
+from scaling.strategies.tf_rank import TensorFlowRank
+from scaling.tasks import Task
+
+NAMES: tuple[str, ...] = ("tensorflow:ring", "tensorflow:nccl", "tensorflow:plain")
+BASELINE = "tensorflow:plain"
+
+PLAIN_OPTIONS: Mapping[str, Option] = tf_loop.OPTIONS
+# The default is that of tf.distribute.experimental.CommunicationOptions.
+OPTIONS: Mapping[str, Option] = {
+    "bytes_per_pack": Option(
+        type=knobs.count_from_0,
+        default=0,
+        help="gradients are joined to packs of so many bytes; 0: to one pack",
+    ),
+    **tf_loop.OPTIONS,
+}
+
+WITH_EXCHANGE = ("exchange", "comm")
+DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
+
+
+# ---------------------------------------------------------------- before the worker
+
+
+def traits(name: str) -> Traits:
+    """Every rank's server has a port."""
+    return Traits(rank_ports=name != BASELINE)
+
+
+def refuse(point: Point) -> str | None:
+    """What the shared loop refuses."""
+    return tf_loop.refuse(point)
+
+
+def devices(name: str) -> tuple[Device, ...]:
+    """NCCL needs CUDA; the ring and the plain loop run on both."""
+    return ("cuda",) if name == "tensorflow:nccl" else ("cpu", "cuda")
+
+
+def missing(name: str) -> str | None:
+    """Found in the installed files and by NVML; TensorFlow is not imported."""
+    if name != "tensorflow:nccl" or tf_loop.missing():
+        return tf_loop.missing()
+    package = find_spec("tensorflow")
+    assert package is not None and package.origin is not None
+    build = Path(package.origin).parent / "python/platform/build_info.py"
+    if "('is_cuda_build', True)" not in build.read_text():
+        return f"{_distribution()} is built without CUDA: pip install 'tensorflow[and-cuda]' in its place"
+    gpus, driver = gpuinfo.gather_gpus()
+    if not gpus:
+        return f"no NVIDIA GPU on this host (driver {driver or 'not installed'}); use tensorflow:ring"
+    return None
+
+
+def _distribution() -> str:
+    for name in DISTRIBUTIONS:
+        try:
+            return f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
+    return "tensorflow"
+
+
+def helpers(_task: Task) -> list[Helper]:
+    """None: the ranks' own servers find each other."""
+    return []
+
+
+def serve(task: Task, _announce: Any) -> None:
+    """There are no helpers."""
+    raise NotImplementedError(f"{task.point.strategy} has no helper {task.role!r}")
+
+
+def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
+    """The cluster, whose addresses choose the network; for NCCL the interface too.
+
+    `=` makes NCCL take the name as a whole and not as a prefix.
+    """
+    if task.point.kind not in WITH_EXCHANGE:
+        return dict(tf_loop.ENVIRON)
+    servers = [f"{host}:{port}" for host, port in zip(task.addresses, task.rank_ports, strict=True)]
+    cluster = {"cluster": {"worker": servers}, "task": {"type": "worker", "index": task.rank}}
+    asked = {**tf_loop.ENVIRON, "TF_CONFIG": json.dumps(cluster)}
+    return {**asked, "NCCL_SOCKET_IFNAME": f"={task.interface}"} if task.point.device == "cuda" else asked
+
+
+# ---------------------------------------------------------------- in the worker
+
+
+def prepare() -> None:
+    """Import TensorFlow."""
+    tf_loop.prepare()
+
+
+def connect(task: Task) -> Trainer:
+    """Raises what TensorFlow raises; ImportError when something is not installed."""
+    match task.point.kind:
+        case "exchange":
+            return Mirrored(task)
+        case "comm":
+            return GradientExchange(task)
+        case _:
+            return Training(task)
+
+
+class Mirrored(Training):
+    """The shared loop in the replica of a MultiWorkerMirroredStrategy."""
+
+    def join(self) -> None:
+        """Start this rank's server and wait for the others'."""
+        self._strategy = _mirrored(self)
+        self.replicas = self._strategy.num_replicas_in_sync
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Variables made here have rank 0's values; Keras' optimiser then sums gradients over the ranks."""
+        scope: AbstractContextManager[Any] = self._strategy.scope()
+        return scope
+
+    def distribute(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """This rank's replica of the function."""
+
+        def replica(*batch: Any) -> Any:
+            return self._strategy.run(function, batch)
+
+        return replica
+
+
+class GradientExchange(TensorFlowRank):
+    """The all-reduce of one step and nothing else: what network and strategy take for this model's
+    gradients when no compute hides them."""
+
+    samples = 0
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        strategy, tf = _mirrored(self), self.tf
+        shapes = self.describe(self.build())
+        with tf.device(self.device):
+            self._gradients = [tf.ones(shape) for shape in shapes]
+
+        def reduce(*gradients: Any) -> None:
+            # The call that Keras' optimiser makes, so the packs are those of training. An argument has no
+            # device, which the strategy wants.
+            placed = list(map(tf.identity, gradients))
+            tf.group(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, placed))
+
+        def step(*gradients: Any) -> None:
+            strategy.run(reduce, gradients)
+
+        self._step = tf.function(step, autograph=False).get_concrete_function(*self._gradients)
+
+    def step(self) -> None:
+        """Sum all gradients over the ranks."""
+        self._step(*self._gradients)
+
+    def loss(self) -> None:
+        """Nothing is trained."""
+
+    def digest(self) -> None:
+        """Nothing is trained."""
+
+
+def _mirrored(rank: TensorFlowRank) -> Any:
+    experimental = rank.tf.distribute.experimental
+    mode = rank.task.point.strategy.partition(":")[2]
+    options = experimental.CommunicationOptions(
+        bytes_per_pack=read_options(OPTIONS, rank.task.point.options)["bytes_per_pack"],
+        implementation=experimental.CommunicationImplementation[mode.upper()],
+    )
+    strategy = rank.tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    # It notes a SIGTERM and goes on, so that a program could save its work; there is nothing to save here.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return strategy

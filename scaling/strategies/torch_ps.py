@@ -1,0 +1,194 @@
+"""Parameter servers on torch.distributed, for PyTorch: `torch:ps-sync` and `torch:ps-async`.
+
+Servers hold the parameters and their momentum and are the ones that update them: workers push gradients and
+pull parameters. In `ps-sync` a server waits for the gradients of all workers and applies their mean once. In
+`ps-async` it applies each at once and answers that worker alone.
+
+Staleness (`ps-async`): for each bucket the server counts the updates that other workers made between its last
+answer to a worker and that worker's next push; a step's staleness is the mean over the buckets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from scaling.points import Device, Point
+from scaling.strategies import knobs, torch_loop, torch_ps_server
+from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
+from scaling.strategies.torch_loop import TorchRank, Training
+from scaling.strategies.torch_ps_client import Client, Remote, trained
+from scaling.strategies.torch_ps_shards import offsets
+from scaling.tasks import Task
+
+NAMES: tuple[str, ...] = ("torch:ps-sync", "torch:ps-async")
+BASELINE = "torch:plain"
+OPTIONS: Mapping[str, Option] = {
+    "bucket_cap_mb": Option(
+        type=knobs.positive_number, default=1.0, help="MiB of parameters that travel as one message"
+    ),
+    "compression": Option(
+        type=knobs.one_of("none", "fp16"),
+        default="none",
+        help="fp16: gradients travel in half precision, parameters do not",
+    ),
+    **torch_loop.OPTIONS,
+}
+
+
+def traits(name: str) -> Traits:
+    """Server 0 hosts the rendezvous on its own port."""
+    return Traits(servers=True, synchronous=name == "torch:ps-sync")
+
+
+def refuse(point: Point) -> str | None:
+    """Float16 gradients are scaled by what no server knows."""
+    if point.precision == "fp16":
+        return "--precision fp16: parameter servers take fp32, tf32 or bf16"
+    return torch_loop.refuse(point)
+
+
+def devices(_name: str) -> tuple[Device, ...]:
+    """From GPUs buckets go through the host's memory."""
+    return ("cpu", "cuda")
+
+
+def missing(_name: str) -> str | None:
+    """Torch alone is needed."""
+    return torch_loop.missing()
+
+
+def helpers(task: Task) -> list[Helper]:
+    """The servers, where the launch places them."""
+    return [Helper(name=f"server-{index}", server=index) for index in range(len(task.servers))]
+
+
+def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
+    """The interface that carries the exchange."""
+    if task.role == "worker":
+        return {"GLOO_SOCKET_IFNAME": task.interface}
+    return {"GLOO_SOCKET_IFNAME": task.servers[server_index(task.role)].interface}
+
+
+def server_index(role: str) -> int:
+    """`server-3` -> 3."""
+    return int(role.rpartition("-")[2])
+
+
+def prepare() -> None:
+    """Import torch."""
+    torch_loop.prepare()
+
+
+def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
+    """One server, until its workers have left."""
+    options = read_options(OPTIONS, task.point.options)
+    torch_ps_server.serve(
+        task,
+        server_index(task.role),
+        cap_mb=options["bucket_cap_mb"],
+        half=options["compression"] == "fp16",
+        synchronous=traits(task.point.strategy).synchronous,
+        announce=announce,
+    )
+
+
+# ---------------------------------------------------------------- in the worker
+
+
+def connect(task: Task) -> Trainer:
+    """Raises what torch raises; ImportError when the model needs a package that is not installed."""
+    if task.point.kind == "comm":
+        return GradientExchange(task)
+    return Served(task) if traits(task.point.strategy).synchronous else StaleServed(task)
+
+
+def _client(rank: TorchRank, elements: int) -> Client:
+    options = read_options(OPTIONS, rank.task.point.options)
+    return Client(
+        rank,
+        elements,
+        cap_mb=options["bucket_cap_mb"],
+        half=options["compression"] == "fp16",
+        synchronous=traits(rank.task.point.strategy).synchronous,
+        staged=rank.cuda,
+    )
+
+
+class Served(Training):
+    """The shared loop, with servers in place of its optimizer."""
+
+    def make_optimizer(self) -> Any:
+        """Connect; all workers then have rank 0's parameters."""
+        sizes = [each.numel() for each in trained(self._module)]
+        self._client = _client(self, offsets(sizes)[1])
+        remote = Remote(self._client, self._module, lazy=not self.task.point.compile)
+        self._client.start()
+        return remote
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Nothing is pushed inside."""
+        self._optimizer.held = True
+        yield
+        self._optimizer.held = False
+
+    def sync(self) -> None:
+        """Wait for the servers, then for the device."""
+        self._client.wait()
+        super().sync()
+
+    def weights(self) -> dict[str, Any]:
+        """Those that the servers sent last."""
+        self._client.wait()
+        return super().weights()
+
+    def close(self) -> None:
+        """Leave the servers."""
+        self._client.close()
+
+    def _compile(self) -> None:
+        """The gradients of the trial are nobody's."""
+        with self.hold():
+            super()._compile()
+        self._module.zero_grad(set_to_none=True)
+
+
+class StaleServed(Served):
+    """The same in the asynchronous mode."""
+
+    def staleness(self) -> float:
+        """As the module's docstring defines it."""
+        return self._client.staleness()
+
+
+class GradientExchange(TorchRank):
+    """The pushes and pulls of one step and nothing else, with the servers' whole work."""
+
+    samples = 0
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        module = self.build()
+        self.describe(module)
+        self._client = _client(self, offsets([each.numel() for each in trained(module)])[1])
+        self._client.gradients.fill_(1.0)
+        self._client.start()
+
+    def step(self) -> None:
+        """All buckets are in flight at once."""
+        for bucket in self._client.buckets:
+            self._client.push(bucket.index)
+        self._client.pushed()
+        self._client.wait()
+
+    def loss(self) -> None:
+        """Nothing is trained."""
+
+    def digest(self) -> None:
+        """Nothing is trained."""
+
+    def close(self) -> None:
+        """Leave the servers."""
+        self._client.close()
