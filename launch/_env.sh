@@ -15,6 +15,8 @@ fail() {
     exit 2
 }
 
+usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; } # the comment that a command begins with
+
 new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
 
 find_python() {
@@ -42,3 +44,6 @@ make_environment() {
     new_enough "$python" ||
         fail "$environment has $("$python" --version 2>&1), 3.10 or newer is needed: deactivate that environment"
 }
+
+# From the root, where Python finds the package `launch`.
+install_frameworks() { (cd "$root" && exec "$python" -m launch._frameworks "$@"); }

@@ -12,13 +12,15 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = Path(sys.prefix, "scaling-install.json")
 OLDEST_PIP = (22, 3)  # the first with --python, for ./launch/test; editable installs need 21.3
-QUIET = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off")
+QUIET = ("--disable-pip-version-check", "--no-input")
 FETCHED = re.compile(
     r" *(?:Downloading|Processing|Using cached) (?:\S*/)?([^\s/-]+-[^\s/-]+)-\S+\.whl(?= |$)( \(.* [kMG]B\))?"
 )
@@ -29,11 +31,19 @@ def main(extras: list[str]) -> None:
     key = project_key()
     if stamped(key).issuperset(extras):
         return
-    wanted = ",".join(extras)
-    say(f"installing scaling[{wanted}] into {sys.prefix} (the first time takes minutes)")
+    announce(extras)
     need_pip()
-    pip("--editable", f"{ROOT}[{wanted}]")
-    STAMP.write_text(json.dumps({"key": key, "extras": extras}))
+    pip(*editable(extras))
+    stamp(extras)
+
+
+def announce(extras: list[str]) -> None:
+    say(f"installing scaling[{','.join(extras)}] into {sys.prefix} (the first time takes minutes)")
+
+
+def editable(extras: list[str]) -> tuple[str, str]:
+    """The arguments of `pip install` for this clone with `extras`."""
+    return "--editable", f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
 
 
 def say(text: str) -> None:
@@ -49,11 +59,24 @@ def project_key() -> str:
 
 def stamped(key: str) -> frozenset[str]:
     """Return the extras that the stamp vouches for; none where it is absent, cut short or of another key."""
+    found = read_stamp()
+    return frozenset(found["extras"] if found.get("key") == key else ())
+
+
+def read_stamp() -> dict[str, Any]:
+    """What was noted in the environment; nothing where that is absent or cut short."""
     try:
-        stamp = json.loads(STAMP.read_text())
+        found: dict[str, Any] = json.loads(STAMP.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
-        return frozenset()
-    return frozenset(stamp["extras"] if stamp["key"] == key else ())
+        return {}
+    return found
+
+
+def stamp(extras: Iterable[str], *, without: Iterable[str] = (), **more: Any) -> None:
+    """Note that the environment has `extras` beside those it had, less `without`, and what `more` tells."""
+    key = project_key()
+    kept = sorted(stamped(key).difference(without).union(extras))
+    STAMP.write_text(json.dumps({**read_stamp(), "key": key, "extras": kept, **more}))
 
 
 def need_pip() -> None:
@@ -79,7 +102,15 @@ def pip_version() -> tuple[int, ...] | None:
 
 def pip(*arguments: str) -> None:
     """Run `pip install`, naming what it fetches; all of its output only if it fails, then SystemExit."""
-    command = [sys.executable, "-m", "pip", "install", *QUIET, *arguments]
+    code, output = try_pip("install", "--progress-bar", "off", *arguments)
+    if code:
+        sys.stderr.write(output)
+        raise SystemExit(f"launch: pip install {' '.join(arguments)} failed; what it said stands above")
+
+
+def try_pip(verb: str, *arguments: str) -> tuple[int, str]:
+    """Run pip, naming what it fetches; return its exit code and output."""
+    command = [sys.executable, "-m", "pip", verb, *QUIET, *arguments]
     output = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout or ():
@@ -88,9 +119,8 @@ def pip(*arguments: str) -> None:
                 sys.stderr.write(f"  {wheel[1]}{wheel[2] or ''}\n")
             elif line.startswith("Installing collected packages"):
                 say("unpacking")
-    if process.returncode:
-        sys.stderr.write("".join(output))
-        raise SystemExit(f"launch: pip install {' '.join(arguments)} failed; what it said stands above")
+    importlib.invalidate_caches()
+    return process.returncode, "".join(output)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ DISTRIBUTIONS = {
     "torch": ("torch",),
     "torchvision": ("torchvision",),
     "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
+    "keras": ("keras",),
     "mxnet": ("mxnet", "mxnet-cu112", "mxnet-cu110", "mxnet-cu102"),
     "horovod": ("horovod",),
     "numpy": ("numpy",),

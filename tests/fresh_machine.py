@@ -1,7 +1,8 @@
 """A machine with nothing but a Python, for the tests of launch/: its own clone, PATH and packages.
 
 Stubs stand in for what would download or compute: `pip` notes how it was called, and makes an mpirun if it is
-asked for one; `mpirun` prints how it was called, as JSON.
+asked for one; `mpirun` prints how it was called, as JSON. PIP_LACKS names packages that pip's index does not have.
+pip's Horovod has the bindings that the build was asked for; those in NOT_COMPILING fail it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,41 @@ with open(os.environ["PIP_CALLS"], "a") as calls:
 if "--quiet" not in sys.argv:
     print("Downloading torch-2.13.0-cp311-cp311-manylinux.whl (190.2 MB)")
     print("a line that only a failure shows")
+packages = pathlib.Path(__file__).parent.parent
+wanted = sys.argv[-1]
 mpirun = os.environ["PYPI_MPIRUN"]
-if "mpi" in sys.argv[-1]:
+if "mpi" in wanted:
     shutil.copy(mpirun, pathlib.Path(sys.prefix, "bin"))
+for name in os.environ.get("PIP_LACKS", "").split():
+    if name in wanted.partition("[")[2]:
+        sys.exit(f"ERROR: No matching distribution found for {name}==1.2.3")
+if sys.argv[1] == "wheel":
+    keep = ("HOROVOD", "MAKEFLAGS", "CMAKE", "PYTHONPATH", "PATH")
+    environ = {name: value for name, value in os.environ.items() if name.startswith(keep)}
+    bindings = [name for name in ("pytorch", "tensorflow", "mxnet") if f"HOROVOD_WITH_{name.upper()}" in environ]
+    print("[  3%] Building CXX object", "[ 47%] Building CXX object", "[ 48%] Building CXX object", sep="\\n")
+    if broken := [name for name in bindings if name in os.environ.get("NOT_COMPILING", "")]:
+        for name in broken:
+            print(f"/a/{name}.cc:1:2: error: '{name}' has changed")
+            print(f"gmake[2]: *** [horovod/{name}/CMakeFiles/{name}.dir/build.make:76: a.o] Error 1")
+        sys.exit(1)
+    folder = pathlib.Path(sys.argv[sys.argv.index("--wheel-dir") + 1])
+    (folder / "horovod-0.28.1-cp311-cp311-linux_x86_64.whl").write_text(json.dumps([bindings, environ]))
+elif wanted.endswith(".whl"):
+    for name in json.loads(pathlib.Path(wanted).read_text())[0]:
+        binding = packages / "horovod" / name.replace("py", "")
+        binding.mkdir(parents=True, exist_ok=True)
+        (binding / "__init__.py").write_text("gloo_built = lambda: True\\nmpi_built = nccl_built = lambda: 0\\n")
+    (packages / "horovod-0.28.1.dist-info").mkdir(exist_ok=True)
+    (packages / "horovod-0.28.1.dist-info/METADATA").write_text("Name: horovod\\nVersion: 0.28.1\\n")
 sys.exit(int(os.environ.get("PIP_EXIT", "0")))
+"""
+FRAMEWORK = """\
+__version__ = {version!r}
+class version: cuda = None
+class test: is_built_with_cuda = staticmethod(lambda: False)
+class runtime:
+    class Features: is_enabled = lambda self, name: False
 """
 MPIRUN = """\
 #!{python} -I
@@ -88,9 +120,28 @@ class Machine:
 
     def pip_version(self, version: str) -> None:
         """Let pip say that it is of this version."""
-        metadata = self.packages / "pip-0.dist-info" / "METADATA"
+        self.distribution("pip", version)
+
+    def distribution(self, name: str, version: str) -> None:
+        """Put a package's metadata on this machine's Python path, under the name that its wheel has."""
+        metadata = self.packages / f"{name}-0.dist-info" / "METADATA"
         metadata.parent.mkdir(exist_ok=True)
-        metadata.write_text(f"Metadata-Version: 2.1\nName: pip\nVersion: {version}\n")
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+    def framework(self, name: str, version: str, distribution: str = "") -> None:
+        """Install a framework that imports at once and has no CUDA."""
+        self.distribution(distribution or name, version)
+        (self.packages / f"{name}.py").write_text(FRAMEWORK.format(version=version))
+
+    def for_horovod(self) -> Machine:
+        """This machine with the frameworks in place, and with a compiler that nothing calls."""
+        self.framework("torch", "2.13.0")
+        self.framework("tensorflow", "2.21.0", "tensorflow_cpu")
+        self.framework("mxnet", "1.9.1")
+        self.module("numpy", "")
+        for tool in ("c++", "make"):
+            self.script(tool, "#!/bin/sh\nexit 1\n")
+        return self
 
     def run(self, command: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the clone, from another folder."""

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from scaling import store
 from scaling.collector import PointState, RankState, commanded, fold
 from scaling.messages import Report
-from scaling.records import Point, Ready, Window
+from scaling.points import Point
+from scaling.records import Ready, Window
 from scaling.report import table
 from scaling.tasks import Run
 from tests.inline import Launch

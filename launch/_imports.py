@@ -1,0 +1,90 @@
+"""What is installed and really imports: each framework, each binding of Horovod, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from launch import _horovod
+from launch._horovod import FRAMEWORKS, Framework
+
+FRAMEWORK = (
+    "import json, os; os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')\n{first}import {name}\n"
+    "print(json.dumps([{name}.__version__, bool({cuda})]))"
+)
+FIRST = {"mxnet": _horovod.SHIM_NUMPY}
+CUDA = {
+    "torch": "torch.version.cuda",
+    "tensorflow": "tensorflow.test.is_built_with_cuda()",
+    "mxnet": "mxnet.runtime.Features().is_enabled('CUDA')",
+}
+BINDING = (
+    "import json\n{first}import horovod.{name} as h\n"
+    "parts = dict(Gloo=h.gloo_built(), MPI=h.mpi_built(), NCCL=h.nccl_built())\n"
+    "print(json.dumps([name for name, built in parts.items() if built]))"
+)
+PROBE_S = 600  # to import a framework: minutes where a cluster's file system is cold
+
+
+class NoImport(Exception):
+    """Why something that is installed does not import."""
+
+
+def examine(extras: Sequence[str], problems: dict[str, str]) -> tuple[Framework, ...]:
+    """The frameworks that import; to `problems` goes what was asked and does not."""
+    found = []
+    for name in FRAMEWORKS:
+        asked = next((extra for extra in extras if extra.removesuffix("-cuda") == name), None)
+        if not _horovod.releases(name):
+            if asked and asked not in problems:
+                problems[asked] = f"there is none for {this_python()}; {other_python()}"
+            continue
+        try:
+            version, cuda = probe(FRAMEWORK.format(name=name, first=FIRST.get(name, ""), cuda=CUDA[name]))
+        except NoImport as error:
+            problems[asked or name] = f"does not import: {error}; {import_advice(name)}"
+        else:
+            found.append(Framework(name=name, version=version, cuda=cuda))
+    return tuple(found)
+
+
+def import_advice(name: str) -> str:
+    if any(release.startswith("mxnet-cu") for release in _horovod.releases(name)):
+        return "it needs the libraries of CUDA 11.2, cuDNN 8 and NCCL 2; for CPU: ./launch/install mxnet"
+    return f"{sys.executable} -m pip install --force-reinstall '{_horovod.releases(name)[0].replace(' ', '==')}'"
+
+
+def binding(name: str) -> str:
+    """What Horovod's binding for a framework is built with, `Gloo, NCCL`; NoImport where it does not import."""
+    return ", ".join(probe(BINDING.format(name=name, first=FIRST.get(name, ""))))
+
+
+def all_bindings(names: Iterable[str]) -> bool:
+    """Whether the bindings for all these frameworks import."""
+    try:
+        return all(binding(name) for name in names)
+    except NoImport:
+        return False
+
+
+def probe(code: str) -> Any:
+    """Run Python code that prints JSON, and return what it printed; NoImport with the last line of its error."""
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise NoImport(f"no answer in {PROBE_S} s") from None
+    if done.returncode:
+        raise NoImport((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1][:200])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def this_python() -> str:
+    return "Python {}.{}".format(*sys.version_info)
+
+
+def other_python() -> str:
+    return "for it: python3.12 -m venv FOLDER, activate that, ./launch/install"

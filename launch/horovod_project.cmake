@@ -1,0 +1,22 @@
+# Read after each project() of Horovod's build; see horovod.cmake.
+
+# Horovod asks for C++14 (its CUDA kernels for C++11) by setting CMAKE_CXX_STANDARD itself, after anything that
+# could be set here. torch's headers (and those of CUDA 13) need C++17: let 14 and 11 be spelled so.
+set(CMAKE_CXX14_STANDARD_COMPILE_OPTION "-std=c++17")
+set(CMAKE_CUDA11_STANDARD_COMPILE_OPTION "-std=c++17")
+
+# TensorFlow 2.14 moved the headers that xla_mpi_ops.cc includes. That file holds an optional path (ops inside
+# XLA's clusters, off unless HOROVOD_ENABLE_XLA_OPS=1) and is empty for a TensorFlow before 2.6: say that it is
+# 2.5, for this one file. Source properties can be set only once the target is there: at the end of the directory.
+if(PROJECT_NAME STREQUAL "horovod")
+  function(scaling_leave_out_xla_ops)
+    if(TARGET tensorflow)
+      set_source_files_properties(
+        "${CMAKE_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc"
+        TARGET_DIRECTORY tensorflow
+        PROPERTIES COMPILE_OPTIONS "-UTENSORFLOW_VERSION;-DTENSORFLOW_VERSION=2005000000"
+      )
+    endif()
+  endfunction()
+  cmake_language(DEFER CALL scaling_leave_out_xla_ops)
+endif()
