@@ -65,7 +65,7 @@ def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
         signal.signal(number, hand_on)
     started.append(subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True))
     if seen:
-        started[0].send_signal(seen[0])
+        started[0].send_signal(signal.SIGUSR1)
     code = started[0].wait()
     return 128 + seen[0] if seen else code if code >= 0 else 128 - code
 

@@ -8,7 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from msgspec import json
 from msgspec.structs import replace
 
 from scaling import gpuinfo, seats
@@ -105,7 +107,7 @@ def test_refuses_what_gluon_cannot_do() -> None:
 
 
 def test_gluon_chooses_where_to_update() -> None:
-    assert read_options(mxnet_devices.OPTIONS, {}) == {"update_on_kvstore": None, "accumulate": 1}
+    assert read_options(mxnet_devices.OPTIONS, {}) == {"update_on_kvstore": "auto", "accumulate": 1}
 
 
 @every_name
@@ -141,8 +143,6 @@ except RuntimeError as error:
 @pytest.mark.parametrize("name", ["mxnet:local", "mxnet:device"])
 def test_a_context_that_differs_is_told(name: str) -> None:
     """Contexts see different images, hold the same weights, and digest() is no hash when they do not."""
-    from msgspec import json
-
     command = [sys.executable, "-c", EACH_CONTEXT, json.encode(node(name)).decode()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -152,10 +152,15 @@ def test_a_context_that_differs_is_told(name: str) -> None:
 
 
 @needs_mxnet
+@pytest.mark.parametrize("choice", ["true", "false"])
+def test_on_one_device_there_is_nothing_to_choose(choice: str) -> None:
+    (trained,) = ranks.run(ranks.tasks("mxnet:local", "exchange", 1, options={"update_on_kvstore": choice}))
+    assert trained.samples == 4
+
+
+@needs_mxnet
 @pytest.mark.parametrize("options", [{"update_on_kvstore": "false"}, {"accumulate": "2"}])
 def test_options_do_not_change_the_update(options: dict[str, str]) -> None:
-    import numpy as np
-
     (first,) = ranks.run(ranks.tasks("mxnet:device", "exchange", 2))
     (other,) = ranks.run(ranks.tasks("mxnet:device", "exchange", 2, options=options))
     for key, start in first.before.items():

@@ -89,15 +89,35 @@ def test_it_is_the_same_step_in_parts_and_through_xla(fields: dict[str, Any], ma
     assert other.samples == 16
 
 
-def test_compile_hands_forward_and_backward_to_xla_before_the_first_step(make: Any) -> None:
+def test_compile_hands_forward_and_backward_to_xla(make: Any) -> None:
     plain, compiled = (make(compile=each) for each in (False, True))
     called = [each for each in compiled._step.graph.get_operations() if each.type.endswith("PartitionedCall")]
     assert [each.get_attr("_XlaMustCompile") for each in called] == [True]
     kinds = [{each.type for each in trainer._step.graph.get_operations()} for trainer in (plain, compiled)]
     assert ["Conv2D" in each for each in kinds] == [True, False]
-    assert compiled._gradients.experimental_get_tracing_count() == 1
-    compiled.step()
-    assert compiled._gradients.experimental_get_tracing_count() == 1
+
+
+def test_it_compiles_before_the_first_step_and_leaves_no_trace(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scaling.strategies.tf_loop import Training
+
+    moved: list[bool] = []
+
+    class Watched(Training):
+        def _rehearse(self, batch: tuple[Any, Any]) -> None:
+            step, before = self._step, self.digest()
+
+            def watched(*batch: Any) -> None:
+                step(*batch)
+                moved.append(before != self.digest())
+
+            self._step = watched
+            super()._rehearse(batch)
+
+    compiled = Watched(plain_task(compile=True))
+    assert moved == [True]
+    assert [each.numpy().any() for each in compiled.optimizer.variables if "momentum" in each.path] == [False] * 16
+    assert int(compiled.optimizer.iterations) == compiled.samples == 0
+    assert compiled.digest() == make().digest()
 
 
 def test_a_part_of_the_batch_is_all_that_is_computed_at_once(make: Any) -> None:

@@ -15,18 +15,19 @@ from msgspec.structs import replace
 from scaling import data, gpuinfo
 from scaling.data import Feed
 from scaling.points import Device, Point
-from scaling.strategies import mxnet_rank
+from scaling.strategies import knobs, mxnet_rank
 from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
 from scaling.strategies.mxnet_loop import Exchange, GradientExchange, Training
 from scaling.tasks import Task
 
 NAMES: tuple[str, ...] = ("mxnet:local", "mxnet:device", "mxnet:nccl")
 BASELINE = "mxnet:plain"
+CHOICES = {"auto": None, "true": True, "false": False}
 OPTIONS: Mapping[str, Option] = {
     "update_on_kvstore": Option(
-        type=bool,
-        default=None,
-        help="the kvstore updates the weights; if not, each device does; by default Gluon's Trainer chooses",
+        type=knobs.one_of(*CHOICES),
+        default="auto",
+        help="true: the kvstore updates the weights; false: each device does; auto: as Gluon's Trainer chooses",
     ),
     **mxnet_rank.OPTIONS,
 }
@@ -104,13 +105,14 @@ class Node(Exchange):
         return super().update_samples() * self.task.point.world_size
 
     def make_trainer(self, parameters: dict[str, Any], options: dict[str, Any]) -> Any:
-        """Gluon's own, told the options."""
+        """Gluon's own, told the options; on one device it has no kvstore that could update."""
+        chosen = read_options(OPTIONS, self.task.point.options)["update_on_kvstore"]
         return self.mx.gluon.Trainer(
             parameters,
             "sgd",
             options,
             kvstore=self.task.point.strategy.partition(":")[2],
-            update_on_kvstore=read_options(OPTIONS, self.task.point.options)["update_on_kvstore"],
+            update_on_kvstore=CHOICES[chosen] if len(self.contexts) > 1 else None,
         )
 
 

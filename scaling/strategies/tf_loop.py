@@ -191,11 +191,11 @@ class Training(Learning):
         self._feed = data.feed(task, self.spec)
         batch = self._moved(0)
         self._batch = batch if self._feed.fixed else None
-        # Traced (and compiled) now, and not later under the clock for stalls.
-        if task.point.compile:
-            self.distribute(self._gradients)(*batch)
+        # Traced now, and not later under the clock for stalls.
         step = self.tf.function(self.distribute(self.train), autograph=False)
         self._step = step.get_concrete_function(*map(self.tf.TensorSpec.from_tensor, batch))
+        if task.point.compile:
+            self._rehearse(batch)
         self._steps = 0
         self._loss: Any = None
 
@@ -209,6 +209,14 @@ class Training(Learning):
     def loss(self) -> float | None:
         """Of this rank's last batch."""
         return None if self._loss is None else float(self._loss)
+
+    def _rehearse(self, batch: tuple[Any, Any]) -> None:
+        """XLA compiles in the first step: make one now, and put all variables back."""
+        variables = self.variables()
+        kept = [each.numpy().copy() for each in variables]
+        self._step(*batch)
+        for variable, value in zip(variables, kept, strict=True):
+            variable.assign(value)
 
     def _moved(self, step: int) -> tuple[Any, Any]:
         """The feed's batch on the device, its images as (batch, height, width, channels)."""

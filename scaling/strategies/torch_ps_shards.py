@@ -65,7 +65,7 @@ def cut(elements: int, cap_mb: float, servers: int) -> list[Bucket]:
     """
     cap = max(1, int(cap_mb * MIB / FLOAT32_BYTES) // ALIGNMENT) * ALIGNMENT
     load = [0] * servers
-    made = []
+    made: list[Bucket] = []
     for start in range(0, elements, cap):
         stop = min(start + cap, elements)
         server = load.index(min(load))
