@@ -54,7 +54,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.flush()
         cluster.abort(1)
         raise
+    _let_go(sys.stdout)
+    _let_go(sys.stderr)
     return code
+
+
+def _let_go(stream: TextIO) -> None:
+    """Write what is left; where nobody takes it, it must not fail at the interpreter's exit either."""
+    try:
+        stream.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _connected() -> Cluster:

@@ -6,6 +6,15 @@ pull parameters. In `ps-sync` a server waits for the gradients of all workers an
 
 Staleness (`ps-async`): for each bucket the server counts the updates that other workers made between its last
 answer to a worker and that worker's next push; a step's staleness is the mean over the buckets.
+
+Messages are c10d's, over Gloo, and not torch.distributed.rpc's: two workers and a server on 2 cores that others
+used too, pushing and pulling in turns, took (medians of 5; in brackets CPU of a worker and of the server)
+
+    floats              Gloo                  rpc over TCP          rpc as it comes (shared memory)
+      813,546             6 ms  (2 +   5)       9 ms  (4 +   7)       7 ms  (6 +   6)
+    25,557,032          195 ms (62 + 174)     172 ms (97 + 189)     349 ms (119 + 200)
+
+rpc allocates every message anew and needs another copy to where it belongs; Gloo receives in place.
 """
 
 from __future__ import annotations
@@ -26,7 +35,7 @@ NAMES: tuple[str, ...] = ("torch:ps-sync", "torch:ps-async")
 BASELINE = "torch:plain"
 OPTIONS: Mapping[str, Option] = {
     "bucket_cap_mb": Option(
-        type=knobs.positive_number, default=1.0, help="MiB of parameters that travel as one message"
+        type=knobs.positive_number, default=2.0, help="MiB of parameters that travel as one message"
     ),
     "compression": Option(
         type=knobs.one_of("none", "fp16"),

@@ -1,8 +1,9 @@
 """A parameter server of torch:ps-sync and torch:ps-async: it holds its buckets' parameters and their momentum,
 and is the one that updates them.
 
-Memory, with N workers: N + 2 times its buckets, in the asynchronous mode 2 N + 2 times. It computes in one
-thread (ps-async: one per worker); each connection has a thread of Gloo's that moves the bytes.
+Memory, with N workers: N + 2 times its buckets, in the asynchronous mode 2 N + 2 times. (To receive a few buckets
+at a time into the same memory makes senders wait and cost a third more CPU.) It computes in one thread, ps-async
+in one per worker; each connection has a thread of Gloo's that moves the bytes.
 """
 
 from __future__ import annotations
@@ -130,19 +131,25 @@ def serve(
     ranks = range(task.point.world_size)
     links = [Link(store, server=me, worker=rank, serves=True, timeout=timeout) for rank in ranks]
     buckets = cut(int(store.get(ELEMENTS)), cap_mb, len(task.servers))
+    tags = Tags(count=len(buckets))
     kind = Averaged if synchronous else Immediate
     rate = models.spec(task.point.model).learning_rate
-    tags = Tags(count=len(buckets))
-    held: list[Any] = [kind(one, tags, links, rate=rate, half=half) for one in buckets if one.server == me]
+    mine: list[Any] = [kind(one, tags, links, rate=rate, half=half) for one in buckets if one.server == me]
+    _until_gone(partial(_serve_all, mine, links, tags))
+
+
+def _serve_all(held: Sequence[Any], links: Sequence[Link], tags: Tags) -> None:
+    import torch
+
     for one in held:
         one.start()
     if not held:
         # More servers than buckets: nothing is ever sent here.
-        _until_gone(links[0].receive(torch.empty(1), tags.behind).wait)
-    elif synchronous:
-        _until_gone(partial(_in_step, held))
-    else:
+        links[0].receive(torch.empty(1), tags.behind).wait()
+    elif isinstance(held[0], Immediate):
         _each_for_itself(held, links, tags)
+    else:
+        _in_step(held)
 
 
 def _in_step(held: Sequence[Averaged]) -> None:
