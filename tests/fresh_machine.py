@@ -83,6 +83,8 @@ class Machine:
             "PATH": str(self.bin),
             "HOME": str(folder),
             "PYTHONPATH": str(self.packages),
+            # A framework that is replaced within a second by one as long would be taken from its old bytecode.
+            "PYTHONDONTWRITEBYTECODE": "1",
             "PIP_CALLS": str(self.calls),
             "PYPI_MPIRUN": str(folder / "pypi" / "mpirun"),
         }
