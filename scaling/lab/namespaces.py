@@ -1,0 +1,53 @@
+"""Namespaces and mounts by libc: Python itself can make and enter namespaces only since 3.12."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+NEWNS, NEWUTS, NEWIPC, NEWNET = 0x00020000, 0x04000000, 0x08000000, 0x40000000
+MS_BIND, MS_MOVE, MS_REC, MS_PRIVATE = 0x1000, 0x2000, 0x4000, 0x40000
+# As they are called in /proc/PID/ns, in the order in which they are entered: files are found until the last.
+KINDS = ("net", "uts", "ipc", "mnt")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = (*(ctypes.c_char_p,) * 3, ctypes.c_ulong, ctypes.c_char_p)
+
+
+def _check(failed: int, what: str) -> None:
+    if failed:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+
+
+def unshare(flags: int) -> None:
+    """Give the calling process new namespaces of its own. Raises OSError."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def enter(descriptor: int) -> None:
+    """Put the calling thread (for `mnt`: the process) into the namespace of an open file. Raises OSError."""
+    _check(_libc.setns(descriptor, 0), "setns")
+
+
+def mount(source: str | Path, target: str | Path, kind: str = "", flags: int = 0, data: str = "") -> None:
+    """mount(2). Raises OSError that names the target."""
+    words = (os.fsencode(source), os.fsencode(target), kind.encode(), flags, data.encode())
+    _check(_libc.mount(*words), str(target))
+
+
+@contextmanager
+def network(descriptor: int) -> Iterator[None]:
+    """Do something with the calling thread in this network namespace; sockets made there stay there."""
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        enter(descriptor)
+        try:
+            yield
+        finally:
+            enter(own)
+    finally:
+        os.close(own)
