@@ -1,5 +1,6 @@
 # Sourced by the commands beside it. Sets `root`, `environment` (the active one, else .venv in the root)
-# and `python`, its interpreter; `make_environment` sees to it that this one exists. Packages: _install.py.
+# and `python`, its interpreter; `make_environment` sees to it that this one exists, `find_environment` settles
+# for the Python on PATH. Packages: _install.py.
 # shellcheck shell=bash
 set -euo pipefail
 
@@ -39,6 +40,15 @@ make_environment() {
         # Debian's Python cannot make one with pip unless python3-venv is installed; _install.py brings pip.
         "$base" -m venv --without-pip "$environment" || fail "$base -m venv failed (above)"
     fi
+    check_environment
+}
+
+find_environment() { # nothing is active and there is no .venv: in a container, say, with all in its one Python
+    [[ -e $environment || $environment != "$own" ]] || python=$(find_python)
+    check_environment
+}
+
+check_environment() {
     [[ -x $python ]] ||
         fail "$environment has no working bin/python: deactivate that environment, or remove it if it is .venv"
     new_enough "$python" ||

@@ -81,13 +81,17 @@ def split(arguments: list[str]) -> tuple[int | None, list[str]]:
     words = iter(arguments)
     for word in words:
         if word in ("-np", "-n", "--np"):
-            count = next(words, "")
-            if not re.fullmatch(r"[1-9]\d*", count):
-                fail(f"{word} {count or '(nothing)'}: not a number of ranks; write for example {word} 4")
-            ranks = int(count)
+            ranks = rank_count(word, next(words, ""))
         else:
             flags.append(word)
     return ranks, flags
+
+
+def rank_count(flag: str, count: str) -> int:
+    """Return the number of ranks that `flag` asks for. SystemExit(2) for anything else."""
+    if not re.fullmatch(r"[1-9]\d*", count):
+        fail(f"{flag} {count or '(nothing)'}: not a number of ranks; write for example {flag} 4")
+    return int(count)
 
 
 def terminal() -> dict[str, str]:
@@ -129,17 +133,27 @@ def siblings(cpu: int) -> str:
 
 
 def find_mpirun() -> Path:
-    """Return the mpirun on PATH (a cluster's own knows its network), else that of the environment."""
-    found = shutil.which("mpirun") or shutil.which("mpirun", path=str(Path(sys.prefix, "bin")))
+    """Return the mpirun on PATH (a cluster's own knows its network), else that of the environment.
+
+    Never launch/mpirun, which is the caller, though its folder may be on PATH.
+    """
+    here = Path(__file__).resolve().parent
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    others = os.pathsep.join(folder for folder in folders if Path(folder).resolve() != here)
+    found = shutil.which("mpirun", path=others) or shutil.which("mpirun", path=str(Path(sys.prefix, "bin")))
     return Path(found) if found else fail("no mpirun on PATH and none in the environment; install an MPI")
 
 
 def mpi_environ(mpirun: Path, ranks: int) -> dict[str, str]:
     """Return the variables that `mpirun -np ranks` needs on this machine, for this user."""
-    mpi = name_of(mpirun)
+    return variables(mpirun, name_of(mpirun), crowded=ranks > cores())
+
+
+def variables(mpirun: Path, mpi: str, *, crowded: bool) -> dict[str, str]:
+    """Return the variables that any start of ranks needs, `crowded` if they are more than their slots."""
     return {
         **UNBOUND.get(mpi, {}),
-        **(OVERSUBSCRIBED.get(mpi, {}) if ranks > cores() else {}),
+        **(OVERSUBSCRIBED.get(mpi, {}) if crowded else {}),
         **(AS_ROOT if mpi.startswith("openmpi") and os.geteuid() == 0 else {}),
         **library(mpirun, mpi),
     }

@@ -1,0 +1,143 @@
+"""What the arguments of an mpirun say of ranks, hosts and slots: read for `./launch/mpirun`, never changed."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from launch import _mpi
+
+if TYPE_CHECKING:
+    from scaling import hostfile
+
+# How many values follow an option, by its name without dashes; none where it is not here.
+TWO_VALUES = ("mca", "gmca", "omca", "prtemca", "pmixmca", "genv", "env")
+ONE_VALUE = """
+    n np c N npernode npersocket ppn perhost H host hosts hostfile machinefile machine default-hostfile f x
+    map-by rank-by bind-to wdir wd path prefix output output-filename display personality app am tune timeout
+    stdin rankfile rf cpu-set cpu-list report-uri runtime-options with-ft preload-files launcher-hostfile
+    memory-alloc-kinds genvlist genvexcl envlist envexcl configfile rankmap launcher launcher-exec bootstrap
+    bootstrap-exec rmk topolib membind demux errfile-pattern outfile-pattern gpus-per-proc iface localhost
+    nameserver pmi-port prepend-pattern usize
+"""
+VALUES = {**dict.fromkeys(TWO_VALUES, 2), **dict.fromkeys(ONE_VALUE.split(), 1)}
+PROGRAM = ""
+RANKS = ("n", "np", "c")
+HOSTFILES = ("hostfile", "machinefile", "machine", "default-hostfile", "f")
+HOSTS = ("H", "host", "hosts")
+# The format of hostfiles, and the variable that names one.
+FORMATS: Mapping[str, hostfile.Format] = {
+    "openmpi4": "openmpi",
+    "openmpi5": "openmpi",
+    "mpich": "hydra",
+    "intel": "hydra",
+}
+HOSTFILE_VARIABLE = {
+    "openmpi4": "OMPI_MCA_orte_default_hostfile",
+    "openmpi5": "PRTE_MCA_prte_default_hostfile",
+    "mpich": "HYDRA_HOST_FILE",
+    "intel": "I_MPI_HYDRA_HOST_FILE",
+}
+MANAGERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE", "COBALT_JOBID")  # they know the slots
+
+
+class Call(NamedTuple):
+    """What mpirun's arguments say: how many ranks (0: not said), which hostfiles and hosts, which -x; and at which
+    of the words programs stand."""
+
+    ranks: int
+    hostfiles: tuple[str, ...]
+    hosts: tuple[str, ...]
+    exported: frozenset[str]
+    programs: tuple[int, ...]
+
+    @classmethod
+    def read(cls, words: Sequence[str]) -> Call:
+        """Read the words behind our flags. SystemExit(2) for a wrong number of ranks, for which Open MPI 5 takes
+        one of its own; what else is wrong is left to mpirun, which says so."""
+        found = list(parts(words))
+
+        def values(*names: str) -> tuple[str, ...]:
+            return tuple(values[0] for name, values in found if name in names and values)
+
+        return cls(
+            ranks=sum(_mpi.rank_count(f"-{name}", "".join(values)) for name, values in found if name in RANKS),
+            hostfiles=values(*HOSTFILES),
+            hosts=tuple(host for given in values(*HOSTS) for host in given.split(",")),
+            exported=frozenset(value.partition("=")[0] for value in values("x")),
+            programs=tuple(int(place) for place in values(PROGRAM)),
+        )
+
+
+def parts(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each option of mpirun with its values; PROGRAM with the place of one. The arguments of a program, up to a
+    `:`, are passed over."""
+    left = deque(words)
+    while left:
+        word = left.popleft()
+        name, equals, value = word.lstrip("-").partition("=")
+        if word.startswith("--") and name in ("print", "agent", "interface"):
+            _mpi.fail(f"--{name} comes first: ./launch/mpirun --{name} ... -np 2 python -m scaling.run")
+        if not word.startswith("-"):
+            yield PROGRAM, [str(len(words) - len(left) - 1)]
+            while left and left.popleft() != ":":
+                pass
+        elif equals:
+            yield name, [value]
+        else:
+            yield name, [left.popleft() for _ in range(min(VALUES.get(name, 0), len(left)))]
+
+
+def is_crowded(call: Call, mpi: str, environ: Mapping[str, str]) -> bool:
+    """Whether the ranks are more than the slots, as far as is known here. SystemExit(2) for a bad hostfile."""
+    told = slots(call, listed(call, mpi, environ), environ)
+    return told is not None and call.ranks > told
+
+
+def listed(call: Call, mpi: str, environ: Mapping[str, str]) -> list[hostfile.Host]:
+    """The hosts of all hostfiles of this call. SystemExit(2) where one is malformed or in another MPI's format."""
+    # Not at the top: scaling need not be there when this file is read.
+    from scaling import errors, hostfile
+
+    default = environ.get(HOSTFILE_VARIABLE.get(mpi, ""))
+    found: list[hostfile.Host] = []
+    try:
+        for file in call.hostfiles or ([default] if default else []):
+            hosts = hostfile.read(Path(file))
+            if mpi in FORMATS:
+                hostfile.check(hosts, FORMATS[mpi], file)
+            found += hosts
+    except errors.UsageError as error:
+        _mpi.fail(str(error))
+    return found
+
+
+def slots(call: Call, hosts: Iterable[hostfile.Host], environ: Mapping[str, str]) -> int | None:
+    """How many ranks fit; None where that is not known here."""
+    counts = [_mpi.cores() if host.slots is None and is_here(host.name) else host.slots for host in hosts]
+    if call.hosts:
+        return None if counts else total(map(count_of, call.hosts))
+    if counts:
+        return total(counts)
+    if any(name in environ for name in MANAGERS):
+        return int(environ["SLURM_NTASKS"]) if environ.get("SLURM_NTASKS", "").isdecimal() else None
+    return _mpi.cores()
+
+
+def total(counts: Iterable[int | None]) -> int | None:
+    """Their sum; None where one is not known."""
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)
+
+
+def count_of(host: str) -> int | None:
+    """The slots of a `--host` entry: one, unless it says how many; None for `node1:*`, all that it has."""
+    count = host.rpartition(":")[2] if ":" in host else "1"
+    return int(count) if count.isdecimal() else None
+
+
+def is_here(name: str) -> bool:
+    return name in ("localhost", "127.0.0.1", socket.gethostname(), socket.gethostname().partition(".")[0])
