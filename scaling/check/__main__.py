@@ -1,0 +1,144 @@
+"""main(): connect, tell of this host; rank 0 leads, judges and prints, the others serve.
+
+mpirun -np 16 python -m scaling.check
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from scaling import fabric
+from scaling.check import gather, words
+from scaling.check.facts import Findings
+from scaling.check.lead import Lead
+from scaling.check.mail import Mail
+from scaling.check.prober import Prober
+from scaling.check.verdicts import judge
+from scaling.cluster.base import Cluster
+from scaling.cluster.inline import Hub
+from scaling.cluster.mpi import connect, launched_size
+from scaling.desk import Interrupted
+from scaling.errors import LaunchError, ScalingError, StoreError
+
+if TYPE_CHECKING:
+    from scaling.check import cli
+
+NAME = "scaling.check"
+WALL_S = 11.0  # from this process's start to the end of the links: the whole stays below 15 s
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run this rank; returns the exit code. An uncaught exception on one rank would hang the others, so it is
+    printed and ends them all."""
+    noted: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda number, _frame: noted.append(number))
+    for stream in ("stdout", "stderr"):  # closed by the shell
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115
+    try:
+        cluster = _connected()
+    except LaunchError as error:
+        _complain(error)
+        return error.exit_code
+    try:
+        code = _rank(cluster, noted, sys.argv[1:] if argv is None else argv)
+        cluster.close()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        cluster.abort(1)
+        raise
+    return code
+
+
+def _connected() -> Cluster:
+    """MPI; without a launcher and without an MPI library, this process alone."""
+    try:
+        return connect()
+    except LaunchError:
+        if launched_size(os.environ):
+            raise
+        return Hub(1).rank(0)
+
+
+def _rank(cluster: Cluster, noted: list[int], argv: Sequence[str]) -> int:
+    prober = Prober(cluster, signals=noted)
+    prober.enrol(gather.rank_facts(cluster.library))
+    if cluster.rank != 0:
+        prober.serve()
+        return 0
+    try:
+        return _lead(cluster, prober, argv)
+    except LaunchError as error:
+        _complain(error)
+        cluster.abort(error.exit_code)  # MPI's own end would wait for the ranks that are silent
+        return error.exit_code
+
+
+def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
+    """Rank 0: whatever happens but silent ranks, the others are let go."""
+    from scaling.check import cli  # Typer: rank 0 alone needs it
+
+    lead = Lead(Mail(cluster, turn=prober.turn, wait=prober.wait))
+    try:
+        asked = cli.parse(argv)
+        return 0 if asked is None else _check(lead, asked)
+    except LaunchError:
+        raise
+    except ScalingError as error:
+        _complain(error)
+        return error.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
+    finally:
+        lead.dismiss()
+        prober.serve()
+
+
+def _check(lead: Lead, asked: cli.Asked) -> int:
+    known = fabric.read(asked.fabric)
+    if not asked.json:
+        lead.say = lambda text: _print(f"check: {text}\n")
+    facts = lead.measured(lead.enrolled(), asked.interconnect, known, time.monotonic() + WALL_S - _age_s())
+    found = Findings(facts=facts, verdicts=judge(facts), wall_s=_age_s())
+    as_json = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+    _print((as_json if asked.json else "\n" + words.render(found)) + "\n")
+    return 1 if found.errors else 0
+
+
+def _age_s() -> float:
+    """Seconds since this process was started."""
+    started_unix_s: float = psutil.Process().create_time()
+    return time.time() - started_unix_s
+
+
+def _complain(error: ScalingError) -> None:
+    sys.stderr.write(f"{NAME}: error: {' '.join(str(error).split())}\n")
+    sys.stderr.flush()
+
+
+def _print(text: str) -> None:
+    """What cannot be encoded is replaced, and what nobody takes is dropped. Raises StoreError on a full disk."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # the reader (head, less) has left
+            raise StoreError(f"standard output: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

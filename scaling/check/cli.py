@@ -1,0 +1,69 @@
+"""The command line of the preflight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer import Option
+
+from scaling.errors import UsageError
+from scaling.fabric import VARIABLE
+from scaling.points import Record
+
+PROGRAM = "python -m scaling.check"
+EPILOG = "Exit codes: 0 no error found, 1 an error found, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."
+# Typer brings its own Click or not, by version: all usage errors are kin of the one that it exports.
+_BAD_USAGE: Any = typer.BadParameter.__base__
+
+
+class Asked(Record, frozen=True):
+    """What the command line asks for."""
+
+    interconnect: tuple[str, ...] = ()
+    fabric: str | None = None
+    json: bool = False
+
+
+def parse(argv: Sequence[str]) -> Asked | None:
+    """Read the command line; None after printing help. Raises UsageError."""
+    app = typer.Typer(add_completion=False)
+    app.command(epilog=EPILOG)(check)
+    try:
+        found = typer.main.get_command(app).main(list(argv), prog_name=PROGRAM, standalone_mode=False)
+    except _BAD_USAGE as error:
+        raise UsageError(error.format_message()) from None
+    return found if isinstance(found, Asked) else None
+
+
+def check(
+    interconnect: Annotated[
+        str | None,
+        Option(
+            help="Networks to measure: names of the fabric file, interfaces, subnets.",
+            metavar="NAME,...",
+            show_default="those of the fabric file, else all that nodes share",
+        ),
+    ] = None,
+    fabric: Annotated[
+        str | None,
+        Option(
+            help="TOML file that names networks: interface, subnet, hca, rate_gbit (hostfiles/fabric.toml).",
+            metavar="FILE",
+            envvar=VARIABLE,
+        ),
+    ] = None,
+    json: Annotated[bool, Option("--json", help="Print facts and verdicts as JSON.")] = False,
+) -> Asked:
+    """Is this cluster fit to be measured? Latency and bandwidth of every pair of nodes, and a verdict on each
+    thing that spoils a measurement.
+
+    Start it as the sweep will be: mpirun -np 16 python -m scaling.check
+    """
+    words = tuple(word.strip() for word in (interconnect or "").split(",") if word.strip())
+    if interconnect is not None and not words:
+        raise UsageError("--interconnect: names no network; write for example --interconnect ib0,eth0")
+    if len(set(words)) < len(words):
+        raise UsageError(f"--interconnect {interconnect}: names a network twice")
+    return Asked(interconnect=words, fabric=fabric or None, json=json)

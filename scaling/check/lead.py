@@ -1,0 +1,113 @@
+"""Rank 0 leads the preflight: who is here, who listens, and the tour of the links between them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from scaling.check import networks, schedule
+from scaling.check.facts import Facts, Prepared, RankFacts
+from scaling.check.mail import Mail
+from scaling.check.messages import Leave, Prepare
+from scaling.check.tour import Tour
+from scaling.errors import LaunchError
+from scaling.fabric import Entry
+
+ENROL_S = 60.0
+PREPARE_S = 10.0
+LINKS_S = (3.0, 9.0)  # least and most to spend on all links
+OVERRUN_S = 0.25
+
+
+class Lead:
+    """Set `say` to print lines of progress."""
+
+    def __init__(self, mail: Mail) -> None:
+        self._mail = mail
+        self._token = secrets.token_bytes(16)
+        self.say: Callable[[str], None] = lambda _: None
+
+    def enrolled(self, within_s: float = ENROL_S) -> tuple[RankFacts, ...]:
+        """What each rank tells, by rank. Raises LaunchError when one stays silent."""
+        found: dict[int, RankFacts] = {}
+        size = self._mail.size
+        for rank, said in self._mail.news(within_s):
+            if isinstance(said, RankFacts):
+                found[rank] = said
+            if len(found) == size:
+                return tuple(found[rank] for rank in range(size))
+        silent = ", ".join(str(rank) for rank in range(size) if rank not in found)
+        raise LaunchError(f"only {len(found)} of {size} ranks reported within {within_s:g} s; silent: {silent}")
+
+    def measured(
+        self,
+        ranks: Sequence[RankFacts],
+        words: Sequence[str],
+        known: Mapping[str, Entry],
+        until_s: float,
+    ) -> Facts:
+        """Prepare all nodes and measure the links between them, to be done by `until_s` of the clock. Raises
+        UsageError for a word that means no network."""
+        found = networks.find(ranks, words, known)
+        named = bool(words or known)
+        facts = Facts(ranks=tuple(ranks), networks=found.networks, absent=found.absent, named=named)
+        self.say(_opening(facts))
+        first = {node: _first_rank(ranks, node) for node in facts.nodes}
+        facts = replace(facts, prepared=self._prepared(facts, first))
+        budget_s = max(LINKS_S[0], min(until_s - self._mail.clock(), LINKS_S[1]))
+        plan = schedule.plan(_listening(facts), budget_s)
+        if plan.rounds:
+            self.say(f"{len(plan.rounds)} rounds of links, about {plan.wall_s:.0f} s")
+        tour = Tour(self._mail, facts, first, self._token, plan)
+        tour.take(self._mail.clock() + budget_s + OVERRUN_S, self.say)
+        return replace(facts, links=tuple(tour.links), left_out=tuple(tour.left_out))
+
+    def dismiss(self) -> None:
+        """Let all ranks go."""
+        for rank in range(self._mail.size):
+            self._mail.order(rank, Leave())
+
+    def _prepared(self, facts: Facts, first: Mapping[str, int]) -> dict[str, Prepared]:
+        for node, rank in first.items():
+            places = {network.word: network.places[node] for network in facts.networks if node in network.places}
+            order = Prepare(places=places, names=facts.nodes, mine=_neighbours(facts, node), token=self._token)
+            self._mail.order(rank, order)
+        node_of = {rank: node for node, rank in first.items()}
+        found: dict[str, Prepared] = {}
+        for rank, said in self._mail.news(PREPARE_S):
+            if isinstance(said, Prepared):
+                found[node_of[rank]] = said
+            if len(found) == len(first):
+                return {node: found[node] for node in first}
+        silent = ", ".join(node for node in first if node not in found)
+        raise LaunchError(f"{silent}: no answer within {PREPARE_S:g} s")
+
+
+def _listening(facts: Facts) -> dict[str, list[str]]:
+    """The nodes that can take part, by network."""
+    return {
+        network.word: [node for node in network.places if network.word in facts.prepared[node].ports]
+        for network in facts.networks
+    }
+
+
+def _first_rank(ranks: Sequence[RankFacts], node: str) -> int:
+    return next(rank for rank, facts in enumerate(ranks) if facts.host.hostname == node)
+
+
+def _neighbours(facts: Facts, node: str) -> tuple[int, ...]:
+    """The launch's processes on the node's machine, on which other nodes may live too (a lab's, containers)."""
+    boot_id = facts.host(node).boot_id
+    return tuple(
+        rank.pid
+        for rank in facts.ranks
+        if rank.host.hostname == node or (boot_id and rank.host.boot_id == boot_id)
+    )
+
+
+def _opening(facts: Facts) -> str:
+    counts = f"{len(facts.ranks)} ranks on {len(facts.nodes)} nodes" if len(facts.nodes) > 1 else "one node"
+    words = ", ".join(network.word for network in facts.networks)
+    return f"{counts}; networks: {words}" if words else f"{counts}; no network between nodes"

@@ -1,0 +1,53 @@
+"""What rank 0 asks of the other ranks and what they answer, as MessagePack."""
+
+from __future__ import annotations
+
+import msgspec
+
+from scaling.check.facts import Link, Prepared, RankFacts
+from scaling.fabric import Place
+from scaling.points import Record
+
+
+class Prepare(Record, frozen=True, tag="prepare"):
+    """To the first rank of a node: listen at `places` (by network), resolve `names`, watch the load of all
+    processes but `mine`. Only who says `token` is served."""
+
+    places: dict[str, Place]
+    names: tuple[str, ...]
+    mine: tuple[int, ...]
+    token: bytes
+
+
+class Measure(Record, frozen=True, tag="measure"):
+    """Measure the link to a node that listens. `latency_s` and `bandwidth_s` (each way) are the time to spend,
+    `limit_s` is when to give up."""
+
+    network: str
+    client: str
+    server: str
+    source: Place
+    address: str
+    port: int
+    token: bytes
+    latency_s: float
+    bandwidth_s: float
+    limit_s: float
+
+
+class Leave(Record, frozen=True, tag="leave"):
+    """The preflight is over."""
+
+
+class Signalled(Record, frozen=True, tag="signalled"):
+    """The rank was told by a signal to end."""
+
+    signal: int
+
+
+ToRank = Prepare | Measure | Leave
+ToLead = RankFacts | Prepared | Link | Signalled
+
+ENCODER = msgspec.msgpack.Encoder()
+RANK_DECODER = msgspec.msgpack.Decoder(ToRank)
+LEAD_DECODER = msgspec.msgpack.Decoder(ToLead)

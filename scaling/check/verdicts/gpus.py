@@ -1,0 +1,89 @@
+"""The GPUs of the nodes: number, kind, and how they reach each other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+
+from scaling.check.facts import Facts, RankFacts, Verdict
+from scaling.check.verdicts.words import grouped, some
+from scaling.records import Gpu
+
+Gpus = Mapping[str, tuple[Gpu, ...]]  # by node
+
+
+def gpus(facts: Facts) -> Iterator[Verdict]:
+    """All that is said about GPUs."""
+    found = {node: _every(facts.of(node)) for node in facts.nodes}
+    drivers = {node: facts.host(node).gpu_driver for node in facts.nodes}
+    broken = {node: text for node, text in drivers.items() if text.startswith("unusable")}
+    if broken:
+        text = f"the driver does not work: {grouped(broken)}"
+        yield Verdict(level="error", topic="gpus", text=text, mend="nvidia-smi on that node shows the cause")
+    if any(found.values()):
+        yield _alike(found)
+        yield from _shared(facts, found)
+        yield from _peers(found)
+    elif not broken:
+        yield Verdict(level="ok", topic="gpus", text="none on any node")
+
+
+def _every(ranks: tuple[RankFacts, ...]) -> tuple[Gpu, ...]:
+    """A node's GPUs as the rank that sees most of them tells; a batch system may show each rank its own alone."""
+    lists = sorted((rank.host.gpus for rank in ranks), key=len, reverse=True)
+    found: dict[str, Gpu] = {}
+    for gpu in (gpu for gpus in lists for gpu in gpus):
+        found.setdefault(gpu.uuid, gpu)
+    return tuple(found.values())
+
+
+def _alike(found: Gpus) -> Verdict:
+    kinds = {node: _kinds(every) for node, every in found.items()}
+    if len(set(kinds.values())) == 1:
+        return Verdict(level="ok", topic="gpus", text=f"{next(iter(kinds.values()))} on every node")
+    return Verdict(
+        level="warning" if all(found.values()) else "error",
+        topic="gpus",
+        text=f"the nodes have different GPUs: {grouped(kinds)}",
+        mend="equal nodes, or a CUDA_VISIBLE_DEVICES that makes them equal",
+    )
+
+
+def _kinds(every: tuple[Gpu, ...]) -> str:
+    names = [gpu.name for gpu in every]
+    return " + ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names)) or "none"
+
+
+def _shared(facts: Facts, found: Gpus) -> Iterator[Verdict]:
+    ranks = {node: len(facts.of(node)) for node in found}
+    crowded = {node: f"{ranks[node]} ranks on {len(every)}" for node, every in found.items() if every}
+    crowded = {node: text for node, text in crowded.items() if ranks[node] > len(found[node])}
+    if crowded:
+        text = f"ranks share GPUs: {grouped(crowded)}"
+        yield Verdict(
+            level="warning", topic="gpus", text=text, mend="one rank per GPU: -np and the hostfile's slots"
+        )
+
+
+def _peers(found: Gpus) -> Iterator[Verdict]:
+    """Which GPUs of a node reach each other directly; unknown where no rank sees several."""
+    several = {node: every for node, every in found.items() if len(every) > 1 and len(every[0].p2p) == len(every)}
+    apart = {node: some(_strangers(every)) for node, every in several.items()}
+    apart = {node: text for node, text in apart.items() if text}
+    if apart:
+        yield Verdict(
+            level="warning",
+            topic="gpu topology",
+            text=f"no peer access, so that NCCL copies through host memory: GPUs {grouped(apart)}",
+            mend="nvidia-smi topo -m shows the wiring; PCIe ACS and the IOMMU off let peers reach each other",
+        )
+    elif several:
+        links = sorted({link for every in several.values() for gpu in every for link in gpu.links} - {"self"})
+        text = f"every GPU reaches every other one of its node ({', '.join(links)})"
+        yield Verdict(level="ok", topic="gpu topology", text=text)
+
+
+def _strangers(every: tuple[Gpu, ...]) -> list[str]:
+    """Pairs without peer access, with how they are linked: `0-2 (SYS)`."""
+    pairs = combinations(range(len(every)), 2)
+    return [f"{a}-{b} ({every[a].links[b]})" for a, b in pairs if not every[a].p2p[b]]

@@ -1,0 +1,171 @@
+"""Names, clocks, and who is on which network. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Interface
+from statistics import median_low
+
+from scaling.check.facts import Facts, Level, Verdict
+from scaling.check.verdicts.words import grouped, some
+
+CLOCK_S = 0.05  # beyond it the order of two nodes' log lines misleads
+HOSTS_FILE = "a line `ADDRESS NAME` per node in every /etc/hosts, with addresses of a network that the nodes share"
+
+# ---------------------------------------------------------------- names
+
+
+def names(facts: Facts) -> Iterator[Verdict]:
+    """Each node's name as each node resolves it: a framework that is told no address takes what this gives."""
+    faults: dict[tuple[str, Level, str], list[str]] = {}
+    for asker in facts.nodes:
+        for name in facts.nodes:
+            fault = _fault(facts, asker, name)
+            if fault is not None:
+                faults.setdefault((name, *fault), []).append(asker)
+    for (name, level, text), askers in faults.items():
+        where = "every node" if len(askers) == len(facts.nodes) > 1 else some(askers)
+        yield Verdict(level=level, topic="names", text=f"{name} {text}, asked on {where}", mend=HOSTS_FILE)
+    if not faults:
+        several = "every node's name resolves on every node, to an address that they share a network with"
+        text = several if len(facts.nodes) > 1 else f"{facts.nodes[0]} resolves"
+        yield Verdict(level="ok", topic="names", text=text)
+
+
+def _fault(facts: Facts, asker: str, name: str) -> tuple[Level, str] | None:
+    """What is wrong with the address that a node's name resolves to; the first one, which is what is taken."""
+    addresses = facts.prepared[asker].resolved.get(name, ())
+    if not addresses:
+        return "warning", "does not resolve"
+    if len(facts.nodes) == 1:
+        return None
+    text = f"resolves to {addresses[0]}"
+    if addresses[0].startswith("127."):
+        itself = asker == name
+        why = "which no other node can reach" if itself else "which is whoever asks"
+        return ("warning" if itself else "error"), f"{text}, {why}"
+    owners = [node for node in facts.nodes if addresses[0] in _addresses(facts, node)]
+    if owners and name not in owners:
+        return "error", f"{text}, which is {owners[0]}'s"
+    if not owners:
+        return "warning", f"{text}, not one of its own addresses"
+    if addresses[0] not in _shared(facts, name):
+        return "warning", f"{text}, on a network that no other node is on"
+    return None
+
+
+def _addresses(facts: Facts, node: str) -> dict[str, str]:
+    """A node's addresses with their subnets."""
+    return {
+        nic.address: str(IPv4Interface(f"{nic.address}/{nic.netmask}").network) for nic in facts.host(node).nics
+    }
+
+
+def _shared(facts: Facts, node: str) -> set[str]:
+    """A node's addresses on subnets that another node is on too."""
+    others = {subnet for one in facts.nodes if one != node for subnet in _addresses(facts, one).values()}
+    return {address for address, subnet in _addresses(facts, node).items() if subnet in others}
+
+
+# ---------------------------------------------------------------- clocks
+
+
+def clocks(facts: Facts) -> Iterator[Verdict]:
+    """Wall clocks, by the offsets that the links saw."""
+    if len(facts.nodes) == 1:
+        return
+    ahead = offsets_s(facts)
+    unknown = [node for node in facts.nodes if node not in ahead]
+    usual_s = median_low(ahead.values())
+    wrong = {node: value - usual_s for node, value in ahead.items() if abs(value - usual_s) > CLOCK_S}
+    if wrong:
+        text = some(
+            f"{node} is {abs(value):.2f} s {'ahead' if value > 0 else 'behind'}" for node, value in wrong.items()
+        )
+        mend = "chronyc makestep (or timedatectl set-ntp true) on those nodes"
+        yield Verdict(level="warning", topic="clocks", text=f"{text}: log times of the nodes mislead", mend=mend)
+    elif len(ahead) > 1:
+        spread_s = max(ahead.values()) - min(ahead.values())
+        rest = f"; unknown on {some(unknown)}, which no link reaches" if unknown else ""
+        yield Verdict(level="ok", topic="clocks", text=f"within {1e3 * spread_s:.2f} ms of each other{rest}")
+
+
+def offsets_s(facts: Facts) -> dict[str, float]:
+    """How far each node's wall clock is ahead of the first node's, along the links that were measured."""
+    ahead = {facts.nodes[0]: 0.0}
+    known = [link for link in facts.links if link.offset_s is not None]
+    for _ in facts.nodes:
+        for link in known:
+            offset_s = link.offset_s or 0.0
+            if link.client in ahead:
+                ahead.setdefault(link.server, ahead[link.client] + offset_s)
+            elif link.server in ahead:
+                ahead[link.client] = ahead[link.server] - offset_s
+    return ahead
+
+
+# ---------------------------------------------------------------- networks
+
+
+def membership(facts: Facts) -> Iterator[Verdict]:
+    """Which nodes are on which network."""
+    if len(facts.nodes) == 1:
+        yield Verdict(level="ok", topic="network", text="one node: there are no pairs to measure")
+        return
+    if not facts.networks:
+        mend = "addresses in one subnet on every node, or name the networks with --interconnect or --fabric"
+        text = f"{some(facts.nodes)} share no IPv4 network"
+        yield Verdict(level="error", topic="network", text=text, mend=mend)
+    for network in facts.networks:
+        missing = facts.absent.get(network.word, {})
+        if missing:
+            yield Verdict(
+                level="error" if facts.named or len(network.places) < 2 else "warning",
+                topic="network",
+                text=f"{network.word} is not on every node: {grouped(missing)}",
+                mend="ip address and ip link set INTERFACE up there; a wrong name: --fabric, --interconnect",
+            )
+        else:
+            rate = f", {network.rate_bits_per_s / 1e9:g} Gb/s {network.why}" if network.rate_bits_per_s else ""
+            text = f"{network.word}: {network.subnet} on every node{rate}"
+            yield Verdict(level="ok", topic="network", text=text)
+
+
+def mtu(facts: Facts) -> Iterator[Verdict]:
+    """Packets of one size along each network."""
+    for network in facts.networks:
+        sizes = {node: str(facts.nic(node, network).mtu) for node in network.places}
+        if len(set(sizes.values())) > 1:
+            largest = max(int(text) for text in sizes.values())
+            yield Verdict(
+                level="warning",
+                topic="mtu",
+                text=f"{network.word}: {grouped(sizes)}: large packets are cut, or lost without a trace",
+                mend=f"ip link set dev INTERFACE mtu {largest} on every node, and the switch no less",
+            )
+        elif len(sizes) > 1:
+            yield Verdict(
+                level="ok", topic="mtu", text=f"{network.word}: {next(iter(sizes.values()))} on every node"
+            )
+
+
+def rdma(facts: Facts) -> Iterator[Verdict]:
+    """The cards that the fabric file names."""
+    for network in facts.networks:
+        missing = {node: _without(facts, node, place.hca) for node, place in network.places.items()}
+        missing = {node: text for node, text in missing.items() if text}
+        if missing:
+            text = f"{network.word}: {grouped(missing)}"
+            mend = "ibstat shows the cards; without hca in the fabric file sockets are taken"
+            yield Verdict(level="error", topic="rdma", text=text, mend=mend)
+
+
+def _without(facts: Facts, node: str, wanted: str) -> str:
+    """What is wrong with the cards (`mlx5_0,mlx5_1`) on a node, "" if nothing."""
+    names = [name for name in wanted.split(",") if name and name != "any"]
+    here = facts.host(node).hcas
+    absent = [name for name in names if all(card.name != name for card in here)]
+    alive = {card.name for card in here if card.active}
+    dead = [name for name in names if name not in absent and name not in alive]
+    parts = [f"there is no {', '.join(absent)}"] if absent else []
+    return " and ".join([*parts, *([f"{', '.join(dead)} is not active"] if dead else [])])

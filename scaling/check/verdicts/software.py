@@ -1,0 +1,77 @@
+"""Who was started, and whether all run the same software. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scaling import __version__
+from scaling.check.facts import Facts, RankFacts, Verdict
+from scaling.check.verdicts.words import grouped
+
+# Without these being equal, ranks cannot work together or do different work; other packages only warn.
+ESSENTIAL = ("Python", "MPI", "torch", "tensorflow", "mxnet", "horovod")
+
+
+def launch(facts: Facts) -> Iterator[Verdict]:
+    """Ranks per node."""
+    counts = {node: len(facts.of(node)) for node in facts.nodes}
+    if len(set(counts.values())) == 1:
+        each = next(iter(counts.values()))
+        many = "nodes" if len(counts) > 1 else "node"
+        yield Verdict(
+            level="ok", topic="launch", text=f"{len(counts)} {many} with {each} rank{'s'[: each > 1]} each"
+        )
+        return
+    listed = grouped({node: f"{count} ranks" for node, count in counts.items()})
+    yield Verdict(
+        level="warning",
+        topic="launch",
+        text=f"the nodes have different numbers of ranks: {listed}",
+        mend="the same slots for every host in the hostfile, and -np a multiple of them",
+    )
+
+
+def code(facts: Facts) -> Iterator[Verdict]:
+    """Every rank runs the same files."""
+    hashes = {rank.host.hostname: rank.code for rank in facts.ranks}
+    if len(set(hashes.values())) == 1:
+        text = f"scaling {__version__}, the same files on every node ({facts.ranks[0].code})"
+        yield Verdict(level="ok", topic="code", text=text)
+        return
+    yield Verdict(
+        level="error",
+        topic="code",
+        text=f"the nodes run different files of scaling: {grouped(hashes)}",
+        mend="install the same version everywhere, or on a file system that all nodes share",
+    )
+
+
+def versions(facts: Facts) -> Iterator[Verdict]:
+    """Every package, Python and MPI."""
+    found = {node: _installed(facts.of(node)[0]) for node in facts.nodes}
+    names = dict.fromkeys(name for one in found.values() for name in one)
+    different = [name for name in names if len({one.get(name) for one in found.values()}) > 1]
+    for name in different:
+        essential = name in ESSENTIAL
+        yield Verdict(
+            level="error" if essential else "warning",
+            topic="versions",
+            text=f"{name}: {grouped({node: one.get(name, 'missing') for node, one in found.items()})}",
+            mend=_same_version(name),
+        )
+    same = [f"{name} {found[facts.nodes[0]][name]}" for name in names if name not in different]
+    where = "on every node" if len(found) > 1 else f"on {facts.nodes[0]}"
+    yield Verdict(level="ok", topic="versions", text=f"{where}: {', '.join(same)}")
+
+
+def _installed(rank: RankFacts) -> dict[str, str]:
+    host = rank.host
+    driver = {"GPU driver": host.gpu_driver} if host.gpu_driver else {}
+    packages = {name: text for name, text in host.versions.items() if name != "scaling"}
+    return {"Python": host.python, "MPI": rank.mpi, **driver, **packages}
+
+
+def _same_version(name: str) -> str:
+    if name in ("Python", "MPI", "GPU driver"):
+        return f"install the same {name} on every node"
+    return f"pip install {name}==VERSION on every node, or one environment on a shared file system"

@@ -1,0 +1,86 @@
+"""The preflight as text: a matrix for each network, then a line per verdict. Plain; no colours, no widths
+asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from scaling.check.facts import Facts, Findings, Matrix, Verdict
+from scaling.check.verdicts.links import gbit
+from scaling.fabric import GBIT, Network
+
+WIDE = 24  # nodes; more of them are summed up, a line each
+LEGEND = "    x could not be measured, . not tried"
+
+
+def render(found: Findings) -> str:
+    """All that was found, ending with a line that counts."""
+    matrices = [line for network in found.facts.networks for line in _network(found.facts, network)]
+    verdicts = [line(verdict) for verdict in found.verdicts]
+    return "\n".join([*matrices, *verdicts, "", _sum(found)])
+
+
+def line(verdict: Verdict) -> str:
+    """`warning  mtu            ib: 9000 on node1; 1500 on node2; mend: ...`."""
+    mend = f"; mend: {verdict.mend}" if verdict.mend else ""
+    return f"{verdict.level:<8} {verdict.topic:<14} {' '.join(verdict.text.split())}{mend}"
+
+
+def _sum(found: Findings) -> str:
+    counts = {level: sum(one.level == level for one in found.verdicts) for level in ("error", "warning")}
+    words = [f"{count} {level}{'s'[: count != 1]}" for level, count in counts.items() if count]
+    return f"{' and '.join(words) or 'nothing to mend'}; the preflight took {found.wall_s:.1f} s"
+
+
+# ---------------------------------------------------------------- matrices
+
+
+def _network(facts: Facts, network: Network) -> list[str]:
+    if not any(link.network == network.word for link in facts.links):
+        return []
+    rate = f", {network.rate_bits_per_s / GBIT:g} Gb/s {network.why}" if network.rate_bits_per_s else ""
+    latencies, bandwidths = facts.latencies(network.word), facts.bandwidths(network.word)
+    return [
+        f"{network.word}: {network.subnet}{rate}",
+        "  latency in us, half the median round trip of small messages over TCP",
+        *_matrix(facts, network.word, latencies, lambda seconds: f"{1e6 * seconds:.0f}"),
+        "  bandwidth in Gb/s, one TCP flow from the row's node to the column's",
+        *_matrix(facts, network.word, bandwidths, gbit),
+        "",
+    ]
+
+
+def _matrix(facts: Facts, network: str, matrix: Matrix, written: Callable[[float], str]) -> list[str]:
+    """A row and a column per node, the columns by the rows' numbers."""
+    nodes = [node for node in facts.nodes if any(node in (link.client, link.server) for link in facts.links)]
+    if len(nodes) > WIDE:
+        return _summary(nodes, matrix, written)
+    cells = {pair: written(value) for pair, value in matrix.items()}
+    cells |= {pair: "x" for pair in _tried(facts, network) if pair not in cells}
+    rows = [["-" if row == column else cells.get((row, column), ".") for column in nodes] for row in nodes]
+    width = max(5, *(len(cell) for row in rows for cell in row)) + 1
+    names = [f"{number:>4} {node}" for number, node in enumerate(nodes, 1)]
+    left = max(map(len, names))
+    head = " " * left + "".join(f"{number:>{width}}" for number in range(1, len(nodes) + 1))
+    lines = [
+        f"{name:<{left}}" + "".join(f"{cell:>{width}}" for cell in row)
+        for name, row in zip(names, rows, strict=True)
+    ]
+    gaps = any(cell in "x." for row in rows for cell in row)
+    return [head, *lines, *([LEGEND] if gaps else [])]
+
+
+def _tried(facts: Facts, network: str) -> set[tuple[str, str]]:
+    mine = [link for link in facts.links if link.network == network]
+    return {pair for link in mine for pair in ((link.client, link.server), (link.server, link.client))}
+
+
+def _summary(nodes: Sequence[str], matrix: Matrix, written: Callable[[float], str]) -> list[str]:
+    """The least, the median and the most of each node's row, where a matrix would be too wide."""
+    left = max(map(len, nodes)) + 4
+    lines = [" " * left + "".join(f"{word:>9}" for word in ("least", "median", "most"))]
+    for node in nodes:
+        row = sorted(value for (one, _), value in matrix.items() if one == node)
+        three = (row[0], row[len(row) // 2], row[-1]) if row else ()
+        lines.append(f"{'    ' + node:<{left}}" + "".join(f"{written(value):>9}" for value in three))
+    return lines
