@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from scaling import audit, trained
+from scaling import audit, receipts, trained
 from scaling.contests import (
     Exchange,
     curve_keys,
@@ -117,6 +117,7 @@ def _row(
     efficiency = interval(efficiencies) if efficiencies and claimed else None
     failed = None if cell.times else _failure(records)
     stamps = audit.flags(records, failed, efficiency)
+    receipt = receipts.of_row(records)
     first_loss, last_loss = trained.first_and_last_loss(records)
     return replace(
         _bare_row(cell),
@@ -129,7 +130,8 @@ def _row(
         first_loss=first_loss,
         last_loss=last_loss,
         staleness=trained.staleness(records),
-        flags=stamps if cell.synchronous else (*stamps, "ASYNC"),
+        flags=(*stamps, *(() if cell.synchronous else ("ASYNC",)), *((receipt.verdict,) if receipt else ())),
+        receipt=receipt,
         failed=failed,
         footnotes=tuple(_footnotes(cell, controls, by_round, stamps, efficiency)),
     )
@@ -145,6 +147,7 @@ def _footnotes(
     """What a reader must know, worst first."""
     point, measured = cell.point, len(cell.times)
     yield from audit.findings(cell.records, stamps, controls.solo_records(point), efficiency)
+    yield from audit.of_network(cell.records)
     if efficiency:
         yield from missing_controls(point, by_round, controls)
     yield from audit.no_baseline(point, controls, measured - len(by_round), measured)
@@ -179,7 +182,18 @@ def _bare_row(cell: Exchange) -> Row:
         server_hosts=point.server_hosts,
         server_use=servers,
         server_cpu_percent=fmean(known) if known else None,
+        machine_cpu_percent=_machine_cpu(cell.records),
     )
+
+
+def _machine_cpu(records: Iterable[PointRecord]) -> float | None:
+    """Of the busiest machine while it emulated, mean over rounds; None for real devices."""
+    by_round = [
+        [used for rank in record.ranks if (used := rank.telemetry.machine_cpu_percent) is not None]
+        for record in records
+    ]
+    known = [max(found) for found in by_round if found]
+    return fmean(known) if known else None
 
 
 def _failure(records: Sequence[PointRecord]) -> Failed:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
+from scaling import receipts
 from scaling.controls import Controls, reference_batch
 from scaling.points import Kind, Point
 from scaling.records import Failed, Finished, PointRecord, RankRecord
@@ -60,6 +61,7 @@ def flags(records: Sequence[PointRecord], failed: Failed | None, efficiency: Est
     """The stamps of a row, worst first."""
     found = {
         "FAILED": failed is not None,
+        "EMULATED": any(record.point.device == "emulated" for record in records),
         "AUDIT": any(audit(record) for record in records),
         "OVERSUBSCRIBED": oversubscribed(records),
         "SUPERLINEAR": efficiency is not None and efficiency.mean > SUPERLINEAR,
@@ -67,6 +69,13 @@ def flags(records: Sequence[PointRecord], failed: Failed | None, efficiency: Est
         "THROTTLED": any(throttle_reasons(record) for record in records),
     }
     return tuple(flag for flag, is_set in found.items() if is_set)
+
+
+def of_network(records: Sequence[PointRecord]) -> Iterator[str]:
+    """What is wrong with the network that the bytes took, or why nobody knows."""
+    receipt = receipts.of_row(records)
+    if receipt is not None and receipt.why:
+        yield f"{receipt.verdict}: asked for {' and '.join(receipt.wanted) or 'RDMA'}; {receipt.why}"
 
 
 def oversubscribed(records: Sequence[PointRecord]) -> bool:
@@ -101,8 +110,13 @@ def of_controls(controls: Mapping[Kind, Sequence[PointRecord]]) -> tuple[str, ..
     return tuple(
         f"its {kind} control is {', '.join(stamps)}"
         for kind, records in controls.items()
-        if (stamps := [flag for flag in flags(records, None, None) if flag != "AUDIT" or kind != "comm"])
+        if (stamps := [flag for flag in flags(records, None, None) if flag not in _expected(kind)])
     )
+
+
+def _expected(kind: Kind) -> tuple[str, ...]:
+    """Flags that say nothing against a control: it is as emulated as its row, and `comm` feeds nothing."""
+    return ("EMULATED", "AUDIT") if kind == "comm" else ("EMULATED",)
 
 
 def warnings(records: Sequence[PointRecord]) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from scaling import strategies
 from scaling.config import SweepConfig
+from scaling.emulated import profiles
 from scaling.errors import UsageError, near
-from scaling.points import Device, Point
+from scaling.points import EXCHANGING, Device, Point
 from scaling.seats import Seat, place
 from scaling.strategies.base import Baseline, Strategy, Traits, read_options
 
@@ -26,7 +27,7 @@ def make(config: SweepConfig, device: Device, seats: Sequence[Seat]) -> tuple[Po
     for name in config.strategy:
         for size in config.world_sizes:
             batch = _batch(config, size)
-            for point in _of_size(config, device, name, size, batch):
+            for point in _over_networks(config, _of_size(config, device, name, size, batch)):
                 settled = _with_servers(point, config, seats)
                 if reason := strategies.load(point.strategy).refuse(settled):
                     raise UsageError(f"--strategy {name}: {reason}")
@@ -62,10 +63,22 @@ def _of_size(config: SweepConfig, device: Device, name: str, size: int, batch: i
         yield _point(config, device, plain, "together", size, batch, shared)
 
 
+def _over_networks(config: SweepConfig, points: Iterable[Point]) -> Iterable[Point]:
+    """What exchanges is measured over each network; the plain loop uses none."""
+    for point in points:
+        if point.kind in EXCHANGING:
+            yield from (replace(point, interconnect=word) for word in config.interconnect)
+        else:
+            yield point
+
+
 def _point(
     config: SweepConfig, device: Device, name: str, kind: str, size: int, batch: int, options: dict[str, str]
 ) -> Point:
     assert config.model is not None and config.data is not None
+    profile = profiles.name_of(config.device)
+    if profile:
+        profiles.rate(profile, config.model, batch)
     return Point(
         strategy=name,
         kind=kind,  # type: ignore[arg-type]
@@ -81,6 +94,9 @@ def _point(
         compile=config.compile,
         placement=config.placement,
         options=options,
+        profile=profile,
+        shrink=config.shrink or 1.0,
+        dilate=config.dilate or 1.0,
     )
 
 

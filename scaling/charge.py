@@ -6,8 +6,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from scaling import traffic
 from scaling.counters import DeviceProbe
-from scaling.records import Announce, Ended, Event, Failed, Outcome, Ready, Telemetry, Window
+from scaling.records import Announce, Ended, Event, Failed, Outcome, Ready, Telemetry, Traffic, Window
 from scaling.tasks import Command, Finish, Run, Task
 
 # The ladder's signals; USR1 asks for stacks, and kills a worker that cannot give them yet.
@@ -44,6 +45,8 @@ class Charge:
         self._told: Command | None = None  # the command that it has not answered in full
         self._reason: Failed | None = None
         self._probe: DeviceProbe | None = None
+        self._counters: traffic.Reading = {}
+        self._carried: tuple[Traffic, ...] = ()
         self.measuring = False  # whether measured windows run
         self._sampled_s = 0.0
         self._telemetry = Telemetry()
@@ -52,12 +55,24 @@ class Charge:
         """Hand it a command, from which on its silence counts."""
         self._told = command
         self._spoke_s = now_s
+        self._count(command)
         self.child.tell(command)
         if isinstance(command, Run) and command.measured:
             self._start_probe(now_s)
 
+    def _count(self, command: Command) -> None:
+        """Read the host's traffic before the measured windows, and when all ranks are done with them: a rank
+        that is done may have sent bytes that still wait for their turn on a slow link."""
+        if not self.child.task.counts_traffic:
+            return
+        if isinstance(command, Run) and command.measured:
+            self._counters = traffic.read()
+        elif isinstance(command, Finish):
+            self._carried = traffic.since(self._counters, traffic.read())
+
     def overhear(self, command: Command, now_s: float) -> None:
         """What a helper's workers are told: from then on, and until they finish, its CPU use counts."""
+        self._count(command)
         if isinstance(command, Run) and command.measured:
             self._start_probe(now_s)
         elif isinstance(command, Finish):
@@ -120,7 +135,8 @@ class Charge:
         self._close_probe()
         if self._reason is not None and isinstance(outcome, Failed) and outcome.cause in OURS:
             outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
-        return Ended(outcome=outcome, environ=self._environ, telemetry=self._telemetry, strays=self.child.strays)
+        telemetry = replace(self._telemetry, traffic=self._carried)
+        return Ended(outcome=outcome, environ=self._environ, telemetry=telemetry, strays=self.child.strays)
 
     def _close_probe(self) -> None:
         if self._probe is not None:

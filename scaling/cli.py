@@ -26,8 +26,8 @@ ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "version")
 DISPLACES: dict[str, tuple[str, ...]] = {
     "batch_size": ("global_batch_size",),
     "global_batch_size": ("batch_size",),
-    "model": ("data", "batch_size"),
-    "device": ("model", "data", "batch_size", "strategy"),
+    "model": ("data", "batch_size", "shrink", "dilate"),
+    "device": ("model", "data", "batch_size", "strategy", "shrink", "dilate"),
 }
 # Flags that are another spelling of a field.
 SUGAR = ("kv_store",)
@@ -102,7 +102,7 @@ def _fields(context: typer.Context) -> dict[str, Any]:
         if source is None or source.name != "COMMANDLINE":
             continue
         value = context.params[field]
-        if field in ("strategy", "kinds"):
+        if field in ("strategy", "kinds", "interconnect"):
             value = _words(value)
         elif field == "world_sizes":
             value = _numbers("--world-sizes", value)
@@ -183,8 +183,31 @@ def sweep(
     ] = None,
     device: Annotated[
         str,
-        Option(help="cpu, cuda, or auto: cuda where every host has GPUs.", rich_help_panel=WHAT, metavar="KIND"),
+        Option(
+            help="cpu, cuda, auto (cuda where every host has GPUs), or emulated:PROFILE, which sleeps as long as "
+            "a published device computes; see --list.",
+            rich_help_panel=WHAT,
+            metavar="KIND",
+        ),
     ] = DEFAULT.device,
+    shrink: Annotated[
+        float | None,
+        Option(
+            help="Of emulated devices: divide bytes and link rates by this; undone in the table.",
+            rich_help_panel=HOW,
+            metavar="K",
+            show_default="chosen, so that most of this machine stays idle",
+        ),
+    ] = None,
+    dilate: Annotated[
+        float | None,
+        Option(
+            help="Of emulated devices: multiply all times by this; undone in the table.",
+            rich_help_panel=HOW,
+            metavar="D",
+            show_default="chosen, so that most of this machine stays idle",
+        ),
+    ] = None,
     batch_size: Annotated[
         int | None,
         Option(
@@ -243,6 +266,24 @@ def sweep(
             metavar="HOW",
         ),
     ] = DEFAULT.server_hosts,
+    interconnect: Annotated[
+        str,
+        Option(
+            help="Networks to measure over: names of the fabric file, interfaces, subnets; auto: the fastest "
+            "that all nodes share.",
+            rich_help_panel=HOW,
+            metavar="NAME,...",
+        ),
+    ] = ",".join(DEFAULT.interconnect),
+    fabric: Annotated[
+        str | None,
+        Option(
+            help="TOML file that names networks: interface, subnet, hca, rate_gbit (hostfiles/fabric.toml).",
+            rich_help_panel=HOW,
+            metavar="FILE",
+            show_default="SCALING_FABRIC, else none",
+        ),
+    ] = None,
     cpus_per_rank: Annotated[
         int | None,
         Option(

@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from scaling.messages import Report
-from scaling.points import Point, Record
+from scaling.points import Pattern, Point, Record
 from scaling.records import (
     Announce,
     Ended,
@@ -74,6 +74,7 @@ class PointState(Record, frozen=True):
     phase: Phase = "starting"
     helpers: tuple[HelperState, ...] = ()
     synchronous: bool = True
+    pattern: Pattern = ""
     announced: dict[str, str] = {}
     command: Command | None = None
     ready: int = 0

@@ -13,10 +13,12 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from scaling.emulated import profiles
 from scaling.errors import UsageError, near
 from scaling.points import Kind, MemoryFormat, Placement, Precision, Record, ServerHosts
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+DEVICES = ("auto", "cpu", "cuda")
 
 
 class SweepConfig(Record, frozen=True, forbid_unknown_fields=True):
@@ -27,7 +29,9 @@ class SweepConfig(Record, frozen=True, forbid_unknown_fields=True):
     kinds: tuple[Kind, ...] = KINDS
     model: str | None = None
     data: str | None = None
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: str = "auto"
+    shrink: float | None = None
+    dilate: float | None = None
     batch_size: int | None = None
     global_batch_size: int | None = None
     precision: Precision = "fp32"
@@ -37,10 +41,12 @@ class SweepConfig(Record, frozen=True, forbid_unknown_fields=True):
     placement: Placement = "pack"
     servers: int | Literal["per-node"] = "per-node"
     server_hosts: ServerHosts = "shared"
+    interconnect: tuple[str, ...] = ("auto",)
+    fabric: str | None = None
     cpus_per_rank: int | None = None
     rounds: int = 3
     windows: int = 10
-    window_s: float = 0.15
+    window_s: float = 0.5
     target_ci: str | None = None
     max_rounds: int = 20
     seed: int = 1
@@ -126,7 +132,6 @@ def _choices(field: str) -> tuple[str, ...]:
         "memory_format": get_args(MemoryFormat),
         "placement": get_args(Placement),
         "kinds": KINDS,
-        "device": ("auto", "cpu", "cuda"),
         "server_hosts": get_args(ServerHosts),
         "servers": ("per-node",),
     }.get(field, ())
@@ -146,10 +151,13 @@ def validate(config: SweepConfig) -> None:
         config, "batch_size", "global_batch_size", "cpus_per_rank", "rounds", "max_rounds", "window_s",
         "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
     )  # fmt: skip
+    _device(config)
     if config.servers != "per-node" and config.servers < 1:
         raise UsageError(f"--servers {config.servers}: at least 1, or per-node")
     if config.windows < 3:
         raise UsageError(f"--windows {config.windows}: at least 3 are needed (10 for a trustworthy interval)")
+    if not config.interconnect:
+        raise UsageError("--interconnect: empty; write for example ib0,eth0, or auto")
     if config.strategy == ():
         raise UsageError("--strategy: empty; write for example torch:gloo")
     if "exchange" not in config.kinds:
@@ -165,6 +173,22 @@ def validate(config: SweepConfig) -> None:
     target_half_width(config)
     if config.world_sizes is not None:
         _world_sizes(config.world_sizes)
+
+
+def _device(config: SweepConfig) -> None:
+    """A device that is known, and what only emulated ones take."""
+    device, profile = config.device, profiles.name_of(config.device)
+    known = [*DEVICES, *(profiles.PREFIX + name for name in profiles.read().profiles)]
+    if not profile and device not in DEVICES:
+        raise UsageError(f"--device: {device!r} is not one of {', '.join(known)}; {near(device, known)}")
+    if profile:
+        profiles.find(profile)
+    for field in ("shrink", "dilate"):
+        value = getattr(config, field)
+        if value is not None and not profile:
+            raise UsageError(f"{flag(field)} {value:g}: only for emulated devices; add --device emulated:PROFILE")
+        if value is not None and not (value >= 1 and math.isfinite(value)):
+            raise UsageError(f"{flag(field)} {value:g}: must be a number from 1")
 
 
 def _positive(config: SweepConfig, *fields: str) -> None:

@@ -21,7 +21,8 @@ LEFT_OVER = {
 
 def conditions(point: Point) -> Key:
     """What a control and its exchange always share."""
-    return (point.model, point.data, point.device, point.precision, point.memory_format, point.compile)
+    emulated = (point.profile, point.shrink, point.dilate)
+    return (point.model, point.data, point.device, point.precision, point.memory_format, point.compile, *emulated)
 
 
 def options(point: Point) -> tuple[tuple[str, str], ...]:

@@ -39,19 +39,31 @@ class DeviceProbe:
 
     interval_s: ClassVar[float] = 1.0
 
-    def __init__(self, gpu: GpuMeter | None, worker: ProcessMeter) -> None:
+    def __init__(
+        self,
+        gpu: GpuMeter | None,
+        worker: ProcessMeter,
+        *,
+        machine: MachineMeter | None = None,
+    ) -> None:
         """Use `open`; this is for tests."""
+        self._machine = machine
         self._gpu = gpu
         self._worker = worker
 
     @classmethod
     def open(cls, device: Device, device_index: int, pid: int) -> DeviceProbe:
-        """Watch process `pid` and, on cuda, the GPU that a framework in this environment calls so."""
-        return cls(GpuMeter.open(device_index) if device == "cuda" else None, ProcessMeter(pid))
+        """Watch process `pid` and, on cuda, the GPU that a framework in this environment calls so; beside an
+        emulated device, all that keeps the machine busy."""
+        gpu = GpuMeter.open(device_index) if device == "cuda" else None
+        machine = MachineMeter() if device == "emulated" else None
+        return cls(gpu, ProcessMeter(pid), machine=machine)
 
     def start(self) -> None:
-        """The measured windows begin: take the first reading."""
+        """The measured windows are about to begin: take the first reading."""
         self._worker.start()
+        if self._machine is not None:
+            self._machine.start()
         if self._gpu is not None:
             self._gpu.start()
 
@@ -71,6 +83,7 @@ class DeviceProbe:
             load_1m=os.getloadavg()[0],
             affinity_cpus=self._worker.affinity_cpus,
             cpu_percent=self._worker.cpu_percent,
+            machine_cpu_percent=self._machine.stop() if self._machine is not None else None,
         )
 
 
@@ -119,6 +132,33 @@ def _affinity_cpus(pid: int) -> int | None:
             with suppress(ProcessLookupError):
                 cpus |= os.sched_getaffinity(int(thread.name))
     return len(cpus) or None
+
+
+class MachineMeter:
+    """All cores of this machine, whatever process or kernel thread runs on them: in containers and in the nodes of
+    a lab too, whose /proc/stat is the machine's."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, float] | None = None
+
+    def start(self) -> None:
+        """Begin the window."""
+        self._before = _busy_and_all()
+
+    def stop(self) -> float | None:
+        """End it: 100 means that all cores were busy. None without a start, or within one tick."""
+        if self._before is None:
+            return None
+        (busy_before_s, all_before_s), (busy_s, all_s) = self._before, _busy_and_all()
+        return 100 * (busy_s - busy_before_s) / (all_s - all_before_s) if all_s > all_before_s else None
+
+
+def _busy_and_all() -> tuple[float, float]:
+    """CPU seconds since boot: busy, and in all. Guests' time is in the user's already."""
+    times = psutil.cpu_times()
+    idle_s = times.idle + times.iowait
+    all_s = sum(times) - times.guest - times.guest_nice
+    return all_s - idle_s, all_s
 
 
 class GpuMeter:

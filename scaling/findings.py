@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from scaling.losses import Loss
 from scaling.points import BatchRule, Device, MemoryFormat, Placement, Precision, Record, ServerHosts
+from scaling.receipts import Receipt
 from scaling.records import Failed
 from scaling.stats import Estimate, is_distinguishable
 
 
-class Cell(Record, frozen=True):
-    """What the records of a row, a baseline or a comparison share."""
+class Cell(Record, frozen=True, kw_only=True):
+    """What the records of a row, a baseline or a comparison share; the last three are those of emulated devices
+    (points.Point), whose `shrink` and `dilate` are undone in all figures."""
 
     model: str
     data: str
@@ -17,6 +19,16 @@ class Cell(Record, frozen=True):
     precision: Precision
     memory_format: MemoryFormat
     compile: bool
+    profile: str = ""
+    shrink: float = 1.0
+    dilate: float = 1.0
+
+    @property
+    def hardware(self) -> str:
+        """`cuda`, or `emulated:p100 (sizes / 10, times x 4)`."""
+        if not self.profile:
+            return self.device
+        return f"{self.device}:{self.profile} (sizes / {self.shrink:g}, times x {self.dilate:g})"
 
 
 class Standing(Record, frozen=True):
@@ -45,7 +57,7 @@ class ServerUse(Record, frozen=True):
     cpu_percent: float | None
 
 
-class Row(Cell, frozen=True):
+class Row(Cell, frozen=True, kw_only=True):
     """One exchange at one world size, over its rounds. `batch_size` is per device.
 
     `rounds` counts those with a result, `rounds_tried` the failed ones too. `images_per_s` is None when
@@ -54,13 +66,15 @@ class Row(Cell, frozen=True):
     `loss_intervals` are by cause, those of `losses.intervals`.
     `intra_node` is the efficiency at the largest world size on one node and `inter_node` what crossing
     nodes leaves of it, over the rounds that have both, on rows that cross nodes. `flags` are of FAILED,
-    AUDIT, OVERSUBSCRIBED, SUPERLINEAR, UNSETTLED, THROTTLED, ASYNC.
+    EMULATED, AUDIT, OVERSUBSCRIBED, SUPERLINEAR, UNSETTLED, THROTTLED, ASYNC, and on rows that cross nodes one of
+    VERIFIED, MISLABELLED, UNVERIFIED, with the `receipt` behind it.
 
     `first_loss` and `last_loss` are of the training, warm-up included; `loss_at` is its loss after
     `loss_at_samples` samples, the most that all rows of its contest have reached, asynchronous or not.
     `staleness` is None in synchronous modes; else the steps of other ranks between a step's pull and its
     push, mean over ranks, windows and rounds. `server_cpu_percent` is of one core, the mean of
     `server_use`; `standing` is None for a row without rival. Rows of one scaling curve share `curve`.
+    `machine_cpu_percent` is of all cores of the machine that emulated, None for real devices.
     """
 
     strategy: str
@@ -97,9 +111,11 @@ class Row(Cell, frozen=True):
     server_use: tuple[ServerUse, ...] = ()
     server_cpu_percent: float | None = None
     standing: Standing | None = None
+    receipt: Receipt | None = None
+    machine_cpu_percent: float | None = None
 
 
-class Baseline(Cell, frozen=True):
+class Baseline(Cell, frozen=True, kw_only=True):
     """The plain loop on one device; `images_per_s` is None when every round failed."""
 
     strategy: str
@@ -118,7 +134,7 @@ class Contender(Record, frozen=True):
     server_hosts: ServerHosts = "shared"
 
 
-class Comparison(Cell, frozen=True):
+class Comparison(Cell, frozen=True, kw_only=True):
     """The best by mean images/s of a world size against one other. Synchronous modes are compared with
     synchronous ones and asynchronous with asynchronous: a stale image is not worth a fresh one.
 

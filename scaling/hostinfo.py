@@ -20,7 +20,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 import scaling
-from scaling import sysinfo
+from scaling import sysinfo, traffic
 from scaling.gpuinfo import gather_gpus
 from scaling.records import HostInfo, Nic
 
@@ -60,6 +60,8 @@ def gather() -> HostInfo:
         gpus=gpus,
         gpu_driver=driver,
         virtual=sysinfo.virtual(cpuinfo, os.environ),
+        hcas=traffic.hcas(),
+        boot_id=sysinfo.boot_id(),
     )
 
 

@@ -26,7 +26,15 @@ def _hosts(header: Header) -> str:
 def _devices(header: Header) -> str:
     models = {gpu.name for host in header.hosts for gpu in host.gpus} if header.device == "cuda" else set()
     models = models or {host.cpu_model for host in header.hosts}
-    return ", ".join((header.device, *sorted(models)))
+    return ", ".join((_emulation(header) or header.device, *sorted(models)))
+
+
+def _emulation(header: Header) -> str:
+    """`emulated:p100, sizes / 10, times x 4`; nothing for real devices."""
+    config = header.config
+    if header.device != "emulated":
+        return ""
+    return f"{config.get('device')}, sizes / {config.get('shrink', 1):g}, times x {config.get('dilate', 1):g}"
 
 
 _COMPARED: Mapping[str, Callable[[Header], str]] = {

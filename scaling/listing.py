@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from scaling import data, models, plan, seats, strategies
+from scaling import data, fabric, models, plan, seats, strategies
+from scaling.emulated import profiles
 from scaling.hostinfo import describe
 from scaling.messages import Enrol
 from scaling.points import Point
@@ -32,6 +33,8 @@ def everything(missing: Mapping[str, str]) -> str:
         batches = ", ".join(f"{batch} on {kind}" for kind, batch in spec.batch_size.items())
         lines.append(f"  {spec.name:<16}{shape}, {spec.classes} classes, batch {batches}; {spec.source}")
         lines.append(f"    {_counts(spec)}")
+    lines += ["", "emulated devices (--device emulated:PROFILE), and whose images/s they have"]
+    lines += [f"  {name:<16}{_profile(one)}" for name, one in profiles.read().profiles.items()]
     lines += ["", "data (--data)"]
     lines += [f"  {name:<16}{text}" for name, (text, _) in data.CATALOGUE.items()]
     return "\n".join(lines)
@@ -65,17 +68,29 @@ def _counts(spec: models.ModelSpec) -> str:
     )
 
 
+def _profile(one: profiles.Profile) -> str:
+    """`NVIDIA Tesla K80: resnet50 at batch 64, 32; vgg16 at batch 32`."""
+    batches: dict[str, list[str]] = {}
+    for rate in one.rates:
+        batches.setdefault(rate.model, []).append(str(rate.batch_size))
+    listed = (f"{model} at batch {', '.join(found)}" for model, found in batches.items())
+    return f"{one.device}: {'; '.join(listed)}"
+
+
 def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     """The devices, the points, what is missing, and about how long it takes."""
     config = made.config
-    lines = [f"launch: {len(enrolled)} ranks on {len(made.places)} hosts, device {made.device} ({made.why})"]
-    for name in made.places:
+    lines = [f"launch: {len(enrolled)} ranks on {len(made.hosts)} hosts, device {made.device} ({made.why})"]
+    for name in made.hosts:
         host = next(enrol.host for enrol in enrolled if enrol.host.hostname == name)
         lines.append(f"  {name}: {describe(host)}")
     lines += [_seat(one) for one in made.seats]
+    lines += [f"  network {words}" for words in map(fabric.describe, made.networks)]
     lines.append(
         f"model {config.model}, data {config.data}, {_batch(config.batch_size, config.global_batch_size)}"
     )
+    if made.device == "emulated":
+        lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")
     lines.append(f"points of each of {config.rounds} rounds:")
     lines += _points(made.cells, made)
     lines += [f"  missing: {name}: {reason}" for name, reason in made.missing.items()]

@@ -78,6 +78,8 @@ class Round(Record, frozen=True):
 def step_time(record: PointRecord) -> StepTime | None:
     """Return the step time over all ranks; None where a rank has no measured time or the point failed.
 
+    Of emulated devices the time of the cluster that they stand for: what the clock showed / `dilate`.
+
     A single worker that drives all devices is one rank whose steps are those of all.
     """
     if not isinstance(record.outcome, Finished) or not record.ranks:
@@ -87,7 +89,7 @@ def step_time(record: PointRecord) -> StepTime | None:
         steps = sum(window.steps for window in rank.windows)
         if not steps or rank.measured_s <= 0:
             return None
-        times.append(rank.measured_s / steps)
+        times.append(rank.measured_s / steps / record.point.dilate)
     harmonic_s = 1 / fmean(1 / time for time in times)
     step_s = max(times) if record.synchronous else harmonic_s
     return StepTime(step_s=step_s, mean_s=fmean(times), harmonic_s=harmonic_s)
@@ -103,7 +105,7 @@ def lock_step(record: PointRecord) -> StepTime | None:
     longest_s = sum(
         max(w.seconds for w in same) for same in zip(*(rank.windows for rank in record.ranks), strict=False)
     )
-    return replace(time, step_s=max(time.step_s, longest_s / steps))
+    return replace(time, step_s=max(time.step_s, longest_s / steps / record.point.dilate))
 
 
 # ---------------------------------------------------------------- the split

@@ -7,12 +7,15 @@ from typing import Literal
 from msgspec import Struct
 
 Kind = Literal["exchange", "solo", "together", "comm"]
-Device = Literal["cpu", "cuda"]
+EXCHANGING: tuple[Kind, ...] = ("exchange", "comm")
+Device = Literal["cpu", "cuda", "emulated"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 BatchRule = Literal["weak", "strong"]
 Placement = Literal["pack", "spread"]
 MemoryFormat = Literal["contiguous", "channels_last"]
 ServerHosts = Literal["shared", "dedicated"]
+# How gradients travel: in a ring of all ranks, to servers and back, or inside one process.
+Pattern = Literal["", "ring", "servers", "inside"]
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -25,6 +28,9 @@ class Point(Record, frozen=True):
 
     `servers` is the number of parameter servers, 0 for strategies without any; `server_hosts` whether they
     share the training nodes or have nodes of their own.
+
+    Of an emulated device: `profile` (emulated/profiles.toml); gradients' bytes were divided by `shrink`, times
+    multiplied by `dilate`, links' rates divided by both. Times in records are those that the clock showed.
     """
 
     strategy: str
@@ -44,6 +50,9 @@ class Point(Record, frozen=True):
     options: dict[str, str] = {}
     servers: int = 0
     server_hosts: ServerHosts = "shared"
+    profile: str = ""
+    shrink: float = 1.0
+    dilate: float = 1.0
 
     @property
     def global_batch_size(self) -> int:
@@ -55,10 +64,12 @@ class Point(Record, frozen=True):
         """Identity without the round: what is repeated."""
         options = ",".join(f"{k}={v}" for k, v in sorted(self.options.items()))
         servers = (f"{self.servers} servers {self.server_hosts}",) if self.servers else ()
+        emulated = (f"{self.profile} / {self.shrink:g} x {self.dilate:g}",) if self.profile else ()
         parts = (
             self.strategy, self.kind, f"n{self.world_size}", self.model, self.data, self.device,
             self.batch_rule, f"b{self.batch_size}", self.precision, self.memory_format,
             "compiled" if self.compile else "eager", self.placement, self.interconnect, options, *servers,
+            *emulated,
         )  # fmt: skip
         return "/".join(parts)
 

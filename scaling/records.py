@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaling.points import Device, Point, Record
+from scaling.fabric import Network
+from scaling.points import Device, Pattern, Point, Record
 
 SCHEMA = 1
 
@@ -115,15 +116,25 @@ class Sample(Record, frozen=True, array_like=True):
     throttle: tuple[str, ...] = ()
 
 
+class Traffic(Record, frozen=True, array_like=True):
+    """What one interface (`eth0`) or port of an RDMA card (`mlx5_0/1`) of the host carried meanwhile."""
+
+    name: str
+    received_bytes: int
+    sent_bytes: int
+
+
 class Telemetry(Record, frozen=True):
-    """The device while the measured windows ran. `energy_j` is the counter's difference, `load_1m` the
-    host's load average at the end, `affinity_cpus` what the worker really had."""
+    """The device while measured windows ran. `load_1m` is the host's at their end, `affinity_cpus` the worker's;
+    `traffic` is read beside one child of each host, `machine_cpu_percent` (100: all cores) where one emulates."""
 
     samples: tuple[Sample, ...] = ()
     energy_j: float | None = None
     load_1m: float | None = None
     affinity_cpus: int | None = None
     cpu_percent: float | None = None
+    traffic: tuple[Traffic, ...] = ()
+    machine_cpu_percent: float | None = None
 
 
 class Ended(Record, frozen=True, tag="ended"):
@@ -163,9 +174,21 @@ class Nic(Record, frozen=True):
     speed_bits_per_s: float | None = None
 
 
+class Hca(Record, frozen=True):
+    """One port of an RDMA card. `interfaces` are the card's network interfaces (IPoIB, or Ethernet's own);
+    `link_layer` is InfiniBand or Ethernet (RoCE)."""
+
+    name: str
+    port: int
+    link_layer: str
+    active: bool
+    rate_bits_per_s: float | None = None
+    interfaces: tuple[str, ...] = ()
+
+
 class HostInfo(Record, frozen=True):
     """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple
-    of its hardware threads."""
+    of its hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab."""
 
     hostname: str
     os: str
@@ -181,6 +204,8 @@ class HostInfo(Record, frozen=True):
     gpus: tuple[Gpu, ...] = ()
     gpu_driver: str = ""
     virtual: str = ""
+    hcas: tuple[Hca, ...] = ()
+    boot_id: str = ""
 
 
 class RankRecord(Record, frozen=True):
@@ -193,6 +218,8 @@ class RankRecord(Record, frozen=True):
     cpus: tuple[int, ...] = ()
     threads: int = 1
     device_index: int = 0
+    interface: str = "lo"
+    hca: str = ""
     environ: dict[str, str] = {}
     ready: Ready | None = None
     warmup: tuple[Window, ...] = ()
@@ -217,13 +244,16 @@ class HelperRecord(Record, frozen=True):
     environ: dict[str, str] = {}
     announced: dict[str, str] = {}
     telemetry: Telemetry = Telemetry()
+    interface: str = ""
+    hca: str = ""
 
 
 class PointRecord(Record, frozen=True, tag="point"):
     """One measurement of one point, however it ended.
 
     `ranks` are its workers: one per device, or a single one that drives all devices. `hosts[r]` is the
-    host of device r. In an asynchronous mode ranks do not wait for each other.
+    host of device r. In an asynchronous mode ranks do not wait for each other. `pattern` is how gradients
+    travel, "" in records of older versions.
     """
 
     point: Point
@@ -240,6 +270,7 @@ class PointRecord(Record, frozen=True, tag="point"):
     helpers: tuple[HelperRecord, ...] = ()
     hosts: tuple[str, ...] = ()
     synchronous: bool = True
+    pattern: Pattern = ""
 
     @property
     def nodes(self) -> int:
@@ -265,3 +296,5 @@ class Header(Record, frozen=True, tag="header"):
     device: Device
     why_default: str = ""
     estimate_s: float = 0.0
+    networks: tuple[Network, ...] = ()
+    emulation: str = ""

@@ -18,12 +18,14 @@ from typing import TextIO
 
 import msgspec
 
-from scaling import __version__, cli, config, listing, plan, process, seats, store, strategies, view
+from scaling import __version__, cli, config, fabric, listing, plan, process, seats, store, strategies, view
 from scaling.agent import Agent
 from scaling.cluster.base import Cluster
 from scaling.cluster.inline import Hub
 from scaling.cluster.mpi import connect, launched_size, launcher_output
 from scaling.desk import Desk, Interrupted
+from scaling.emulated import links
+from scaling.emulated.choose import Setting
 from scaling.errors import LaunchError, ScalingError, UsageError
 from scaling.hostinfo import code_hash, gather, git_revision
 from scaling.messages import Enrol
@@ -160,7 +162,8 @@ def _command(cluster: Cluster, desk: Desk, enrolled: Sequence[Enrol], argv: Sequ
     if invocation.resume is not None:
         return _resume(desk, enrolled, invocation, invocation.resume)
     base = store.load(invocation.like)[0].config if invocation.like else None
-    made = plan.make(cli.resolve(invocation, base), enrolled)
+    asked = cli.resolve(invocation, base)
+    made = plan.make(asked, enrolled, _fabric(asked), lab_bits_per_s=links.declared())
     if invocation.dry_run:
         _say(listing.dry_run(made, enrolled))
         return 0
@@ -170,13 +173,18 @@ def _command(cluster: Cluster, desk: Desk, enrolled: Sequence[Enrol], argv: Sequ
         return _sweep(made, desk, opened, header, (), invocation.view)
 
 
+def _fabric(asked: config.SweepConfig) -> dict[str, fabric.Entry]:
+    return fabric.read(asked.fabric or os.environ.get(fabric.VARIABLE))
+
+
 def _missing_somewhere(enrolled: Sequence[Enrol]) -> dict[str, str]:
     return {name: reason for enrol in enrolled for name, reason in enrol.missing.items()}
 
 
 def _resume(desk: Desk, enrolled: Sequence[Enrol], invocation: cli.Invocation, run: Path) -> int:
     header, _ = store.load(run)
-    made = plan.make(config.build(header.config, source=str(run)), enrolled)
+    asked = config.build(header.config, source=str(run))
+    made = plan.make(asked, enrolled, _fabric(asked), lab_bits_per_s=links.declared())
     _same_launch(header, enrolled, run)
     if invocation.dry_run:
         _say(listing.dry_run(made, enrolled))
@@ -218,7 +226,14 @@ def _header(cluster: Cluster, made: plan.Plan, enrolled: Sequence[Enrol], argv: 
         device=made.device,
         why_default=made.why,
         estimate_s=made.estimate_s,
+        networks=made.networks,
+        emulation=links.told(made.config.device, made.config.model or "", made.config.batch_size, _setting(made)),
     )
+
+
+def _setting(made: plan.Plan) -> Setting:
+    """What emulated devices' links are slowed by; 1 for others."""
+    return Setting(shrink=made.config.shrink or 1.0, dilate=made.config.dilate or 1.0)
 
 
 def _sweep(
@@ -237,7 +252,8 @@ def _sweep(
     try:
         screen.opened(header, len(made.cells) * made.config.rounds)
         width = config.target_half_width(made.config)
-        Sweep(made, desk, opened, screen, records=records, target_half_width=width).run()
+        with links.shaped(_setting(made)):
+            Sweep(made, desk, opened, screen, records=records, target_half_width=width).run()
     except Interrupted as stop:
         if stop.by_launcher:
             output = launcher_output() or output

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from scaling import network
 from scaling.errors import LaunchError, UsageError
+from scaling.fabric import Place
 from scaling.hostinfo import pick_cpus
 from scaling.messages import Enrol
+from scaling.network import ALONE
 from scaling.points import Point, Record
 from scaling.records import HostInfo
 from scaling.strategies.base import Helper, Traits
@@ -20,7 +22,8 @@ class Seat(Record, frozen=True):
     """A rank of the launch: its host, its place there, its own CPUs, its GPU.
 
     `device_index` counts the GPUs that this rank's agent sees (a batch system may show each rank one);
-    `gpu` is that GPU's UUID, "" without one, by which two ranks that share a GPU are found.
+    `gpu` is that GPU's UUID, "" without one, by which two ranks that share a GPU are found; `machine` is one
+    for hosts on the same cores (containers, nodes of a lab), by which two that share a CPU are.
     """
 
     launch_rank: int
@@ -28,6 +31,7 @@ class Seat(Record, frozen=True):
     local_rank: int
     cpus: tuple[int, ...]
     threads: int
+    machine: str = ""
     device_index: int = 0
     gpu: str = ""
 
@@ -35,27 +39,43 @@ class Seat(Record, frozen=True):
 def seat(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Seat, ...]:
     """Give every rank of the launch its place. `enrolled[r]` is rank r's.
 
-    A host's cores are those that any of its ranks may use; each rank gets the same number of them.
+    A machine's cores are those that any of its ranks may use; each rank gets the same number of them.
     Raises UsageError when `--cpus-per-rank` asks for more than there are.
     """
     hosts = [enrol.host for enrol in enrolled]
-    ranks_of: dict[str, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        ranks_of.setdefault(host.hostname, []).append(rank)
+    ranks_of = _by_machine(hosts)
     per_rank = cpus_per_rank or max(1, min(len(_cores(hosts, r)) // len(r) for r in ranks_of.values()))
     seats: list[Seat] = []
-    for name, ranks in ranks_of.items():
+    local_ranks: Counter[str] = Counter()
+    for machine, ranks in ranks_of.items():
         cores = _cores(hosts, ranks)
+        name = ", ".join(dict.fromkeys(hosts[rank].hostname for rank in ranks))
         if cpus_per_rank and cpus_per_rank > 1 and cpus_per_rank * len(ranks) > len(cores):
             raise UsageError(
                 f"--cpus-per-rank {cpus_per_rank}: {len(ranks)} ranks on {name} would need "
                 f"{cpus_per_rank * len(ranks)} cores, it has {len(cores)}; "
                 f"at most {max(1, len(cores) // len(ranks))} fit"
             )
-        for local, rank in enumerate(ranks):
-            cpus = pick_cpus(cores, local_rank=local, per_rank=per_rank)
-            seats.append(_seat(rank, hosts[rank], local, cpus, per_rank))
+        for index, rank in enumerate(ranks):
+            local = local_ranks[hosts[rank].hostname]
+            local_ranks[hosts[rank].hostname] += 1
+            cpus = pick_cpus(cores, local_rank=index, per_rank=per_rank)
+            seats.append(replace(_seat(rank, hosts[rank], local, cpus, per_rank), machine=machine))
     return tuple(sorted(seats, key=lambda one: one.launch_rank))
+
+
+def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
+    """The ranks of each machine. Hosts that name one kernel and the same cores are one; those of one kernel with
+    other cores (containers with cpusets) are not."""
+    by_host: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        by_host.setdefault(host.hostname, []).append(rank)
+    found: dict[str, list[int]] = {}
+    for name, ranks in by_host.items():
+        boot_id = hosts[ranks[0]].boot_id
+        machine = f"{boot_id} {sorted(_cores(hosts, ranks))}" if boot_id else name
+        found.setdefault(machine, []).extend(ranks)
+    return found
 
 
 def _seat(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads: int) -> Seat:
@@ -102,7 +122,7 @@ def oversubscribed(point: Point, seats: Sequence[Seat]) -> bool:
     """Whether two ranks of the point share a CPU."""
     if point.device != "cpu":
         return False
-    taken = [(one.host, cpu) for one in seats for cpu in one.cpus]
+    taken = [(one.machine or one.host, cpu) for one in seats for cpu in one.cpus]
     return len(taken) != len(set(taken))
 
 
@@ -121,7 +141,7 @@ def tasks(
     point: Point,
     mine: Sequence[Seat],
     servers: Sequence[Seat],
-    places: Mapping[str, network.Place],
+    places: Mapping[str, Place],
     *,
     attempt: int,
     retry: int,
@@ -133,7 +153,7 @@ def tasks(
     servers, `logs` is the folder of the run's logs."""
     hosts = tuple(one.host for one in mine)
     alone = len({*hosts, *(one.host for one in servers)}) == 1
-    here = dict.fromkeys(hosts, network.Place(address=network.LOOPBACK, interface="lo")) if alone else places
+    here = dict.fromkeys(hosts, ALONE) if alone else places
     beside = tuple(
         Server(
             launch_rank=one.launch_rank,
@@ -162,6 +182,8 @@ def tasks(
             address=here[hosts[0]].address,
             addresses=tuple(here[host].address for host in hosts),
             interface=here[one.host].interface,
+            hca=here[one.host].hca,
+            counts_traffic=one.host not in hosts[:rank],
             servers=beside,
             clocks=clocks,
         )
@@ -190,10 +212,16 @@ def helper(of: Sequence[Task], wanted: Helper) -> Task:
     if wanted.computes:
         return replace(task, role=wanted.name, log=log)
     if wanted.server is None:
-        return replace(task, role=wanted.name, log=log, cpus=())
+        return replace(task, role=wanted.name, log=log, cpus=(), counts_traffic=False)
     server = task.servers[wanted.server]
     return replace(
-        task, role=wanted.name, log=log, cpus=(), launch_rank=server.launch_rank, interface=server.interface
+        task,
+        role=wanted.name,
+        log=log,
+        cpus=(),
+        launch_rank=server.launch_rank,
+        interface=server.interface,
+        counts_traffic=server.host not in task.hosts,
     )
 
 

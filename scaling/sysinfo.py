@@ -54,6 +54,11 @@ def sockets(root: Path = ROOT) -> int:
     return len({_read(file) for file in files}) or 1
 
 
+def boot_id(root: Path = ROOT) -> str:
+    """The same for all that runs on one kernel, whatever its host name; "" where it is not known."""
+    return _read(root / "proc/sys/kernel/random/boot_id").strip()
+
+
 def cpuinfo(root: Path = ROOT) -> dict[str, str]:
     """The first processor's block of /proc/cpuinfo; reading all of them takes long on big hosts."""
     block: dict[str, str] = {}

@@ -28,9 +28,11 @@ class Task(Record, frozen=True):
 
     `rank` and `local_rank` count inside the point; `launch_rank` is the agent's MPI rank. `hosts[r]` is the
     host of rank r and `addresses[r]` its address on the network that is used. `address` is rank 0's, where
-    `ports` are reserved; `rank_ports[r]` is rank r's own. `device_index` and `cpus` are this child's;
+    `ports` are reserved; `rank_ports[r]` is rank r's own. `interface` and `hca` (fabric.Place) are this child's
+    host's on that network. `device_index` and `cpus` are this child's;
     a worker that drives all devices of its host has their `device_indices`, and the CPUs of all.
-    `role` is "worker" or the name of a helper.
+    `role` is "worker" or the name of a helper. Beside one child of each host its traffic is counted
+    (`counts_traffic`).
     """
 
     point: Point
@@ -49,12 +51,14 @@ class Task(Record, frozen=True):
     retry: int = 0
     address: str = "127.0.0.1"
     interface: str = "lo"
+    hca: str = ""
     addresses: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()
     rank_ports: tuple[int, ...] = ()
     servers: tuple[Server, ...] = ()
     device_indices: tuple[int, ...] = ()
     announced: dict[str, str] = {}
+    counts_traffic: bool = False
     clocks: Clocks = Clocks()
 
 

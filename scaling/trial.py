@@ -14,11 +14,9 @@ from scaling.collector import HelperState, PointState, RankState
 from scaling.desk import Desk
 from scaling.messages import Assign, Release, Report, Reserve, Tell
 from scaling.plan import Plan
-from scaling.points import Point, Record
+from scaling.points import EXCHANGING, Point, Record
 from scaling.records import Ended, Failed, Ready
 from scaling.tasks import Clocks, Command, Task
-
-EXCHANGING = ("exchange", "comm")
 
 
 class Bench(Record, frozen=True):
@@ -69,6 +67,7 @@ class Trial:
             started_unix_s=bench.unix_clock(),
             oversubscribed=seats.oversubscribed(point, mine),
             synchronous=self._traits.synchronous or point.kind not in EXCHANGING,
+            pattern=self._traits.pattern if point.kind in EXCHANGING else "",
             retries=retries,
         )
         self._wanted = ports.wanted(self._ranks, self._traits)
@@ -85,7 +84,7 @@ class Trial:
             point,
             mine,
             seats.server_seats(point, mine, plan.seats),
-            plan.places,
+            plan.network(point).places,
             attempt=self.attempt,
             retry=retry,
             seed=plan.config.seed,

@@ -11,6 +11,8 @@ from scaling.records import Failed, Finished, HelperRecord, Outcome, PointRecord
 PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote")
 # How MXNet and TensorFlow end when a peer is gone.
 ABORTS = ("crash(SIGABRT)",)
+# Above this an emulated step is no longer told by its sleeps and its bytes alone.
+MOST_BUSY_PERCENT = 80
 CONSEQUENCES = ("error", "cancelled", "interrupted", "hang")
 
 
@@ -36,6 +38,7 @@ def record(state: PointState, *, ended_s: float) -> PointRecord:
         helpers=tuple(_helper_record(one, well=state.failure is None) for one in state.helpers),
         hosts=state.ranks[0].task.hosts,
         synchronous=state.synchronous,
+        pattern=state.pattern,
     )
 
 
@@ -77,6 +80,8 @@ def _helper_record(helper: HelperState, *, well: bool) -> HelperRecord:
         outcome=outcome,
         environ=ended.environ if ended else {},
         announced=helper.announced or {},
+        interface=helper.task.interface,
+        hca=helper.task.hca,
         telemetry=ended.telemetry if ended else Telemetry(),
     )
 
@@ -91,6 +96,8 @@ def _rank_record(rank: RankState) -> RankRecord:
         cpus=task.cpus,
         threads=task.threads,
         device_index=task.device_index,
+        interface=task.interface,
+        hca=task.hca,
         environ=ended.environ if ended else {},
         ready=rank.ready,
         warmup=rank.warmup,
@@ -114,6 +121,7 @@ def _warnings(state: PointState) -> tuple[str, ...]:
     found: list[str] = []
     if not state.settled:
         found.append("never settled: the warm-up hit its ceiling with windows still drifting")
+    found += _too_busy(state)
     if _shared_after_all(state):
         found.append("no node was left for dedicated servers: they shared the training nodes")
     for rank in state.ranks:
@@ -126,6 +134,23 @@ def _warnings(state: PointState) -> tuple[str, ...]:
         if got is not None and promised and got < promised:
             found.append(f"{where} had {got} CPUs instead of the promised {promised}")
     return tuple(found)
+
+
+def _too_busy(state: PointState) -> Iterator[str]:
+    """Of a machine that emulates: where little is idle, ranks wait for cores that real devices would not share."""
+    hosts = dict.fromkeys(rank.task.hosts[rank.task.rank] for rank in state.ranks)
+    busy = dict.fromkeys(
+        rank.task.hosts[rank.task.rank]
+        for rank in state.ranks
+        if rank.ended and (rank.ended.telemetry.machine_cpu_percent or 0.0) > MOST_BUSY_PERCENT
+    )
+    if busy:
+        # The nodes of a lab are one machine.
+        of = f" of {', '.join(busy)}" if len(busy) < len(hosts) else ""
+        yield (
+            f"CPUs{of} were over {MOST_BUSY_PERCENT} % busy while they emulated: times are too long; keep others "
+            "off them, or give more --dilate"
+        )
 
 
 def _shared_after_all(state: PointState) -> bool:

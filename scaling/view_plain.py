@@ -116,7 +116,8 @@ def headline(header: Header) -> str:
     model = " on ".join(str(config[key]) for key in ("model", "data") if config.get(key))
     ranks = f"{_plural(header.launch_size, 'rank')} on {_plural(hosts, 'host')}"
     strategies = ", ".join(config.get("strategy") or ())
-    parts = (strategies, model, header.device, ranks, header.why_default)
+    device = f"{config.get('device')} EMULATED" if header.device == "emulated" else header.device
+    parts = (strategies, model, device, ranks, header.why_default)
     return " · ".join(part for part in parts if part)
 
 

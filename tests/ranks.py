@@ -13,13 +13,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -48,6 +49,7 @@ class Trained(NamedTuple):
     device_name: str
     versions: dict[str, str]
     staleness: float | None
+    listening: frozenset[str]
 
 
 def tasks(
@@ -123,7 +125,17 @@ def run(of: Sequence[Task], steps: int = 1, joined: int = 0) -> list[Trained]:
         for process in processes:
             output, _ = process.communicate(timeout=LIMIT_S)
             assert process.returncode == 0, output.decode()
-        return [Trained(**pickle.loads(file.read_bytes())) for file in files[: len(processes)]]
+        helpers = [address for child in psutil.Process().children() for address in listening(child)]
+        found = [Trained(**pickle.loads(file.read_bytes())) for file in files[: len(processes)]]
+        return [one._replace(listening=one.listening.union(helpers)) for one in found]
+
+
+def listening(process: psutil.Process) -> frozenset[str]:
+    """The addresses on which a process waits for TCP connections."""
+    with suppress(psutil.Error):
+        found = process.net_connections("tcp")
+        return frozenset(one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN)
+    return frozenset()
 
 
 @contextmanager
@@ -239,6 +251,7 @@ def train(task: Task, steps: int) -> Trained:
         device_name=trainer.device_name,
         versions=trainer.versions,
         staleness=trainer.staleness() if isinstance(trainer, Stale) else None,
+        listening=listening(psutil.Process()),
     )
     trainer.close()
     return told
@@ -248,7 +261,8 @@ def main() -> None:
     """One rank. Ends at once, as workers do: frameworks' threads may abort an orderly exit."""
     file, steps, joined = sys.argv[1:]
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
-    os.sched_setaffinity(0, task.cpus)
+    if task.cpus:
+        os.sched_setaffinity(0, task.cpus)
     if int(joined):
         join_feeds(int(joined))
     # As a plain dictionary: here the class is `__main__.Trained`, which the reader does not know.

@@ -42,7 +42,7 @@ def test_only_what_people_see_knows_rich() -> None:
 
 
 def test_only_the_command_lines_know_typer() -> None:
-    assert users("typer") <= {"cli.py", "report/__main__.py"}
+    assert users("typer") <= {"check/cli.py", "cli.py", "lab/__main__.py", "report/__main__.py"}
 
 
 def test_frameworks_are_imported_inside_functions_of_strategies_and_builders() -> None:

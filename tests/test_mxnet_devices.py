@@ -78,7 +78,7 @@ def install(folder: Path, name: str) -> None:
 def test_nccl_needs_a_cuda_build(installed: Path) -> None:
     install(installed, "mxnet")
     assert mxnet_devices.missing("mxnet:nccl") == (
-        "mxnet is built without CUDA, and so without NCCL: install a CUDA build (mxnet-cu112)"
+        "mxnet is built without CUDA, and so without NCCL: ./launch/install mxnet-cuda"
     )
     assert mxnet_devices.missing("mxnet:local") is mxnet_devices.missing("mxnet:device") is None
 

@@ -124,9 +124,9 @@ def test_defaults_are_mxnets() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "wanted"),
     [
-        ("bigarray_bound", "0", "positive_integer"),
+        ("bigarray_bound", "0", "positive integer"),
         ("compression", "1bit", "none or 2bit"),
-        ("compression_threshold", "0", "positive_number"),
+        ("compression_threshold", "0", "positive number"),
         ("update_on_kvstore", "maybe", "true or false"),
     ],
 )

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from scaling.records import PointRecord
 from scaling.report import csv, json, markdown, table
+from scaling.report.parts import AGAINST_BEST, CONTENDER, EFFICIENCY, RATE, Line, loss_columns
 from tests.report_scenes import Run, default_run, frameworks_run, servers_run
 from tests.scripted_records import asynchronous, failed, header, host, point, record, served
 
@@ -237,3 +238,14 @@ def test_json_tells_asynchronous_rows_and_standings() -> None:
     kinds = {row["strategy"]: row["synchronous"] for row in found["rows"]}
     for one in found["comparisons"]:
         assert kinds[one["best"]["strategy"]] == kinds[one["other"]["strategy"]] == one["synchronous"]
+
+
+def test_what_does_not_fit_beside_a_row_stands_below_it() -> None:
+    remark = "staleness 3.01, loss 2.154 after 2,048 images (synchronous: 0.576 to 0.920)"
+    cells = ("mxnet:dist_async", "521.5", "best")
+    line = Line(cells=cells, says="OVERSUBSCRIBED", flags=("ASYNC",), remark=remark)
+    columns = (CONTENDER, RATE, AGAINST_BEST, EFFICIENCY, *loss_columns(is_strong=False))
+    first, *below = [text.plain for text in table._drawn(line, table._layout(columns, [line]))]
+    assert first.endswith("OVERSUBSCRIBED")
+    assert " ".join(" ".join(below).split()) == f"└ ASYNC {remark}"
+    assert max(map(len, [first, *below])) <= table.WIDTH

@@ -157,7 +157,7 @@ def made(traits: Traits, servers: int = 0) -> tuple[Task, ...]:
     mine = seats.place(point, planned.seats)
     beside = seats.server_seats(point, mine, planned.seats) if servers else ()
     tasks = seats.tasks(
-        point, mine, beside, planned.places, attempt=1, retry=0, seed=1, clocks=Clocks(), logs="logs"
+        point, mine, beside, planned.networks[0].places, attempt=1, retry=0, seed=1, clocks=Clocks(), logs="logs"
     )
     wanted, numbers = ports.wanted(tasks, traits), count(5000)
     held = {slot: tuple(next(numbers) for _ in range(one.count)) for slot, one in enumerate(wanted)}

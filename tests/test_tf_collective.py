@@ -107,7 +107,7 @@ def test_nccl_needs_a_cuda_build(has: str, said: str, installed: Path, monkeypat
         return "9.9"
 
     monkeypatch.setattr(metadata, "version", version)
-    wanted = f"{said} is built without CUDA: pip install 'tensorflow[and-cuda]' in its place"
+    wanted = f"{said} is built without CUDA: ./launch/install tensorflow-cuda"
     assert tf_collective.missing("tensorflow:nccl") == wanted
     assert tf_collective.missing("tensorflow:ring") is tf_collective.missing("tensorflow:plain") is None
 

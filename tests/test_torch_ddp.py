@@ -20,7 +20,7 @@ from scaling import gpuinfo, models
 from scaling.errors import UsageError
 from scaling.points import Kind
 from scaling.records import Gpu
-from scaling.strategies import torch_ddp, torch_loop
+from scaling.strategies import torch_ddp, torch_loop, torch_store
 from scaling.strategies.base import Strategy, read_options
 from scaling.worker.failures import cause_of
 from tests import ranks
@@ -46,7 +46,6 @@ def test_environ(name: str, kind: Kind) -> None:
         "WORLD_SIZE": "2",
         "LOCAL_RANK": "0",
         "GLOO_SOCKET_IFNAME": "ib0",
-        "NCCL_SOCKET_IFNAME": "=ib0",
     }
 
 
@@ -64,7 +63,7 @@ def test_traits() -> None:
 
 def test_devices() -> None:
     assert torch_ddp.devices("torch:nccl") == ("cuda",)
-    assert torch_ddp.devices("torch:gloo") == torch_ddp.devices("torch:plain") == ("cpu", "cuda")
+    assert torch_ddp.devices("torch:gloo") == torch_ddp.devices("torch:plain") == ("cpu", "cuda", "emulated")
 
 
 @pytest.fixture
@@ -133,8 +132,9 @@ def test_options_are_read_from_words() -> None:
         "static_graph": True,
         "accumulate": 1,
     }
-    with pytest.raises(UsageError, match="--option bucket_cap_mb=big: expected float"):
-        read_options(torch_ddp.OPTIONS, {"bucket_cap_mb": "big"})
+    for text in ("big", "0", "nan"):
+        with pytest.raises(UsageError, match=f"--option bucket_cap_mb={text}: expected positive number"):
+            read_options(torch_ddp.OPTIONS, {"bucket_cap_mb": text})
 
 
 def test_buckets_by_hand() -> None:
@@ -226,6 +226,19 @@ def test_micro_batches_are_exchanged_once_a_step(parts: str) -> None:
 # ---------------------------------------------------------------- the process group
 
 
+@pytest.fixture
+def stores(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """How the store was asked for, which is not opened."""
+    asked: list[dict[str, Any]] = []
+
+    def note(address: str, port: int, **options: Any) -> str:
+        asked.append({"address": address, "port": port, **options})
+        return "the store"
+
+    monkeypatch.setattr(torch_store, "open_store", note)
+    return asked
+
+
 def stub_rank(name: str) -> tuple[Any, dict[str, Any]]:
     """A rank whose torch only notes how the group was asked for."""
     called: dict[str, Any] = {}
@@ -240,13 +253,17 @@ def stub_rank(name: str) -> tuple[Any, dict[str, Any]]:
     return rank, called
 
 
-def test_the_group_times_out_after_the_agents_clocks() -> None:
+def test_the_group_times_out_after_the_agents_clocks(stores: list[dict[str, Any]]) -> None:
     rank, called = stub_rank("torch:gloo")
     torch_ddp._join(rank)
-    assert called == {"backend": "gloo", "timeout": timedelta(seconds=ranks.LIMIT_S + 30), "device_id": None}
+    timeout = timedelta(seconds=ranks.LIMIT_S + 30)
+    assert called == {
+        "backend": "gloo", "timeout": timeout, "device_id": None, "store": "the store", "rank": 0, "world_size": 1,
+    }  # fmt: skip
+    assert stores == [{"address": "127.0.0.1", "port": rank.task.ports[0], "hosts": True, "timeout": timeout}]
 
 
-def test_nccl_connects_at_once() -> None:
+def test_nccl_connects_at_once(stores: list[dict[str, Any]]) -> None:
     rank, called = stub_rank("torch:nccl")
     torch_ddp._join(rank)
     assert (called["backend"], called["device_id"]) == ("nccl", "the device")
@@ -257,6 +274,6 @@ def test_a_taken_port_is_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
         task = one_task("torch:gloo", "exchange", ports=(taken.getsockname()[1],))
         for key, value in torch_ddp.environ(task, {}).items():
             monkeypatch.setenv(key, value)
-        with pytest.raises(RuntimeError) as caught:
+        with pytest.raises(OSError, match="in use") as caught:
             torch_ddp.connect(task)
     assert cause_of(caught.value) == "port-taken"

@@ -124,7 +124,7 @@ def test_micro_batches_are_of_equal_size() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "few"])
 def test_micro_batches_are_counted(text: str) -> None:
-    with pytest.raises(UsageError, match=f"--option accumulate={text}: expected positive_integer"):
+    with pytest.raises(UsageError, match=f"--option accumulate={text}: expected positive integer"):
         torch_loop.accumulated(one_task(options={"accumulate": text}).point)
 
 

@@ -67,12 +67,12 @@ def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        ("bucket_cap_mb=0", "positive_number"),
-        ("bucket_cap_mb=-1", "positive_number"),
-        ("bucket_cap_mb=inf", "positive_number"),
-        ("bucket_cap_mb=nan", "positive_number"),
+        ("bucket_cap_mb=0", "positive number"),
+        ("bucket_cap_mb=-1", "positive number"),
+        ("bucket_cap_mb=inf", "positive number"),
+        ("bucket_cap_mb=nan", "positive number"),
         ("compression=bf16", "none or fp16"),
-        ("accumulate=0", "positive_integer"),
+        ("accumulate=0", "positive integer"),
     ],
 )
 def test_options_that_are_none(option: str, expected: str) -> None:

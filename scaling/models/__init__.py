@@ -68,8 +68,9 @@ CATALOGUE: dict[str, ModelSpec] = {
 
 
 def default_model(device: Device) -> str:
-    """ResNet-50 where there are GPUs, as the field does; on CPU a small network on real images."""
-    return "resnet50" if device == "cuda" else "digits-cnn"
+    """ResNet-50 where there are GPUs or what stands for them, as the field does; on CPU a small network on
+    real images."""
+    return "digits-cnn" if device == "cpu" else "resnet50"
 
 
 def spec(name: str) -> ModelSpec:

@@ -50,7 +50,14 @@ def _values(row: Row) -> dict[str, Value]:
         "standing": _standing(row),
         **_estimate("against_best_fraction", row.standing.difference if row.standing else None),
         **{name: value for cause in _CAUSES for name, value in _cause(row, cause).items()},
+        **dict(zip(_RECEIPT, _receipt(row), strict=True)),
+        **{name: getattr(row, name) if row.profile else None for name in _EMULATION},
     }
+
+
+def _receipt(row: Row) -> tuple[Value, ...]:
+    found = row.receipt
+    return (found.verdict, found.share, found.over_expected) if found else (None, None, None)
 
 
 def _standing(row: Row) -> str:
@@ -89,6 +96,8 @@ _WHO = (
 )
 _WHERE = ("batch_rule", "batch_size", "global_batch_size", "world_size", "nodes", "rounds", "rounds_tried")
 _EXCHANGE = ("synchronous", "staleness", "servers", "server_hosts", "server_cpu_percent")
+_EMULATION = ("profile", "shrink", "dilate", "machine_cpu_percent")
+_RECEIPT = ("network_verdict", "network_share_fraction", "network_bytes_over_expected")
 _CAUSES = Loss.__struct_fields__
 _ESTIMATES = ("images_per_s", "speedup", "efficiency_fraction", "strategy_efficiency_fraction")
 COLUMNS = (
@@ -112,4 +121,6 @@ COLUMNS = (
     "standing",
     *(f"against_best_fraction{end}" for end in ("", "_low", "_high")),
     *(f"loss_{cause}_fraction_{end}" for cause in _CAUSES for end in ("low", "high")),
+    *_RECEIPT,
+    *_EMULATION,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis import Analysis, analyse, kept
-from scaling.findings import Baseline, Row
+from scaling.findings import Baseline, Cell, Row
 from scaling.records import Header, PointRecord
 from scaling.report import labels, sections, words
 from scaling.report.comparison import comparisons
@@ -27,7 +27,7 @@ def document(header: Header, records: Sequence[PointRecord], joined: Sequence[st
     curves = sections.groups(found.rows)
     return Document(
         facts=facts(header, kept(records), found.rows, known),
-        notices=(*joined, *_notices(found)),
+        notices=(*_emulated(found.rows), *joined, *_notices(found)),
         comparisons=compared,
         sections=tuple(sections.curve(group, known, planned, notes, stale) for group in curves),
         baselines=(*_plain(found, notes), *(() if compared else _single_ranks(found.rows, known))),
@@ -41,6 +41,16 @@ def _notices(found: Analysis) -> Iterable[str]:
         yield "no exchange of this run has ended: there is nothing to tabulate"
     elif max(row.rounds for row in found.rows) == 1:
         yield "one round: no interval, and nothing can be compared"
+
+
+def _emulated(rows: Sequence[Row]) -> Iterable[str]:
+    """First of all: whose figures these are not."""
+    found = list(dict.fromkeys(row.hardware for row in rows if row.profile))
+    if found:
+        yield (
+            "EMULATED: no device computed anything; times and images/s are those of the cluster that is emulated: "
+            f"{'; '.join(found)}"
+        )
 
 
 # ---------------------------------------------------------------- baselines
@@ -57,7 +67,7 @@ def _plain(found: Analysis, notes: Notes) -> Iterable[tuple[str, ...]]:
         is_whole = one.batch_size in references and one.images_per_s is not None
         remark = f"= 100 %{_for(one) if several else ''}" if is_whole else ""
         marks = mark_text(notes.marks(one.footnotes))
-        yield f"{name}, one device", f"batch {one.batch_size}", value, f"{remark} {marks}".strip()
+        yield f"{name}, one device", f"batch {one.batch_size}", value, _joined(remark, _stamp(one), marks)
 
 
 def _for(one: Baseline) -> str:
@@ -70,4 +80,13 @@ def _single_ranks(rows: Sequence[Row], known: Context) -> Iterable[tuple[str, ..
         if row.world_size == 1 and row.images_per_s is not None:
             efficiency = words.percent(row.efficiency) if row.efficiency else ""
             batch = f"batch {row.batch_size}"
-            yield f"{labels.title([row], known)}, one rank", batch, words.rate(row.images_per_s), efficiency
+            said = _joined(efficiency, _stamp(row))
+            yield f"{labels.title([row], known)}, one rank", batch, words.rate(row.images_per_s), said
+
+
+def _stamp(cell: Cell) -> str:
+    return "EMULATED" if cell.profile else ""
+
+
+def _joined(*parts: str) -> str:
+    return " ".join(part for part in parts if part)

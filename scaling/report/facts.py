@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from scaling import fabric
 from scaling.findings import Row
 from scaling.points import Point
 from scaling.records import Header, PointRecord, RankRecord
@@ -22,8 +23,10 @@ def facts(header: Header, records: Sequence[PointRecord], rows: Sequence[Row], k
         ("options", words.knobs(known.shared)),
         ("batch", _each(_batch(point) for point in points)),
         ("devices", _devices(header, records)),
+        ("emulated", header.emulation),
         ("why", header.why_default),
         ("hosts", _hosts(header)),
+        ("network", _each(map(fabric.describe, header.networks)) if _crosses(header) else ""),
         ("servers", labels.servers(rows)),
         ("measured", _measured(records)),
         ("software", _software(header)),
@@ -54,6 +57,8 @@ def _devices(header: Header, records: Sequence[PointRecord]) -> str:
     if header.device == "cuda":
         gpus = Counter(gpu.name for host in header.hosts for gpu in host.gpus)
         return _each(f"cuda: {count} x {name}" for name, count in gpus.items())
+    if header.device == "emulated":
+        return f"{header.config.get('device')}: none is there, each sleeps as long as it would compute"
     cores = {_cores(record, rank) for record in records for rank in record.ranks if rank.cpus}
     each = f", {words.spread(sorted(cores), 'core')} per rank" if cores else ""
     return f"cpu: {_each(host.cpu_model for host in header.hosts)}{each}"
@@ -69,8 +74,14 @@ def _hosts(header: Header) -> str:
     names = list(dict.fromkeys(host.hostname for host in header.hosts))
     virtual = _each(host.virtual for host in header.hosts if host.virtual)
     where = f", virtual: {virtual}" if virtual else ""
+    machines = {host.boot_id for host in header.hosts}
+    where += ", all on one machine" if len(names) > 1 and len(machines) == 1 and machines != {""} else ""
     ranks = words.counted(header.launch_size, "rank")
     return f"{words.several(names)} ({words.counted(len(names), 'host')}, {ranks}{where})"
+
+
+def _crosses(header: Header) -> bool:
+    return len({host.hostname for host in header.hosts}) > 1
 
 
 def _measured(records: Sequence[PointRecord]) -> str:

@@ -34,7 +34,7 @@ def context(rows: Sequence[Row]) -> Context:
 def conditions(cell: Cell) -> Ways:
     """What a row, a baseline and a comparison were measured with."""
     compiled = "compiled" if cell.compile else "eager"
-    return (cell.model, cell.data, cell.device, cell.precision, cell.memory_format, compiled)
+    return (cell.model, cell.data, cell.hardware, cell.precision, cell.memory_format, compiled)
 
 
 def ways(row: Row) -> Ways:

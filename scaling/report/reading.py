@@ -24,6 +24,17 @@ def how_to_read(found: Analysis, *, compares: bool) -> Iterable[str]:
             "steps of other ranks between a step's pull of the parameters and its push; straggling has no "
             "meaning. Judge them by the loss after equal samples."
         )
+    if any(row.profile for row in rows):
+        yield (
+            "EMULATED: devices sleep as long as published ones compute; gradients, exchange and network are real. "
+            "Bytes were divided and times multiplied as said above, links slowed by both; all of it is undone in "
+            "the figures."
+        )
+    if any(row.receipt for row in rows):
+        yield (
+            "VERIFIED: while windows ran, the kernel's counters on all nodes saw at least 95 % of the bytes on "
+            "the network that was asked for. MISLABELLED: they went elsewhere. UNVERIFIED: nobody can tell."
+        )
     if any(row.strategy.startswith("mxnet:") for row in rows):
         yield (
             "batch: per device in every row. MXNet counts it per process: where one process drives N devices, its "

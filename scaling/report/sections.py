@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scaling.findings import Row, ServerUse
+from scaling.receipts import Receipt
 from scaling.report import labels, words
 from scaling.report.labels import Context
 from scaling.report.parts import (
@@ -124,6 +125,9 @@ def _details(
     yield "training loss", tuple(_at(row, f"{row.first_loss:.3f} to {row.last_loss:.3f}") for row in trained)
     yield "loss at equal samples", tuple(_at(row, _equal(row)) for row in equal if row.loss_at is not None)
     yield "staleness, steps", tuple(_at(row, f"{row.staleness:.2f}") for row in lagging)
+    yield "bytes between nodes", tuple(_at(row, _carried(row.receipt)) for row in group if row.receipt)
+    emulated = [row for row in group if row.machine_cpu_percent is not None]
+    yield "CPU while emulating", tuple(_at(row, f"{row.machine_cpu_percent:.0f} %") for row in emulated)
     yield "servers", tuple(_at(row, _servers(row.server_use)) for row in served)
 
 
@@ -137,6 +141,18 @@ def _equal(row: Row) -> str:
 
 def _two_factors(row: Row) -> str:
     return f"{words.fraction(row.intra_node, ' %')} x {words.fraction(row.inter_node, ' %')}"
+
+
+def _carried(receipt: Receipt) -> str:
+    """`99.9 % on ib0 (0.1 % eth0), 1.04 x expected`."""
+    total = sum(receipt.sent_bytes.values())
+    others = (
+        f"{sent / total:.1%} {card}" for card, sent in receipt.sent_bytes.items() if card not in receipt.wanted
+    )
+    beside = f" ({', '.join(others).replace('%', ' %')})" if total and len(receipt.sent_bytes) > 1 else ""
+    ratio = f", {receipt.over_expected:.2f} x expected" if receipt.over_expected is not None else ""
+    on = ", ".join(receipt.wanted) or "no card"
+    return f"{100 * receipt.share:.1f} % on {on}{beside}{ratio}"
 
 
 def _servers(used: Sequence[ServerUse]) -> str:

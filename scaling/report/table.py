@@ -25,6 +25,8 @@ TEXT_WIDTH = 80
 INDENT = "  "
 # Room for the names of contenders that is worth keeping.
 LEAST_NAME = 12
+# Flags that are no complaint stand beside the row and not below it.
+BESIDE = {"ASYNC", "EMULATED", "VERIFIED"}
 
 
 def render(header: Header, records: Sequence[PointRecord], *, color: bool, joined: Sequence[str] = ()) -> str:
@@ -230,10 +232,11 @@ def _drawn(line: Line, layout: Layout) -> Iterable[Text]:
     for index, cell in enumerate((first, *rest)):
         text.append(_placed(cell, index, layout), style=_style(line, layout.columns[index]))
     text.append("  ")
-    stamps = " ".join(word for word in (line.says, *line.flags, line.remark, marks) if word)
-    beside = bool(line.says) or (set(line.flags) <= {"ASYNC"} and layout.end + len(stamps) + 2 <= WIDTH)
-    if beside:
-        text.append(stamps, style="red" if line.says.startswith("failed") else "yellow")
+    stamps = " ".join(word for word in (*line.flags, line.remark, marks) if word)
+    together = f"{line.says} {stamps}".strip()
+    room = WIDTH - len(text) if line.says else WIDTH - layout.end - 2
+    beside = len(together) <= room and (bool(line.says) or set(line.flags) <= BESIDE)
+    text.append(together if beside else line.says, style="red" if line.says.startswith("failed") else "yellow")
     yield text
     if not beside:
         yield from _below(stamps, layout)

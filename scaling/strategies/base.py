@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from scaling.errors import UsageError, near
-from scaling.points import Device, Point, Record
+from scaling.points import Device, Pattern, Point, Record
 from scaling.tasks import Task
 
 
@@ -26,6 +26,7 @@ class Traits(Record, frozen=True):
     last two, and its `samples` count those of all devices.
     ports: TCP ports to reserve on rank 0's host (`task.ports`); rank_ports: one on each rank's host too
     (`task.rank_ports`); servers: it has parameter servers, placed by --servers (`task.servers`, a port each).
+    pattern: how gradients travel, for the bytes that a network must carry.
     synchronous: ranks wait for each other in each step and must end with one digest, or the point is void.
     """
 
@@ -33,6 +34,7 @@ class Traits(Record, frozen=True):
     ports: int = 0
     rank_ports: bool = False
     servers: bool = False
+    pattern: Pattern = "ring"
     synchronous: bool = True
 
 
@@ -160,4 +162,5 @@ def _parse(key: str, option: Option, text: str) -> Any:
     try:
         return option.type(text)
     except ValueError:
-        raise UsageError(f"--option {key}={text}: expected {option.type.__name__}") from None
+        words = option.type.__name__.replace("_", " ")
+        raise UsageError(f"--option {key}={text}: expected {words}") from None

@@ -89,20 +89,12 @@ class Exchange(mxnet_loop.Exchange):
 
     def start(self) -> None:
         """Rank 0's weights and running means to all."""
-        parameters = self.net._collect_params_with_prefix()
-        # Copies: oneDNN stores weights that have seen a forward pass in its own layout, which Horovod cannot read.
-        copies = {name: self._copy(each.data()) for name, each in parameters.items()}
-        self.hvd.broadcast_parameters(copies, root_rank=0)
-        for name, each in parameters.items():
-            each.set_data(copies[name])
+        self.hvd.broadcast_parameters(self.net.collect_params(), root_rank=0)
         self.sync()
 
     def close(self) -> None:
         """Leave the exchange."""
         self.hvd.shutdown()
-
-    def _copy(self, array: Any) -> Any:
-        return self.mx.nd.array(array.asnumpy(), array.context, array.dtype)
 
 
 class Training(Exchange, mxnet_loop.Training):

@@ -13,7 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from scaling import steering
 from scaling.points import Device, Point, Record
+from scaling.strategies import knobs
 from scaling.strategies.base import Helper, Option, Traits, read_options
 from scaling.tasks import Task
 
@@ -22,44 +24,23 @@ WITH_EXCHANGE = ("exchange", "comm")
 MIB = 1 << 20
 # The agent's clocks end a hung point and find its cause; Gloo's own timeout only comes after them.
 TIMEOUT_MARGIN_S = 30.0
-COMPRESSIONS = ("none", "fp16")
-
-
-def none_or_fp16(text: str) -> str:
-    """A compression's name; ValueError for any other word."""
-    if text not in COMPRESSIONS:
-        raise ValueError(text)
-    return text
-
-
-def number_from_0(text: str) -> float:
-    """An option's number from 0; ValueError for any other text."""
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise ValueError(text)
-    return number
-
-
-def count_from_0(text: str) -> int:
-    """An option's whole number from 0; ValueError for any other text."""
-    number = int(text)
-    if number < 0:
-        raise ValueError(text)
-    return number
-
 
 # The defaults are Horovod's own (horovod/common/operations.cc, BackgroundThreadLoop).
 OPTIONS: Mapping[str, Option] = {
     "fusion_threshold_mb": Option(
-        type=number_from_0, default=128.0, help="MiB of gradients that are exchanged as one; 0: each alone"
+        type=knobs.number_from_0, default=128.0, help="MiB of gradients that are exchanged as one; 0: each alone"
     ),
     "cycle_time_ms": Option(
-        type=number_from_0, default=1.0, help="ms between two looks for gradients that all ranks have"
+        type=knobs.number_from_0, default=1.0, help="ms between two looks for gradients that all ranks have"
     ),
     "cache_capacity": Option(
-        type=count_from_0, default=1024, help="gradients whose turn is agreed on by a bit; 0: by name each time"
+        type=knobs.count_from_0,
+        default=1024,
+        help="gradients whose turn is agreed on by a bit; 0: by name each time",
     ),
-    "compression": Option(type=none_or_fp16, default="none", help="of gradients on their way: none or fp16"),
+    "compression": Option(
+        type=knobs.one_of("none", "fp16"), default="none", help="of gradients on their way: none or fp16"
+    ),
 }
 
 
@@ -126,10 +107,7 @@ def slots(hosts: Sequence[str]) -> tuple[Slot, ...]:
 
 
 def environ(task: Task) -> dict[str, str]:
-    """Horovod's variables of a worker; nothing for the rendezvous.
-
-    `=` makes NCCL take the name of the interface as a whole and not as a prefix.
-    """
+    """Horovod's variables of a worker; nothing for the rendezvous."""
     if task.point.kind not in WITH_EXCHANGE or task.role == RENDEZVOUS:
         return {}
     options, clocks = options_of(task.point), task.clocks
@@ -140,12 +118,12 @@ def environ(task: Task) -> dict[str, str]:
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": task.address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(task.ports[0]),
-        "HOROVOD_GLOO_IFACE": task.interface,
         "HOROVOD_GLOO_TIMEOUT_SECONDS": str(int(max(clocks.startup_s, clocks.stall_s) + TIMEOUT_MARGIN_S)),
-        "HOROVOD_FUSION_THRESHOLD": str(int(options["fusion_threshold_mb"] * MIB)),
-        "HOROVOD_CYCLE_TIME": str(options["cycle_time_ms"]),
+        "HOROVOD_FUSION_THRESHOLD": str(int(options["fusion_threshold_mb"] * MIB / task.point.shrink)),
+        "HOROVOD_CYCLE_TIME": str(options["cycle_time_ms"] * task.point.dilate),
         "HOROVOD_CACHE_CAPACITY": str(options["cache_capacity"]),
-        **({"NCCL_SOCKET_IFNAME": f"={task.interface}"} if task.point.device == "cuda" else {}),
+        **steering.horovod(task),
+        **steering.nccl(task),
     }
 
 

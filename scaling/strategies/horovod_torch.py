@@ -11,7 +11,7 @@ from typing import Any
 
 from scaling.points import Device, Point
 from scaling.strategies import horovod_rendezvous as rendezvous
-from scaling.strategies import torch_loop
+from scaling.strategies import torch_emulated, torch_loop
 from scaling.strategies.base import Helper, Option, Trainer, Traits
 from scaling.strategies.torch_loop import TorchRank, Training
 from scaling.tasks import Task
@@ -30,8 +30,8 @@ def traits(name: str) -> Traits:
 
 
 def devices(name: str) -> tuple[Device, ...]:
-    """Gloo on CPU, NCCL on CUDA."""
-    return rendezvous.devices(name)
+    """Gloo on CPU and for emulated devices, NCCL on CUDA."""
+    return (*rendezvous.devices(name), "emulated")
 
 
 def missing(_name: str) -> str | None:
@@ -70,7 +70,7 @@ def prepare() -> None:
 
 def connect(task: Task) -> Trainer:
     """Raises what torch and Horovod raise; ImportError when the model needs a package that is not installed."""
-    return GradientExchange(task) if task.point.kind == "comm" else Distributed(task)
+    return torch_emulated.made(GradientExchange if task.point.kind == "comm" else Distributed, task)
 
 
 class Distributed(Training):

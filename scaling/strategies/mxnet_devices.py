@@ -38,7 +38,7 @@ OPTIONS: Mapping[str, Option] = {
 
 def traits(_name: str) -> Traits:
     """One worker a node."""
-    return Traits(drives="node")
+    return Traits(drives="node", pattern="inside")
 
 
 def devices(name: str) -> tuple[Device, ...]:
@@ -51,7 +51,7 @@ def missing(name: str) -> str | None:
     if name != "mxnet:nccl" or mxnet_rank.missing():
         return mxnet_rank.missing()
     if mxnet_rank.cuda_build() is None:
-        return "mxnet is built without CUDA, and so without NCCL: install a CUDA build (mxnet-cu112)"
+        return "mxnet is built without CUDA, and so without NCCL: ./launch/install mxnet-cuda"
     gpus, driver = gpuinfo.gather_gpus()
     if not gpus:
         return f"no NVIDIA GPU on this host (driver {driver or 'not installed'}); use mxnet:device"

@@ -54,7 +54,7 @@ WITH_EXCHANGE = ("exchange", "comm")
 def traits(name: str) -> Traits:
     """The scheduler's port beside rank 0, and servers."""
     exchanges = name != BASELINE
-    return Traits(ports=int(exchanges), servers=exchanges, synchronous=name != ASYNCHRONOUS)
+    return Traits(ports=int(exchanges), servers=exchanges, pattern="servers", synchronous=name != ASYNCHRONOUS)
 
 
 def devices(_name: str) -> tuple[Device, ...]:

@@ -95,7 +95,7 @@ class MxnetRank:
         self.mx = load_mxnet()
         self.cuda = task.point.device == "cuda"
         if self.cuda and not self.mx.context.num_gpus():
-            raise RuntimeError(f"mxnet {self.mx.__version__} finds no GPU: install a CUDA build (mxnet-cu112)")
+            raise RuntimeError(f"mxnet {self.mx.__version__} finds no GPU: ./launch/install mxnet-cuda")
         self.contexts = self.find_contexts()
         self.spec = models.spec(task.point.model)
         self.dtype = "float16" if task.point.precision == "fp16" else "float32"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from scaling import steering
 from scaling.strategies import mxnet_rank
 from scaling.strategies.base import Helper
 from scaling.tasks import Server, Task
@@ -31,8 +32,7 @@ def helpers(task: Task) -> list[Helper]:
 def environ(task: Task, *, bigarray_bound: int) -> dict[str, str]:
     """ps-lite's variables, for a worker or a helper.
 
-    DMLC_NODE_HOST is the address that a node binds, and tells the others; it wins over DMLC_INTERFACE. PORT is
-    a server's own port; without it, as for workers, ps-lite takes a free one.
+    PORT is a server's own port; without it, as for workers, ps-lite takes a free one.
     """
     found = {
         "DMLC_ROLE": _role(task),
@@ -40,8 +40,7 @@ def environ(task: Task, *, bigarray_bound: int) -> dict[str, str]:
         "DMLC_PS_ROOT_PORT": str(task.ports[0]),
         "DMLC_NUM_WORKER": str(task.point.world_size),
         "DMLC_NUM_SERVER": str(len(task.servers)),
-        "DMLC_NODE_HOST": _address(task),
-        "DMLC_INTERFACE": task.interface,
+        **steering.ps_lite(task, _address(task)),
         "MXNET_KVSTORE_BIGARRAY_BOUND": str(bigarray_bound),
     }
     if (server := _server(task)) is not None:

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from scaling import gpuinfo
+from scaling import gpuinfo, steering
 from scaling.points import Device, Point
 from scaling.strategies import knobs, tf_loop
 from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
@@ -69,7 +69,7 @@ def missing(name: str) -> str | None:
     assert package is not None and package.origin is not None
     build = Path(package.origin).parent / "python/platform/build_info.py"
     if "('is_cuda_build', True)" not in build.read_text():
-        return f"{_distribution()} is built without CUDA: pip install 'tensorflow[and-cuda]' in its place"
+        return f"{_distribution()} is built without CUDA: ./launch/install tensorflow-cuda"
     gpus, driver = gpuinfo.gather_gpus()
     if not gpus:
         return f"no NVIDIA GPU on this host (driver {driver or 'not installed'}); use tensorflow:ring"
@@ -96,16 +96,12 @@ def serve(task: Task, _announce: Any) -> None:
 
 
 def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-    """The cluster, whose addresses choose the network; for NCCL the interface too.
-
-    `=` makes NCCL take the name as a whole and not as a prefix.
-    """
+    """The cluster, whose addresses choose the network; for NCCL the interface too."""
     if task.point.kind not in WITH_EXCHANGE:
         return dict(tf_loop.ENVIRON)
     servers = [f"{host}:{port}" for host, port in zip(task.addresses, task.rank_ports, strict=True)]
     cluster = {"cluster": {"worker": servers}, "task": {"type": "worker", "index": task.rank}}
-    asked = {**tf_loop.ENVIRON, "TF_CONFIG": json.dumps(cluster)}
-    return {**asked, "NCCL_SOCKET_IFNAME": f"={task.interface}"} if task.point.device == "cuda" else asked
+    return {**tf_loop.ENVIRON, "TF_CONFIG": json.dumps(cluster), **steering.nccl(task)}
 
 
 # ---------------------------------------------------------------- in the worker

@@ -46,7 +46,7 @@ FED_BYTES = 32 * 1000**2
 
 def traits(_name: str) -> Traits:
     """One port for the coordinator, one for each trainer, one for each server."""
-    return Traits(drives="point", ports=1, rank_ports=True, servers=True, synchronous=False)
+    return Traits(drives="point", ports=1, rank_ports=True, servers=True, pattern="servers", synchronous=False)
 
 
 def devices(_name: str) -> tuple[Device, ...]:

@@ -13,9 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from scaling import gpuinfo
+from scaling import gpuinfo, steering
 from scaling.points import Device, Point
-from scaling.strategies import torch_loop
+from scaling.strategies import knobs, torch_emulated, torch_loop, torch_store
 from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
 from scaling.strategies.torch_loop import TorchRank, Training
 from scaling.tasks import Task
@@ -31,7 +31,9 @@ FLOAT32_BYTES = 4
 PLAIN_OPTIONS: Mapping[str, Option] = torch_loop.OPTIONS
 OPTIONS: Mapping[str, Option] = {
     "bucket_cap_mb": Option(
-        type=float, default=DEFAULT_BUCKET_MB, help="MiB of a gradient bucket; at 25 the first is 1 MiB"
+        type=knobs.positive_number,
+        default=DEFAULT_BUCKET_MB,
+        help="MiB of a gradient bucket; at 25 the first is 1 MiB",
     ),
     "gradient_as_bucket_view": Option(
         type=bool, default=False, help="gradients live in the buckets: less memory, one copy less"
@@ -59,8 +61,8 @@ def refuse(point: Point) -> str | None:
 
 
 def devices(name: str) -> tuple[Device, ...]:
-    """NCCL needs CUDA; Gloo and the plain loop run on both."""
-    return ("cuda",) if name == "torch:nccl" else ("cpu", "cuda")
+    """NCCL needs CUDA; Gloo and the plain loop run on all."""
+    return ("cuda",) if name == "torch:nccl" else ("cpu", "cuda", "emulated")
 
 
 def missing(name: str) -> str | None:
@@ -89,10 +91,7 @@ def serve(task: Task, _announce: Any) -> None:
 
 
 def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-    """Torch's rendezvous and the interface that carries the exchange; nothing for the plain loop.
-
-    `=` makes NCCL take the name as a whole and not as a prefix.
-    """
+    """What torchrun would set, and the interface that carries the exchange; nothing for the plain loop."""
     if task.point.kind not in WITH_EXCHANGE:
         return {}
     return {
@@ -101,8 +100,8 @@ def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
         "RANK": str(task.rank),
         "WORLD_SIZE": str(task.point.world_size),
         "LOCAL_RANK": str(task.local_rank),
-        "GLOO_SOCKET_IFNAME": task.interface,
-        "NCCL_SOCKET_IFNAME": f"={task.interface}",
+        **steering.gloo(task),
+        **steering.nccl(task),
     }
 
 
@@ -118,11 +117,11 @@ def connect(task: Task) -> Trainer:
     """Raises what torch raises; ImportError when the model needs a package that is not installed."""
     match task.point.kind:
         case "exchange":
-            return Distributed(task)
+            return torch_emulated.made(Distributed, task)
         case "comm":
-            return GradientExchange(task)
+            return torch_emulated.made(GradientExchange, task)
         case _:
-            return Training(task)
+            return torch_emulated.made(Training, task)
 
 
 class Distributed(Training):
@@ -132,14 +131,16 @@ class Distributed(Training):
         """Join the process group; DDP then gives all ranks rank 0's weights."""
         _join(self)
         options = read_options(OPTIONS, self.task.point.options)
-        cap_mb = options["bucket_cap_mb"]
+        emulated = self.task.point.device == "emulated"
         self._parallel = self.torch.nn.parallel.DistributedDataParallel(
             module,
             device_ids=[self.device.index] if self.cuda else None,
-            # DDP makes its first bucket small, so that the exchange starts early, only without a cap.
-            bucket_cap_mb=None if cap_mb == DEFAULT_BUCKET_MB else cap_mb,
-            gradient_as_bucket_view=options["gradient_as_bucket_view"],
+            **_caps(options["bucket_cap_mb"], self.task.point.shrink),
+            # Copying gradients out of the buckets takes a GPU no time, and would take this CPU much of a step.
+            gradient_as_bucket_view=emulated or options["gradient_as_bucket_view"],
             static_graph=options["static_graph"],
+            # Emulated parameters are alike from the start; slowed links would take seconds to say so.
+            init_sync=not emulated,
         )
         return self._parallel
 
@@ -166,7 +167,7 @@ class GradientExchange(TorchRank):
         cap_mb = read_options(OPTIONS, task.point.options)["bucket_cap_mb"]
         self._buckets = [
             self.torch.ones(size // FLOAT32_BYTES, device=self.device)
-            for size in bucket_bytes(reversed(sizes), cap_mb)
+            for size in bucket_bytes(reversed(sizes), cap_mb, task.point.shrink)
         ]
 
     def step(self) -> None:
@@ -190,28 +191,43 @@ class GradientExchange(TorchRank):
 
 
 def _join(rank: TorchRank) -> None:
-    backend = rank.task.point.strategy.partition(":")[2]
-    clocks = rank.task.clocks
+    task = rank.task
+    backend = task.point.strategy.partition(":")[2]
+    timeout = timedelta(seconds=max(task.clocks.startup_s, task.clocks.stall_s) + TIMEOUT_MARGIN_S)
     rank.torch.distributed.init_process_group(
         backend,
-        timeout=timedelta(seconds=max(clocks.startup_s, clocks.stall_s) + TIMEOUT_MARGIN_S),
+        store=torch_store.open_store(task.address, task.ports[0], hosts=task.rank == 0, timeout=timeout),
+        rank=task.rank,
+        world_size=task.point.world_size,
+        timeout=timeout,
         # NCCL connects now, and not inside the first step.
         device_id=rank.device if backend == "nccl" else None,
     )
 
 
-def bucket_bytes(sizes: Iterable[int], cap_mb: float) -> list[int]:
+def _caps(cap_mb: float, shrink: float) -> dict[str, Any]:
+    """The limits of DDP's buckets. It makes its first bucket small, so that the exchange starts early, only
+    without a cap: where all sizes are divided, both limits must be named."""
+    if cap_mb != DEFAULT_BUCKET_MB:
+        return {"bucket_cap_mb": cap_mb / shrink}
+    if shrink == 1:
+        return {}
+    return {"bucket_cap_mb_list": [FIRST_BUCKET_BYTES / MIB / shrink, cap_mb / shrink]}
+
+
+def bucket_bytes(sizes: Iterable[int], cap_mb: float, shrink: float = 1.0) -> list[int]:
     """Bytes of the buckets that DDP forms of gradients of these `sizes`, given in the order in which
-    backward makes them (the model's, reversed).
+    backward makes them (the model's, reversed); its limits are divided by `shrink`, as the sizes are.
 
     A bucket is full once it reaches the cap; at the default cap the first one has 1 MiB
     (torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size).
     """
-    limit = FIRST_BUCKET_BYTES if cap_mb == DEFAULT_BUCKET_MB else cap_mb * MIB
+    cap = cap_mb * MIB / shrink
+    limit = FIRST_BUCKET_BYTES / shrink if cap_mb == DEFAULT_BUCKET_MB else cap
     buckets, filling = [], 0
     for size in sizes:
         filling += size
         if filling >= limit:
             buckets.append(filling)
-            filling, limit = 0, cap_mb * MIB
+            filling, limit = 0, cap
     return [*buckets, filling] if filling else buckets

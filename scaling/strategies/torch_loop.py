@@ -9,6 +9,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from scaling import data, models, sysinfo
+from scaling.emulated import rules
+from scaling.points import Point
 from scaling.strategies import knobs
 from scaling.tasks import Task
 
@@ -16,7 +18,11 @@ MOMENTUM = 0.9
 # Every torch strategy has these options beside its own.
 OPTIONS = knobs.LOOP
 accumulated = knobs.accumulated
-refuse = knobs.refuse
+
+
+def refuse(point: Point) -> str | None:
+    """Why the loop cannot do what the point asks for, naming the flag; None when it can."""
+    return rules.refuse(point) or knobs.refuse(point)
 
 
 def missing() -> str | None:

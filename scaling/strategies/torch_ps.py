@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from scaling import steering
 from scaling.points import Device, Point
-from scaling.strategies import knobs, torch_loop, torch_ps_server
+from scaling.strategies import knobs, torch_emulated, torch_loop, torch_ps_server
 from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
 from scaling.strategies.torch_loop import TorchRank, Training
 from scaling.strategies.torch_ps_client import Client, Remote, trained
@@ -48,7 +49,7 @@ OPTIONS: Mapping[str, Option] = {
 
 def traits(name: str) -> Traits:
     """Server 0 hosts the rendezvous on its own port."""
-    return Traits(servers=True, synchronous=name == "torch:ps-sync")
+    return Traits(servers=True, pattern="servers", synchronous=name == "torch:ps-sync")
 
 
 def refuse(point: Point) -> str | None:
@@ -60,7 +61,7 @@ def refuse(point: Point) -> str | None:
 
 def devices(_name: str) -> tuple[Device, ...]:
     """From GPUs buckets go through the host's memory."""
-    return ("cpu", "cuda")
+    return ("cpu", "cuda", "emulated")
 
 
 def missing(_name: str) -> str | None:
@@ -75,9 +76,7 @@ def helpers(task: Task) -> list[Helper]:
 
 def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
     """The interface that carries the exchange."""
-    if task.role == "worker":
-        return {"GLOO_SOCKET_IFNAME": task.interface}
-    return {"GLOO_SOCKET_IFNAME": task.servers[server_index(task.role)].interface}
+    return steering.gloo(task)
 
 
 def server_index(role: str) -> int:
@@ -96,7 +95,7 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     torch_ps_server.serve(
         task,
         server_index(task.role),
-        cap_mb=options["bucket_cap_mb"],
+        cap_mb=options["bucket_cap_mb"] / task.point.shrink,
         half=options["compression"] == "fp16",
         synchronous=traits(task.point.strategy).synchronous,
         announce=announce,
@@ -108,9 +107,8 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
 
 def connect(task: Task) -> Trainer:
     """Raises what torch raises; ImportError when the model needs a package that is not installed."""
-    if task.point.kind == "comm":
-        return GradientExchange(task)
-    return Served(task) if traits(task.point.strategy).synchronous else StaleServed(task)
+    served = Served if traits(task.point.strategy).synchronous else StaleServed
+    return torch_emulated.made(GradientExchange if task.point.kind == "comm" else served, task)
 
 
 def _client(rank: TorchRank, elements: int) -> Client:
@@ -118,7 +116,7 @@ def _client(rank: TorchRank, elements: int) -> Client:
     return Client(
         rank,
         elements,
-        cap_mb=options["bucket_cap_mb"],
+        cap_mb=options["bucket_cap_mb"] / rank.task.point.shrink,
         half=options["compression"] == "fp16",
         synchronous=traits(rank.task.point.strategy).synchronous,
         staged=rank.cuda,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from scaling.strategies import torch_store
 from scaling.tasks import Task
 
 # The agent's clocks end a hung point and find its cause; torch's own timeout only comes after them.
@@ -43,13 +44,8 @@ class Link:
 
 def open_store(task: Task, *, hosts: bool, timeout: timedelta) -> Any:
     """The store in which the ends of links find each other: server 0 hosts it on its reserved port."""
-    import torch.distributed
-
     first = task.servers[0]
-    distributed: Any = torch.distributed
-    return distributed.TCPStore(
-        first.address, first.port, is_master=hosts, timeout=timeout, wait_for_workers=False
-    )
+    return torch_store.open_store(first.address, first.port, hosts=hosts, timeout=timeout)
 
 
 def gone(error: RuntimeError) -> bool:

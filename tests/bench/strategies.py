@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from scaling import stats, strategies
+from scaling.config import SweepConfig
 from scaling.losses import step_time
 from tests.bench.launching import measured
 from tests.bench.plain import launch
@@ -21,7 +22,7 @@ from tests.bench.plain.ways import WAYS
 
 RANKS, BATCH = 2, 32
 ROUNDS = int(os.environ.get("ROUNDS", "6"))
-WINDOWS, WINDOW_S = 20, 0.2
+WINDOWS, WINDOW_S = 10, SweepConfig().window_s
 FLAGS = (
     "--kinds", "exchange", "--world-sizes", str(RANKS), "--rounds", "1", "--batch-size", str(BATCH),
     "--windows", str(WINDOWS), "--window-s", str(WINDOW_S),

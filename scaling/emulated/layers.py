@@ -1,0 +1,104 @@
+"""The layers of a model as its device sees them: parameters, and floating-point operations of each. Pure.
+
+`layers.json` was counted on the models themselves (models/torch_flops.py writes it, a test counts again), so that
+neither rank 0 nor the workers need to build them: 16 workers that import torchvision take a minute on two cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from scaling.errors import UsageError, near
+from scaling.points import Record
+
+FILE = Path(__file__).with_name("layers.json")
+FLOAT32_BYTES = 4
+FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
+
+
+class Layer(Record, frozen=True, array_like=True):
+    """A module with parameters. `sizes` are their elements; `forward` and `backward` count the operations of one
+    image (a multiply and an add are two). Layers that multiply no matrices (normalisation) count none."""
+
+    name: str
+    sizes: tuple[int, ...]
+    forward: int
+    backward: int
+
+
+class Span(Record, frozen=True):
+    """A stretch of a step: seconds of the forward and of the backward pass, and the parameters whose gradients
+    are there at its end, in elements."""
+
+    forward_s: float
+    backward_s: float
+    sizes: tuple[int, ...]
+
+
+@lru_cache(maxsize=1)
+def read() -> dict[str, tuple[Layer, ...]]:
+    """By model, its layers in the order of the forward pass."""
+    return msgspec.json.decode(FILE.read_bytes(), type=dict[str, tuple[Layer, ...]])
+
+
+def of(model: str) -> tuple[Layer, ...]:
+    """The layers of a model; UsageError where they were not counted."""
+    known = read()
+    if model not in known:
+        raise UsageError(f"--model {model}: no emulated device knows its layers; {near(model, known)}")
+    return known[model]
+
+
+def gradient_bytes(model: str) -> int:
+    """Of all layers, float32."""
+    return FLOAT32_BYTES * sum(sum(layer.sizes) for layer in of(model))
+
+
+def tail_bytes(model: str) -> int:
+    """Of the last of DDP's buckets at their usual sizes, which goes out when backward has ended."""
+    sizes = [FLOAT32_BYTES * size for layer in of(model) for size in layer.sizes]
+    filling, limit = 0, FIRST_BUCKET_BYTES
+    for size in sizes[::-1]:
+        if filling >= limit:
+            filling, limit = 0, BUCKET_BYTES
+        filling += size
+    return filling
+
+
+def spans(layers: Sequence[Layer], step_s: float, shrink: float = 1.0) -> tuple[Span, ...]:
+    """Share `step_s` out in proportion to the operations, and divide the parameters by `shrink`.
+
+    A layer that counts no operations ends with the one before it. What a device does besides (update, activation
+    functions) is shared out alike: only the whole step was ever published.
+    """
+    per_operation_s = step_s / sum(layer.forward + layer.backward for layer in layers)
+    sizes = iter(shrunken([size for layer in layers for size in layer.sizes], shrink))
+    found: list[Span] = []
+    for layer in layers:
+        mine = tuple(next(sizes) for _ in layer.sizes)
+        if layer.forward or not found:
+            found.append(
+                Span(
+                    forward_s=layer.forward * per_operation_s,
+                    backward_s=layer.backward * per_operation_s,
+                    sizes=mine,
+                )
+            )
+        else:
+            found[-1] = msgspec.structs.replace(found[-1], sizes=(*found[-1].sizes, *mine))
+    return tuple(found)
+
+
+def shrunken(sizes: Iterable[int], shrink: float) -> list[int]:
+    """Elements divided by `shrink`, so that the sum is right and none is empty."""
+    found, whole, done = [], 0, 0
+    for size in sizes:
+        whole += size
+        mine = max(1, round(whole / shrink) - done)
+        done += mine
+        found.append(mine)
+    return found
