@@ -206,7 +206,7 @@ def test_what_is_chosen_leaves_a_core_idle() -> None:
         load = replace(RESNET, **some, world_size=ranks, ranks=ranks)
         found = choose.setting(load)
         assert load.cores_in_use(found.shrink, found.dilate) <= load.budget <= 1.0
-        assert load.needed_dilate(found.shrink) <= found.dilate
+        assert load.needed_dilate(found.shrink) <= found.dilate * (1 + 1e-6)
         assert 1 <= found.shrink <= choose.MOST_SHRINK
 
 
