@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -21,11 +20,11 @@ import msgspec
 from scaling import __version__, cli, config, fabric, listing, plan, process, seats, store, strategies, view
 from scaling.agent import Agent
 from scaling.cluster.base import Cluster
-from scaling.cluster.inline import Hub
-from scaling.cluster.mpi import connect, launched_size, launcher_output
+from scaling.cluster.mpi import launcher_output
 from scaling.desk import Desk, Interrupted
 from scaling.emulated import links
 from scaling.emulated.choose import Setting
+from scaling.entry import as_rank, complain
 from scaling.errors import LaunchError, ScalingError, UsageError
 from scaling.hostinfo import code_hash, gather, git_revision
 from scaling.messages import Enrol
@@ -33,29 +32,14 @@ from scaling.records import SCHEMA, Finished, Header, PointRecord
 from scaling.sweep import Sweep
 from scaling.view_plain import Stream
 
+NAME = "scaling"
 ENROL_S = 60.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run this rank; returns the exit code. An uncaught exception on one rank would hang the others, so it
-    is printed and ends them all."""
+    """Run this rank; returns the exit code."""
     signals = Signals()
-    for stream in ("stdout", "stderr"):  # closed by the shell: nobody listens, but writing must not fail
-        if getattr(sys, stream) is None:
-            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115
-    try:
-        cluster = _connected()
-    except LaunchError as error:
-        _complain(error)
-        return error.exit_code
-    try:
-        code = _rank(cluster, signals, sys.argv[1:] if argv is None else argv)
-        cluster.close()
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        cluster.abort(1)
-        raise
+    code = as_rank(lambda cluster: _rank(cluster, signals, sys.argv[1:] if argv is None else argv), NAME)
     _let_go(sys.stdout)
     _let_go(sys.stderr)
     return code
@@ -67,16 +51,6 @@ def _let_go(stream: TextIO) -> None:
         stream.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _connected() -> Cluster:
-    """MPI; without a launcher and without an MPI library, this process alone."""
-    try:
-        return connect()
-    except LaunchError:
-        if launched_size(os.environ):
-            raise
-        return Hub(1).rank(0)
 
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
@@ -114,10 +88,6 @@ class Signals:
             agent.interrupt(self._early)
 
 
-def _complain(error: ScalingError) -> None:
-    print(f"scaling: error: {error}", file=sys.stderr, flush=True)
-
-
 def _say(text: str) -> None:
     print(text, flush=True)
 
@@ -134,7 +104,7 @@ def _lead(cluster: Cluster, agent: Agent, argv: Sequence[str]) -> int:
     except cli.Shown:
         return 0
     except ScalingError as error:
-        _complain(error)
+        complain(error, NAME)
         return error.exit_code
     except Interrupted as stop:
         return stop.exit_code
@@ -147,7 +117,7 @@ def _enrolled(cluster: Cluster, desk: Desk) -> tuple[Enrol, ...]:
     enrolled = desk.enrolled(ENROL_S)
     if len(enrolled) < cluster.size:
         error = LaunchError(f"only {len(enrolled)} of {cluster.size} ranks reported within {ENROL_S:g} s")
-        _complain(error)
+        complain(error, NAME)
         cluster.abort(error.exit_code)  # MPI's own end would wait for the ranks that are missing
         raise error
     seats.check_versions(enrolled)

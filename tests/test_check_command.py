@@ -15,7 +15,7 @@ import msgspec
 import psutil
 import pytest
 
-from scaling import fabric
+from scaling import entry, fabric
 from scaling.check import __main__ as command
 from scaling.check import cli, words
 from scaling.check.facts import Facts, Findings, Verdict
@@ -118,7 +118,7 @@ def test_help_measures_nothing(capsys: pytest.CaptureFixture[str]) -> None:
 def test_this_process_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(command, "_connected", lambda: Hub(1).rank(0))
+    monkeypatch.setattr(entry, "_connected", lambda: Hub(1).rank(0))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert command.main(["--json"]) in (0, 1)
     seen = msgspec.json.decode(capsys.readouterr().out, type=Findings)

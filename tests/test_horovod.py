@@ -83,7 +83,7 @@ def test_environ_of_two_ranks_on_each_of_two_hosts(kind: Kind) -> None:
 
 def test_gpus_talk_over_the_same_interface() -> None:
     cuda, cpu = (horovod_torch.environ(on_two_hosts(device=device)[0], {}) for device in ("cuda", "cpu"))
-    assert cuda == {**cpu, "NCCL_SOCKET_IFNAME": "=ib0"}
+    assert cuda == {**cpu, "NCCL_SOCKET_IFNAME": "=ib0", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
 
 
 def test_frameworks_have_their_own_settings_beside() -> None:

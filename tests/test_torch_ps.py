@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from scaling import seats
 from scaling.errors import UsageError
 from scaling.strategies import torch_loop, torch_ps, torch_ps_client
 from scaling.strategies.base import read_options
@@ -44,9 +45,8 @@ def test_a_helper_for_each_server_and_everybodys_own_interface() -> None:
     found = [(helper.name, helper.server, helper.computes) for helper in torch_ps.helpers(task)]
     assert found == [("server-0", 0, False), ("server-1", 1, False), ("server-2", 2, False)]
     assert torch_ps.environ(task, {}) == {"GLOO_SOCKET_IFNAME": "eth7"}
-    for name, index, _ in found:
-        wanted = {"GLOO_SOCKET_IFNAME": f"ib{index}"}
-        assert torch_ps.environ(replace(task, role=name), {}) == wanted
+    for index, helper in enumerate(torch_ps.helpers(task)):
+        assert torch_ps.environ(seats.helper([task], helper), {}) == {"GLOO_SOCKET_IFNAME": f"ib{index}"}
 
 
 def test_what_it_cannot_do() -> None:
@@ -85,7 +85,7 @@ def test_a_taken_port_is_recognised() -> None:
     (task,) = ranks.tasks("torch:ps-sync", "exchange", 1)
     with socket.create_server(("", 0)) as taken:
         place = replace(task.servers[0], port=taken.getsockname()[1])
-        with pytest.raises(RuntimeError) as caught:
+        with pytest.raises(OSError, match="in use") as caught:
             torch_ps.serve(replace(task, role="server-0", servers=(place,)), print)
     assert cause_of(caught.value) == "port-taken"
 

@@ -9,9 +9,7 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,9 +23,8 @@ from scaling.check.mail import Mail
 from scaling.check.prober import Prober
 from scaling.check.verdicts import judge
 from scaling.cluster.base import Cluster
-from scaling.cluster.inline import Hub
-from scaling.cluster.mpi import connect, launched_size
 from scaling.desk import Interrupted
+from scaling.entry import as_rank, complain
 from scaling.errors import LaunchError, ScalingError, StoreError
 
 if TYPE_CHECKING:
@@ -38,38 +35,11 @@ WALL_S = 11.0  # from this process's start to the end of the links: the whole st
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run this rank; returns the exit code. An uncaught exception on one rank would hang the others, so it is
-    printed and ends them all."""
+    """Run this rank; returns the exit code."""
     noted: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, lambda number, _frame: noted.append(number))
-    for stream in ("stdout", "stderr"):  # closed by the shell
-        if getattr(sys, stream) is None:
-            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115
-    try:
-        cluster = _connected()
-    except LaunchError as error:
-        _complain(error)
-        return error.exit_code
-    try:
-        code = _rank(cluster, noted, sys.argv[1:] if argv is None else argv)
-        cluster.close()
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-        cluster.abort(1)
-        raise
-    return code
-
-
-def _connected() -> Cluster:
-    """MPI; without a launcher and without an MPI library, this process alone."""
-    try:
-        return connect()
-    except LaunchError:
-        if launched_size(os.environ):
-            raise
-        return Hub(1).rank(0)
+    return as_rank(lambda cluster: _rank(cluster, noted, sys.argv[1:] if argv is None else argv), NAME)
 
 
 def _rank(cluster: Cluster, noted: list[int], argv: Sequence[str]) -> int:
@@ -81,7 +51,7 @@ def _rank(cluster: Cluster, noted: list[int], argv: Sequence[str]) -> int:
     try:
         return _lead(cluster, prober, argv)
     except LaunchError as error:
-        _complain(error)
+        complain(error, NAME)
         cluster.abort(error.exit_code)  # MPI's own end would wait for the ranks that are silent
         return error.exit_code
 
@@ -97,7 +67,7 @@ def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
     except LaunchError:
         raise
     except ScalingError as error:
-        _complain(error)
+        complain(error, NAME)
         return error.exit_code
     except Interrupted as stop:
         return stop.exit_code
@@ -121,11 +91,6 @@ def _age_s() -> float:
     """Seconds since this process was started."""
     started_unix_s: float = psutil.Process().create_time()
     return time.time() - started_unix_s
-
-
-def _complain(error: ScalingError) -> None:
-    sys.stderr.write(f"{NAME}: error: {' '.join(str(error).split())}\n")
-    sys.stderr.flush()
 
 
 def _print(text: str) -> None:
