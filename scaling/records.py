@@ -251,9 +251,8 @@ class HelperRecord(Record, frozen=True):
 class PointRecord(Record, frozen=True, tag="point"):
     """One measurement of one point, however it ended.
 
-    `ranks` are its workers: one per device, or a single one that drives all devices. `hosts[r]` is the
-    host of device r. In an asynchronous mode ranks do not wait for each other. `pattern` is how gradients
-    travel, "" in records of older versions.
+    `ranks` are its workers: one per device, or a single one that drives all devices. `hosts[r]` is the host of
+    device r, `pattern` how gradients travel ("" in older records). Asynchronous ranks do not wait for each other.
     """
 
     point: Point
