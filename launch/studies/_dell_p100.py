@@ -107,8 +107,8 @@ def beside(model: str, rows: list[dict[str, Any]]) -> str:
     """The published figures and those of `rows` (report's JSON), by world size."""
     published = PUBLISHED_SPEEDUP[model]
     names = ("published", *NETWORKS.values())
-    lines = [TITLES[model], f"{'N':>4}" + "".join(f"{name:>27}" for name in names)]
-    lines.append(" " * 4 + f"{'images/s speedup':>27}" * len(names))
+    lines = [TITLES[model], f"{'N':>4}" + "".join(f"{name:>29}" for name in names)]
+    lines.append(" " * 4 + f"{"images/s speedup":>29}" * len(names))
     for size in SIZES:
         rate = PUBLISHED_RATE.get(size) if model == "googlenet" else None
         cells = [_cell(rate, published.get(size), "")]
@@ -128,7 +128,7 @@ def _measured(rows: list[dict[str, Any]], word: str, size: int) -> str:
 
 def _cell(rate: float | None, speedup: float | None, mark: str) -> str:
     numbers = f"{rate:.0f}" if rate is not None else "-"
-    return f"{mark:>9}{numbers:>10}" + (f"{speedup:8.2f}" if speedup is not None else f"{'-':>8}")
+    return f"{mark:>13}{numbers:>8}" + (f"{speedup:8.2f}" if speedup is not None else f"{'-':>8}")
 
 
 if __name__ == "__main__":
