@@ -108,7 +108,7 @@ def beside(model: str, rows: list[dict[str, Any]]) -> str:
     published = PUBLISHED_SPEEDUP[model]
     names = ("published", *NETWORKS.values())
     lines = [TITLES[model], f"{'N':>4}" + "".join(f"{name:>29}" for name in names)]
-    lines.append(" " * 4 + f"{"images/s speedup":>29}" * len(names))
+    lines.append(" " * 4 + f"{'images/s speedup':>29}" * len(names))
     for size in SIZES:
         rate = PUBLISHED_RATE.get(size) if model == "googlenet" else None
         cells = [_cell(rate, published.get(size), "")]
