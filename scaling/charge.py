@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -10,9 +11,6 @@ from scaling import traffic
 from scaling.counters import DeviceProbe
 from scaling.records import Announce, Ended, Event, Failed, Outcome, Ready, Telemetry, Traffic, Window
 from scaling.tasks import Command, Finish, Run, Task
-
-# The ladder's signals; USR1 asks for stacks, and kills a worker that cannot give them yet.
-OURS = ("crash(SIGTERM)", "crash(SIGKILL)", "crash(SIGUSR1)")
 
 
 class ChildLike(Protocol):
@@ -24,6 +22,8 @@ class ChildLike(Protocol):
     events_fd: int
     exit_fd: int
 
+    @property
+    def sent(self) -> Set[str]: ...
     def tell(self, command: Command) -> None: ...
     def events(self) -> list[Event]: ...
     def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None: ...
@@ -130,10 +130,14 @@ class Charge:
         return None
 
     def ended(self) -> Ended:
-        """Reap it. An end that this agent brought about has this agent's reason."""
+        """Reap it. An end that this agent brought about has this agent's reason.
+
+        By one of the signals that it has sent: whoever was killed just before is some milliseconds in dying, and
+        its peers notice earlier than its agent does.
+        """
         outcome = self.child.reap()
         self._close_probe()
-        if self._reason is not None and isinstance(outcome, Failed) and outcome.cause in OURS:
+        if self._reason is not None and isinstance(outcome, Failed) and outcome.cause in self.child.sent:
             outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
         telemetry = replace(self._telemetry, traffic=self._carried)
         return Ended(outcome=outcome, environ=self._environ, telemetry=telemetry, strays=self.child.strays)

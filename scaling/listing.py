@@ -9,7 +9,7 @@ from scaling import data, fabric, models, plan, seats, strategies
 from scaling.emulated import profiles
 from scaling.hostinfo import describe
 from scaling.messages import Enrol
-from scaling.points import Point
+from scaling.points import EXCHANGING, Point
 from scaling.strategies.base import Traits
 from scaling.view_plain import duration
 
@@ -121,8 +121,10 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
         shared = seats.oversubscribed(point, seats.place(point, made.seats))
         note = "  OVERSUBSCRIBED: ranks share CPUs, no efficiency will be claimed" if shared else ""
         servers = f", servers {point.servers} {point.server_hosts}" if point.servers else ""
+        over = f" over {point.interconnect}" if len(made.networks) > 1 and point.kind in EXCHANGING else ""
         lines.append(
-            f"  {point.strategy:<24}{point.kind:<10}N={point.world_size:<4}batch {point.batch_size}{servers}{note}"
+            f"  {point.strategy + over:<24}{point.kind:<10}N={point.world_size:<4}batch {point.batch_size}"
+            f"{servers}{note}"
         )
     counts = Counter(point.kind for point in cells)
     lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))

@@ -70,6 +70,7 @@ class Child:
         self._term_at_s: float | None = None
         self._grace_s = 2.0
         self.strays = 0
+        self.sent: set[str] = set()
         Path(task.log).parent.mkdir(parents=True, exist_ok=True)
         self.events_fd, child_fd = os.pipe()
         os.set_blocking(self.events_fd, False)
@@ -124,6 +125,7 @@ class Child:
             return
         self._grace_s = grace_s
         if stacks:
+            self.sent.add(_crash(signal.SIGUSR1))
             os.kill(self.pid, signal.SIGUSR1)
         self._term_at_s = now_s + (STACKS_S if stacks else 0.0)
         self.pursue(now_s)
@@ -133,9 +135,11 @@ class Child:
         if self._term_at_s is None:
             return
         if self._kill_at_s is None and now_s >= self._term_at_s:
+            self.sent.add(_crash(signal.SIGTERM))
             self._signal(signal.SIGTERM)
             self._kill_at_s = now_s + self._grace_s
         elif self._kill_at_s is not None and now_s >= self._kill_at_s:
+            self.sent.add(_crash(signal.SIGKILL))
             self._signal(signal.SIGKILL)
             self._kill_at_s = now_s + 1.0
 
@@ -166,15 +170,20 @@ class Child:
         if code == 0:
             return Finished()
         tail = log_tail(Path(self.task.log))
-        if code == -signal.SIGKILL and self._kill_at_s is None and _oom_kills() > self._oom_kills:
+        killed = code == -signal.SIGKILL and _crash(signal.SIGKILL) not in self.sent
+        if killed and _oom_kills() > self._oom_kills:
             message = "killed by the kernel's out-of-memory killer"
             return Failed(cause="oom", message=message, log=self.task.log, log_tail=tail)
         if code < 0:
-            name = signal.Signals(-code).name
-            message = f"ended by {name}"
-            return Failed(cause=f"crash({name})", message=message, log=self.task.log, log_tail=tail)
+            message = f"ended by {signal.Signals(-code).name}"
+            return Failed(cause=_crash(-code), message=message, log=self.task.log, log_tail=tail)
         message = f"exited with code {code}"
         return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail)
+
+
+def _crash(number: int) -> str:
+    """The cause of an end by a signal; `Child.sent` has those of the ladder's that were sent."""
+    return f"crash({signal.Signals(number).name})"
 
 
 def log_tail(path: Path) -> str:

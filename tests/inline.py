@@ -79,6 +79,7 @@ class InlineChild:
 
     events_fd = exit_fd = -1
     strays = 0
+    sent = frozenset({"crash(SIGTERM)"})
 
     def __init__(self, task: Task, world: Clock) -> None:
         self.task = task

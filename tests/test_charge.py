@@ -18,6 +18,7 @@ class Silent:
 
     events_fd = exit_fd = -1
     pid = strays = 0
+    sent = frozenset({"crash(SIGTERM)"})
 
     def __init__(self, role: str = "worker") -> None:
         clocks = Clocks(startup_s=100.0, stall_s=10.0, deadline_s=1000.0)
@@ -137,6 +138,13 @@ def test_a_child_that_died_by_itself_is_not_called_cancelled() -> None:
     child.dead, child.outcome = True, Failed(cause="crash(SIGKILL)", message="ended by SIGKILL")
     one.end(1.0, Failed(cause="cancelled", message="because"))
     assert cause(one) == "crash(SIGKILL)"
+
+
+def test_who_is_dying_when_it_is_ended_died_by_itself() -> None:
+    one, child = charge()
+    one.end(1.0, Failed(cause="cancelled", message="because"))
+    child.outcome = Failed(cause="crash(SIGKILL)", message="ended by SIGKILL")
+    assert cause(one) == "crash(SIGKILL)"  # the agent has only sent TERM so far
 
 
 def test_a_child_that_finished_all_the_same_has_finished() -> None:

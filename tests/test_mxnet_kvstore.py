@@ -97,10 +97,11 @@ def test_helpers_are_a_scheduler_and_the_servers() -> None:
 
 
 def test_traits_and_devices() -> None:
-    assert mxnet_kvstore.traits("mxnet:plain") == Traits()
-    assert mxnet_kvstore.traits("mxnet:dist_sync") == Traits(ports=1, servers=True)
-    assert mxnet_kvstore.traits("mxnet:dist_device_sync") == Traits(ports=1, servers=True)
-    assert mxnet_kvstore.traits("mxnet:dist_async") == Traits(ports=1, servers=True, synchronous=False)
+    assert mxnet_kvstore.traits("mxnet:plain") == Traits(pattern="servers")
+    served = Traits(ports=1, servers=True, pattern="servers")
+    assert mxnet_kvstore.traits("mxnet:dist_sync") == served
+    assert mxnet_kvstore.traits("mxnet:dist_device_sync") == served
+    assert mxnet_kvstore.traits("mxnet:dist_async") == replace(served, synchronous=False)
     assert {mxnet_kvstore.devices(name) for name in mxnet_kvstore.NAMES} == {("cpu", "cuda")}
 
 
