@@ -34,7 +34,7 @@ from scaling.controls import Controls, missing_controls, rounds
 from scaling.findings import Analysis, Baseline, Cell, Comparison, Contender, Row, ServerUse, Standing
 from scaling.joining import join, joinable
 from scaling.losses import Loss, Round, StepTime, intervals, split
-from scaling.points import Point
+from scaling.points import SERVER, Point
 from scaling.records import Failed, Finished, HelperRecord, PointRecord
 from scaling.stats import Estimate, interval
 
@@ -42,9 +42,6 @@ __all__ = [
     "Analysis", "Baseline", "Comparison", "Contender", "Loss", "Row", "Standing", "analyse", "baselines",
     "comparisons", "join", "joinable", "kept", "rows",
 ]  # fmt: skip
-
-# How strategies name the helpers that hold parameters: server-0, server-1, ...
-SERVER = "server-"
 
 
 def rows(records: Iterable[PointRecord]) -> tuple[Row, ...]:
@@ -133,7 +130,7 @@ def _row(
         flags=(*stamps, *(() if cell.synchronous else ("ASYNC",)), *((receipt.verdict,) if receipt else ())),
         receipt=receipt,
         failed=failed,
-        footnotes=tuple(_footnotes(cell, controls, by_round, stamps, efficiency)),
+        footnotes=tuple(_footnotes(cell, controls, by_round, stamps, efficiency, receipt)),
     )
 
 
@@ -143,11 +140,12 @@ def _footnotes(
     by_round: Sequence[Round],
     stamps: Sequence[str],
     efficiency: Estimate | None,
+    receipt: receipts.Receipt | None,
 ) -> Iterator[str]:
     """What a reader must know, worst first."""
     point, measured = cell.point, len(cell.times)
     yield from audit.findings(cell.records, stamps, controls.solo_records(point), efficiency)
-    yield from audit.of_network(cell.records)
+    yield from audit.of_network(receipt)
     if efficiency:
         yield from missing_controls(point, by_round, controls)
     yield from audit.no_baseline(point, controls, measured - len(by_round), measured)

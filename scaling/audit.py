@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from scaling import receipts
 from scaling.controls import Controls, reference_batch
 from scaling.points import Kind, Point
+from scaling.receipts import Receipt
 from scaling.records import Failed, Finished, PointRecord, RankRecord
 from scaling.stats import Estimate
 
@@ -71,9 +71,8 @@ def flags(records: Sequence[PointRecord], failed: Failed | None, efficiency: Est
     return tuple(flag for flag, is_set in found.items() if is_set)
 
 
-def of_network(records: Sequence[PointRecord]) -> Iterator[str]:
+def of_network(receipt: Receipt | None) -> Iterator[str]:
     """What is wrong with the network that the bytes took, or why nobody knows."""
-    receipt = receipts.of_row(records)
     if receipt is not None and receipt.why:
         yield f"{receipt.verdict}: asked for {' and '.join(receipt.wanted) or 'RDMA'}; {receipt.why}"
 

@@ -7,6 +7,8 @@ from typing import Literal
 from msgspec import Struct
 
 Kind = Literal["exchange", "solo", "together", "comm"]
+# How strategies name the helpers that hold parameters: server-0, server-1, ...
+SERVER = "server-"
 EXCHANGING: tuple[Kind, ...] = ("exchange", "comm")
 Device = Literal["cpu", "cuda", "emulated"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]

@@ -7,8 +7,8 @@ Between nodes must be sent, per step, with S the bytes of the gradients and N ra
               (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009)
     servers   each rank sends S, spread evenly over the servers, and they send S back
 
-The counters have headers, acknowledgements and all else that the nodes said meanwhile; 1.04 to 1.06 of the
-expectation is TCP's own.
+The counters have headers, acknowledgements and all else that the nodes said meanwhile: TCP's framing is 4.6 % at
+an MTU of 1500 where every frame is counted; between nodes of a lab 1.00 to 1.01 of the expectation was measured.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
-from scaling.points import Record
+from scaling.points import SERVER, Record
 from scaling.records import Finished, HelperRecord, PointRecord, RankRecord, Traffic
 
 Verdict = Literal["VERIFIED", "MISLABELLED", "UNVERIFIED"]
 LEAST_SHARE = 0.95
 # Less than this of what must have moved was seen by any counter.
 LEAST_SEEN = 0.5
-SERVER = "server-"
 ORDER: tuple[Verdict, ...] = ("MISLABELLED", "UNVERIFIED", "VERIFIED")
 
 

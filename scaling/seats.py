@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -154,40 +155,36 @@ def tasks(
     hosts = tuple(one.host for one in mine)
     alone = len({*hosts, *(one.host for one in servers)}) == 1
     here = dict.fromkeys(hosts, ALONE) if alone else places
-    beside = tuple(
-        Server(
-            launch_rank=one.launch_rank,
-            host=one.host,
-            address=here[one.host].address,
-            interface=here[one.host].interface,
-        )
-        for one in servers
-    )
-    return tuple(
-        Task(
-            point=point,
-            attempt=attempt,
-            retry=retry,
-            rank=rank,
-            launch_rank=one.launch_rank,
-            local_rank=hosts[:rank].count(one.host),
-            local_world_size=hosts.count(one.host),
-            hosts=hosts,
-            device_index=one.device_index,
-            # On GPUs workers keep the launcher's binding, which knows what is near which GPU.
-            cpus=one.cpus if point.device == "cpu" else (),
-            threads=one.threads,
-            seed=seed,
-            log=f"{logs}/{attempt:04d}-{_slug(point)}.{rank}.log",
-            address=here[hosts[0]].address,
-            addresses=tuple(here[host].address for host in hosts),
-            interface=here[one.host].interface,
-            hca=here[one.host].hca,
-            counts_traffic=one.host not in hosts[:rank],
-            servers=beside,
-            clocks=clocks,
-        )
-        for rank, one in enumerate(mine)
+    beside = tuple(_server(one, here[one.host]) for one in servers)
+    log = f"{logs}/{attempt:04d}-{_slug(point)}"
+    shared = {"attempt": attempt, "retry": retry, "seed": seed, "clocks": clocks, "servers": beside}
+    return tuple(_task(rank, point, mine, here, log=f"{log}.{rank}.log", **shared) for rank in range(len(mine)))
+
+
+def _server(one: Seat, place: Place) -> Server:
+    return Server(launch_rank=one.launch_rank, host=one.host, address=place.address, interface=place.interface)
+
+
+def _task(rank: int, point: Point, mine: Sequence[Seat], here: Mapping[str, Place], **shared: Any) -> Task:
+    """One rank's, with what all tasks of the point share."""
+    one, hosts = mine[rank], tuple(one.host for one in mine)
+    return Task(
+        point=point,
+        rank=rank,
+        launch_rank=one.launch_rank,
+        local_rank=hosts[:rank].count(one.host),
+        local_world_size=hosts.count(one.host),
+        hosts=hosts,
+        device_index=one.device_index,
+        # On GPUs workers keep the launcher's binding, which knows what is near which GPU.
+        cpus=one.cpus if point.device == "cpu" else (),
+        threads=one.threads,
+        address=here[hosts[0]].address,
+        addresses=tuple(here[host].address for host in hosts),
+        interface=here[one.host].interface,
+        hca=here[one.host].hca,
+        counts_traffic=one.host not in hosts[:rank],
+        **shared,
     )
 
 

@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from scaling.fabric import GBIT
 from scaling.records import Hca, Traffic
 
 ROOT = Path("/")
 WORD_BYTES = 4
-GBIT = 1e9
 
 
 class Counter(NamedTuple):

@@ -9,7 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from scaling.check import networks
-from scaling.check.facts import Facts, Link, Load, Prepared, RankFacts
+from scaling.check.facts import Facts, Link, Load, Prepared, RankFacts, Verdict
+from scaling.check.verdicts import judge
 from scaling.fabric import Entry
 from scaling.records import Gpu, HostInfo, Nic
 
@@ -134,3 +135,24 @@ def gpu(index: int, *, of: int = 4, peers: Sequence[int] | None = None, **change
         "p2p": tuple(other == index or other in reach for other in range(of)),
     }
     return Gpu(**{**fields, **changes})
+
+
+# ---------------------------------------------------------------- what is made of them
+
+
+def to_mend(found: Facts) -> list[Verdict]:
+    """All verdicts but the good ones."""
+    return [verdict for verdict in judge(found) if verdict.level != "ok"]
+
+
+def only(found: Facts) -> Verdict:
+    """The only one of those, which has a mend and one line each."""
+    (verdict,) = to_mend(found)
+    assert verdict.mend
+    assert "\n" not in verdict.text + verdict.mend
+    return verdict
+
+
+def ok(found: Facts, topic: str) -> list[str]:
+    """The texts of the good ones of a topic."""
+    return [verdict.text for verdict in judge(found) if verdict.topic == topic and verdict.level == "ok"]

@@ -97,8 +97,8 @@ def test_helpers_are_a_scheduler_and_the_servers() -> None:
 
 
 def test_traits_and_devices() -> None:
-    assert mxnet_kvstore.traits("mxnet:plain") == Traits(pattern="servers")
-    served = Traits(ports=1, servers=True, pattern="servers")
+    assert mxnet_kvstore.traits("mxnet:plain") == Traits()
+    served = Traits(ports=1, servers=True)
     assert mxnet_kvstore.traits("mxnet:dist_sync") == served
     assert mxnet_kvstore.traits("mxnet:dist_device_sync") == served
     assert mxnet_kvstore.traits("mxnet:dist_async") == replace(served, synchronous=False)

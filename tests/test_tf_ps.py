@@ -68,7 +68,7 @@ def test_helpers_are_the_servers_and_a_trainer_for_each_rank() -> None:
 
 
 def test_traits_and_devices() -> None:
-    wanted = Traits(drives="point", ports=1, rank_ports=True, servers=True, pattern="servers", synchronous=False)
+    wanted = Traits(drives="point", ports=1, rank_ports=True, servers=True, synchronous=False)
     assert tf_ps.traits("tensorflow:ps") == wanted
     assert tf_ps.devices("tensorflow:ps") == ("cpu", "cuda")
 

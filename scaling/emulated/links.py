@@ -12,10 +12,10 @@ from contextlib import contextmanager, suppress
 from scaling.emulated import profiles
 from scaling.emulated.choose import Setting
 from scaling.errors import UsageError
+from scaling.fabric import GBIT
 
 # Set by `python -m scaling.lab run` for all processes of the launch.
 VARIABLE = "SCALING_LAB"
-GBIT = 1e9
 
 
 def declared(environ: Mapping[str, str] = os.environ) -> tuple[float, ...]:

@@ -26,7 +26,6 @@ class Traits(Record, frozen=True):
     last two, and its `samples` count those of all devices.
     ports: TCP ports to reserve on rank 0's host (`task.ports`); rank_ports: one on each rank's host too
     (`task.rank_ports`); servers: it has parameter servers, placed by --servers (`task.servers`, a port each).
-    pattern: how gradients travel, for the bytes that a network must carry.
     synchronous: ranks wait for each other in each step and must end with one digest, or the point is void.
     """
 
@@ -34,8 +33,14 @@ class Traits(Record, frozen=True):
     ports: int = 0
     rank_ports: bool = False
     servers: bool = False
-    pattern: Pattern = "ring"
     synchronous: bool = True
+
+    @property
+    def pattern(self) -> Pattern:
+        """How gradients travel, for the bytes that a network must carry."""
+        if self.drives == "node":
+            return "inside"
+        return "servers" if self.servers else "ring"
 
 
 class Helper(Record, frozen=True):

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scaling.points import Device, Point
+from scaling.points import EXCHANGING, Device, Point
 from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
 from scaling.strategies.fake_faults import EARLY_FAULTS, FAULTS, fault
 from scaling.strategies.fake_traffic import Star
@@ -166,7 +166,7 @@ def make(
     task: Task, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
 ) -> FakeTrainer:
     """The trainer of a task, on a clock that may be virtual."""
-    exchanges = task.point.kind in ("exchange", "comm")
+    exchanges = task.point.kind in EXCHANGING
     stale = exchanges and not traits(task.point.strategy).synchronous
     return (StaleTrainer if stale else FakeTrainer)(task, clock, sleep)
 
@@ -247,7 +247,7 @@ def connect(task: Task) -> Trainer:
     if script["helper"] and task.point.kind == "exchange":
         host, _, port = os.environ["FAKE_SERVER"].rpartition(":")
         socket.create_connection((host, int(port)), timeout=5).close()
-    if script["traffic_bytes"] and task.point.kind in ("exchange", "comm") and task.point.world_size > 1:
+    if script["traffic_bytes"] and task.point.kind in EXCHANGING and task.point.world_size > 1:
         trainer.star = Star(task, script["traffic_bytes"])
     time.sleep(script["start_s"])
     return trainer

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from scaling import steering
-from scaling.points import Device, Point, Record
+from scaling.points import EXCHANGING, Device, Point, Record
 from scaling.strategies import knobs
 from scaling.strategies.base import Helper, Option, Traits, read_options
 from scaling.tasks import Task
 
 RENDEZVOUS = "rendezvous"
-WITH_EXCHANGE = ("exchange", "comm")
 MIB = 1 << 20
 # The agent's clocks end a hung point and find its cause; Gloo's own timeout only comes after them.
 TIMEOUT_MARGIN_S = 30.0
@@ -108,7 +107,7 @@ def slots(hosts: Sequence[str]) -> tuple[Slot, ...]:
 
 def environ(task: Task) -> dict[str, str]:
     """Horovod's variables of a worker; nothing for the rendezvous."""
-    if task.point.kind not in WITH_EXCHANGE or task.role == RENDEZVOUS:
+    if task.point.kind not in EXCHANGING or task.role == RENDEZVOUS:
         return {}
     options, clocks = options_of(task.point), task.clocks
     slot = slots(task.hosts)[task.rank]

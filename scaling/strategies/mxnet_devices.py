@@ -38,7 +38,7 @@ OPTIONS: Mapping[str, Option] = {
 
 def traits(_name: str) -> Traits:
     """One worker a node."""
-    return Traits(drives="node", pattern="inside")
+    return Traits(drives="node")
 
 
 def devices(name: str) -> tuple[Device, ...]:

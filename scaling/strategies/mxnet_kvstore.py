@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scaling.points import Device, Point
+from scaling.points import EXCHANGING, Device, Point
 from scaling.strategies import knobs, mxnet_rank, mxnet_server
 from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
 from scaling.strategies.mxnet_loop import Exchange, GradientExchange, Training
@@ -45,7 +45,6 @@ OPTIONS: Mapping[str, Option] = {
     ),
     **mxnet_rank.OPTIONS,
 }
-WITH_EXCHANGE = ("exchange", "comm")
 
 
 # ---------------------------------------------------------------- before the worker
@@ -54,7 +53,7 @@ WITH_EXCHANGE = ("exchange", "comm")
 def traits(name: str) -> Traits:
     """The scheduler's port beside rank 0, and servers."""
     exchanges = name != BASELINE
-    return Traits(ports=int(exchanges), servers=exchanges, pattern="servers", synchronous=name != ASYNCHRONOUS)
+    return Traits(ports=int(exchanges), servers=exchanges, synchronous=name != ASYNCHRONOUS)
 
 
 def devices(_name: str) -> tuple[Device, ...]:
@@ -87,7 +86,7 @@ def helpers(task: Task) -> list[Helper]:
 def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
     """MXNet's settings and, where there is an exchange, ps-lite's."""
     common = mxnet_rank.environ(task)
-    if task.point.kind not in WITH_EXCHANGE:
+    if task.point.kind not in EXCHANGING:
         return common
     bound = read_options(OPTIONS, task.point.options)["bigarray_bound"]
     return {**common, **mxnet_server.environ(task, bigarray_bound=bound)}

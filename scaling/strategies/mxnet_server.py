@@ -11,12 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from scaling import steering
+from scaling.points import SERVER
 from scaling.strategies import mxnet_rank
 from scaling.strategies.base import Helper
 from scaling.tasks import Server, Task
 
 SCHEDULER = "scheduler"
-SERVER = "server-"
 PROBE_S = 0.02
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling import gpuinfo, steering
-from scaling.points import Device, Point
+from scaling.points import EXCHANGING, Device, Point
 from scaling.strategies import knobs, tf_loop
 from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
 from scaling.strategies.tf_loop import Training
@@ -39,7 +39,6 @@ OPTIONS: Mapping[str, Option] = {
     **tf_loop.OPTIONS,
 }
 
-WITH_EXCHANGE = ("exchange", "comm")
 DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
 
 
@@ -97,7 +96,7 @@ def serve(task: Task, _announce: Any) -> None:
 
 def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
     """The cluster, whose addresses choose the network; for NCCL the interface too."""
-    if task.point.kind not in WITH_EXCHANGE:
+    if task.point.kind not in EXCHANGING:
         return dict(tf_loop.ENVIRON)
     servers = [f"{host}:{port}" for host, port in zip(task.addresses, task.rank_ports, strict=True)]
     cluster = {"cluster": {"worker": servers}, "task": {"type": "worker", "index": task.rank}}

@@ -20,7 +20,7 @@ from itertools import count
 from typing import Any
 
 from scaling import data, models
-from scaling.points import Device, Point
+from scaling.points import SERVER, Device, Point
 from scaling.strategies import knobs, tf_loop
 from scaling.strategies.base import Helper, Option, Trainer, Traits
 from scaling.tasks import Task
@@ -37,7 +37,7 @@ OPTIONS: Mapping[str, Option] = {
     **tf_loop.OPTIONS,
 }
 
-SERVER, TRAINER = "server-", "trainer-"
+TRAINER = "trainer-"
 FED_BYTES = 32 * 1000**2
 
 
@@ -46,7 +46,7 @@ FED_BYTES = 32 * 1000**2
 
 def traits(_name: str) -> Traits:
     """One port for the coordinator, one for each trainer, one for each server."""
-    return Traits(drives="point", ports=1, rank_ports=True, servers=True, pattern="servers", synchronous=False)
+    return Traits(drives="point", ports=1, rank_ports=True, servers=True, synchronous=False)
 
 
 def devices(_name: str) -> tuple[Device, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling import gpuinfo, steering
-from scaling.points import Device, Point
+from scaling.points import EXCHANGING, Device, Point
 from scaling.strategies import knobs, torch_emulated, torch_loop, torch_store
 from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
 from scaling.strategies.torch_loop import TorchRank, Training
@@ -42,7 +42,6 @@ OPTIONS: Mapping[str, Option] = {
     **torch_loop.OPTIONS,
 }
 
-WITH_EXCHANGE = ("exchange", "comm")
 # The agent's clocks end a hung point and find its cause; torch's own timeout only comes after them.
 TIMEOUT_MARGIN_S = 30.0
 
@@ -92,7 +91,7 @@ def serve(task: Task, _announce: Any) -> None:
 
 def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
     """What torchrun would set, and the interface that carries the exchange; nothing for the plain loop."""
-    if task.point.kind not in WITH_EXCHANGE:
+    if task.point.kind not in EXCHANGING:
         return {}
     return {
         "MASTER_ADDR": task.address,

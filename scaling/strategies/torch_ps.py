@@ -49,7 +49,7 @@ OPTIONS: Mapping[str, Option] = {
 
 def traits(name: str) -> Traits:
     """Server 0 hosts the rendezvous on its own port."""
-    return Traits(servers=True, pattern="servers", synchronous=name == "torch:ps-sync")
+    return Traits(servers=True, synchronous=name == "torch:ps-sync")
 
 
 def refuse(point: Point) -> str | None:

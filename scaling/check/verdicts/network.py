@@ -8,6 +8,7 @@ from statistics import median_low
 
 from scaling.check.facts import Facts, Level, Verdict
 from scaling.check.verdicts.words import grouped, some
+from scaling.fabric import GBIT
 
 CLOCK_S = 0.05  # beyond it the order of two nodes' log lines misleads
 HOSTS_FILE = "a line `ADDRESS NAME` per node in every /etc/hosts, with addresses of a network that the nodes share"
@@ -126,7 +127,7 @@ def membership(facts: Facts) -> Iterator[Verdict]:
                 mend="ip address and ip link set INTERFACE up there; a wrong name: --fabric, --interconnect",
             )
         else:
-            rate = f", {network.rate_bits_per_s / 1e9:g} Gb/s {network.why}" if network.rate_bits_per_s else ""
+            rate = f", {network.rate_bits_per_s / GBIT:g} Gb/s {network.why}" if network.rate_bits_per_s else ""
             text = f"{network.word}: {network.subnet} on every node{rate}"
             yield Verdict(level="ok", topic="network", text=text)
 
