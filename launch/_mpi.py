@@ -19,7 +19,6 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 BANNERS = {
@@ -52,21 +51,24 @@ def main(arguments: list[str]) -> int:
 
 
 def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
-    """Run a command to its end, handing signals on as the module's docstring tells."""
+    """Run a command to its end, handing signals on as the module's docstring tells.
+
+    Signals are read from a pipe: a handler alone is not run while a wait for the process blocks, which a signal
+    just before it does not wake.
+    """
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    signal.set_wakeup_fd(told)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, lambda _number, _frame: None)
     seen: list[int] = []
-    started: list[subprocess.Popen[bytes]] = []
-
-    def hand_on(number: int, _frame: FrameType | None) -> None:
-        for process in started:
-            process.send_signal(number if seen else signal.SIGUSR1)
-        seen.append(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, hand_on)
-    started.append(subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True))
-    if seen:
-        started[0].send_signal(signal.SIGUSR1)
-    code = started[0].wait()
+    process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
+    while process.poll() is None:
+        for number in os.read(heard, 64):
+            if number != signal.SIGCHLD:
+                process.send_signal(number if seen else signal.SIGUSR1)
+                seen.append(number)
+    code = process.returncode
     return 128 + seen[0] if seen else code if code >= 0 else 128 - code
 
 

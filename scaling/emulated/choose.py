@@ -15,7 +15,7 @@ dilate as far as shrinking by MOST_SHRINK does not help, then shrink no further 
 The figures are of two cores of a current x86 server, resnet50 on 16 ranks on 4 nodes at sizes / 7.5: the exchange
 alone took a rank 38 ms of CPU for its 5 buckets of 30 hops, 320 ms on the clock with both cores busy; with
 training around it 68 ms; the last bucket, of 30 hops, was there 70 to 120 ms after backward had ended.
-The constants below were set from these runs: a benchmark of the same model on the same machine is no proof of them.
+The constants below were set from these runs: to bench the same model on the same machine is no proof of them.
 """
 
 from __future__ import annotations

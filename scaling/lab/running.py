@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 
@@ -110,27 +109,27 @@ def programs(environ: Mapping[str, str]) -> list[str]:
 
 def _obeying_signals(command: list[str], environ: Mapping[str, str]) -> int:
     """Run to the end. Each signal is handed on once: in a session of its own, the command gets none from the
-    terminal."""
-    started: list[subprocess.Popen[bytes]] = []
-    early: list[int] = []
-
-    def hand_on(number: int, _frame: FrameType | None) -> None:
-        if started:
-            started[0].send_signal(number)
-        else:
-            early.append(number)
-
-    before = {number: signal.signal(number, hand_on) for number in HANDED_ON}
+    terminal. They are read from a pipe, as a handler alone is not run while a wait for the process blocks."""
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    wakeup = signal.set_wakeup_fd(told)
+    before = {
+        number: signal.signal(number, lambda _number, _frame: None) for number in (*HANDED_ON, signal.SIGCHLD)
+    }
     stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
     try:
         with subprocess.Popen(command, env=dict(environ), stdin=stdin, start_new_session=True) as process:
-            started.append(process)
-            for number in early:
-                process.send_signal(number)
-            code = process.wait()
+            while process.poll() is None:
+                for number in os.read(heard, 64):
+                    if number != signal.SIGCHLD:
+                        process.send_signal(number)
+            code = process.returncode
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(heard)
+        os.close(told)
     return code if code >= 0 else 128 - code
 
 
