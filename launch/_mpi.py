@@ -64,10 +64,10 @@ def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
     seen: list[int] = []
     process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
     while process.poll() is None:
-        for number in os.read(heard, 64):
-            if number != signal.SIGCHLD:
-                process.send_signal(number if seen else signal.SIGUSR1)
-                seen.append(number)
+        for arrived in os.read(heard, 64):
+            if arrived != signal.SIGCHLD:
+                process.send_signal(arrived if seen else signal.SIGUSR1)
+                seen.append(arrived)
     code = process.returncode
     return 128 + seen[0] if seen else code if code >= 0 else 128 - code
 

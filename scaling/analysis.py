@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from scaling import audit, receipts, trained
+from scaling import audit, bottleneck, receipts, trained
 from scaling.contests import (
     Exchange,
     curve_keys,
@@ -114,7 +114,7 @@ def _row(
     efficiency = interval(efficiencies) if efficiencies and claimed else None
     failed = None if cell.times else _failure(records)
     stamps = audit.flags(records, failed, efficiency)
-    receipt = receipts.of_row(records)
+    receipt, paths = receipts.of_row(records), bottleneck.paths(records)
     first_loss, last_loss = trained.first_and_last_loss(records)
     return replace(
         _bare_row(cell),
@@ -129,8 +129,12 @@ def _row(
         staleness=trained.staleness(records),
         flags=(*stamps, *(() if cell.synchronous else ("ASYNC",)), *((receipt.verdict,) if receipt else ())),
         receipt=receipt,
+        paths=paths,
         failed=failed,
-        footnotes=tuple(_footnotes(cell, controls, by_round, stamps, efficiency, receipt)),
+        footnotes=(
+            *_footnotes(cell, controls, by_round, stamps, efficiency, receipt),
+            *filter(None, [bottleneck.slow(paths)]),
+        ),
     )
 
 

@@ -7,10 +7,11 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from scaling import traffic
+from scaling import flows, traffic
 from scaling.counters import DeviceProbe
-from scaling.records import Announce, Ended, Event, Failed, Outcome, Ready, Telemetry, Traffic, Window
+from scaling.records import Announce, Ended, Event, Failed, Outcome, Ready, Window
 from scaling.tasks import Command, Finish, Run, Task
+from scaling.telemetry import Flow, Telemetry, Traffic
 
 
 class ChildLike(Protocol):
@@ -46,7 +47,9 @@ class Charge:
         self._reason: Failed | None = None
         self._probe: DeviceProbe | None = None
         self._counters: traffic.Reading = {}
+        self._connections: flows.Reading = {}
         self._carried: tuple[Traffic, ...] = ()
+        self._flows: tuple[Flow, ...] = ()
         self.measuring = False  # whether measured windows run
         self._sampled_s = 0.0
         self._telemetry = Telemetry()
@@ -66,9 +69,10 @@ class Charge:
         if not self.child.task.counts_traffic:
             return
         if isinstance(command, Run) and command.measured:
-            self._counters = traffic.read()
+            self._counters, self._connections = traffic.read(), flows.read()
         elif isinstance(command, Finish):
             self._carried = traffic.since(self._counters, traffic.read())
+            self._flows = flows.since(self._connections, flows.read())
 
     def overhear(self, command: Command, now_s: float) -> None:
         """What a helper's workers are told: from then on, and until they finish, its CPU use counts."""
@@ -139,7 +143,7 @@ class Charge:
         self._close_probe()
         if self._reason is not None and isinstance(outcome, Failed) and outcome.cause in self.child.sent:
             outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
-        telemetry = replace(self._telemetry, traffic=self._carried)
+        telemetry = replace(self._telemetry, traffic=self._carried, flows=self._flows)
         return Ended(outcome=outcome, environ=self._environ, telemetry=telemetry, strays=self.child.strays)
 
     def _close_probe(self) -> None:

@@ -18,7 +18,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.gpuinfo import ask, initialise, visible_handles
 from scaling.points import Device
-from scaling.records import Sample, Telemetry
+from scaling.telemetry import Sample, Telemetry
 
 # Bits of NVML's nvmlClocksEventReasons that cost speed. Left out, because they are no loss or are wanted:
 # idle, application clocks set by the user, sync boost, display clocks.

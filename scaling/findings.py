@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaling.bottleneck import Path
 from scaling.losses import Loss
 from scaling.points import BatchRule, Device, MemoryFormat, Placement, Precision, Record, ServerHosts
 from scaling.receipts import Receipt
@@ -67,7 +68,8 @@ class Row(Cell, frozen=True, kw_only=True):
     `intra_node` is the efficiency at the largest world size on one node and `inter_node` what crossing
     nodes leaves of it, over the rounds that have both, on rows that cross nodes. `flags` are of FAILED,
     EMULATED, AUDIT, OVERSUBSCRIBED, SUPERLINEAR, UNSETTLED, THROTTLED, ASYNC, and on rows that cross nodes one of
-    VERIFIED, MISLABELLED, UNVERIFIED, with the `receipt` behind it.
+    VERIFIED, MISLABELLED, UNVERIFIED, with the `receipt` behind it; `paths` are those that carried the exchange
+    from node to node, busiest first.
 
     `first_loss` and `last_loss` are of the training, warm-up included; `loss_at` is its loss after
     `loss_at_samples` samples, the most that all rows of its contest have reached, asynchronous or not.
@@ -112,6 +114,7 @@ class Row(Cell, frozen=True, kw_only=True):
     server_cpu_percent: float | None = None
     standing: Standing | None = None
     receipt: Receipt | None = None
+    paths: tuple[Path, ...] = ()
     machine_cpu_percent: float | None = None
 
 

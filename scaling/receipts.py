@@ -19,7 +19,8 @@ from itertools import chain
 from typing import Literal
 
 from scaling.points import SERVER, Record
-from scaling.records import Finished, HelperRecord, PointRecord, RankRecord, Traffic
+from scaling.records import Finished, HelperRecord, PointRecord, RankRecord
+from scaling.telemetry import Traffic
 
 Verdict = Literal["VERIFIED", "MISLABELLED", "UNVERIFIED"]
 LEAST_SHARE = 0.95

@@ -12,6 +12,7 @@ from typing import Any
 
 from scaling.fabric import Network
 from scaling.points import Device, Pattern, Point, Record
+from scaling.telemetry import Telemetry
 
 SCHEMA = 1
 
@@ -101,40 +102,6 @@ class Failed(Record, frozen=True, tag="failed"):
 
 
 Outcome = Finished | Failed
-
-
-class Sample(Record, frozen=True, array_like=True):
-    """One reading of a GPU while windows were timed, None where this GPU does not tell; `throttle` names
-    the reasons that cost speed."""
-
-    unix_s: float
-    utilisation_percent: float | None = None
-    power_w: float | None = None
-    sm_clock_mhz: float | None = None
-    memory_used_bytes: int | None = None
-    temperature_c: float | None = None
-    throttle: tuple[str, ...] = ()
-
-
-class Traffic(Record, frozen=True, array_like=True):
-    """What one interface (`eth0`) or port of an RDMA card (`mlx5_0/1`) of the host carried meanwhile."""
-
-    name: str
-    received_bytes: int
-    sent_bytes: int
-
-
-class Telemetry(Record, frozen=True):
-    """The device while measured windows ran. `load_1m` is the host's at their end, `affinity_cpus` the worker's;
-    `traffic` is read beside one child of each host, `machine_cpu_percent` (100: all cores) where one emulates."""
-
-    samples: tuple[Sample, ...] = ()
-    energy_j: float | None = None
-    load_1m: float | None = None
-    affinity_cpus: int | None = None
-    cpu_percent: float | None = None
-    traffic: tuple[Traffic, ...] = ()
-    machine_cpu_percent: float | None = None
 
 
 class Ended(Record, frozen=True, tag="ended"):

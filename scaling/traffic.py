@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scaling.fabric import GBIT
-from scaling.records import Hca, Traffic
+from scaling.records import Hca
+from scaling.telemetry import Traffic
 
 ROOT = Path("/")
 WORD_BYTES = 4

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scaling.collector import HelperState, PointState, RankState, helper_failed, rank_failed
-from scaling.records import Failed, Finished, HelperRecord, Outcome, PointRecord, RankRecord, Telemetry
+from scaling.records import Failed, Finished, HelperRecord, Outcome, PointRecord, RankRecord
+from scaling.telemetry import Telemetry
 
 # A survivor may tell of its peer's death before the peer's agent does.
 PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote")

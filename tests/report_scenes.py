@@ -11,6 +11,7 @@ from tests.scripted_records import (
     STRONG,
     asynchronous,
     by_one_worker,
+    carried,
     failed,
     header,
     host,
@@ -205,12 +206,26 @@ def nothing() -> Run:
     return header(), [record(point("solo"), 0.1)]
 
 
+def networks_run() -> Run:
+    """Four nodes over two networks: over one, node2's link is slow; the bytes of the other took the first."""
+    records: list[PointRecord] = []
+    names = [f"node{index}" for index in range(1, 5)]
+    for number, drift in enumerate(DRIFT):
+        records.append(record(point("solo", 1, number), 0.1 * drift))
+        for network, n, step_s in (("ib0", 2, 0.11), ("ib0", 4, 0.3), ("eth0", 4, 0.12)):
+            at = point("exchange", n, number, interconnect=network)
+            made = record(at, step_s * drift, hosts=names[:n])
+            records.append(carried(made, "ib0", slow="node2" if (network, n) == ("ib0", 4) else ""))
+    return header([host(name) for name in names]), records
+
+
 SCENES: dict[str, Callable[[], Run]] = {
     "default": default_run,
     "cluster": cluster_run,
     "strong": strong_run,
     "frameworks": frameworks_run,
     "servers": servers_run,
+    "networks": networks_run,
     "one_round": one_round,
     "nothing": nothing,
 }

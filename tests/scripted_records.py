@@ -21,11 +21,10 @@ from scaling.records import (
     PointRecord,
     RankRecord,
     Ready,
-    Sample,
-    Telemetry,
     Window,
 )
 from scaling.stats import Estimate
+from scaling.telemetry import Flow, Sample, Telemetry, Traffic
 
 STEPS = 10
 WINDOWS = 3
@@ -131,6 +130,21 @@ def served(made: PointRecord, *cpu_percent: float | None, hosts: Sequence[str] =
         name="scheduler", launch_rank=0, host="node1", outcome=Finished(), telemetry=Telemetry(cpu_percent=99.0)
     )
     return replace(made, helpers=(scheduler, *servers))
+
+
+def carried(made: PointRecord, card: str, *, slow: str = "") -> PointRecord:
+    """The same as a ring whose bytes all went over `card`, asked for or not; the paths to and from the node `slow`
+    had a tenth of the rate of the others, which were busy for a twentieth of the time."""
+    names = [rank.host for rank in made.ranks]
+    ranks = []
+    for rank, peer in zip(made.ranks, (*made.ranks[1:], made.ranks[0]), strict=True):
+        sent = int(2 * (len(names) - 1) / len(names) * 40 * (STEPS * WINDOWS + 1) * 1.02)
+        share = 0.5 if slow in (rank.host, peer.host) else 0.05
+        flow = Flow(address=rank.host, peer=peer.host, sent_bytes=sent, busy_s=share * made.measured_s)
+        traffic = (Traffic(name=card, received_bytes=sent, sent_bytes=sent),)
+        told = Telemetry(traffic=traffic, flows=(flow,))
+        ranks.append(replace(rank, interface=made.point.interconnect, telemetry=told))
+    return replace(made, ranks=tuple(ranks), hosts=tuple(names), pattern="ring")
 
 
 def with_losses(made: PointRecord, *losses: float | None) -> PointRecord:

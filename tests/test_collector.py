@@ -17,11 +17,10 @@ from scaling.records import (
     Hello,
     Ready,
     Result,
-    Sample,
-    Telemetry,
     Window,
 )
 from scaling.tasks import Finish, Run
+from scaling.telemetry import Sample, Telemetry
 from scaling.verdict import record
 from tests.test_agent import POINT, TASK
 

@@ -13,7 +13,7 @@ import pytest
 
 from scaling import counters
 from scaling.counters import DeviceProbe, integral_j
-from scaling.records import Sample, Telemetry
+from scaling.telemetry import Sample, Telemetry
 from tests.fake_nvml import FakeGpu, Install, installer
 
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from scaling import analysis, counters, joining, verdict
 from scaling.collector import PointState, RankState
-from scaling.records import Ended, Finished, Header, PointRecord, Telemetry
+from scaling.records import Ended, Finished, Header, PointRecord
 from scaling.report import csv, json, markdown, table
+from scaling.telemetry import Telemetry
 from scaling.view_plain import headline
 from tests.ranks import tasks
 from tests.scripted_records import close, header, mean, point, record

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from scaling import receipts, store
+from scaling import analysis, receipts, store
 from scaling.lab import changes
 from scaling.lab.state import Lab
 from scaling.points import Point
@@ -37,10 +37,10 @@ def lab() -> Iterator[Lab]:
 
 @contextmanager
 def sweeping(lab: Lab, results: Path, *flags: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
-    """A sweep of two ranks on two nodes, begun."""
+    """A sweep begun, of a rank on each node."""
     command = [sys.executable, "-m", "scaling.lab", "run", "--name", lab.name, "--"]
     into = () if "--resume" in flags else ("--results", str(results))
-    command += ["-np", "2", "python", "-m", "scaling.run", *into, *flags]
+    command += ["-np", str(len(lab.nodes)), "python", "-m", "scaling.run", *into, *flags]
     with (results.parent / "said").open("a") as said:
         env = {**os.environ, **environ}
         process = subprocess.Popen(command, cwd=labs.ROOT, env=env, stdout=said, stderr=said, text=True)
@@ -113,6 +113,19 @@ def test_an_unknown_network_is_refused_with_those_that_there_are(lab: Lab, tmp_p
 
 
 # ---------------------------------------------------------------- faults
+
+
+def test_a_slow_link_is_named_by_the_row_that_waits_for_it(tmp_path: Path) -> None:
+    """In a ring all ranks are equally slow: the connections tell."""
+    flags = ("--strategy", "torch:gloo", "--world-sizes", "4", "--interconnect", "ib0", *QUICK)
+    with labs.lab("slow", nodes=4, slots=1, nics=("ib0=100mbit", "eth0=100mbit")) as lab:
+        changes.change(lab.name, ["node2.ib0=10%"])
+        (tmp_path / "results").mkdir()
+        with sweeping(lab, tmp_path / "results", *flags) as process:
+            assert process.wait(LIMIT_S) == 0, (tmp_path / "said").read_text()
+    (row,) = analysis.rows(records(tmp_path / "results"))
+    assert {row.paths[0].node, row.paths[1].node} == {"node1", "node2"}
+    assert any(note.startswith("slow link: node2; ") for note in row.footnotes), row.footnotes
 
 
 def test_a_card_that_goes_down_costs_its_point_alone(lab: Lab, tmp_path: Path) -> None:

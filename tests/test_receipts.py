@@ -17,10 +17,9 @@ from scaling.records import (
     PointRecord,
     RankRecord,
     Ready,
-    Telemetry,
-    Traffic,
     Window,
 )
+from scaling.telemetry import Telemetry, Traffic
 
 S = 1_000_000
 STEPS = 9  # measured; one more gives all ranks a common start

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from scaling import traffic
-from scaling.records import Hca, Traffic
+from scaling.records import Hca
+from scaling.telemetry import Traffic
 
 
 def write(root: Path, path: str, text: object) -> None:

@@ -52,12 +52,19 @@ def _values(row: Row) -> dict[str, Value]:
         **{name: value for cause in _CAUSES for name, value in _cause(row, cause).items()},
         **dict(zip(_RECEIPT, _receipt(row), strict=True)),
         **{name: getattr(row, name) if row.profile else None for name in _EMULATION},
+        **dict(zip(_PATH, _busiest(row), strict=True)),
     }
 
 
 def _receipt(row: Row) -> tuple[Value, ...]:
     found = row.receipt
     return (found.verdict, found.share, found.over_expected) if found else (None, None, None)
+
+
+def _busiest(row: Row) -> tuple[Value, ...]:
+    if not row.paths:
+        return None, None, None
+    return str(row.paths[0]), row.paths[0].busy_share, row.paths[0].bits_per_s
 
 
 def _standing(row: Row) -> str:
@@ -98,6 +105,7 @@ _WHERE = ("batch_rule", "batch_size", "global_batch_size", "world_size", "nodes"
 _EXCHANGE = ("synchronous", "staleness", "servers", "server_hosts", "server_cpu_percent")
 _EMULATION = ("profile", "shrink", "dilate", "machine_cpu_percent")
 _RECEIPT = ("network_verdict", "network_share_fraction", "network_bytes_over_expected")
+_PATH = ("busiest_path", "busiest_path_busy_fraction", "busiest_path_bits_per_s")
 _CAUSES = Loss.__struct_fields__
 _ESTIMATES = ("images_per_s", "speedup", "efficiency_fraction", "strategy_efficiency_fraction")
 COLUMNS = (
@@ -123,4 +131,5 @@ COLUMNS = (
     *(f"loss_{cause}_fraction_{end}" for cause in _CAUSES for end in ("low", "high")),
     *_RECEIPT,
     *_EMULATION,
+    *_PATH,
 )

@@ -35,6 +35,11 @@ def how_to_read(found: Analysis, *, compares: bool) -> Iterable[str]:
             "VERIFIED: while windows ran, the kernel's counters on all nodes saw at least 95 % of the bytes on "
             "the network that was asked for. MISLABELLED: they went elsewhere. UNVERIFIED: nobody can tell."
         )
+    if any(row.paths for row in rows):
+        yield (
+            "busiest path: from node to node, the part of the time in which it had bytes to send, and what it "
+            "carried then, by the kernel's account of each TCP connection. Near 100 % the network is the limit."
+        )
     if any(row.strategy.startswith("mxnet:") for row in rows):
         yield (
             "batch: per device in every row. MXNet counts it per process: where one process drives N devices, its "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from scaling.bottleneck import Path, rate
 from scaling.findings import Row, ServerUse
 from scaling.receipts import Receipt
 from scaling.report import labels, words
@@ -126,6 +127,7 @@ def _details(
     yield "loss at equal samples", tuple(_at(row, _equal(row)) for row in equal if row.loss_at is not None)
     yield "staleness, steps", tuple(_at(row, f"{row.staleness:.2f}") for row in lagging)
     yield "bytes between nodes", tuple(_at(row, _carried(row.receipt)) for row in group if row.receipt)
+    yield "busiest path", tuple(_at(row, _path(row.paths[0])) for row in group if row.paths)
     emulated = [row for row in group if row.machine_cpu_percent is not None]
     yield "CPU while emulating", tuple(_at(row, f"{row.machine_cpu_percent:.0f} %") for row in emulated)
     yield "servers", tuple(_at(row, _servers(row.server_use)) for row in served)
@@ -153,6 +155,11 @@ def _carried(receipt: Receipt) -> str:
     ratio = f", {receipt.over_expected:.2f} x expected" if receipt.over_expected is not None else ""
     on = ", ".join(receipt.wanted) or "no card"
     return f"{100 * receipt.share:.1f} % on {on}{beside}{ratio}"
+
+
+def _path(path: Path) -> str:
+    """`node1 to node2 62 % busy at 9.4 Gb/s`."""
+    return f"{path} {100 * path.busy_share:.0f} % busy at {rate(path.bits_per_s)}"
 
 
 def _servers(used: Sequence[ServerUse]) -> str:

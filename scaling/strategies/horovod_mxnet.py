@@ -13,7 +13,7 @@ from typing import Any
 
 from scaling.points import Device, Point
 from scaling.strategies import horovod_rendezvous as rendezvous
-from scaling.strategies import mxnet_loop, mxnet_rank
+from scaling.strategies import mxnet_emulated, mxnet_loop, mxnet_rank
 from scaling.strategies.base import Helper, Option, Trainer, Traits
 from scaling.tasks import Task
 
@@ -31,8 +31,8 @@ def traits(name: str) -> Traits:
 
 
 def devices(name: str) -> tuple[Device, ...]:
-    """Gloo on CPU, NCCL on CUDA."""
-    return rendezvous.devices(name)
+    """Gloo on CPU and for emulated devices, NCCL on CUDA."""
+    return (*rendezvous.devices(name), "emulated")
 
 
 def missing(_name: str) -> str | None:
@@ -71,7 +71,7 @@ def prepare() -> None:
 
 def connect(task: Task) -> Trainer:
     """Raises what MXNet and Horovod raise; ImportError when something is not installed."""
-    return GradientExchange(task) if task.point.kind == "comm" else Training(task)
+    return mxnet_emulated.made(GradientExchange if task.point.kind == "comm" else Training, task)
 
 
 class Exchange(mxnet_loop.Exchange):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from scaling import data, gpuinfo
 from scaling.data import Feed
 from scaling.points import Device, Point
-from scaling.strategies import knobs, mxnet_rank
+from scaling.strategies import knobs, mxnet_emulated, mxnet_rank
 from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
 from scaling.strategies.mxnet_loop import Exchange, GradientExchange, Training
 from scaling.tasks import Task
@@ -43,7 +43,7 @@ def traits(_name: str) -> Traits:
 
 def devices(name: str) -> tuple[Device, ...]:
     """NCCL needs CUDA."""
-    return ("cuda",) if name == "mxnet:nccl" else ("cpu", "cuda")
+    return ("cuda",) if name == "mxnet:nccl" else ("cpu", "cuda", "emulated")
 
 
 def missing(name: str) -> str | None:
@@ -88,7 +88,7 @@ def prepare() -> None:
 
 def connect(task: Task) -> Trainer:
     """Raises what MXNet raises."""
-    return NodeGradients(task) if task.point.kind == "comm" else NodeTraining(task)
+    return mxnet_emulated.made(NodeGradients if task.point.kind == "comm" else NodeTraining, task)
 
 
 class Node(Exchange):

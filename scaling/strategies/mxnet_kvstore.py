@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scaling.points import EXCHANGING, Device, Point
-from scaling.strategies import knobs, mxnet_rank, mxnet_server
+from scaling.strategies import knobs, mxnet_emulated, mxnet_rank, mxnet_server
 from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
 from scaling.strategies.mxnet_loop import Exchange, GradientExchange, Training
 from scaling.tasks import Task
@@ -57,8 +57,8 @@ def traits(name: str) -> Traits:
 
 
 def devices(_name: str) -> tuple[Device, ...]:
-    """Both: kvstores carry gradients through the host's memory."""
-    return ("cpu", "cuda")
+    """All: kvstores carry gradients through the host's memory."""
+    return ("cpu", "cuda", "emulated")
 
 
 def missing(_name: str) -> str | None:
@@ -88,7 +88,8 @@ def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
     common = mxnet_rank.environ(task)
     if task.point.kind not in EXCHANGING:
         return common
-    bound = read_options(OPTIONS, task.point.options)["bigarray_bound"]
+    whole = read_options(OPTIONS, task.point.options)["bigarray_bound"]
+    bound = max(1, round(whole / task.point.shrink))
     return {**common, **mxnet_server.environ(task, bigarray_bound=bound)}
 
 
@@ -110,11 +111,11 @@ def connect(task: Task) -> Trainer:
     asynchronous = task.point.strategy == ASYNCHRONOUS
     match task.point.kind:
         case "exchange":
-            return AsynchronousTraining(task) if asynchronous else KvstoreTraining(task)
+            return mxnet_emulated.made(AsynchronousTraining if asynchronous else KvstoreTraining, task)
         case "comm":
-            return AsynchronousGradients(task) if asynchronous else KvstoreGradients(task)
+            return mxnet_emulated.made(AsynchronousGradients if asynchronous else KvstoreGradients, task)
         case _:
-            return Training(task)
+            return mxnet_emulated.made(Training, task)
 
 
 class Kvstore(Exchange):

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from scaling import gpuinfo, models, sysinfo
+from scaling.emulated import rules
 from scaling.models import gluon_models
 from scaling.points import Point
 from scaling.strategies import knobs
@@ -29,6 +30,8 @@ def missing() -> str | None:
 
 def refuse(point: Point) -> str | None:
     """What no MXNet strategy can do of a point."""
+    if (why := rules.refuse(point)) is not None:
+        return why
     if not gluon_models.available(point.model):
         return f"--model {point.model}: not in Gluon; mxnet has {', '.join(gluon_models.BUILDERS)}"
     if point.precision != "fp32" and (point.precision, point.device) != ("fp16", "cuda"):

@@ -1,4 +1,4 @@
-"""The torch strategies on emulated devices, as real processes; the layers counted anew on the real models."""
+"""Strategies on emulated devices, as real processes; the layers counted anew on the real models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ EMULATED: dict[str, Any] = {
     "device": "emulated", "profile": "p100", "model": "resnet50", "data": "synthetic", "batch_size": 32,
     "shrink": SHRINK,
 }  # fmt: skip
-EXCHANGES = ("torch:gloo", "torch:horovod", "torch:ps-sync")
+EXCHANGES = (
+    "torch:gloo", "torch:horovod", "torch:ps-sync",
+    "mxnet:dist_sync", "mxnet:dist_device_sync", "mxnet:horovod",
+)  # fmt: skip
+ASYNCHRONOUS = ("torch:ps-async", "mxnet:dist_async")
 
 
 def emulating(strategy: str, kind: Any, size: int, **changes: Any) -> list[Any]:
@@ -36,7 +40,7 @@ def emulating(strategy: str, kind: Any, size: int, **changes: Any) -> list[Any]:
 def test_two_emulated_devices_exchange_the_real_gradients_shrunken(strategy: str) -> None:
     first, second = run(emulating(strategy, "exchange", 2), steps=3)
     assert first.digest == second.digest
-    whole = models.spec("resnet50").parameters["torch"]
+    whole = models.spec("resnet50").parameters[strategy.partition(":")[0]]
     for one in (first, second):
         assert one.gradient_bytes == pytest.approx(4 * whole / SHRINK, rel=1e-3)
         assert one.samples == 3 * 32
@@ -45,22 +49,33 @@ def test_two_emulated_devices_exchange_the_real_gradients_shrunken(strategy: str
         assert all(np.any(one.after[name] != before) for name, before in one.before.items())
 
 
-def test_what_one_rank_does_alone_is_another_thing() -> None:
+@pytest.mark.parametrize("strategy", ["torch:gloo", "mxnet:dist_sync", "mxnet:horovod"])
+def test_what_one_rank_does_alone_is_another_thing(strategy: str) -> None:
     """The digest sees whether gradients were exchanged: each rank's own are others."""
-    (alone,) = run([one_task("torch:plain", "solo", **EMULATED)], steps=3)
-    first, _ = run(emulating("torch:gloo", "exchange", 2), steps=3)
+    both = emulating(strategy, "exchange", 2)
+    (alone,) = run([one_task(strategies.load(strategy).BASELINE, "solo", **EMULATED)], steps=3)
+    first, _ = run(both, steps=3)
     assert alone.digest != first.digest
 
 
-@pytest.mark.parametrize("strategy", [*EXCHANGES, "torch:ps-async"])
+@pytest.mark.parametrize("strategy", ["mxnet:local", "mxnet:device"])
+def test_one_process_drives_the_emulated_devices_of_a_node(strategy: str) -> None:
+    (both,) = run(emulating(strategy, "exchange", 2), steps=3)
+    (alone,) = run([one_task("mxnet:plain", "solo", **EMULATED)], steps=3)
+    assert both.samples == 2 * 3 * 32
+    assert both.digest != alone.digest
+
+
+@pytest.mark.parametrize("strategy", [*EXCHANGES, *ASYNCHRONOUS])
 def test_the_exchange_without_compute_trains_nothing(strategy: str) -> None:
     for one in run(emulating(strategy, "comm", 2), steps=2):
         assert (one.digest, one.samples, one.losses) == (None, 0, [None, None])
         assert one.gradient_bytes == pytest.approx(layers.gradient_bytes("resnet50") / SHRINK, rel=1e-3)
 
 
-def test_an_asynchronous_emulated_rank_tells_its_staleness() -> None:
-    for one in run(emulating("torch:ps-async", "exchange", 2), steps=2):
+@pytest.mark.parametrize("strategy", ASYNCHRONOUS)
+def test_an_asynchronous_emulated_rank_tells_its_staleness(strategy: str) -> None:
+    for one in run(emulating(strategy, "exchange", 2), steps=2):
         assert one.staleness is not None
 
 
