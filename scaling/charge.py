@@ -94,6 +94,8 @@ class Charge:
         if isinstance(event, Ready | Announce):
             self._ready = True
             task = self.child.task
+            if task.counts_traffic:
+                flows.read()  # what it imports, it imports now
             # Opening takes time, which no command should wait for. A server is watched for its CPU alone.
             device = task.point.device if isinstance(event, Ready) else "cpu"
             self._probe = DeviceProbe.open(device, task.device_index, self.child.pid)

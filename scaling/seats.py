@@ -158,7 +158,8 @@ def tasks(
     beside = tuple(_server(one, here[one.host]) for one in servers)
     log = f"{logs}/{attempt:04d}-{_slug(point)}"
     shared = {"attempt": attempt, "retry": retry, "seed": seed, "clocks": clocks, "servers": beside}
-    return tuple(_task(rank, point, mine, here, log=f"{log}.{rank}.log", **shared) for rank in range(len(mine)))
+    made = (_task(rank, point, mine, here, log=f"{log}.{rank}.log", **shared) for rank in range(len(mine)))
+    return tuple(replace(one, counts_traffic=one.counts_traffic and not alone) for one in made)
 
 
 def _server(one: Seat, place: Place) -> Server:

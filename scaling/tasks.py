@@ -31,7 +31,7 @@ class Task(Record, frozen=True):
     `ports` are reserved; `rank_ports[r]` is rank r's own. `interface` and `hca` (fabric.Place) are this child's
     host's on that network. `device_index` and `cpus` are this child's;
     a worker that drives all devices of its host has their `device_indices`, and the CPUs of all.
-    `role` is "worker" or the name of a helper. Beside one child of each host its traffic is counted
+    `role` is "worker" or the name of a helper. Beside one child of each host of several its traffic is counted
     (`counts_traffic`).
     """
 
