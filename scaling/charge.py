@@ -48,6 +48,7 @@ class Charge:
         self._probe: DeviceProbe | None = None
         self._counters: traffic.Reading = {}
         self._connections: flows.Reading = {}
+        self._connected: flows.Reading = {}
         self._carried: tuple[Traffic, ...] = ()
         self._flows: tuple[Flow, ...] = ()
         self.measuring = False  # whether measured windows run
@@ -72,7 +73,14 @@ class Charge:
             self._counters, self._connections = traffic.read(), flows.read()
         elif isinstance(command, Finish):
             self._carried = traffic.since(self._counters, traffic.read())
-            self._flows = flows.since(self._connections, flows.read())
+            self._read_flows()
+
+    def _read_flows(self) -> None:
+        """Also when this child is done with its windows: when all are, a peer may have left and its connections
+        with it."""
+        if self.child.task.counts_traffic:
+            self._connected = {**self._connected, **flows.read()}
+            self._flows = flows.since(self._connections, self._connected)
 
     def overhear(self, command: Command, now_s: float) -> None:
         """What a helper's workers are told: from then on, and until they finish, its CPU use counts."""
@@ -104,6 +112,7 @@ class Charge:
             if event.index == self._told.windows - 1:
                 if self._told.measured:
                     self._close_probe()
+                    self._read_flows()
                 self._told = None
 
     def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:

@@ -124,7 +124,7 @@ def test_a_slow_link_is_named_by_the_row_that_waits_for_it(tmp_path: Path) -> No
         with sweeping(lab, tmp_path / "results", *flags) as process:
             assert process.wait(LIMIT_S) == 0, (tmp_path / "said").read_text()
     (row,) = analysis.rows(records(tmp_path / "results"))
-    assert {row.paths[0].node, row.paths[1].node} == {"node1", "node2"}
+    assert all("node2" in (path.node, path.peer) for path in row.paths[:2]), row.paths
     assert any(note.startswith("slow link: node2; ") for note in row.footnotes), row.footnotes
 
 
