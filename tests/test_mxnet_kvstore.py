@@ -49,6 +49,12 @@ COMMON = {
     "MXNET_CPU_WORKER_NTHREADS": "1",
     "MXNET_KVSTORE_REDUCTION_NTHREADS": "1",
 }
+SERVER = {
+    **COMMON,
+    "DMLC_ROLE": "server",
+    "MALLOC_TRIM_THRESHOLD_": "1073741824",
+    "MALLOC_MMAP_THRESHOLD_": "33554432",
+}
 
 
 @pytest.mark.parametrize("kind", ["exchange", "comm"])
@@ -65,8 +71,8 @@ def test_environ_of_helpers() -> None:
         mxnet_kvstore.environ(seats.helper(of, wanted), {}) for wanted in mxnet_kvstore.helpers(of[0])
     )
     assert scheduler == {**COMMON, "DMLC_ROLE": "scheduler", "DMLC_NODE_HOST": "10.0.0.1"}
-    assert first == {**COMMON, "DMLC_ROLE": "server", "DMLC_NODE_HOST": "10.0.0.1", "PORT": "6001"}
-    assert second == {**COMMON, "DMLC_ROLE": "server", "DMLC_NODE_HOST": "10.0.0.2", "PORT": "6002"}
+    assert first == {**SERVER, "DMLC_NODE_HOST": "10.0.0.1", "PORT": "6001"}
+    assert second == {**SERVER, "DMLC_NODE_HOST": "10.0.0.2", "PORT": "6002"}
 
 
 def test_the_bound_for_big_arrays_reaches_all_roles() -> None:
