@@ -40,15 +40,16 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
     busy_s: defaultdict[tuple[str, str], float] = defaultdict(float)
     measured_s, sizes = 0.0, 1.0
     for record in records:
-        if not isinstance(record.outcome, Finished):
+        found = list(_flows(record))
+        if not found or not isinstance(record.outcome, Finished):
             continue
         measured_s += record.measured_s
         sizes = record.point.shrink * record.point.dilate
-        for path, count, seconds in _flows(record):
+        for path, count, seconds in found:
             sent[path] += count
             busy_s[path] += seconds
     least = LEAST_PART * max(sent.values(), default=0.0)
-    found = [
+    carried = [
         Path(
             node=node,
             peer=peer,
@@ -58,7 +59,7 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
         for (node, peer), count in sent.items()
         if count >= least and busy_s[node, peer] > 0 and measured_s > 0
     ]
-    return tuple(sorted(found, key=lambda path: (-path.busy_share, path.node, path.peer)))
+    return tuple(sorted(carried, key=lambda path: (-path.busy_share, path.node, path.peer)))
 
 
 def slow(found: Sequence[Path]) -> str:

@@ -24,7 +24,7 @@ EMULATED: dict[str, Any] = {
 }  # fmt: skip
 EXCHANGES = (
     "torch:gloo", "torch:horovod", "torch:ps-sync",
-    "mxnet:dist_sync", "mxnet:dist_device_sync", "mxnet:horovod",
+    "mxnet:dist_sync", "mxnet:dist_device_sync", "mxnet:horovod", "tensorflow:ring", "tensorflow:horovod",
 )  # fmt: skip
 ASYNCHRONOUS = ("torch:ps-async", "mxnet:dist_async")
 
@@ -49,7 +49,7 @@ def test_two_emulated_devices_exchange_the_real_gradients_shrunken(strategy: str
         assert all(np.any(one.after[name] != before) for name, before in one.before.items())
 
 
-@pytest.mark.parametrize("strategy", ["torch:gloo", "mxnet:dist_sync", "mxnet:horovod"])
+@pytest.mark.parametrize("strategy", ["torch:gloo", "mxnet:dist_sync", "mxnet:horovod", "tensorflow:ring"])
 def test_what_one_rank_does_alone_is_another_thing(strategy: str) -> None:
     """The digest sees whether gradients were exchanged: each rank's own are others."""
     both = emulating(strategy, "exchange", 2)

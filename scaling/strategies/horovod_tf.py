@@ -12,7 +12,7 @@ from typing import Any
 
 from scaling.points import Device, Point
 from scaling.strategies import horovod_rendezvous as rendezvous
-from scaling.strategies import tf_loop
+from scaling.strategies import tf_emulated, tf_loop
 from scaling.strategies.base import Helper, Option, Trainer, Traits
 from scaling.strategies.tf_loop import Training
 from scaling.strategies.tf_rank import TensorFlowRank
@@ -32,8 +32,8 @@ def traits(name: str) -> Traits:
 
 
 def devices(name: str) -> tuple[Device, ...]:
-    """Gloo on CPU, NCCL on CUDA."""
-    return rendezvous.devices(name)
+    """Gloo on CPU and for emulated devices, NCCL on CUDA."""
+    return (*rendezvous.devices(name), "emulated")
 
 
 def missing(_name: str) -> str | None:
@@ -72,7 +72,7 @@ def prepare() -> None:
 
 def connect(task: Task) -> Trainer:
     """Raises what TensorFlow and Horovod raise; ImportError when something is not installed."""
-    return GradientExchange(task) if task.point.kind == "comm" else Distributed(task)
+    return tf_emulated.made(GradientExchange if task.point.kind == "comm" else Distributed, task)
 
 
 class Distributed(Training):

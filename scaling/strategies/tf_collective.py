@@ -19,7 +19,7 @@ from typing import Any
 
 from scaling import gpuinfo, steering
 from scaling.points import EXCHANGING, Device, Point
-from scaling.strategies import knobs, tf_loop
+from scaling.strategies import knobs, tf_emulated, tf_loop
 from scaling.strategies.base import Helper, Option, Trainer, Traits, read_options
 from scaling.strategies.tf_loop import Training
 from scaling.strategies.tf_rank import TensorFlowRank
@@ -56,8 +56,8 @@ def refuse(point: Point) -> str | None:
 
 
 def devices(name: str) -> tuple[Device, ...]:
-    """NCCL needs CUDA; the ring and the plain loop run on both."""
-    return ("cuda",) if name == "tensorflow:nccl" else ("cpu", "cuda")
+    """NCCL needs CUDA; the ring and the plain loop run on all."""
+    return ("cuda",) if name == "tensorflow:nccl" else ("cpu", "cuda", "emulated")
 
 
 def missing(name: str) -> str | None:
@@ -115,11 +115,11 @@ def connect(task: Task) -> Trainer:
     """Raises what TensorFlow raises; ImportError when something is not installed."""
     match task.point.kind:
         case "exchange":
-            return Mirrored(task)
+            return tf_emulated.made(Mirrored, task)
         case "comm":
-            return GradientExchange(task)
+            return tf_emulated.made(GradientExchange, task)
         case _:
-            return Training(task)
+            return tf_emulated.made(Training, task)
 
 
 class Mirrored(Training):
@@ -182,8 +182,9 @@ class GradientExchange(TensorFlowRank):
 def _mirrored(rank: TensorFlowRank) -> Any:
     experimental = rank.tf.distribute.experimental
     mode = rank.task.point.strategy.partition(":")[2]
+    packed = read_options(OPTIONS, rank.task.point.options)["bytes_per_pack"]
     options = experimental.CommunicationOptions(
-        bytes_per_pack=read_options(OPTIONS, rank.task.point.options)["bytes_per_pack"],
+        bytes_per_pack=round(packed / rank.task.point.shrink),
         implementation=experimental.CommunicationImplementation[mode.upper()],
     )
     strategy = rank.tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from scaling import data
+from scaling.emulated import rules
 from scaling.models import keras_models
 from scaling.points import Point
 from scaling.strategies import knobs
@@ -41,6 +42,8 @@ def missing() -> str | None:
 
 def refuse(point: Point) -> str | None:
     """What no TensorFlow strategy can do. Any `memory_format` will do: TensorFlow has one of its own."""
+    if (why := rules.refuse(point)) is not None:
+        return why
     if not keras_models.available(point.model):
         return f"--model {point.model}: not in Keras; tensorflow has {', '.join(keras_models.BUILDERS)}"
     return knobs.refuse(point)

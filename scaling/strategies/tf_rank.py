@@ -75,7 +75,9 @@ class TensorFlowRank:
         config.threading.set_intra_op_parallelism_threads(self.task.threads)
         # Operations that run beside each other would be threads beyond those that were asked for; on a GPU
         # they only enqueue, and TensorFlow's own choice stands.
-        config.threading.set_inter_op_parallelism_threads(0 if self.cuda else 1)
+        # An emulated device sleeps in one.
+        emulated = self.task.point.device == "emulated"
+        config.threading.set_inter_op_parallelism_threads(0 if self.cuda else 2 if emulated else 1)
         # TensorFlow computes in TF32 by default: "fp32" must switch it off.
         config.experimental.enable_tensor_float_32_execution(self.task.point.precision == "tf32")
 
