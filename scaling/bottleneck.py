@@ -16,7 +16,7 @@ from scaling.records import Finished, HelperRecord, PointRecord, RankRecord
 
 # Of the path with most bytes: what carries less is not part of the exchange.
 LEAST_PART = 0.2
-# A path is slow that carries less than this part of the fastest one's and is busy for this part of the time.
+# A path is slow that carries less than this part of its fastest rival's and is busy for this part of the time.
 SLOW_PART = 0.4
 LEAST_BUSY = 0.25
 
@@ -63,19 +63,30 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
 
 
 def slow(found: Sequence[Path]) -> str:
-    """`slow link: node2 ...` where some paths are much slower than the fastest and hold up the exchange; else "".
+    """`slow link: node2 ...` where some paths are much slower than their like and hold up the exchange; else "".
 
     A node is named that is an end of all slow paths, of two at least; else the paths are.
     """
-    fastest = max((path.bits_per_s for path in found), default=0.0)
-    held = [path for path in found if path.bits_per_s < SLOW_PART * fastest and path.busy_share >= LEAST_BUSY]
+    held = [
+        path
+        for path in found
+        if path.bits_per_s < SLOW_PART * _fastest_rival(path, found) and path.busy_share >= LEAST_BUSY
+    ]
     if not held:
         return ""
     common = set.intersection(*({path.node, path.peer} for path in held)) if len(held) > 1 else set()
     which = common.pop() if len(common) == 1 else " and ".join(map(str, held))
     worst = min(held, key=lambda path: path.bits_per_s)
     busy = f"{rate(worst.bits_per_s)} and was busy for {worst.busy_share:.0%} of the time"
-    return f"slow link: {which}; {worst} carried {busy}, the fastest path carried {rate(fastest)}"
+    like = rate(_fastest_rival(worst, found))
+    return f"slow link: {which}; {worst} carried {busy}, the fastest like it carried {like}"
+
+
+def _fastest_rival(path: Path, found: Sequence[Path]) -> float:
+    """bits/s of the fastest path with one of its ends, or, in a ring, of all: what servers send goes to many at
+    once, what they get may come one after the other."""
+    like = [other for other in found if other.node == path.node or other.peer == path.peer]
+    return max(other.bits_per_s for other in (like if len(like) > 1 else found))
 
 
 def rate(bits_per_s: float) -> str:

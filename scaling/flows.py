@@ -51,6 +51,7 @@ def read() -> Reading:
     found: dict[Connection, Account] = {}
     try:
         with DiagSocket() as diag:
+            diag.bind()
             for family in (socket.AF_INET, socket.AF_INET6):
                 told = diag.get_sock_stats(family=family, states=ESTABLISHED, extensions=INFO)
                 found.update(account for each in told for account in _account(each))

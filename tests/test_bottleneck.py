@@ -47,7 +47,7 @@ def test_rounds_add_up() -> None:
 def test_a_node_at_both_slow_paths_is_named() -> None:
     said = bottleneck.slow(bottleneck.paths([ring({(1, 2): 0.9, (2, 3): 1.0})]))
     assert said.startswith("slow link: node2; node2 to node3 carried 8 Mb/s and was busy for 100%")
-    assert said.endswith("the fastest path carried 80 Mb/s")
+    assert said.endswith("the fastest like it carried 80 Mb/s")
 
 
 def test_one_slow_path_is_named_as_such() -> None:
@@ -58,6 +58,17 @@ def test_one_slow_path_is_named_as_such() -> None:
 def test_slow_paths_without_a_common_end_are_both_named() -> None:
     said = bottleneck.slow(bottleneck.paths([ring({(1, 2): 0.9, (3, 4): 0.9})]))
     assert said.startswith("slow link: node1 to node2 and node3 to node4; ")
+
+
+def test_a_servers_answers_are_compared_with_each_other() -> None:
+    """Three workers push one after the other, and pull at the same time, each a third of the link."""
+    pushes = [Path(node=f"node{n}", peer="node1", bits_per_s=9e9, busy_share=0.3) for n in (2, 3, 4)]
+    pulls = [Path(node="node1", peer=f"node{n}", bits_per_s=3e9, busy_share=0.9) for n in (2, 3, 4)]
+    assert bottleneck.slow([*pulls, *pushes]) == ""
+    slow = [Path(node="node1", peer="node3", bits_per_s=1e9, busy_share=1.0), *pulls[:1], *pulls[2:]]
+    late = [Path(node="node3", peer="node1", bits_per_s=1e9, busy_share=0.9), *pushes[:1], *pushes[2:]]
+    assert bottleneck.slow([*slow, *pushes]).startswith("slow link: node1 to node3; node1 to node3 carried 1 Gb/s")
+    assert bottleneck.slow([*slow, *late]).startswith("slow link: node1 to node3 and node3 to node1; ")
 
 
 @pytest.mark.parametrize("busy", [{}, {(1, 2): 0.2}, dict.fromkeys(RING, 1.0)])
