@@ -96,7 +96,7 @@ def test_the_estimate_counts_the_sleeps() -> None:
         (("--device", "emulated:p100", "--shrink", "0.5"), ("--shrink 0.5", "from 1")),
         (("--device", "emulated:p100", "--dilate", "nan"), ("--dilate nan", "from 1")),
         (("--dilate", "2"), ("--dilate 2", "--device emulated:PROFILE")),
-        (("--device", "emulated:p100", "--strategy", "mxnet:dist_sync"), ("mxnet:dist_sync", "torch:gloo")),
+        (("--device", "emulated:p100", "--strategy", "tensorflow:ps"), ("tensorflow:ps", "torch:gloo")),
         (("--device", "emulated:p100", "--strategy", "torch:nccl"), ("torch:nccl", "torch:ps-async")),
     ],
 )

@@ -129,8 +129,7 @@ def test_ranks_dealt_out_over_hosts() -> None:
 @every_binding
 def test_traits_and_devices(name: str) -> None:
     assert MODULES[name].traits(name) == Traits(ports=1)
-    emulated = ("emulated",) if name == "torch:horovod" else ()
-    assert MODULES[name].devices(name) == ("cpu", "cuda", *emulated)
+    assert MODULES[name].devices(name) == ("cpu", "cuda", "emulated")
 
 
 @every_binding

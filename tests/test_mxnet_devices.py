@@ -41,7 +41,7 @@ def node(name: str = "mxnet:local", size: int = 2, **fields: Any) -> Task:
 @every_name
 def test_traits_and_devices(name: str) -> None:
     assert mxnet_devices.traits(name) == Traits(drives="node")
-    assert mxnet_devices.devices(name) == (("cuda",) if name == "mxnet:nccl" else ("cpu", "cuda"))
+    assert mxnet_devices.devices(name) == (("cuda",) if name == "mxnet:nccl" else ("cpu", "cuda", "emulated"))
 
 
 def test_environ() -> None:

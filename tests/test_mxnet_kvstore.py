@@ -108,7 +108,7 @@ def test_traits_and_devices() -> None:
     assert mxnet_kvstore.traits("mxnet:dist_sync") == served
     assert mxnet_kvstore.traits("mxnet:dist_device_sync") == served
     assert mxnet_kvstore.traits("mxnet:dist_async") == replace(served, synchronous=False)
-    assert {mxnet_kvstore.devices(name) for name in mxnet_kvstore.NAMES} == {("cpu", "cuda")}
+    assert {mxnet_kvstore.devices(name) for name in mxnet_kvstore.NAMES} == {("cpu", "cuda", "emulated")}
 
 
 def test_missing(monkeypatch: pytest.MonkeyPatch) -> None:

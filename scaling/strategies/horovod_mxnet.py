@@ -32,7 +32,7 @@ def traits(name: str) -> Traits:
 
 def devices(name: str) -> tuple[Device, ...]:
     """Gloo on CPU and for emulated devices, NCCL on CUDA."""
-    return (*rendezvous.devices(name), "emulated")
+    return rendezvous.devices(name)
 
 
 def missing(_name: str) -> str | None:

@@ -57,8 +57,8 @@ def traits(_name: str) -> Traits:
 
 
 def devices(_name: str) -> tuple[Device, ...]:
-    """Gloo on CPU, NCCL on CUDA if Horovod was built with it."""
-    return ("cpu", "cuda")
+    """Gloo on CPU and for emulated devices, NCCL on CUDA if Horovod was built with it."""
+    return ("cpu", "cuda", "emulated")
 
 
 def missing(framework: str) -> str | None:
