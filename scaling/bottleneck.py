@@ -16,6 +16,7 @@ from scaling.records import Finished, HelperRecord, PointRecord, RankRecord
 
 # Of the path with most bytes: what carries less is not part of the exchange.
 LEAST_PART = 0.2
+# Chosen: a link at a tenth carries 0.07 of the others (tests/test_lab_sweeps.py).
 # A path is slow that carries less than this part of its fastest rival's and is busy for this part of the time.
 SLOW_PART = 0.4
 LEAST_BUSY = 0.25
@@ -38,13 +39,13 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
     """Those that carried the exchange, over all rounds, busiest first."""
     sent: defaultdict[tuple[str, str], float] = defaultdict(float)
     busy_s: defaultdict[tuple[str, str], float] = defaultdict(float)
-    measured_s, sizes = 0.0, 1.0
+    measured_s, slowed = 0.0, 1.0
     for record in records:
         found = list(_flows(record))
         if not found or not isinstance(record.outcome, Finished):
             continue
         measured_s += record.measured_s
-        sizes = record.point.shrink * record.point.dilate
+        slowed = record.point.shrink * record.point.dilate
         for path, count, seconds in found:
             sent[path] += count
             busy_s[path] += seconds
@@ -53,7 +54,7 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
         Path(
             node=node,
             peer=peer,
-            bits_per_s=8 * count / busy_s[node, peer] * sizes,
+            bits_per_s=8 * count / busy_s[node, peer] * slowed,
             busy_share=min(1.0, busy_s[node, peer] / measured_s),
         )
         for (node, peer), count in sent.items()

@@ -11,7 +11,7 @@ from scaling import flows, traffic
 from scaling.counters import DeviceProbe
 from scaling.records import Announce, Ended, Event, Failed, Outcome, Ready, Window
 from scaling.tasks import Command, Finish, Run, Task
-from scaling.telemetry import Flow, Telemetry, Traffic
+from scaling.telemetry import Telemetry, Traffic
 
 
 class ChildLike(Protocol):
@@ -50,7 +50,6 @@ class Charge:
         self._connections: flows.Reading = {}
         self._connected: flows.Reading = {}
         self._carried: tuple[Traffic, ...] = ()
-        self._flows: tuple[Flow, ...] = ()
         self.measuring = False  # whether measured windows run
         self._sampled_s = 0.0
         self._telemetry = Telemetry()
@@ -80,7 +79,6 @@ class Charge:
         with it."""
         if self.child.task.counts_traffic:
             self._connected = {**self._connected, **flows.read()}
-            self._flows = flows.since(self._connections, self._connected)
 
     def overhear(self, command: Command, now_s: float) -> None:
         """What a helper's workers are told: from then on, and until they finish, its CPU use counts."""
@@ -154,7 +152,8 @@ class Charge:
         self._close_probe()
         if self._reason is not None and isinstance(outcome, Failed) and outcome.cause in self.child.sent:
             outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
-        telemetry = replace(self._telemetry, traffic=self._carried, flows=self._flows)
+        carried = flows.since(self._connections, self._connected)
+        telemetry = replace(self._telemetry, traffic=self._carried, flows=carried)
         return Ended(outcome=outcome, environ=self._environ, telemetry=telemetry, strays=self.child.strays)
 
     def _close_probe(self) -> None:

@@ -158,15 +158,19 @@ def tasks(
     beside = tuple(_server(one, here[one.host]) for one in servers)
     log = f"{logs}/{attempt:04d}-{_slug(point)}"
     shared = {"attempt": attempt, "retry": retry, "seed": seed, "clocks": clocks, "servers": beside}
-    made = (_task(rank, point, mine, here, log=f"{log}.{rank}.log", **shared) for rank in range(len(mine)))
-    return tuple(replace(one, counts_traffic=one.counts_traffic and not alone) for one in made)
+    return tuple(
+        _task(rank, point, mine, here, crosses=not alone, log=f"{log}.{rank}.log", **shared)
+        for rank in range(len(mine))
+    )
 
 
 def _server(one: Seat, place: Place) -> Server:
     return Server(launch_rank=one.launch_rank, host=one.host, address=place.address, interface=place.interface)
 
 
-def _task(rank: int, point: Point, mine: Sequence[Seat], here: Mapping[str, Place], **shared: Any) -> Task:
+def _task(
+    rank: int, point: Point, mine: Sequence[Seat], here: Mapping[str, Place], *, crosses: bool, **shared: Any
+) -> Task:
     """One rank's, with what all tasks of the point share."""
     one, hosts = mine[rank], tuple(one.host for one in mine)
     return Task(
@@ -184,7 +188,7 @@ def _task(rank: int, point: Point, mine: Sequence[Seat], here: Mapping[str, Plac
         addresses=tuple(here[host].address for host in hosts),
         interface=here[one.host].interface,
         hca=here[one.host].hca,
-        counts_traffic=one.host not in hosts[:rank],
+        counts_traffic=crosses and one.host not in hosts[:rank],
         **shared,
     )
 

@@ -100,10 +100,12 @@ def python(lab: Lab, node: str, code: str, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def command(*arguments: str, **fields: Any) -> subprocess.CompletedProcess[str]:
+def command(*arguments: str, timeout_s: float = 120, **fields: Any) -> subprocess.CompletedProcess[str]:
     """`python -m scaling.lab ARGUMENT...` from the repository."""
     words = [sys.executable, "-m", "scaling.lab", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=120, **fields)
+    return subprocess.run(
+        words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=timeout_s, **fields
+    )
 
 
 def shaped_bits_per_s(lab: Lab, room: str, interface: str) -> float:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from tests import labs
 from tests.labs import needs_lab
 
 pytestmark = needs_lab
+LIMIT_S = 1200.0
 NETWORKS = ("ib0", "eth0")
 SWEEP = (
     "--device", "emulated:p100", "--interconnect", ",".join(NETWORKS), "--rounds", "1", "--kinds", "solo,exchange",
@@ -23,31 +21,24 @@ SWEEP = (
 )  # fmt: skip
 
 
-def scaling(*words: str) -> str:
-    """`python -m scaling.WORDS`; what it prints when it ends well."""
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=labs.ROOT,
-        env=dict(os.environ),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def lab_command(*words: str) -> str:
+    """What `python -m scaling.lab WORDS` prints when it ends well."""
+    done = labs.command(*words, timeout_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(LIMIT_S)
 def test_sixteen_devices_over_two_networks_in_one_table(tmp_path: Path) -> None:
     pytest.importorskip("torch", exc_type=ImportError)
     name, before = labs.name("accept"), labs.outside()
-    scaling("scaling.lab", "up", "--name", name)
+    lab_command("up", "--name", name)
     lab = state.load(name)
     try:
         launch = ("-np", "16", "python", "-m", "scaling.run", *SWEEP, "--results", str(tmp_path))
-        text = scaling("scaling.lab", "run", "--name", name, "--", *launch)
+        text = lab_command("run", "--name", name, "--", *launch)
     finally:
-        scaling("scaling.lab", "down", "--name", name, "--force")
+        lab_command("down", "--name", name, "--force")
     assert labs.traces(lab) == []
     assert labs.outside() == before
     (run,) = tmp_path.iterdir()

@@ -32,7 +32,7 @@ LAYER_S = 160e-6
 HOP_S = 240e-6
 STEP_S = 4e-3
 # Cores of each rank that a strategy's own clock keeps busy while a step lasts: Horovod's ranks agree every
-# cycle_time_ms (which is dilated too) on what to exchange.
+# cycle_time_ms (which is dilated too) on what to exchange. Seen with torch; the clock is one library's.
 POLLING = {"torch:horovod": 0.12, "tensorflow:horovod": 0.12, "mxnet:horovod": 0.12}
 
 # Of the machine's cores, and never the last one: bursts run on the others.

@@ -12,8 +12,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from scaling.emulated import layers, profiles
-from scaling.emulated.timeline import Timeline
+from scaling.emulated.device import EmulatedDevice, class_of, value
 from scaling.strategies.base import Trainer
 from scaling.strategies.mxnet_loop import Exchange, GradientExchange, Training
 from scaling.tasks import Task
@@ -26,8 +25,7 @@ def made(kind: type[Exchange], task: Task) -> Trainer:
     """A rank of this class, on an emulated device with the emulated block in the model's place."""
     found: Any = kind
     if task.point.device == "emulated":
-        base: Any = EmulatedTraining if issubclass(kind, Training) else EmulatedGradients
-        found = base if issubclass(base, kind) else type(f"Emulated{kind.__name__}", (kind, base), {})
+        found = class_of(kind, EmulatedTraining if issubclass(kind, Training) else EmulatedGradients)
     trainer: Trainer = found(task)
     return trainer
 
@@ -36,17 +34,15 @@ class EmulatedDevices(Exchange):
     """The parameters of emulated devices, and their time, which is the same on all of a process."""
 
     def __init__(self, task: Task) -> None:
-        point = task.point
-        self.rate = profiles.rate(point.profile, point.model, point.batch_size)
-        self.spans = layers.spans(layers.of(point.model), self.rate.step_s, point.shrink)
-        self.timeline = Timeline(point.dilate)
+        self.emulated = EmulatedDevice(task.point)
+        self.timeline = self.emulated.timeline
         # Not the next in line, which for a training loop is the one that feeds the real model.
         Exchange.__init__(self, task)
 
     def build(self) -> Any:
         """A block per span."""
         net = self.mx.gluon.nn.Sequential()
-        for span in self.spans:
+        for span in self.emulated.spans:
             block = self.mx.gluon.nn.Sequential()
             for index, size in enumerate(span.sizes):
                 name = f"weight{index}"
@@ -64,7 +60,7 @@ class EmulatedDevices(Exchange):
         return {**super()._optimizer_options(), "momentum": 0.0}
 
     def _name_device(self) -> str:
-        return f"emulated {profiles.find(self.task.point.profile).device}"
+        return self.emulated.name
 
 
 class EmulatedGradients(EmulatedDevices, GradientExchange):
@@ -78,12 +74,14 @@ class EmulatedTraining(EmulatedDevices, Training):
         EmulatedDevices.__init__(self, task)
         self._steps = 0
         self.samples = 0
-        self._sent = self.trainer._params
-        parameters = list(self.trained.values())
-        numbers = iter(range(len(parameters)))
-        self._spans = [(span, [next(numbers) for _ in span.sizes]) for span in self.spans]
+        # The model's, in its order.
+        self._parameters = self.trainer._params
+        numbers = iter(range(len(self._parameters)))
+        self._numbered = [(span, [next(numbers) for _ in span.sizes]) for span in self.emulated.spans]
         # What the Trainer sees while one gradient is ready.
-        self._ready = [[each if other is each else LEFT_OUT for other in parameters] for each in parameters]
+        self._ready = [
+            [each if other is each else LEFT_OUT for other in self._parameters] for each in self._parameters
+        ]
         # The first step makes what trainers make late.
         self.trainer.step(1, ignore_stale_grad=True)
         self.mx.nd.waitall()
@@ -91,22 +89,21 @@ class EmulatedTraining(EmulatedDevices, Training):
 
     def step(self) -> None:
         """Forward, backward, update, as long as the profile says."""
-        self.timeline.begin(self.rate.step_s)
-        for span, numbers in self._spans:
+        self.timeline.begin(self.emulated.rate.step_s)
+        for span, numbers in self._numbered:
             self._wait_for(numbers)
             self.timeline.spend(span.forward_s)
-        value = 1.0 + (7 * self.task.rank + 3 * self._steps) % 31
-        for span, numbers in reversed(self._spans):
+        for span, numbers in reversed(self._numbered):
             self.timeline.spend(span.backward_s)
             for number in reversed(numbers):
-                self._exchange(number, value)
+                self._exchange(number, value(self.task.rank, self._steps))
         self.update()
         self._steps += 1
         self.samples += self.task.point.batch_size * len(self.contexts)
 
     def update(self) -> None:
         """The gradients are exchanged or on their way: what updates where they arrive is left."""
-        self.trainer._params = self._sent
+        self.trainer._params = self._parameters
         self.trainer._update()
 
     def sync(self) -> None:
@@ -123,15 +120,15 @@ class EmulatedTraining(EmulatedDevices, Training):
         """For the weights that the last step's exchange brings, on all devices."""
         self.timeline.ask()
         for number in numbers:
-            for weight in self._sent[number].list_data():
+            for weight in self._parameters[number].list_data():
                 weight.wait_to_read()
         self.timeline.granted()
 
-    def _exchange(self, number: int, value: float) -> None:
+    def _exchange(self, number: int, filled_with: float) -> None:
         """Of one parameter's gradient, which has just been computed."""
-        of = self._sent[number]
+        of = self._parameters[number]
         for index, (weight, gradient) in enumerate(zip(of.list_data(), of.list_grad(), strict=True)):
-            gradient[:] = value + index
+            gradient[:] = filled_with + index
             # As backward leaves it: trainers pass stale gradients over.
             weight._fresh_grad = True
         self.trainer._params = self._ready[number]

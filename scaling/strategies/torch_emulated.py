@@ -12,7 +12,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from scaling.emulated import layers, profiles
+from scaling.emulated import layers
+from scaling.emulated.device import EmulatedDevice, class_of, value
 from scaling.emulated.timeline import Timeline
 from scaling.models import torch_models
 from scaling.strategies.base import Trainer
@@ -24,8 +25,7 @@ def made(kind: type[TorchRank], task: Task) -> Trainer:
     """A rank of this class, on an emulated device with the emulated module in the model's place."""
     found: Any = kind
     if task.point.device == "emulated":
-        base = EmulatedTraining if issubclass(kind, Training) else EmulatedRank
-        found = base if issubclass(base, kind) else type(f"Emulated{kind.__name__}", (kind, base), {})
+        found = class_of(kind, EmulatedTraining if issubclass(kind, Training) else EmulatedRank)
     trainer: Trainer = found(task)
     return trainer
 
@@ -34,22 +34,19 @@ class EmulatedRank(TorchRank):
     """The facts about one emulated device."""
 
     def __init__(self, task: Task) -> None:
-        point = task.point
-        self.rate = profiles.rate(point.profile, point.model, point.batch_size)
-        self.timeline = Timeline(point.dilate)
+        self.emulated = EmulatedDevice(task.point)
+        self.timeline = self.emulated.timeline
         # Not the next in line, which for a training loop is the one that builds the real model.
         TorchRank.__init__(self, task)
         self.torch.set_num_threads(1)
 
     def build(self) -> Any:
         """The emulated module."""
-        point = self.task.point
         self.notes = torch_models.notes(self.spec)
-        spans = layers.spans(layers.of(point.model), self.rate.step_s, point.shrink)
-        return self.torch.nn.Sequential(*(_layer_class()(self.timeline, span) for span in spans))
+        return self.torch.nn.Sequential(*(_layer_class()(self.timeline, span) for span in self.emulated.spans))
 
     def _name_device(self) -> str:
-        return f"emulated {profiles.find(self.task.point.profile).device}"
+        return self.emulated.name
 
 
 class EmulatedTraining(EmulatedRank, Training):
@@ -73,10 +70,10 @@ class EmulatedTraining(EmulatedRank, Training):
 
     def step(self) -> None:
         """Forward, backward, update, as long as the profile says."""
-        self.timeline.begin(self.rate.step_s)
+        self.timeline.begin(self.emulated.rate.step_s)
         self._optimizer.zero_grad()
         images = self.torch.ones((), requires_grad=True)
-        (self._model(images) * self._value()).backward()
+        (self._model(images) * value(self.task.rank, self._steps)).backward()
         self.update()
         self._steps += 1
         self.samples += self.task.point.batch_size
@@ -95,10 +92,6 @@ class EmulatedTraining(EmulatedRank, Training):
 
     def loss(self) -> None:
         """Nothing is learnt."""
-
-    def _value(self) -> float:
-        """Of all elements of this rank's gradients in this step."""
-        return 1.0 + (7 * self.task.rank + 3 * self._steps) % 31
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,30 @@
+"""One emulated device as its worker has it, whatever the framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scaling.emulated import layers, profiles
+from scaling.emulated.timeline import Timeline
+from scaling.points import Point
+
+
+class EmulatedDevice:
+    """What the profile says of the point's model: `rate` and `spans`, the latter with sizes divided by the point's
+    `shrink`; `timeline` is the device's time. UsageError where the profile does not know model or batch."""
+
+    def __init__(self, point: Point) -> None:
+        self.rate = profiles.rate(point.profile, point.model, point.batch_size)
+        self.spans = layers.spans(layers.of(point.model), self.rate.step_s, point.shrink)
+        self.timeline = Timeline(point.dilate)
+        self.name = f"emulated {profiles.find(point.profile).device}"
+
+
+def value(rank: int, step: int) -> float:
+    """Of all elements of a rank's gradients in a step: other in each, and whole, so that sums are exact."""
+    return 1.0 + (7 * rank + 3 * step) % 31
+
+
+def class_of(kind: Any, base: Any) -> Any:
+    """The strategy's class `kind` with `base`, a worker on an emulated device, right behind it."""
+    return base if issubclass(base, kind) else type(f"Emulated{kind.__name__}", (kind, base), {})
