@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launch import _mpi
 
 if TYPE_CHECKING:
-    from scaling import hostfile
+    from scaling.hosts import hostfile
 
 # How many values follow an option, by its name without dashes; none where it is not here.
 TWO_VALUES = ("mca", "gmca", "omca", "prtemca", "pmixmca", "genv", "env")
@@ -100,7 +100,8 @@ def is_crowded(call: Call, mpi: str, environ: Mapping[str, str]) -> bool:
 def listed(call: Call, mpi: str, environ: Mapping[str, str]) -> list[hostfile.Host]:
     """The hosts of all hostfiles of this call. SystemExit(2) where one is malformed or in another MPI's format."""
     # Not at the top: scaling need not be there when this file is read.
-    from scaling import errors, hostfile
+    from scaling import errors
+    from scaling.hosts import hostfile
 
     default = environ.get(HOSTFILE_VARIABLE.get(mpi, ""))
     found: list[hostfile.Host] = []

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from scaling import fabric
 from scaling.check import gather, words
 from scaling.check.facts import Findings
 from scaling.check.lead import Lead
 from scaling.check.mail import Mail
 from scaling.check.prober import Prober
 from scaling.check.verdicts import judge
-from scaling.cluster.base import Cluster
-from scaling.desk import Interrupted
-from scaling.entry import as_rank, complain
 from scaling.errors import LaunchError, ScalingError, StoreError
+from scaling.hosts import fabric
+from scaling.transport.base import Cluster
+from scaling.transport.launch import as_rank, complain
+from scaling.transport.mailbox import Interrupted
 
 if TYPE_CHECKING:
     from scaling.check import cli

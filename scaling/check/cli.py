@@ -9,8 +9,8 @@ import typer
 from typer import Option
 
 from scaling.errors import UsageError
-from scaling.fabric import VARIABLE
-from scaling.points import Record
+from scaling.hosts.fabric import VARIABLE
+from scaling.records.point import Record
 
 PROGRAM = "python -m scaling.check"
 EPILOG = "Exit codes: 0 no error found, 1 an error found, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from scaling import hostinfo, sysinfo
 from scaling.check.facts import Load, RankFacts
+from scaling.hosts import info, proc
 
 SHM = Path("/dev/shm")
 NETWORK_CARDS = Path("/sys/class/net")
@@ -27,15 +27,15 @@ NAMED = 3
 
 def rank_facts(mpi: str) -> RankFacts:
     """This rank's part. Raises nothing: what a host does not tell is None."""
-    host = hostinfo.gather()
+    host = info.gather()
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     size, free = shared_memory()
     return RankFacts(
         host=host,
-        code=hostinfo.code_hash(),
+        code=info.code_hash(),
         mpi=mpi,
         pid=os.getpid(),
-        machine_cores=len(sysinfo.physical_cores(range(os.cpu_count() or 1))),
+        machine_cores=len(proc.physical_cores(range(os.cpu_count() or 1))),
         memlock_bytes=None if soft == resource.RLIM_INFINITY else soft,
         shm_bytes=size,
         shm_free_bytes=free,

@@ -13,7 +13,7 @@ from scaling.check.mail import Mail
 from scaling.check.messages import Leave, Prepare
 from scaling.check.tour import Tour
 from scaling.errors import LaunchError
-from scaling.fabric import Entry
+from scaling.hosts.fabric import Entry
 
 ENROL_S = 60.0
 PREPARE_S = 10.0

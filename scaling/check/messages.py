@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from scaling.check.facts import Link, Prepared, RankFacts
-from scaling.fabric import Place
-from scaling.points import Record
+from scaling.hosts.fabric import Place
+from scaling.records.point import Record
 
 
 class Prepare(Record, frozen=True, tag="prepare"):

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from typing import NamedTuple
 
-from scaling import fabric
 from scaling.check.facts import RankFacts
 from scaling.errors import UsageError, near
-from scaling.fabric import Entry, Network, Place
-from scaling.records import HostInfo, Nic
+from scaling.hosts import fabric
+from scaling.hosts.fabric import Entry, Network, Place
+from scaling.records.run import HostInfo, Nic
 
 Cards = dict[str, Nic]  # by host name
 AUTO = "auto"

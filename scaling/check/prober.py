@@ -23,7 +23,7 @@ from scaling.check.messages import (
     ToLead,
     ToRank,
 )
-from scaling.cluster.base import Cluster
+from scaling.transport.base import Cluster
 
 QUICK_S = 0.002  # between looks for messages while something of this rank is under way
 CALM_S = 0.02

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 
 from scaling.check.facts import Pair
-from scaling.points import Record
+from scaling.records.point import Record
 
 LATENCY_S = (0.02, 0.1)  # least and most to spend on a pair's latency
 BANDWIDTH_S = (0.08, 0.3)  # ... on one direction of its bandwidth

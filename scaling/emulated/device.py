@@ -6,7 +6,7 @@ from typing import Any
 
 from scaling.emulated import layers, profiles
 from scaling.emulated.timeline import Timeline
-from scaling.points import Point
+from scaling.records.point import Point
 
 
 class EmulatedDevice:

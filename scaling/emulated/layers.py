@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from scaling.errors import UsageError, near
-from scaling.points import Record
+from scaling.records.point import Record
 
 FILE = Path(__file__).with_name("layers.json")
 FLOAT32_BYTES = 4

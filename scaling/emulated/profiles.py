@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from scaling.errors import UsageError, near
-from scaling.points import Record
+from scaling.records.point import Record
 
 FILE = Path(__file__).with_name("profiles.toml")
 PREFIX = "emulated:"

@@ -10,7 +10,7 @@ from scaling.errors import UsageError, near
 from scaling.lab import files, rates, shaping, state, wires
 from scaling.lab.shapes import Shape
 from scaling.lab.state import Holder, Lab, Nic, Program
-from scaling.points import Record
+from scaling.records.point import Record
 
 
 class Change(Record, frozen=True):

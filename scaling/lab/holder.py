@@ -20,7 +20,7 @@ import msgspec
 
 from scaling.lab import namespaces as ns
 from scaling.lab.state import SWITCH, folder
-from scaling.points import Record
+from scaling.records.point import Record
 
 STAY = b"stay\n"
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from scaling.errors import LaunchError
 from scaling.lab.remote import NAME, RUN
 from scaling.lab.state import Lab, Program, start_ticks
-from scaling.points import Record
+from scaling.records.point import Record
 
 GRACE_S, PATIENCE_S = 2.0, 15.0
 

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network
 from scaling.errors import UsageError
 from scaling.lab import rates
 from scaling.lab.state import Holder, Lab, Nic
-from scaling.points import Record
+from scaling.records.point import Record
 
 MOST_NODES, MOST_SLOTS, MOST_NICS = 64, 256, 8
 # EDR InfiniBand and 10 Gb Ethernet, both by 200: 16 workers that exchange gradients on 2 cores get what such

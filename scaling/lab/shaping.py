@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from scaling.errors import UsageError, near
 from scaling.lab import state, wires
 from scaling.lab.state import SWITCH, Lab, Nic
-from scaling.points import Record
+from scaling.records.point import Record
 
 DISCIPLINE = "tbf"
 OFFLOAD_BYTES, LEAST_OFFLOAD_BYTES = 65536, 3100  # one segmentation offload packet; two frames

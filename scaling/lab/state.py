@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from scaling.errors import LaunchError, UsageError
-from scaling.points import Record
+from scaling.records.point import Record
 
 ROOT = Path("/run/scaling-lab")
 SWITCH = "switch"

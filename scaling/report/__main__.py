@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 import typer
 from msgspec.structs import replace
 
+from scaling.analysis.joining import join, joinable
 from scaling.errors import ScalingError, UsageError
-from scaling.joining import join, joinable
-from scaling.records import Header, PointRecord
-from scaling.report import csv, json, markdown, table
-from scaling.store import folder_of, load
+from scaling.records.run import Header, PointRecord
+from scaling.records.store import folder_of, load
+from scaling.report.formats import csv, json, markdown, terminal
 
 NAME = "scaling.report"
 # Typer brings its own Click or not, by version: all usage errors are kin of the one that it exports.
@@ -74,7 +74,7 @@ def rendered(kind: Format, joined: Joined, *, color: bool) -> str:
     header, records, notices = joined.header, joined.records, joined.notices
     match kind:
         case "table":
-            return table.render(header, records, color=color, joined=notices)
+            return terminal.render(header, records, color=color, joined=notices)
         case "markdown":
             return markdown.render(header, records, notices)
         case "csv":

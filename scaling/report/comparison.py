@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from scaling.findings import Row
+from scaling.analysis.rows import Row
 from scaling.report import labels, words
+from scaling.report.curves import efficiency_cells, notes_of, shown_flags
 from scaling.report.labels import Context
 from scaling.report.parts import (
     AGAINST_BEST,
@@ -17,7 +18,6 @@ from scaling.report.parts import (
     Section,
     loss_columns,
 )
-from scaling.report.sections import efficiency_cells, notes_of, shown_flags
 
 TITLE = "Comparison at each world size"
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from scaling.analysis import Analysis, analyse, kept
-from scaling.findings import Baseline, Cell, Row
-from scaling.records import Header, PointRecord
-from scaling.report import labels, sections, words
+from scaling.analysis.analyse import Analysis, analyse, kept
+from scaling.analysis.rows import Baseline, Cell, Row
+from scaling.records.run import Header, PointRecord
+from scaling.report import labels, words
 from scaling.report.comparison import comparisons
+from scaling.report.curves import curve, groups
 from scaling.report.facts import facts
 from scaling.report.labels import Context
 from scaling.report.parts import Document, Notes, mark_text
@@ -24,12 +25,12 @@ def document(header: Header, records: Sequence[PointRecord], joined: Sequence[st
     stale = frozenset(
         (labels.ways(row), row.world_size) for row in found.rows if not row.synchronous and row.rounds
     )
-    curves = sections.groups(found.rows)
+    curves = groups(found.rows)
     return Document(
         facts=facts(header, kept(records), found.rows, known),
         notices=(*_emulated(found.rows), *joined, *_notices(found)),
         comparisons=compared,
-        sections=tuple(sections.curve(group, known, planned, notes, stale) for group in curves),
+        sections=tuple(curve(group, known, planned, notes, stale) for group in curves),
         baselines=(*_plain(found, notes), *(() if compared else _single_ranks(found.rows, known))),
         footnotes=notes.texts(),
         how_to_read=tuple(how_to_read(found, compares=bool(compared))),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from scaling import fabric
-from scaling.findings import Row
-from scaling.points import Point
-from scaling.records import Header, PointRecord, RankRecord
+from scaling.analysis.rows import Row
+from scaling.hosts import fabric
+from scaling.records.point import Point
+from scaling.records.run import Header, PointRecord, RankRecord
 from scaling.report import labels, words
 from scaling.report.labels import Context
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from scaling.findings import Cell, Row
-from scaling.points import Record
+from scaling.analysis.rows import Cell, Row
+from scaling.records.point import Record
 from scaling.report import words
 
 Ways = tuple[str, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaling.points import Record
+from scaling.records.point import Record
 
 MOST_NOTES = 4
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from scaling.analysis import Analysis
-from scaling.findings import Baseline, Row
+from scaling.analysis.analyse import Analysis
+from scaling.analysis.rows import Baseline, Row
 
 
 def how_to_read(found: Analysis, *, compares: bool) -> Iterable[str]:

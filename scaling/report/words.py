@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.findings import Row
-from scaling.stats import Estimate
+from scaling.analysis.rows import Row
+from scaling.analysis.stats import Estimate
 
 NONE = "-"
 Option = tuple[str, str]

@@ -13,10 +13,10 @@ import sys
 import time
 import traceback
 
-from scaling import strategies
-from scaling.records import Announce, Error, Hello, Ready
-from scaling.strategies.base import Trainer
-from scaling.tasks import Task
+from scaling import frameworks
+from scaling.frameworks.base import Trainer
+from scaling.records.run import Announce, Error, Hello, Ready
+from scaling.records.task import Task
 from scaling.worker.channel import EVENTS_FD, Channel
 from scaling.worker.failures import cause_of, message_of
 from scaling.worker.loop import Worker
@@ -36,7 +36,7 @@ def main() -> int:
         if task.role == "worker":
             _work(task, channel)
         else:
-            serve = strategies.load(task.point.strategy).serve
+            serve = frameworks.load(task.point.strategy).serve
             serve(task, lambda values: channel.send(Announce(values=values)))
     except Exception as error:
         traceback.print_exc()
@@ -54,7 +54,7 @@ def _pin(task: Task) -> None:
 
 def _work(task: Task, channel: Channel) -> None:
     begun_s = time.monotonic()
-    strategy = strategies.load(task.point.strategy)
+    strategy = frameworks.load(task.point.strategy)
     strategy.prepare()
     imported_s = time.monotonic()
     trainer = strategy.connect(task)

@@ -14,8 +14,8 @@ import time
 
 import msgspec
 
-from scaling.records import Event
-from scaling.tasks import Command, Task
+from scaling.records.run import Event
+from scaling.records.task import Command, Task
 
 EVENTS_FD = "SCALING_EVENTS_FD"
 HOLD_S = 0.5

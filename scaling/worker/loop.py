@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from scaling.records import Event, Result, Window
-from scaling.strategies.base import Stale, Trainer
-from scaling.tasks import Command, Finish, Run
+from scaling.frameworks.base import Stale, Trainer
+from scaling.records.run import Event, Result, Window
+from scaling.records.task import Command, Finish, Run
 
 KIB = 1024
 

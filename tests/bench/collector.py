@@ -10,15 +10,15 @@ from tempfile import TemporaryDirectory
 import msgspec
 from msgspec.structs import replace
 
-from scaling import store
-from scaling.collector import PointState, RankState, commanded, fold
-from scaling.messages import Report
-from scaling.points import Point
-from scaling.records import Ready, Window
-from scaling.report import table
-from scaling.tasks import Run
-from tests.inline import Launch
-from tests.test_agent import POINT, TASK
+from scaling.records import store
+from scaling.records.messages import Report
+from scaling.records.point import Point
+from scaling.records.run import Ready, Window
+from scaling.records.task import Run
+from scaling.report.formats import terminal
+from scaling.sweep.state import PointState, RankState, commanded, fold
+from tests.process.test_agent import POINT, TASK
+from tests.support.inline import Launch
 
 RANKS, WINDOWS = 1024, 50
 POINTS = 10_000
@@ -78,9 +78,9 @@ def _reading() -> tuple[float, float]:
         begun_s = time.perf_counter()
         header, records = store.load(template.folder)
         read_s = time.perf_counter() - begun_s
-    table.render(header, records[:1], color=False)  # imports
+    terminal.render(header, records[:1], color=False)  # imports
     begun_s = time.perf_counter()
-    table.render(header, records, color=False)
+    terminal.render(header, records, color=False)
     return read_s, time.perf_counter() - begun_s
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
-from scaling import store
+from scaling.analysis.breakdown import step_time
 from scaling.emulated import layers, profiles
-from scaling.losses import step_time
-from scaling.points import Point
-from scaling.records import PointRecord
-from scaling.strategies.torch_ddp import DEFAULT_BUCKET_MB, bucket_bytes
+from scaling.frameworks.pytorch.ddp import DEFAULT_BUCKET_MB, bucket_bytes
+from scaling.records import store
+from scaling.records.point import Point
+from scaling.records.run import PointRecord
 
 NAME = os.environ.get("LAB", "bench-emulated")
 MODELS = os.environ.get("MODELS", "resnet50,googlenet").split(",")

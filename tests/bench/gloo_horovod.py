@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scaling import stats
-from scaling.losses import step_time
-from scaling.records import PointRecord
+from scaling.analysis import stats
+from scaling.analysis.breakdown import step_time
+from scaling.records.run import PointRecord
 from tests.bench.launching import measured
 
 RANKS = 2

@@ -14,7 +14,7 @@ import time
 
 from scaling.lab import changes, rates
 from scaling.lab.state import Lab
-from tests import labs
+from tests.support import labs
 
 SETTINGS = {
     "4x1": ("100mbit", "500mbit", "1gbit"),

@@ -14,7 +14,7 @@ import psutil
 
 from scaling.lab import rates, shaping
 from scaling.lab.state import Lab
-from tests import labs
+from tests.support import labs
 
 CEILING, BAR = 1448 / 1514, 0.92
 SETTLE_S, MEASURE_S = 2.0, 6.0

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO
 
 from launch import _mpi
-from scaling import store
-from scaling.records import Finished, PointRecord
+from scaling.records import store
+from scaling.records.run import Finished, PointRecord
 
 
 def command(ranks: int, flags: Sequence[str], results: Path) -> tuple[list[str], dict[str, str]]:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scaling import stats
-from scaling.records import PointRecord
+from scaling.analysis import stats
+from scaling.records.run import PointRecord
 from tests.bench.launching import measured
 
 RANKS, GB = 2, 1e9

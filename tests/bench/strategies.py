@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scaling import stats, strategies
-from scaling.config import SweepConfig
-from scaling.losses import step_time
+from scaling import frameworks
+from scaling.analysis import stats
+from scaling.analysis.breakdown import step_time
+from scaling.plan.config import SweepConfig
 from tests.bench.launching import measured
 from tests.bench.plain import launch
 from tests.bench.plain.ways import WAYS
@@ -40,7 +41,7 @@ def main(names: Sequence[str]) -> None:
 
 def available() -> list[str]:
     """The strategies that run on this machine's CPU."""
-    loaded = {name: strategies.load(name) for name in strategies.TABLE}
+    loaded = {name: frameworks.load(name) for name in frameworks.TABLE}
     return [name for name, one in loaded.items() if "cpu" in one.devices(name) and one.missing(name) is None]
 
 

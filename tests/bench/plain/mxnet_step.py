@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy
 
-from scaling.models.gluon_models import build, initialize
+from scaling.frameworks.mx.vision import build, initialize
 from tests.bench.plain import work
 
 with warnings.catch_warnings():

@@ -9,7 +9,7 @@ import horovod.tensorflow as hvd  # type: ignore[import-not-found, import-untype
 import keras  # type: ignore[import-untyped, unused-ignore]
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from scaling.models.keras_models import build
+from scaling.frameworks.tf.vision import build
 from tests.bench.plain import work
 
 

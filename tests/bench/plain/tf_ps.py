@@ -11,8 +11,8 @@ from typing import Any
 import keras  # type: ignore[import-untyped, unused-ignore]
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from scaling.data.digits import load
-from scaling.models.keras_models import build
+from scaling.frameworks.tf.vision import build
+from scaling.workloads.feeds.digits import load
 from tests.bench.plain import work
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scaling.models.torch_models import build
+from scaling.frameworks.pytorch.vision import build
 from tests.bench.plain import work
 
 

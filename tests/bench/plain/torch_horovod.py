@@ -7,7 +7,7 @@ from typing import Any
 import horovod.torch as hvd  # type: ignore[import-not-found, import-untyped, unused-ignore]
 import torch
 
-from scaling.models.torch_models import build
+from scaling.frameworks.pytorch.vision import build
 from tests.bench.plain import work
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed.rpc
 
-from scaling.models.torch_models import build
+from scaling.frameworks.pytorch.vision import build
 from tests.bench.plain import work
 
 rpc: Any = torch.distributed.rpc

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from tests.ranks import free_ports
+from tests.support.ranks import free_ports
 
 HOST = "127.0.0.1"
 

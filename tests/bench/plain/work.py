@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from scaling import models
-from scaling.data.digits import Digits
+from scaling.workloads import models
+from scaling.workloads.feeds.digits import Digits
 
 SPEC = models.spec("digits-cnn")
 

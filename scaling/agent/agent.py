@@ -1,0 +1,219 @@
+"""What each rank runs: takes orders, runs its children, forwards their events, obeys cancel.
+
+Knows MPI only as a `Cluster` and no framework. `turn` never blocks; `wait` sleeps until a child
+speaks or ends, or until it is time to look for messages again: MPI has no file descriptor to wait on.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from scaling import frameworks
+from scaling.agent.child import Child, child_environ
+from scaling.agent.supervisor import Charge, ChildLike
+from scaling.errors import ScalingError
+from scaling.records.messages import (
+    AGENT_DECODER,
+    ENCODER,
+    Assign,
+    Dismiss,
+    Enrol,
+    Release,
+    Report,
+    Reserve,
+    Reserved,
+    Signalled,
+    Tell,
+    ToAgent,
+    ToSweep,
+)
+from scaling.records.run import Ended, Event, Failed, HostInfo
+from scaling.records.task import Task
+from scaling.transport.base import Cluster
+
+QUICK_S = 0.002  # between looks for messages while ranks take turns answering each other
+CALM_S = 0.05  # ... while nothing goes on
+MEASURING_S = 0.25  # ... while windows are timed: on the cores that are measured; their end wakes it
+QUICK_FOR_S = 0.1
+INTERRUPT_GRACE_S = 0.2
+FINISH_S = 5.0
+INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
+
+
+Spawn = Callable[[Task, Mapping[str, str]], ChildLike]
+
+
+def send_to_sweep(cluster: Cluster, *messages: ToSweep) -> None:
+    """Send messages to rank 0's sweep as one."""
+    cluster.send(0, "sweep", ENCODER.encode(messages))
+
+
+class Agent:
+    """One rank's agent. `clock` and `spawn` are replaced in tests."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        spawn: Spawn = Child,
+        clock: Callable[[], float] = time.monotonic,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.cluster = cluster
+        self.dismissed = False
+        self._spawn = spawn
+        self._clock = clock
+        self._environ = environ
+        self._charges: dict[tuple[int, str], Charge] = {}
+        self._sockets: dict[int, list[list[socket.socket]]] = {}
+        self._outgoing: list[ToSweep] = []
+        self._quick_until_s = 0.0
+        self._signal: int | None = None
+
+    def enrol(self, host: HostInfo, *, version: str, code: str, missing: dict[str, str]) -> None:
+        """Tell rank 0 who is here."""
+        send_to_sweep(self.cluster, Enrol(host=host, version=version, code=code, missing=missing))
+
+    def serve(self) -> None:
+        """Take turns until rank 0 dismisses the launch and no child runs."""
+        while not self.dismissed:
+            self.turn()
+            self.wait()
+        self.finish()
+
+    def finish(self) -> None:
+        """Take the turns that the last children need to end; not for ever, one may hang in the kernel."""
+        deadline_s = self._clock() + FINISH_S
+        while self.busy and self._clock() < deadline_s:
+            self.turn()
+            self.wait()
+
+    def interrupt(self, signal: int) -> None:
+        """A signal asks for the end: from a handler, so only noted here."""
+        self._signal = signal
+
+    # ------------------------------------------------------------ one turn
+
+    def turn(self) -> None:
+        """Take all messages, all events, all due steps; send what there is to say."""
+        if self._signal is not None:
+            self._say(Signalled(signal=self._signal))
+            self._signal = None
+            for charge in self._charges.values():
+                charge.end(self._clock(), INTERRUPTED, grace_s=INTERRUPT_GRACE_S)
+        while (message := self.cluster.receive("agent")) is not None:
+            self._obey(AGENT_DECODER.decode(message[1]))
+        now_s = self._clock()
+        for key, charge in list(self._charges.items()):
+            self._look_after(key, charge, now_s)
+        if self._outgoing:
+            send_to_sweep(self.cluster, *self._outgoing)
+            self._outgoing.clear()
+
+    def wait(self) -> None:
+        """Sleep until there may be something to do."""
+        if any(charge.measuring for charge in self._charges.values()):
+            seconds = MEASURING_S
+        else:
+            seconds = QUICK_S if self._clock() < self._quick_until_s else CALM_S
+        poller = select.poll()
+        for charge in self._charges.values():
+            poller.register(charge.child.events_fd, select.POLLIN)
+            poller.register(charge.child.exit_fd, select.POLLIN)
+        poller.poll(1000 * seconds)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a child still runs."""
+        return bool(self._charges)
+
+    def hurry(self) -> None:
+        """Look for messages often for a while: somebody is about to answer."""
+        self._quick_until_s = self._clock() + QUICK_FOR_S
+
+    def _say(self, message: ToSweep) -> None:
+        self._outgoing.append(message)
+        self.hurry()
+
+    # ------------------------------------------------------------ orders
+
+    def _obey(self, order: ToAgent) -> None:
+        match order:
+            case Reserve():
+                self.hurry()
+                ports = self._reserve(order)
+                self._say(Reserved(attempt=order.attempt, slot=order.slot, ports=ports))
+            case Assign(task=task):
+                self._start(task)
+            case Tell():
+                self._tell(order)
+            case Release():
+                self._release(order)
+            case Dismiss():
+                self.dismissed = True
+                for charge in self._charges.values():
+                    charge.end(self._clock(), INTERRUPTED, grace_s=INTERRUPT_GRACE_S)
+
+    def _reserve(self, order: Reserve) -> tuple[int, ...]:
+        """Bind ports but do not listen: nobody else is given them, and a server that sets SO_REUSEADDR
+        can still take them. Empty when the address is not this host's."""
+        sockets: list[socket.socket] = []
+        self._sockets.setdefault(order.attempt, []).append(sockets)
+        try:
+            for _ in range(order.count):
+                sockets.append(socket.socket())
+                sockets[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                sockets[-1].bind((order.address, 0))
+        except OSError:
+            return ()
+        return tuple(one.getsockname()[1] for one in sockets)
+
+    def _start(self, task: Task) -> None:
+        try:
+            asked = frameworks.load(task.point.strategy).environ(task, task.announced)
+            child = self._spawn(task, child_environ(self._environ, task, asked))
+        except (OSError, ScalingError) as error:
+            failed = Failed(cause="error", message=f"cannot start: {error}", log=task.log)
+            self._report(task, Ended(outcome=failed))
+            return
+        self._charges[task.attempt, task.role] = Charge(child, dict(asked), self._clock())
+
+    def _tell(self, order: Tell) -> None:
+        now_s = self._clock()
+        for (attempt, role), charge in self._charges.items():
+            if attempt == order.attempt and role == "worker":
+                charge.tell(order.command, now_s)
+            elif attempt == order.attempt:
+                charge.overhear(order.command, now_s)
+
+    def _release(self, order: Release) -> None:
+        now_s = self._clock()
+        reason = Failed(cause="cancelled", message=order.reason)
+        for (attempt, _), charge in self._charges.items():
+            if attempt == order.attempt:
+                charge.end(now_s, reason, grace_s=order.grace_s)
+        for sockets in self._sockets.pop(order.attempt, ()):
+            for one in sockets:
+                one.close()
+        self.hurry()
+
+    # ------------------------------------------------------------ children
+
+    def _look_after(self, key: tuple[int, str], charge: Charge, now_s: float) -> None:
+        # First whether it ended, then its events: what it said before its end is then all there.
+        ended = charge.child.ended()
+        for event in charge.child.events():
+            charge.heard(event, now_s)
+            self._report(charge.child.task, event)
+        if ended:
+            del self._charges[key]
+            self._report(charge.child.task, charge.ended())
+        else:
+            charge.attend(now_s)
+
+    def _report(self, task: Task, event: Event) -> None:
+        self._say(Report(attempt=task.attempt, rank=task.rank, role=task.role, event=event))

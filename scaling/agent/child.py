@@ -1,0 +1,240 @@
+"""One supervised child: spawn, pipes, clocks, kill ladder -> how it ended.
+
+The child leads its own session. Its end is told by its pidfd, not by the end of its pipe: a forked
+grandchild may hold the pipe open. Grandchildren that outlive it are killed: those of its group by
+killpg while the leader is still a zombie (so that the id cannot be another's), those that left the
+group by their mark, since this process adopts them (PR_SET_CHILD_SUBREAPER).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from scaling.records.run import Event, Failed, Finished, Outcome
+from scaling.records.task import Command, Task
+from scaling.worker.channel import EVENTS_FD
+
+MARK = "SCALING_CHILD"
+SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")
+LOG_TAIL_BYTES = 4000
+STACKS_S = 0.3
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of its descendants' orphans."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str]) -> dict[str, str]:
+    """The agent's environment without the launcher's variables, plus threads and what the strategy asks.
+
+    A child that meets MPI with the launcher's variables left in dies (scaling/README.md).
+    """
+    threads = str(task.threads)
+    parent = str(Path(__file__).resolve().parents[2])
+    paths = [parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **{key: value for key, value in base.items() if not key.startswith(SCRUBBED)},
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONUNBUFFERED": "1",
+        # CUDA then numbers GPUs as NVML does, also where they are of different kinds.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **asked,
+    }
+
+
+class Child:
+    """A running child. The agent calls `ended`, `events` and `pursue` from its loop; none of them blocks."""
+
+    def __init__(self, task: Task, environ: Mapping[str, str]) -> None:
+        """Start it. Raises OSError when it cannot be started (no such folder, no more processes)."""
+        self.task = task
+        self.mark = f"{os.getpid()}-{task.attempt}-{task.rank}-{task.role}"
+        self._decoder = msgspec.json.Decoder(Event)
+        self._buffer = b""
+        self._oom_kills = _oom_kills()
+        self._kill_at_s: float | None = None
+        self._term_at_s: float | None = None
+        self._grace_s = 2.0
+        self.strays = 0
+        self.sent: set[str] = set()
+        Path(task.log).parent.mkdir(parents=True, exist_ok=True)
+        self.events_fd, child_fd = os.pipe()
+        os.set_blocking(self.events_fd, False)
+        try:
+            self._process = self._spawn({**environ, MARK: self.mark, EVENTS_FD: str(child_fd)}, child_fd)
+        except OSError:
+            os.close(self.events_fd)
+            raise
+        finally:
+            os.close(child_fd)
+        self.pid = self._process.pid
+        self.exit_fd = os.pidfd_open(self.pid)
+        self._write(msgspec.json.encode(task))
+
+    def _spawn(self, environ: Mapping[str, str], child_fd: int) -> subprocess.Popen[bytes]:
+        with Path(self.task.log).open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "scaling.worker"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(environ),
+                pass_fds=(child_fd,),
+                start_new_session=True,
+            )
+
+    def tell(self, command: Command) -> None:
+        """Hand it a command; a child that is dead already is noticed elsewhere."""
+        self._write(msgspec.json.encode(command))
+
+    def _write(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._process.stdin.fileno(), line + b"\n")
+
+    def events(self) -> list[Event]:
+        """The events that have arrived since. A line that is no event is a bug: msgspec's error."""
+        while True:
+            try:
+                data = os.read(self.events_fd, 65536)
+            except BlockingIOError:
+                break
+            if not data:
+                break
+            self._buffer += data
+        *lines, self._buffer = self._buffer.split(b"\n")
+        return [self._decoder.decode(line) for line in lines]
+
+    def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None:
+        """Begin the ladder: its stacks into the log if asked, TERM, KILL after `grace_s`. Twice is once."""
+        if self._term_at_s is not None:
+            return
+        self._grace_s = grace_s
+        if stacks:
+            self.sent.add(_crash(signal.SIGUSR1))
+            os.kill(self.pid, signal.SIGUSR1)
+        self._term_at_s = now_s + (STACKS_S if stacks else 0.0)
+        self.pursue(now_s)
+
+    def pursue(self, now_s: float) -> None:
+        """Take the next step of the ladder when it is due."""
+        if self._term_at_s is None:
+            return
+        if self._kill_at_s is None and now_s >= self._term_at_s:
+            self.sent.add(_crash(signal.SIGTERM))
+            self._signal(signal.SIGTERM)
+            self._kill_at_s = now_s + self._grace_s
+        elif self._kill_at_s is not None and now_s >= self._kill_at_s:
+            self.sent.add(_crash(signal.SIGKILL))
+            self._signal(signal.SIGKILL)
+            self._kill_at_s = now_s + 1.0
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def ended(self) -> bool:
+        """Whether it has ended; its events are still to be taken, then it is reaped."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def reap(self) -> Outcome:
+        """How it ended. Afterwards nothing of it runs and its pipes are closed."""
+        self._signal(signal.SIGKILL)
+        code = self._process.wait()
+        self.strays = reap_strays(self.mark, self.pid)
+        self._close()
+        return self._outcome(code)
+
+    def _close(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        os.close(self.exit_fd)
+        os.close(self.events_fd)
+
+    def _outcome(self, code: int) -> Outcome:
+        if code == 0:
+            return Finished()
+        tail = log_tail(Path(self.task.log))
+        killed = code == -signal.SIGKILL and _crash(signal.SIGKILL) not in self.sent
+        if killed and _oom_kills() > self._oom_kills:
+            message = "killed by the kernel's out-of-memory killer"
+            return Failed(cause="oom", message=message, log=self.task.log, log_tail=tail)
+        if code < 0:
+            message = f"ended by {signal.Signals(-code).name}"
+            return Failed(cause=_crash(-code), message=message, log=self.task.log, log_tail=tail)
+        message = f"exited with code {code}"
+        return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail)
+
+
+def _crash(number: int) -> str:
+    """The cause of an end by a signal; `Child.sent` has those of the ladder's that were sent."""
+    return f"crash({signal.Signals(number).name})"
+
+
+def log_tail(path: Path) -> str:
+    """The last part of a log, for a record that outlives it."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - LOG_TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError as error:
+        return f"(no log: {error.strerror})"
+
+
+def reap_strays(mark: str, session: int) -> int:
+    """Kill and reap this process's adopted children of an ended child; how many there were.
+
+    They are told by the child's session or by its mark in their environment, so that children that are
+    not ours (an MPI library may have its own) are let be. Killing one may orphan its own: look again.
+    """
+    count = 0
+    while strays := [pid for pid in _children() if _belongs(pid, mark, session)]:
+        for pid in strays:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        count += len(strays)
+    return count
+
+
+def _belongs(pid: int, mark: str, session: int) -> bool:
+    try:
+        # Fields after the command's closing bracket: state, parent, group, session.
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return int(stat[3]) == session or f"{MARK}={mark}".encode() in environ
+
+
+def _children() -> list[int]:
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    try:
+        return [int(pid) for pid in path.read_text().split()]
+    except OSError:
+        import psutil
+
+        return [child.pid for child in psutil.Process().children()]
+
+
+def _oom_kills() -> int:
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

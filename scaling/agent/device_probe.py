@@ -1,0 +1,237 @@
+"""What the agent reads about a worker's device while the measured windows run.
+
+One reading about every `DeviceProbe.interval_s` costs well under 1 % of a core. A GPU is read through
+NVML, the worker's process through /proc. Whatever ends in between, process or GPU, leaves what is
+known so far and never raises.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from scaling.hosts.gpus import ask, initialise, visible_handles
+from scaling.records.point import Device
+from scaling.records.telemetry import Sample, Telemetry
+
+# Bits of NVML's nvmlClocksEventReasons that cost speed. Left out, because they are no loss or are wanted:
+# idle, application clocks set by the user, sync boost, display clocks.
+THROTTLE = {
+    0x08: "hw slowdown",
+    0x40: "hw thermal",
+    0x20: "sw thermal",
+    0x80: "power brake",
+    0x04: "sw power cap",
+}
+
+
+class DeviceProbe:
+    """Reads the device of one task: `open`, then `start`, `sample` about once a second, `stop`.
+
+    `stop` frees the probe; it may come without `start`, and then says only how loaded the host is.
+    """
+
+    interval_s: ClassVar[float] = 1.0
+
+    def __init__(
+        self,
+        gpu: GpuMeter | None,
+        worker: ProcessMeter,
+        *,
+        machine: MachineMeter | None = None,
+    ) -> None:
+        """Use `open`; this is for tests."""
+        self._machine = machine
+        self._gpu = gpu
+        self._worker = worker
+
+    @classmethod
+    def open(cls, device: Device, device_index: int, pid: int) -> DeviceProbe:
+        """Watch process `pid` and, on cuda, the GPU that a framework in this environment calls so; beside an
+        emulated device, all that keeps the machine busy."""
+        gpu = GpuMeter.open(device_index) if device == "cuda" else None
+        machine = MachineMeter() if device == "emulated" else None
+        return cls(gpu, ProcessMeter(pid), machine=machine)
+
+    def start(self) -> None:
+        """The measured windows are about to begin: take the first reading."""
+        self._worker.start()
+        if self._machine is not None:
+            self._machine.start()
+        if self._gpu is not None:
+            self._gpu.start()
+
+    def sample(self) -> None:
+        """Take one reading."""
+        self._worker.read()
+        if self._gpu is not None:
+            self._gpu.read()
+
+    def stop(self) -> Telemetry:
+        """The measured windows have ended: take the last reading, free the GPU's handle, sum up."""
+        self._worker.read()
+        energy_j = self._gpu.stop() if self._gpu is not None else None
+        return Telemetry(
+            samples=tuple(self._gpu.samples) if self._gpu is not None else (),
+            energy_j=energy_j,
+            load_1m=os.getloadavg()[0],
+            affinity_cpus=self._worker.affinity_cpus,
+            cpu_percent=self._worker.cpu_percent,
+            machine_cpu_percent=self._machine.stop() if self._machine is not None else None,
+        )
+
+
+class ProcessMeter:
+    """CPU time and affinity of one process, all its threads included.
+
+    `affinity_cpus`: how many CPUs its threads may run on together when `start` was called, None if unknown.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._process: Any = None
+        self._readings: list[tuple[float, float]] = []
+        self.affinity_cpus: int | None = None
+        with suppress(psutil.Error):
+            self._process = psutil.Process(pid)
+
+    def start(self) -> None:
+        """Begin the window."""
+        self._readings = []
+        self.affinity_cpus = _affinity_cpus(self._pid)
+        self.read()
+
+    def read(self) -> None:
+        """Note the CPU time used so far; the first and the last reading are kept."""
+        if self._process is None:
+            return
+        with suppress(psutil.Error):
+            times = self._process.cpu_times()
+            self._readings[1:] = [(time.monotonic(), times.user + times.system)]
+
+    @property
+    def cpu_percent(self) -> float | None:
+        """Mean over the window, 100 = one core busy; None without two readings."""
+        if len(self._readings) < 2:
+            return None
+        (start_s, used_before_s), (end_s, used_s) = self._readings
+        return 100 * (used_s - used_before_s) / (end_s - start_s) if end_s > start_s else None
+
+
+def _affinity_cpus(pid: int) -> int | None:
+    """CPUs of all threads together, because OpenMP may have bound the main thread to a single one."""
+    cpus: set[int] = set()
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(ProcessLookupError):
+                cpus |= os.sched_getaffinity(int(thread.name))
+    return len(cpus) or None
+
+
+class MachineMeter:
+    """All cores of this machine, whatever process or kernel thread runs on them: in containers and in the nodes of
+    a lab too, whose /proc/stat is the machine's."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, float] | None = None
+
+    def start(self) -> None:
+        """Begin the window."""
+        self._before = _busy_and_all()
+
+    def stop(self) -> float | None:
+        """End it: 100 means that all cores were busy. None without a start, or within one tick."""
+        if self._before is None:
+            return None
+        (busy_before_s, all_before_s), (busy_s, all_s) = self._before, _busy_and_all()
+        return 100 * (busy_s - busy_before_s) / (all_s - all_before_s) if all_s > all_before_s else None
+
+
+def _busy_and_all() -> tuple[float, float]:
+    """CPU seconds since boot: busy, and in all. Guests' time is in the user's already."""
+    times = psutil.cpu_times()
+    idle_s = times.idle + times.iowait
+    all_s = sum(times) - times.guest - times.guest_nice
+    return all_s - idle_s, all_s
+
+
+class GpuMeter:
+    """Readings of one GPU and the energy between `start` and `stop`."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+        self._energy_before_mj: int | None = None
+        self.samples: list[Sample] = []
+
+    @classmethod
+    def open(cls, device_index: int) -> GpuMeter | None:
+        """The meter of the visible GPU `device_index`, None where NVML cannot reach it."""
+        nvml, _ = initialise()
+        if nvml is None:
+            return None
+        handles = visible_handles(nvml)
+        if device_index < len(handles):
+            return cls(nvml, handles[device_index])
+        ask(nvml, "nvmlShutdown")
+        return None
+
+    def start(self) -> None:
+        """Begin the window."""
+        self.samples = []
+        self._energy_before_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        self.read()
+
+    def read(self) -> None:
+        """Append one sample. Nothing if the GPU no longer answers."""
+        nvml = self._nvml
+        power_mw = self._ask("nvmlDeviceGetPowerUsage")
+        clock_mhz = self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)
+        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        utilisation = self._ask("nvmlDeviceGetUtilizationRates")
+        if all(answer is None for answer in (power_mw, clock_mhz, memory, utilisation)):
+            return
+        sample = Sample(
+            unix_s=time.time(),
+            utilisation_percent=utilisation.gpu if utilisation else None,
+            power_w=None if power_mw is None else power_mw / 1000,
+            sm_clock_mhz=clock_mhz,
+            memory_used_bytes=memory.used if memory else None,
+            temperature_c=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
+            throttle=self._throttle(),
+        )
+        self.samples.append(sample)
+
+    def stop(self) -> float | None:
+        """End the window, leave NVML, and return the energy used in J: by the GPU's counter where it has
+        one, else the integral of the power samples; None where neither is known."""
+        self.read()
+        before_mj = self._energy_before_mj
+        after_mj: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+        ask(self._nvml, "nvmlShutdown")
+        if before_mj is None or after_mj is None or after_mj < before_mj:  # less: the driver was reloaded
+            return integral_j(self.samples)
+        return (after_mj - before_mj) / 1000
+
+    def _throttle(self) -> tuple[str, ...]:
+        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if reasons is None:  # drivers before 535 know it by its old name
+            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return tuple(word for bit, word in THROTTLE.items() if (reasons or 0) & bit)
+
+    def _ask(self, name: str, *args: Any) -> Any:
+        return ask(self._nvml, name, self._handle, *args)
+
+
+def integral_j(samples: list[Sample]) -> float | None:
+    """Energy under the power samples by the trapezoidal rule; None unless two samples know the power."""
+    known = [(sample.unix_s, sample.power_w) for sample in samples if sample.power_w is not None]
+    if len(known) < 2:
+        return None
+    return sum((end_s - start_s) * (a_w + b_w) / 2 for (start_s, a_w), (end_s, b_w) in pairwise(known))

@@ -1,0 +1,166 @@
+"""How long a step of a point takes, and the split of a step's loss by cause.
+
+All pure. A rank's step time runs from the common start to its last device synchronisation, divided by its
+steps. A point's follows from whether its ranks wait for each other:
+
+    synchronous    the longest rank's
+    asynchronous   N x batch / images/s, where images/s is the sum of the ranks' own rates: each rank goes on
+                   stepping until all are done, so its own time is loaded from end to end. With equal
+                   batches that is the harmonic mean of the ranks' step times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+
+from msgspec.structs import replace
+
+from scaling.analysis.stats import Estimate, interval
+from scaling.records.point import Record
+from scaling.records.run import Finished, PointRecord
+
+CAUSES = ("contention", "straggling", "exposed", "small_batch")
+
+
+class StepTime(Record, frozen=True):
+    """Seconds of one step of a point. `step_s` is the point's own, on which images/s and efficiency rest;
+    `mean_s` and `harmonic_s` are means over its ranks, of times and of rates."""
+
+    step_s: float
+    mean_s: float
+    harmonic_s: float
+
+
+class Loss(Record, frozen=True):
+    """Fractions of the exchange's step time, means over rounds; with `unexplained` they add up to
+    1 - efficiency. None: the control that tells it was not measured (its part is in `unexplained`).
+
+    contention: the plain loop is slower with all devices at work (`solo` -> mean of `together`);
+    straggling: the slowest rank against the mean of `together`; exposed: communication that compute does
+    not hide (slowest of `together` -> `exchange`, at most what `comm` takes alone); small_batch: a device's
+    part of a fixed global batch costs more than its share of the whole (0 under the weak rule).
+
+    An asynchronous mode waits for nobody: straggling is None, the mean of `together` is that of the rates
+    (harmonic), as its own step time is, and exposed communication is counted from there.
+    """
+
+    contention: float | None
+    straggling: float | None
+    exposed: float | None
+    small_batch: float | None
+    unexplained: float
+
+
+class Round(Record, frozen=True):
+    """The step times of one round that explain an exchange, seconds; None where not measured.
+
+    `ideal_s` is what a step would take at efficiency 1; `solo_s` one device alone at the point's batch.
+    """
+
+    number: int
+    exchange_s: float
+    ideal_s: float
+    solo_s: float | None
+    together: StepTime | None
+    comm_s: float | None
+    synchronous: bool = True
+
+    @property
+    def efficiency(self) -> float:
+        """Fraction of 1."""
+        return self.ideal_s / self.exchange_s
+
+
+# ---------------------------------------------------------------- step times
+
+
+def step_time(record: PointRecord) -> StepTime | None:
+    """Return the step time over all ranks; None where a rank has no measured time or the point failed.
+
+    Of emulated devices the time of the cluster that they stand for: what the clock showed / `dilate`.
+
+    A single worker that drives all devices is one rank whose steps are those of all.
+    """
+    if not isinstance(record.outcome, Finished) or not record.ranks:
+        return None
+    times = []
+    for rank in record.ranks:
+        steps = sum(window.steps for window in rank.windows)
+        if not steps or rank.measured_s <= 0:
+            return None
+        times.append(rank.measured_s / steps / record.point.dilate)
+    harmonic_s = 1 / fmean(1 / time for time in times)
+    step_s = max(times) if record.synchronous else harmonic_s
+    return StepTime(step_s=step_s, mean_s=fmean(times), harmonic_s=harmonic_s)
+
+
+def lock_step(record: PointRecord) -> StepTime | None:
+    """Of plain loops side by side: the longest rank of each window, since ranks that exchange gradients wait
+    for whoever is last this time, and not only for who is slowest on the whole."""
+    time = step_time(record)
+    if time is None:
+        return None
+    steps = sum(window.steps for window in record.ranks[0].windows)
+    longest_s = sum(
+        max(w.seconds for w in same) for same in zip(*(rank.windows for rank in record.ranks), strict=False)
+    )
+    return replace(time, step_s=max(time.step_s, longest_s / steps / record.point.dilate))
+
+
+# ---------------------------------------------------------------- the split
+
+
+def _causes(one: Round) -> dict[str, float | None]:
+    """Fractions of the step by cause, None where a control is missing."""
+    solo_s, together, step_s = one.solo_s, one.together, one.exchange_s
+    seconds: dict[str, float | None] = dict.fromkeys(CAUSES)
+    if solo_s is not None:
+        seconds["small_batch"] = solo_s - one.ideal_s
+    if together is not None:
+        mean_s, last_s = _beside(together, synchronous=one.synchronous)
+        if solo_s is not None:
+            seconds["contention"] = mean_s - solo_s
+        if one.synchronous:
+            seconds["straggling"] = last_s - mean_s
+        if one.comm_s is not None:
+            seconds["exposed"] = min(max(step_s - last_s, 0.0), one.comm_s)
+    return {cause: None if value is None else value / step_s for cause, value in seconds.items()}
+
+
+def _beside(together: StepTime, *, synchronous: bool) -> tuple[float, float]:
+    """What the ranks beside each other take on average, and when an exchange of theirs could end."""
+    if synchronous:
+        return together.mean_s, together.step_s
+    return together.harmonic_s, together.harmonic_s
+
+
+def split(measured: Sequence[Round]) -> Loss:
+    """Return the loss by cause over rounds.
+
+    A cause is the mean over the rounds that tell it; what is then left of 1 - efficiency, negative or
+    not, is unexplained, so that the parts always add up to the whole.
+    """
+    means = {cause: fmean(known) if known else None for cause, known in _told(measured).items()}
+    lost = 1 - fmean(one.efficiency for one in measured)
+    return Loss(unexplained=lost - sum(value for value in means.values() if value is not None), **means)
+
+
+def intervals(measured: Sequence[Round]) -> dict[str, Estimate]:
+    """Return each cause's mean with its 95 % interval over the rounds that tell it; `unexplained` over the
+    rounds with all controls that any round has. Causes that no round tells are left out."""
+    told = _told(measured)
+    found = {cause: interval(known) for cause, known in told.items() if known}
+    by_round = [(one, _causes(one)) for one in measured]
+    rest = [
+        1 - one.efficiency - sum(value for value in causes.values() if value is not None)
+        for one, causes in by_round
+        if all(causes[cause] is not None for cause in found)
+    ]
+    return {**found, "unexplained": interval(rest)} if rest else found
+
+
+def _told(measured: Iterable[Round]) -> Mapping[str, list[float]]:
+    """Each cause's values, of the rounds that tell it."""
+    by_round = [_causes(one) for one in measured]
+    return {cause: [value for one in by_round if (value := one[cause]) is not None] for cause in CAUSES}

@@ -1,0 +1,155 @@
+"""Which exchanges belong together: cells over rounds, curves over world sizes, contests of equals. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from scaling.analysis import training_loss
+from scaling.analysis.breakdown import StepTime, step_time
+from scaling.analysis.controls import Key, conditions, options, reference_batch
+from scaling.analysis.rows import Cell, Comparison, Contender, Standing
+from scaling.analysis.stats import paired
+from scaling.records.point import Point
+from scaling.records.run import PointRecord
+
+
+class Exchange(NamedTuple):
+    """One cell: its records by round and the step times of those that ended well."""
+
+    records: list[PointRecord]
+    times: dict[int, StepTime]
+
+    @property
+    def point(self) -> Point:
+        """Of one of its rounds."""
+        return self.records[0].point
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether its ranks wait for each other."""
+        return all(record.synchronous for record in self.records)
+
+    @property
+    def rates(self) -> list[float]:
+        """images/s of each round."""
+        return [self.point.global_batch_size / time.step_s for time in self.times.values()]
+
+
+def exchanges(records: Iterable[PointRecord]) -> list[Exchange]:
+    """The cells, sorted: curve by curve, and inside each by world size."""
+    by_cell: dict[str, list[PointRecord]] = defaultdict(list)
+    for record in records:
+        if record.point.kind == "exchange":
+            by_cell[record.point.cell].append(record)
+    found = [Exchange(cell, times(cell)) for cell in by_cell.values()]
+    keys = curve_keys([exchange.point for exchange in found])
+    return sorted(found, key=lambda exchange: (keys[exchange.point.cell], exchange.point.world_size))
+
+
+def times(records: Iterable[PointRecord]) -> dict[int, StepTime]:
+    """Step time by round, of the records that have one."""
+    found = ((record.point.round, step_time(record)) for record in records)
+    return {number: time for number, time in found if time is not None}
+
+
+# ---------------------------------------------------------------- curves
+
+
+def curve_keys(points: Sequence[Point]) -> dict[str, Key]:
+    """By cell, what the world sizes of one scaling curve share.
+
+    The number of parameter servers may grow along a curve (one per node). It tells curves apart only where
+    some world size was measured with several: then each number is a curve of its own. Servers on nodes of
+    their own are always another curve than servers on the training nodes.
+    """
+    counts: dict[tuple[Key, int], set[int]] = defaultdict(set)
+    for point in points:
+        counts[_series(point), point.world_size].add(point.servers)
+    several = {series for (series, _), found in counts.items() if len(found) > 1}
+    return {point.cell: (*_series(point), point.servers if _series(point) in several else 0) for point in points}
+
+
+def _series(point: Point) -> Key:
+    return (*_contest(point), point.interconnect, point.strategy, options(point), point.server_hosts)
+
+
+# ---------------------------------------------------------------- contests
+
+
+def _contest(point: Point) -> Key:
+    """What must be equal for two exchanges of one world size to be compared."""
+    return (*conditions(point), point.placement, point.batch_rule, reference_batch(point))
+
+
+def contests(cells: Iterable[Exchange]) -> list[list[Exchange]]:
+    """The measured cells of equal work at equal world size."""
+    found: dict[Key, list[Exchange]] = defaultdict(list)
+    for cell in cells:
+        if cell.times:
+            found[(*_contest(cell.point), cell.point.world_size)].append(cell)
+    return [contest for _, contest in sorted(found.items(), key=lambda item: item[0])]
+
+
+def comparisons(cells: Iterable[Exchange]) -> Iterator[Comparison]:
+    """At each world size, the best against each of the others; asynchronous modes among themselves."""
+    for contest in contests(cells):
+        for best, others in _rankings(contest):
+            yield from (_compare(best, other) for other in others)
+
+
+def standings(cells: Iterable[Exchange]) -> Mapping[str, Standing]:
+    """By cell, where it stands among its rivals; a cell without any is left out."""
+    found = {}
+    for contest in contests(cells):
+        for best, others in _rankings(contest):
+            found[best.point.cell] = Standing(best=True)
+            for other in others:
+                found[other.point.cell] = Standing(best=False, difference=_compare(best, other).difference)
+    return found
+
+
+def _rankings(contest: Sequence[Exchange]) -> Iterator[tuple[Exchange, list[Exchange]]]:
+    """The best by mean images/s and its rivals, synchronous first; none where there is no rival."""
+    for synchronous in (True, False):
+        rivals = [exchange for exchange in contest if exchange.synchronous == synchronous]
+        if len(rivals) > 1:
+            best = max(rivals, key=lambda exchange: fmean(exchange.rates))
+            yield best, [exchange for exchange in rivals if exchange is not best]
+
+
+def _compare(best: Exchange, other: Exchange) -> Comparison:
+    shared = sorted(best.times.keys() & other.times.keys())
+    fast = [1 / best.times[number].step_s for number in shared]
+    slow = [1 / other.times[number].step_s for number in shared]
+    point, enough = best.point, len(shared) >= 2
+    return Comparison(
+        **{field: getattr(point, field) for field in Cell.__struct_fields__},
+        world_size=point.world_size,
+        placement=point.placement,
+        batch_rule=point.batch_rule,
+        batch_size=point.batch_size,
+        synchronous=best.synchronous,
+        best=_contender(point),
+        other=_contender(other.point),
+        advantage=paired(slow, fast) if enough else None,
+        difference=paired(fast, slow) if enough else None,
+    )
+
+
+def _contender(point: Point) -> Contender:
+    return Contender(**{field: getattr(point, field) for field in Contender.__struct_fields__})
+
+
+def equal_losses(cells: Iterable[Exchange]) -> Mapping[str, tuple[float | None, int]]:
+    """By cell, the training loss after as many samples as all measured cells of its contest have reached, and
+    that number; contests without any loss are left out."""
+    found = {}
+    for contest in contests(cells):
+        count = training_loss.equal_samples(exchange.records for exchange in contest)
+        if count is not None:
+            for exchange in contest:
+                found[exchange.point.cell] = training_loss.loss_after(exchange.records, count), count
+    return found

@@ -1,0 +1,80 @@
+"""Several runs in one table: whether they may be joined, and how their rounds are kept apart. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from scaling.records.run import Header, PointRecord
+
+
+def joinable(headers: Sequence[Header]) -> tuple[str, ...]:
+    """Return the reasons why runs cannot share a table: what differs, as each run has it. Empty: they can."""
+    found = []
+    for what, of in _COMPARED.items():
+        values = list(dict.fromkeys(of(header) for header in headers))
+        if len(values) > 1:
+            found.append(f"{what} differ: {' | '.join(values)}")
+    return (*found, *_versions_differ(headers))
+
+
+def _hosts(header: Header) -> str:
+    return " ".join(sorted({host.hostname for host in header.hosts}))
+
+
+def _devices(header: Header) -> str:
+    models = {gpu.name for host in header.hosts for gpu in host.gpus} if header.device == "cuda" else set()
+    models = models or {host.cpu_model for host in header.hosts}
+    return ", ".join((_emulation(header) or header.device, *sorted(models)))
+
+
+def _emulation(header: Header) -> str:
+    """`emulated:p100, sizes / 10, times x 4`; nothing for real devices."""
+    config = header.config
+    if header.device != "emulated":
+        return ""
+    return f"{config.get('device')}, sizes / {config.get('shrink', 1):g}, times x {config.get('dilate', 1):g}"
+
+
+_COMPARED: Mapping[str, Callable[[Header], str]] = {
+    "hosts": _hosts,
+    "devices": _devices,
+    "versions of scaling": lambda header: header.version,
+    "revisions of its code": lambda header: header.code,
+    "MPI libraries": lambda header: header.mpi,
+}
+
+
+def _versions(header: Header) -> dict[str, str]:
+    """Library -> version; several where the run's own hosts differ."""
+    found: dict[str, set[str]] = {}
+    for host in header.hosts:
+        for name, version in {**host.versions, "Python": host.python}.items():
+            found.setdefault(name, set()).add(version)
+    return {name: "/".join(sorted(versions)) for name, versions in found.items()}
+
+
+def _versions_differ(headers: Sequence[Header]) -> tuple[str, ...]:
+    runs = [_versions(header) for header in headers]
+    names = sorted(set().union(*runs))
+    by_name = {name: list(dict.fromkeys(run.get(name, "none") for run in runs)) for name in names}
+    return tuple(f"versions of {name} differ: {' | '.join(v)}" for name, v in by_name.items() if len(v) > 1)
+
+
+def join(runs: Sequence[Sequence[PointRecord]]) -> tuple[PointRecord, ...]:
+    """Return the records of all runs, the rounds of each numbered after those of the run before.
+
+    So an exchange is only ever measured against the controls of its own run and round, cells that several
+    runs have pool their rounds, and a pair of strategies that never shared a round is not compared.
+    """
+    joined: list[PointRecord] = []
+    first = 0
+    for records in runs:
+        joined += [_in_round(record, first + record.point.round) for record in records]
+        first += 1 + max((record.point.round for record in records), default=-1)
+    return tuple(joined)
+
+
+def _in_round(record: PointRecord, number: int) -> PointRecord:
+    return replace(record, point=replace(record.point, round=number))

@@ -1,0 +1,169 @@
+"""What an analysis finds: rows, baselines, comparisons. Fractions are of 1, times in seconds."""
+
+from __future__ import annotations
+
+from scaling.analysis.bottleneck import Path
+from scaling.analysis.breakdown import Loss
+from scaling.analysis.stats import Estimate, is_distinguishable
+from scaling.analysis.traffic_receipt import Receipt
+from scaling.records.point import BatchRule, Device, MemoryFormat, Placement, Precision, Record, ServerHosts
+from scaling.records.run import Failed
+
+
+class Cell(Record, frozen=True, kw_only=True):
+    """What the records of a row, a baseline or a comparison share; the last three are those of emulated devices
+    (points.Point), whose `shrink` and `dilate` are undone in all figures."""
+
+    model: str
+    data: str
+    device: Device
+    precision: Precision
+    memory_format: MemoryFormat
+    compile: bool
+    profile: str = ""
+    shrink: float = 1.0
+    dilate: float = 1.0
+
+    @property
+    def hardware(self) -> str:
+        """`cuda`, or `emulated:p100 (sizes / 10, times x 4)`."""
+        if not self.profile:
+            return self.device
+        return f"{self.device}:{self.profile} (sizes / {self.shrink:g}, times x {self.dilate:g})"
+
+
+class Standing(Record, frozen=True):
+    """Where a row stands among those of its contest: of the same world size and work, and synchronous as it is
+    or asynchronous as it is.
+
+    `difference` is this / best - 1, paired by round, with its 99 % interval (stats.paired says why); None for
+    the best itself, and with fewer than two shared rounds.
+    """
+
+    best: bool
+    difference: Estimate | None = None
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether the two differ by more than the rounds do."""
+        return self.difference is not None and is_distinguishable(self.difference)
+
+
+class ServerUse(Record, frozen=True):
+    """A parameter server of a row: where it ran, and how much of one core it used while windows were measured,
+    mean over rounds; None where that is not known."""
+
+    name: str
+    host: str
+    cpu_percent: float | None
+
+
+class Row(Cell, frozen=True, kw_only=True):
+    """One exchange at one world size, over its rounds. `batch_size` is per device.
+
+    `rounds` counts those with a result, `rounds_tried` the failed ones too. `images_per_s` is None when
+    every round failed (then `failed` says why); `efficiency`, `strategy_efficiency` (against the
+    strategy's own single rank) and `loss` are None without a baseline, and when OVERSUBSCRIBED.
+    `loss_intervals` are by cause, those of `losses.intervals`.
+    `intra_node` is the efficiency at the largest world size on one node and `inter_node` what crossing
+    nodes leaves of it, over the rounds that have both, on rows that cross nodes. `flags` are of FAILED,
+    EMULATED, AUDIT, OVERSUBSCRIBED, SUPERLINEAR, UNSETTLED, THROTTLED, ASYNC, and on rows that cross nodes one of
+    VERIFIED, MISLABELLED, UNVERIFIED, with the `receipt` behind it; `paths` are those that carried the exchange
+    from node to node, busiest first.
+
+    `first_loss` and `last_loss` are of the training, warm-up included; `loss_at` is its loss after
+    `loss_at_samples` samples, the most that all rows of its contest have reached, asynchronous or not.
+    `staleness` is None in synchronous modes; else the steps of other ranks between a step's pull and its
+    push, mean over ranks, windows and rounds. `server_cpu_percent` is of one core, the mean of
+    `server_use`; `standing` is None for a row without rival. Rows of one scaling curve share `curve`.
+    `machine_cpu_percent` is of all cores of the machine that emulated, None for real devices.
+    """
+
+    strategy: str
+    interconnect: str
+    options: dict[str, str]
+    placement: Placement
+    batch_rule: BatchRule
+    batch_size: int
+    global_batch_size: int
+    world_size: int
+    nodes: int
+    rounds: int
+    rounds_tried: int
+    images_per_s: Estimate | None = None
+    speedup: Estimate | None = None
+    efficiency: Estimate | None = None
+    strategy_efficiency: Estimate | None = None
+    intra_node: float | None = None
+    inter_node: float | None = None
+    loss: Loss | None = None
+    first_loss: float | None = None
+    last_loss: float | None = None
+    flags: tuple[str, ...] = ()
+    failed: Failed | None = None
+    footnotes: tuple[str, ...] = ()
+    loss_intervals: dict[str, Estimate] = {}
+    curve: int = 0
+    synchronous: bool = True
+    staleness: float | None = None
+    loss_at: float | None = None
+    loss_at_samples: int | None = None
+    servers: int = 0
+    server_hosts: ServerHosts = "shared"
+    server_use: tuple[ServerUse, ...] = ()
+    server_cpu_percent: float | None = None
+    standing: Standing | None = None
+    receipt: Receipt | None = None
+    paths: tuple[Path, ...] = ()
+    machine_cpu_percent: float | None = None
+
+
+class Baseline(Cell, frozen=True, kw_only=True):
+    """The plain loop on one device; `images_per_s` is None when every round failed."""
+
+    strategy: str
+    batch_size: int
+    images_per_s: Estimate | None
+    footnotes: tuple[str, ...] = ()
+
+
+class Contender(Record, frozen=True):
+    """Who is compared."""
+
+    strategy: str
+    interconnect: str
+    options: dict[str, str]
+    servers: int = 0
+    server_hosts: ServerHosts = "shared"
+
+
+class Comparison(Cell, frozen=True, kw_only=True):
+    """The best by mean images/s of a world size against one other. Synchronous modes are compared with
+    synchronous ones and asynchronous with asynchronous: a stale image is not worth a fresh one.
+
+    `advantage` is best / other - 1 and `difference` other / best - 1, paired by round, with their 99 %
+    intervals; None with fewer than two shared rounds.
+    """
+
+    world_size: int
+    placement: Placement
+    batch_rule: BatchRule
+    batch_size: int
+    synchronous: bool
+    best: Contender
+    other: Contender
+    advantage: Estimate | None
+    difference: Estimate | None
+
+    @property
+    def distinguishable(self) -> bool:
+        """Whether the two differ by more than the rounds do."""
+        return self.difference is not None and is_distinguishable(self.difference)
+
+
+class Analysis(Record, frozen=True):
+    """All that the records say."""
+
+    rows: tuple[Row, ...]
+    baselines: tuple[Baseline, ...]
+    comparisons: tuple[Comparison, ...]

@@ -1,0 +1,171 @@
+"""The seam: what one strategy file must have (strategies/README.md tells how to write one)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from scaling.errors import UsageError, near
+from scaling.records.point import Device, Pattern, Point, Record
+from scaling.records.task import Task
+
+
+class Option(Record, frozen=True):
+    """A knob of a strategy, set by `--option key=value`: how it is read, its default, what it does."""
+
+    type: Callable[[str], Any]
+    default: Any
+    help: str
+
+
+class Traits(Record, frozen=True):
+    """What the sweep must know of a strategy to launch and judge it.
+
+    drives: what one worker process drives: its rank's `device`; all devices of a `node` (a point must then
+    fit in one); or all of the `point`, whose devices compute in helpers. Only rank 0 has a worker in the
+    last two, and its `samples` count those of all devices.
+    ports: TCP ports to reserve on rank 0's host (`task.ports`); rank_ports: one on each rank's host too
+    (`task.rank_ports`); servers: it has parameter servers, placed by --servers (`task.servers`, a port each).
+    synchronous: ranks wait for each other in each step and must end with one digest, or the point is void.
+    """
+
+    drives: Literal["device", "node", "point"] = "device"
+    ports: int = 0
+    rank_ports: bool = False
+    servers: bool = False
+    synchronous: bool = True
+
+    @property
+    def pattern(self) -> Pattern:
+        """How gradients travel, for the bytes that a network must carry."""
+        if self.drives == "node":
+            return "inside"
+        return "servers" if self.servers else "ring"
+
+
+class Helper(Record, frozen=True):
+    """A child that is not a worker (server, scheduler, rendezvous), run by rank `rank`'s agent, or where
+    `task.servers[server]` is. It reports `Announce` before any worker starts and ends with the point.
+
+    It may use all CPUs of its agent, unless it computes for its rank (`computes`): then it has the rank's
+    CPUs, threads and device.
+    """
+
+    name: str
+    rank: int = 0
+    server: int | None = None
+    computes: bool = False
+
+
+class Trainer(Protocol):
+    """One rank of one point, inside the worker. The loop alone times it."""
+
+    parameters: int
+    gradient_bytes: int
+    device_name: str
+    versions: dict[str, str]
+    notes: tuple[str, ...]
+
+    @property
+    def samples(self) -> int:
+        """Samples that this rank has trained on so far, counted from the batches really fed."""
+
+    def step(self) -> None:
+        """One optimisation step with its gradient exchange; may return before the device is done."""
+
+    def sync(self) -> None:
+        """Wait for the device."""
+
+    def loss(self) -> float | None:
+        """The last step's loss; only called after `sync`. None where nothing is trained (`comm`)."""
+
+    def digest(self) -> str | None:
+        """Hash of the parameters: equal on all ranks in synchronous modes, or the point is void."""
+
+    def peak_memory_bytes(self) -> int:
+        """Most device memory in use so far; 0 where the device has none of its own."""
+
+    def close(self) -> None:
+        """Leave the exchange."""
+
+
+@runtime_checkable
+class Stale(Protocol):
+    """A trainer of an asynchronous mode has this too."""
+
+    def staleness(self) -> float:
+        """Steps of other ranks that came between a step's pull and its push: mean over this rank's steps
+        since it was last asked. Only called after `sync`."""
+
+
+class Strategy(Protocol):
+    """A strategy module. `NAMES` are its `framework:mode` names; `OPTIONS` its knobs; `BASELINE` the plain
+    loop without exchange that efficiency is measured against (its module is a `Baseline`)."""
+
+    NAMES: tuple[str, ...]
+    BASELINE: str
+    OPTIONS: Mapping[str, Option]
+
+    def traits(self, name: str) -> Traits:
+        """How it is launched and judged."""
+
+    def refuse(self, point: Point) -> str | None:
+        """Why it cannot do what the point asks for (precision, memory format, compile, model), naming the flag
+        and what it can do; None when it can. Asked at planning, without the framework."""
+
+    def prepare(self) -> None:
+        """In the worker, before `connect`: import the framework, which is timed apart."""
+
+    def devices(self, name: str) -> tuple[Device, ...]:
+        """The kinds of device that it runs on."""
+
+    def missing(self, name: str) -> str | None:
+        """Why it cannot run on this host and how to mend that, found without importing the framework."""
+
+    def helpers(self, task: Task) -> list[Helper]:
+        """Servers and rendezvous that must be up before the workers; `task` is rank 0's. Only asked for
+        points that exchange (`exchange`, `comm`)."""
+
+    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
+        """Environment of this child, worker or helper (`task.role`); pure."""
+
+    def connect(self, task: Task) -> Trainer:
+        """In the worker: import the framework, join the exchange, build model and optimiser."""
+
+    def serve(self, task: Task, announce: Any) -> None:
+        """In a helper: serve `task.role`; call `announce({...})` once reachable; return never or at the end."""
+
+
+class Baseline(Strategy, Protocol):
+    """The module of a plain loop. `PLAIN_OPTIONS` are those of its `OPTIONS` that the loop itself obeys."""
+
+    PLAIN_OPTIONS: Mapping[str, Option]
+
+
+TRUE = ("1", "true", "yes", "on")
+FALSE = ("0", "false", "no", "off")
+
+
+def read_options(known: Mapping[str, Option], given: Mapping[str, str]) -> dict[str, Any]:
+    """All options of a strategy with their values: what was given, else the default.
+
+    Raises UsageError for an unknown key (with the near match) or a value of another type.
+    """
+    for key in given:
+        if key not in known:
+            raise UsageError(f"--option {key}={given[key]}: unknown; {near(key, known)}")
+    return {
+        key: _parse(key, option, given[key]) if key in given else option.default for key, option in known.items()
+    }
+
+
+def _parse(key: str, option: Option, text: str) -> Any:
+    if option.type is bool:
+        if text.lower() in TRUE + FALSE:
+            return text.lower() in TRUE
+        raise UsageError(f"--option {key}={text}: expected true or false")
+    try:
+        return option.type(text)
+    except ValueError:
+        words = option.type.__name__.replace("_", " ")
+        raise UsageError(f"--option {key}={text}: expected {words}") from None

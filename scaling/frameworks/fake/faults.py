@@ -1,0 +1,88 @@
+"""The faults that the scripted strategy plants in a worker."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from scaling.records.task import Task
+
+SERVER = ("server",)
+IN_LOOP = ("raise", "exit-0", "segfault", "kill", "oom", "print", "hang", "fork", "nan", "digest")
+EARLY = ("hang-before-ready", "port", "port-always")
+
+
+def fault(name: str) -> str:
+    """A fault's name; ValueError for any other word."""
+    if name and name not in IN_LOOP + EARLY + SERVER:
+        raise ValueError(name)
+    return name
+
+
+def _raise(task: Task) -> None:
+    raise RuntimeError(f"scripted failure of rank {task.rank}")
+
+
+def _exit_0(_: Task) -> None:
+    os._exit(0)
+
+
+def _segfault(_: Task) -> None:
+    ctypes.string_at(0)
+
+
+def _kill(_: Task) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _out_of_memory(_: Task) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    bytearray(2 << 30)
+
+
+def _print(_: Task) -> None:
+    for _line in range(5 * 1024):
+        sys.stdout.write("x" * 1023 + "\n")
+
+
+def _hang(_: Task) -> None:
+    time.sleep(3600)
+
+
+def _fork(_: Task) -> None:
+    # One stays in the worker's group, the other makes a session of its own.
+    subprocess.Popen(["sleep", "3600"])
+    subprocess.Popen(["sleep", "3600"], start_new_session=True)
+
+
+def _port(task: Task) -> None:
+    if task.retry == 0:
+        raise OSError(errno.EADDRINUSE, f"Address already in use: port {task.ports[0]}")
+
+
+def _port_always(_: Task) -> None:
+    raise OSError(errno.EADDRINUSE, "Address already in use")
+
+
+FAULTS: dict[str, Callable[[Task], None]] = {
+    "raise": _raise,
+    "exit-0": _exit_0,
+    "segfault": _segfault,
+    "kill": _kill,
+    "oom": _out_of_memory,
+    "print": _print,
+    "hang": _hang,
+    "fork": _fork,
+}
+EARLY_FAULTS: dict[str, Callable[[Task], None]] = {
+    "hang-before-ready": _hang,
+    "port": _port,
+    "port-always": _port_always,
+}

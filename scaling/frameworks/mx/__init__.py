@@ -1,0 +1,1 @@
+"""MXNet's kvstores, and Horovod under it."""

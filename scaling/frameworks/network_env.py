@@ -1,0 +1,42 @@
+"""How each library of an exchange is held to one network: the environment of a child. Pure.
+
+Addresses do the rest: every rendezvous and server is told the address that it binds on that network
+(`task.address`, `task.addresses`, `task.servers`). TensorFlow has nothing but them: its gRPC servers listen on all
+interfaces, and go out by the one that leads to the peer's address.
+"""
+
+from __future__ import annotations
+
+from scaling.records.task import Task
+
+
+def nccl(task: Task) -> dict[str, str]:
+    """NCCL: RDMA over the network's card, or sockets over its interface and no RDMA at all.
+
+    `=` makes NCCL take a name as a whole and not as a prefix. On one host, and where it may choose among the
+    RDMA cards, only its rendezvous is told the interface. Nothing without GPUs.
+    """
+    if task.point.device != "cuda":
+        return {}
+    bootstrap = {"NCCL_SOCKET_IFNAME": f"={task.interface}"}
+    if task.hca == "any" or task.interface == "lo":
+        return bootstrap
+    if task.hca:
+        return {**bootstrap, "NCCL_NET": "IB", "NCCL_IB_HCA": f"={task.hca}"}
+    return {**bootstrap, "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
+
+
+def gloo(task: Task) -> dict[str, str]:
+    """Gloo inside torch. Without it, it takes whatever the host name resolves to, whatever MASTER_ADDR says."""
+    return {"GLOO_SOCKET_IFNAME": task.interface}
+
+
+def horovod(task: Task) -> dict[str, str]:
+    """Gloo inside Horovod, which is also its control plane."""
+    return {"HOROVOD_GLOO_IFACE": task.interface}
+
+
+def ps_lite(task: Task, address: str) -> dict[str, str]:
+    """MXNet's servers and workers: the address that a node binds and tells the others, which wins over the
+    interface."""
+    return {"DMLC_NODE_HOST": address, "DMLC_INTERFACE": task.interface}

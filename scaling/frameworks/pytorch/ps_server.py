@@ -1,0 +1,186 @@
+"""A parameter server of torch:ps-sync and torch:ps-async: it holds its buckets' parameters and their momentum,
+and is the one that updates them.
+
+Memory, with N workers: N + 2 times its buckets, in the asynchronous mode 2 N + 2 times. (To receive a few buckets
+at a time into the same memory makes senders wait and cost a third more CPU.) It computes in one thread, ps-async
+in one per worker; each connection has a thread of Gloo's that moves the bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from scaling.frameworks.pytorch.loop import MOMENTUM
+from scaling.frameworks.pytorch.ps_link import ELEMENTS, TIMEOUT_MARGIN_S, Link, gone, open_store
+from scaling.frameworks.pytorch.ps_shards import Bucket, Tags, cut
+from scaling.records.task import Task
+from scaling.workloads import models
+
+
+class Held:
+    """One bucket on its server: `parameters`, and `room` for each worker's gradient."""
+
+    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, rate: float, half: bool) -> None:
+        import torch
+
+        size = bucket.stop - bucket.start
+        self.links = links
+        self.push, self.pull = tags.push(bucket.index), tags.pull(bucket.index)
+        self.parameters: Any = torch.empty(size)
+        self.room = [torch.empty(size, dtype=torch.float16 if half else torch.float32) for _ in links]
+        # Bit for bit what the plain loop's optimizer does to whole vectors, in one pass over memory.
+        self.optimizer: Any = torch.optim.SGD([self.parameters], lr=rate, momentum=MOMENTUM, fused=True)
+        self.incoming: list[Any] = []
+        self.outgoing: list[Any] = []
+
+    def start(self) -> None:
+        """Take rank 0's parameters and give them to all workers."""
+        self.links[0].receive(self.parameters, self.push).wait()
+        self.outgoing = [link.send(self.parameters, self.pull) for link in self.links]
+        self.incoming = [self.expect(worker) for worker in range(len(self.links))]
+
+    def expect(self, worker: int) -> Any:
+        """Begin to receive the worker's next gradient."""
+        return self.links[worker].receive(self.room[worker], self.push)
+
+    def update(self, gradient: Any) -> None:
+        """One step of the optimizer."""
+        self.parameters.grad = gradient
+        self.optimizer.step()
+
+
+class Averaged(Held):
+    """torch:ps-sync: one update by the mean of all workers' gradients, which all of them receive."""
+
+    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, rate: float, half: bool) -> None:
+        super().__init__(bucket, tags, links, rate=rate, half=half)
+        self.total = self.room[0].float()
+        if len(links) > 1:
+            # As GradScaler does it: the optimizer divides by this on its way.
+            self.optimizer.grad_scale = self.total.new_tensor(float(len(links)))
+
+    def step(self) -> None:
+        """Wait for every worker's gradient, in the order of their ranks: sums are always the same."""
+        for worker, room in enumerate(self.room):
+            self.incoming[worker].wait()
+            if worker:
+                self.total.add_(room)
+            elif self.total is not room:
+                self.total.copy_(room)
+        for work in self.outgoing:
+            work.wait()
+        self.update(self.total)
+        self.outgoing = [link.send(self.parameters, self.pull) for link in self.links]
+        self.incoming = [self.expect(worker) for worker in range(len(self.links))]
+
+
+class Immediate(Held):
+    """torch:ps-async: each worker's gradient is an update of its own, which it alone receives.
+
+    `version` counts updates; `pulled[worker]` is the version that the worker has.
+    """
+
+    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, rate: float, half: bool) -> None:
+        super().__init__(bucket, tags, links, rate=rate, half=half)
+        self.lock = threading.Lock()
+        # What is being sent must not change while another worker's gradient is applied.
+        self.answers = [self.parameters.clone() for _ in links]
+        self.version = 0
+        self.pulled = [0] * len(links)
+
+    def step(self, worker: int) -> int:
+        """Apply the worker's next gradient; returns how many of others came since what it was computed on."""
+        self.incoming[worker].wait()
+        self.outgoing[worker].wait()
+        with self.lock:
+            behind = self.version - self.pulled[worker]
+            self.update(self.room[worker].float())
+            self.version += 1
+            self.pulled[worker] = self.version
+            self.answers[worker].copy_(self.parameters)
+        self.outgoing[worker] = self.links[worker].send(self.answers[worker], self.pull)
+        self.incoming[worker] = self.expect(worker)
+        return behind
+
+
+def serve(
+    task: Task,
+    me: int,
+    *,
+    cap_mb: float,
+    half: bool,
+    synchronous: bool,
+    announce: Callable[[dict[str, str]], None],
+) -> None:
+    """Serve the buckets of server `me` until the workers leave.
+
+    Raises RuntimeError when a worker does not come, or stays silent, for longer than the point may last.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    timeout = timedelta(seconds=task.clocks.deadline_s + TIMEOUT_MARGIN_S)
+    store = open_store(task, hosts=me == 0, timeout=timeout)
+    announce({task.role: task.servers[me].address})
+    ranks = range(task.point.world_size)
+    links = [Link(store, server=me, worker=rank, serves=True, timeout=timeout) for rank in ranks]
+    buckets = cut(int(store.get(ELEMENTS)), cap_mb, len(task.servers))
+    tags = Tags(count=len(buckets))
+    kind = Averaged if synchronous else Immediate
+    rate = models.spec(task.point.model).learning_rate
+    mine: list[Any] = [kind(one, tags, links, rate=rate, half=half) for one in buckets if one.server == me]
+    _until_gone(partial(_serve_all, mine, links, tags))
+
+
+def _serve_all(held: Sequence[Any], links: Sequence[Link], tags: Tags) -> None:
+    import torch
+
+    for one in held:
+        one.start()
+    if not held:
+        # More servers than buckets: nothing is ever sent here.
+        links[0].receive(torch.empty(1), tags.behind).wait()
+    elif isinstance(held[0], Immediate):
+        _each_for_itself(held, links, tags)
+    else:
+        _in_step(held)
+
+
+def _in_step(held: Sequence[Averaged]) -> None:
+    while True:
+        for one in held:
+            one.step()
+
+
+def _each_for_itself(held: Sequence[Immediate], links: Sequence[Link], tags: Tags) -> None:
+    """A thread for each worker. An error of one ends all: in a thread alone it would go unseen."""
+    pool = ThreadPoolExecutor(len(links))
+    serving = [partial(_one_worker, held, link, worker, tags) for worker, link in enumerate(links)]
+    for ended in as_completed([pool.submit(_until_gone, each) for each in serving]):
+        ended.result()
+
+
+def _one_worker(held: Sequence[Immediate], link: Link, worker: int, tags: Tags) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    behind = torch.zeros(1, dtype=torch.float64)
+    while True:
+        behind.fill_(sum(one.step(worker) for one in held))
+        link.send(behind, tags.behind).wait()
+
+
+def _until_gone(serving: Callable[[], None]) -> None:
+    """A worker that leaves, or dies, is no failure of the server: its agent knows which of the two it was."""
+    try:
+        serving()
+    except RuntimeError as error:
+        if not gone(error):
+            raise
+        sys.stderr.write(f"a worker has left: {error}\n")

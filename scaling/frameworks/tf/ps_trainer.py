@@ -1,0 +1,178 @@
+"""The coordinator of `tensorflow:ps`: it makes the variables on the servers and hands steps to the trainers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from scaling.frameworks.base import read_options
+from scaling.frameworks.tf import ps
+from scaling.frameworks.tf.loop import Learning, sources
+from scaling.frameworks.tf.rank import TensorFlowRank
+from scaling.records.task import Task
+
+
+class Coordinator(Learning):
+    """Asynchronous training; `samples` are those of all ranks."""
+
+    computes = False
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        tf = self.tf
+        with self.scope():
+            # Pushes so far, and the sum of how many came between a step's pull and its push.
+            self._pushes = tf.Variable(0, dtype=tf.int64, trainable=False, name="pushes")
+            self._stale = tf.Variable(0, dtype=tf.int64, trainable=False, name="stale")
+        self._cluster.feed(self.spec)
+        self._step = self._cluster.traced(self._one)
+        self._result: Any = None
+        self._steps = self._asked_steps = self._asked_stale = 0
+
+    def join(self) -> None:
+        """Connect to the trainers and servers."""
+        self._cluster = Cluster(self)
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Variables made here lie on the servers."""
+        scope: AbstractContextManager[Any] = self._cluster.strategy.scope()
+        return scope
+
+    def step(self) -> None:
+        """Hand out one step per rank, each to the next trainer that is free."""
+        self._result = self._cluster.schedule(self._step)
+        self._steps += self.task.point.world_size
+        self.samples += self.task.point.global_batch_size
+
+    def sync(self) -> None:
+        """Wait for all steps that were handed out; raises what one of them raised."""
+        self._cluster.join()
+
+    def loss(self) -> float | None:
+        """Of the step handed out last."""
+        return None if self._result is None else float(self._result.fetch())
+
+    def staleness(self) -> float:
+        """Pushes of other trainers between a step's pull and its push: the mean over all steps since it was
+        last asked."""
+        steps, stale = self._steps - self._asked_steps, int(self._stale.numpy()) - self._asked_stale
+        self._asked_steps += steps
+        self._asked_stale += stale
+        return stale / max(1, steps)
+
+    def digest(self) -> None:
+        """Other ranks have no parameters to agree with."""
+
+    def _one(self, images: Any, labels: Any) -> Any:
+        """One trainer's step, as operations of a graph."""
+        before = self._pushes.read_value()
+        loss, gradients = self._gradients(images, labels)
+        self.optimizer.apply(gradients)
+        # The gradient of the first layer is the last that backward makes.
+        with self.tf.control_dependencies([loss, gradients[0]]):
+            self._stale.assign_add(self._pushes.assign_add(1).read_value() - before - 1)
+        return loss
+
+
+class GradientExchange(TensorFlowRank):
+    """A step's pull of all variables and push of as many bytes, and nothing else."""
+
+    computes = False
+    samples = 0
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._cluster = Cluster(self)
+        with self._cluster.strategy.scope():
+            model = self.build()
+        self.describe(model)
+        self._variables = sources(model)
+        self._cluster.repeat(lambda: tuple(self.tf.zeros(each.shape) for each in self._variables))
+        self._step = self._cluster.traced(self._one)
+
+    def step(self) -> None:
+        """One exchange per rank."""
+        self._cluster.schedule(self._step)
+
+    def sync(self) -> None:
+        """Wait for all exchanges that were handed out."""
+        self._cluster.join()
+
+    def loss(self) -> None:
+        """Nothing is trained."""
+
+    def digest(self) -> None:
+        """Nothing is trained."""
+
+    def _one(self, *gradients: Any) -> Any:
+        tf = self.tf
+        pulled = [tf.identity(each) for each in self._variables]
+        with tf.control_dependencies(pulled):
+            pushed = [tf.identity(each) for each in gradients]
+        extended = self._cluster.strategy.extended
+        for variable, gradient in zip(self._variables, pushed, strict=True):
+            extended.update(variable, lambda each, value: each.assign_add(value), args=(gradient,))
+
+
+class Cluster:
+    """The strategy, its coordinator, and what each trainer is fed with."""
+
+    def __init__(self, rank: TensorFlowRank) -> None:
+        self._tf, self._task = rank.tf, rank.task
+        distribute = rank.tf.distribute
+        least = read_options(ps.OPTIONS, rank.task.point.options)["partition_min_bytes"]
+        partitioners = distribute.experimental.partitioners
+        servers = len(rank.task.servers)
+        self.strategy = distribute.ParameterServerStrategy(
+            distribute.cluster_resolver.TFConfigClusterResolver(),
+            partitioners.MinSizePartitioner(least, max_shards=servers) if least else None,
+        )
+        self._coordinator = distribute.coordinator.ClusterCoordinator(self.strategy)
+
+    def feed(self, spec: Any) -> None:
+        """Trainers get the images that they announced."""
+        tf, task = self._tf, self._task
+        channels, height, width = spec.image
+        shape = (task.point.batch_size, height, width, channels)
+        split = 4 * task.point.batch_size * height * width * channels
+        record = split + 8 * task.point.batch_size
+        files = [task.announced[f"{ps.TRAINER}{rank}"] for rank in range(task.point.world_size)]
+
+        def decode(text: Any) -> tuple[Any, Any]:
+            images = tf.io.decode_raw(tf.strings.substr(text, 0, split), tf.float32)
+            labels = tf.io.decode_raw(tf.strings.substr(text, split, record - split), tf.int64)
+            return tf.reshape(images, shape), tf.reshape(labels, shape[:1])
+
+        def dataset() -> Any:
+            mine = tf.distribute.coordinator.experimental_get_current_worker_index()
+            records = tf.data.FixedLengthRecordDataset(tf.constant(files)[mine], record)
+            return records.map(decode).cache().repeat()
+
+        self._feed_from(dataset)
+
+    def repeat(self, make: Callable[[], Any]) -> None:
+        """Trainers get the same tensors in each step, made there."""
+        self._feed_from(lambda: self._tf.data.Dataset.from_tensors(make()).cache().repeat())
+
+    def _feed_from(self, dataset: Callable[[], Any]) -> None:
+        datasets = self._coordinator.create_per_worker_dataset(dataset)
+        self._fed, self._iterator = iter(datasets), self._tf.data.IteratorSpec(datasets.element_spec)
+
+    def traced(self, function: Callable[..., Any]) -> Any:
+        """The graph of `function(*what the trainer is fed with)` in its replica, traced now."""
+
+        def step(iterator: Any) -> Any:
+            return self.strategy.run(function, tuple(next(iterator)))
+
+        return self._tf.function(step, autograph=False).get_concrete_function(self._iterator)
+
+    def schedule(self, step: Any) -> Any:
+        """Hand out as many steps as there are ranks; returns the last one's result to come."""
+        for _ in range(self._task.point.world_size):
+            result = self._coordinator.schedule(step, args=(self._fed,))
+        return result
+
+    def join(self) -> None:
+        """Wait for all of them."""
+        self._coordinator.join()

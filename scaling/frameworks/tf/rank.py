@@ -1,0 +1,95 @@
+"""One TensorFlow worker's devices, threads and precision, and the facts about it and its model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scaling.frameworks.tf import vision
+from scaling.hosts import proc
+from scaling.records.task import Task
+from scaling.workloads import models
+
+POLICIES = {"bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+
+
+class TensorFlowRank:
+    """One worker's device and the facts about it and its model.
+
+    A coordinator `computes` nothing: its rank's device is another process's, and only named here.
+    """
+
+    computes = True
+    parameters: int
+    gradient_bytes: int
+
+    def __init__(self, task: Task) -> None:
+        import keras
+        import tensorflow  # type: ignore[import-untyped, unused-ignore]
+
+        self.task = task
+        self.tf: Any = tensorflow
+        self.keras: Any = keras
+        gpus = tensorflow.config.list_physical_devices("GPU")
+        self._gpu = gpus[task.device_index] if task.point.device == "cuda" else None
+        self.cuda = self._gpu is not None and self.computes
+        self.device = "/GPU:0" if self.cuda else "/CPU:0"
+        self.spec = models.spec(task.point.model)
+        self.notes: tuple[str, ...] = vision.notes(self.spec)
+        self._configure()
+        self.device_name = self._name_device()
+        self.versions = self._versions()
+
+    def sync(self) -> None:
+        """Wait for the GPU; on CPU a step has ended when it returns."""
+        if self.cuda:
+            self.tf.test.experimental.sync_devices()
+
+    def peak_memory_bytes(self) -> int:
+        """The most that TensorFlow's allocator has handed out; 0 on CPU, where the process's own peak counts."""
+        return int(self.tf.config.experimental.get_memory_info("GPU:0")["peak"]) if self.cuda else 0
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+    def build(self) -> Any:
+        """The point's model, with the weights of the task's seed."""
+        self.keras.utils.set_random_seed(self.task.seed)
+        self.keras.mixed_precision.set_dtype_policy(POLICIES.get(self.task.point.precision, "float32"))
+        return vision.build(self.spec)
+
+    def describe(self, model: Any) -> list[tuple[int, ...]]:
+        """Set what is known of a model's size; returns the shape of each gradient (float32), in its order."""
+        shapes = [tuple(each.shape) for each in model.trainable_variables]
+        self.parameters = sum(self._size(shape) for shape in shapes)
+        self.gradient_bytes = self.parameters * self.tf.float32.size
+        return shapes
+
+    def _size(self, shape: tuple[int, ...]) -> int:
+        return int(self.tf.TensorShape(shape).num_elements())
+
+    def _configure(self) -> None:
+        """Before TensorFlow's first operation; a second rank in one process must ask for the same."""
+        config = self.tf.config
+        config.set_visible_devices([self._gpu] if self.cuda else [], "GPU")
+        if self.cuda:
+            config.experimental.set_memory_growth(self._gpu, True)
+        config.threading.set_intra_op_parallelism_threads(self.task.threads)
+        # Operations that run beside each other would be threads beyond those that were asked for; on a GPU
+        # they only enqueue, and TensorFlow's own choice stands.
+        # An emulated device sleeps in one.
+        emulated = self.task.point.device == "emulated"
+        config.threading.set_inter_op_parallelism_threads(0 if self.cuda else 2 if emulated else 1)
+        # TensorFlow computes in TF32 by default: "fp32" must switch it off.
+        config.experimental.enable_tensor_float_32_execution(self.task.point.precision == "tf32")
+
+    def _name_device(self) -> str:
+        if self._gpu is not None:
+            return str(self.tf.config.experimental.get_device_details(self._gpu)["device_name"])
+        return proc.cpu_model(proc.cpuinfo())
+
+    def _versions(self) -> dict[str, str]:
+        found = {"tensorflow": self.tf.__version__, "keras": self.keras.__version__}
+        if self.cuda:
+            build = self.tf.sysconfig.get_build_info()
+            found |= {name: build[f"{name}_version"] for name in ("cuda", "cudnn")}
+        return found

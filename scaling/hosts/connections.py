@@ -1,0 +1,92 @@
+"""What this host has sent over each of its TCP connections, and for how long each had something to send.
+
+The kernel keeps both per connection and tells them over netlink (sock_diag; struct tcp_info of linux/tcp.h has
+tcpi_bytes_acked and tcpi_busy_time, "time (usec) busy sending data"). A path between two nodes that is busy all
+the time is what an exchange waits for; its bytes over its busy time are what it can carry. RDMA is not seen here.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+from typing import Any, NamedTuple
+
+from scaling.records.telemetry import Flow
+
+ESTABLISHED = 1 << 1
+INFO = 1 << 1
+MICRO = 1e-6
+# Less than this between two addresses tells nothing of the path: ranks and agents also say short things.
+LEAST_BYTES = 100_000
+
+
+class Connection(NamedTuple):
+    """The two ends of one, as text."""
+
+    address: str
+    port: int
+    peer: str
+    peer_port: int
+
+
+class Account(NamedTuple):
+    """Since the connection was made."""
+
+    acked_bytes: int
+    busy_s: float
+
+
+Reading = Mapping[Connection, Account]
+
+
+def read() -> Reading:
+    """All connections that are up and leave the host; none where the kernel does not tell (a sandbox, a container
+    without netlink)."""
+    # Takes 0.1 s, and few need it.
+    from pyroute2 import DiagSocket  # type: ignore[import-untyped, unused-ignore]
+    from pyroute2.netlink.exceptions import NetlinkError  # type: ignore[import-untyped, unused-ignore]
+
+    found: dict[Connection, Account] = {}
+    try:
+        with DiagSocket() as diag:
+            diag.bind()
+            for family in (socket.AF_INET, socket.AF_INET6):
+                told = diag.get_sock_stats(family=family, states=ESTABLISHED, extensions=INFO)
+                found.update(account for each in told for account in _account(each))
+    except (OSError, NetlinkError):
+        return {}
+    return found
+
+
+def since(before: Reading, now: Reading) -> tuple[Flow, ...]:
+    """What went from each address to each peer in between, over all connections of the two."""
+    sent_bytes: defaultdict[tuple[str, str], int] = defaultdict(int)
+    busy_s: defaultdict[tuple[str, str], float] = defaultdict(float)
+    for connection, account in now.items():
+        old = before.get(connection, Account(0, 0.0))
+        path = (connection.address, connection.peer)
+        sent_bytes[path] += account.acked_bytes - old.acked_bytes
+        busy_s[path] = max(busy_s[path], account.busy_s - old.busy_s)
+    return tuple(
+        Flow(address=path[0], peer=path[1], sent_bytes=count, busy_s=busy_s[path])
+        for path, count in sorted(sent_bytes.items())
+        if count >= LEAST_BYTES
+    )
+
+
+def _account(told: Any) -> Iterator[tuple[Connection, Account]]:
+    """Of one of the kernel's answers; nothing of a connection that stays on the host."""
+    address, peer = _plain(told["idiag_src"]), _plain(told["idiag_dst"])
+    info = told.get_attr("INET_DIAG_INFO")
+    if address == peer or not info or "tcpi_busy_time" not in info:
+        return
+    connection = Connection(address, told["idiag_sport"], peer, told["idiag_dport"])
+    yield connection, Account(info["tcpi_bytes_acked"], info["tcpi_busy_time"] * MICRO)
+
+
+def _plain(text: str) -> str:
+    """IPv4 that came through a socket of IPv6 (gRPC's) as IPv4."""
+    address = ip_address(text)
+    return str(getattr(address, "ipv4_mapped", None) or address)

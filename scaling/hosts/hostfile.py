@@ -1,0 +1,155 @@
+"""Hostfiles: `node1 slots=4` as Open MPI reads them, `node1:4` as MPICH and Intel MPI do.
+
+`#` begins a comment. A host without a count is in either's format. What the MPI that a file is for would misread
+or refuse (seen with Open MPI 4.1 and 5.0, MPICH 5.0) is a UsageError here, with file and line.
+"""
+
+from __future__ import annotations
+
+import re
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Literal, get_args
+
+from scaling.errors import UsageError, near
+from scaling.records.point import Record
+
+Format = Literal["openmpi", "hydra"]
+READERS: dict[Format, str] = {"openmpi": "Open MPI", "hydra": "MPICH and Intel MPI"}
+KEYS: dict[Format, tuple[str, ...]] = {
+    "openmpi": ("slots", "max_slots", "max-slots", "username", "user_name", "user-name"),
+    "hydra": ("binding", "user"),
+}
+EITHER = "write '{0} slots=4' (Open MPI) or '{0}:4' (MPICH, Intel MPI)"
+COUNT = re.compile(r"\d+")  # Open MPI keeps hosts of no slots and does not use them
+NAME = re.compile(r"[A-Za-z0-9_+^][\w.@+-]*|\[[0-9A-Fa-f:.]+\]")
+
+
+class Host(Record, frozen=True):
+    """A line of a hostfile. `slots` is how many ranks the host takes (None: the line does not say), `format`
+    whose format it is in (None: anybody's), `line` counts from 1, `remark` is a comment behind the host."""
+
+    name: str
+    slots: int | None
+    format: Format | None
+    line: int
+    remark: str = ""
+
+    def __str__(self) -> str:
+        return self.written(self.format or "openmpi")
+
+    def written(self, form: Format) -> str:
+        """The host and its count as that format has them."""
+        if self.slots is None:
+            return self.name
+        return f"{self.name} slots={self.slots}" if form == "openmpi" else f"{self.name}:{self.slots}"
+
+
+def read(path: Path) -> tuple[Host, ...]:
+    """The hosts of a file in either format, in its order. UsageError names file and line."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot read this hostfile: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: no hostfile but binary; write for example 'node1 slots=4'") from None
+    return parse(text, str(path))
+
+
+def parse(text: str, file: str) -> tuple[Host, ...]:
+    """The hosts of a hostfile's text; `file` is what errors call it."""
+    hosts: list[Host] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            if words := _words(line):
+                hosts.append(_host(words, number, line.partition("#")[2]))
+                _once(hosts)
+        except ValueError as error:
+            raise UsageError(f"{file}:{number}: {line.strip()!r}: {error}") from None
+    if not hosts:
+        raise UsageError(f"{file}: names no host; {EITHER.format('node1')}")
+    return tuple(hosts)
+
+
+def check(hosts: tuple[Host, ...], wanted: Format, file: str) -> None:
+    """UsageError for the first line that the readers of `wanted` refuse, saying what they would have there."""
+    for host in hosts:
+        if host.format is not None and host.format != wanted:
+            raise UsageError(
+                f"{file}:{host.line}: '{host}' is for {READERS[host.format]}, but mpirun here is of "
+                f"{READERS[wanted]}: write '{host.written(wanted)}'"
+            )
+        if host.remark and wanted == "hydra":
+            where = f"{file}:{host.line}: '{host} #{host.remark}'"
+            raise UsageError(f"{where}: {READERS[wanted]} take a comment only on a line of its own")
+
+
+def _words(line: str) -> list[str]:
+    if line.endswith("\r"):
+        raise ValueError(
+            "ends as on Windows, which Open MPI refuses; write the file with Unix line ends (dos2unix)"
+        )
+    return re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
+
+
+def _once(hosts: list[Host]) -> None:
+    """ValueError where the last host has its slots counted a second time, which Open MPI refuses."""
+    last = hosts[-1]
+    for host in hosts[:-1]:
+        if last.name == host.name and last.format == "openmpi" == host.format:
+            raise ValueError(f"{host.name} has its slots on line {host.line} already; keep one of the two")
+
+
+def _host(words: list[str], line: int, remark: str) -> Host:
+    """The host of a line's words. ValueError says what is wrong with them."""
+    name, count = _part(words[0])
+    if not NAME.fullmatch(name) and not _is_address(name):
+        raise ValueError(f"{name!r} is no host name; {EITHER.format('node1')}")
+    given = dict(_option(word, name) for word in words[1:])
+    if len(given) < len(words) - 1:
+        raise ValueError("says the same thing twice")
+    formats = {form for form in get_args(Format) for key in given if key in KEYS[form]}
+    if count is not None:
+        formats.add("hydra")
+    if len(formats) > 1:
+        raise ValueError(f"mixes two formats; {EITHER.format(name)}")
+    return Host(
+        name=name, slots=_slots(count, given, name), format=next(iter(formats), None), line=line, remark=remark
+    )
+
+
+def _part(word: str) -> tuple[str, str | None]:
+    """Part `node1:4`; an IPv6 address has colons of its own, and a count only behind brackets."""
+    if _is_address(word):
+        return word, None
+    name, colon, count = word.rpartition(":") if word.rfind("]") < word.rfind(":") else (word, "", "")
+    return (name, count) if colon else (word, None)
+
+
+def _is_address(word: str) -> bool:
+    try:
+        ip_address(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _option(word: str, name: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals:
+        raise ValueError(f"{word!r} is no key=value; {EITHER.format(name)}")
+    known = [each for keys in KEYS.values() for each in keys]
+    if key not in known:
+        raise ValueError(f"no MPI knows {key!r} here; {near(key, known)}")
+    return key, value
+
+
+def _slots(count: str | None, given: dict[str, str], name: str) -> int | None:
+    """How many ranks the host takes. ValueError where that, or the most it may take, is no number of them."""
+    for key in ("slots", "max_slots", "max-slots"):
+        if key in given and not COUNT.fullmatch(given[key]):
+            raise ValueError(f"{key}={given[key]} is not a number of ranks; write '{name} {key}=4'")
+    if count is not None and not COUNT.fullmatch(count):
+        raise ValueError(f"{count!r} behind the colon is not a number of ranks; write '{name}:4'")
+    number = given.get("slots", count)
+    return None if number is None else int(number)

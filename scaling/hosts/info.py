@@ -1,0 +1,180 @@
+"""What this host is: processor, memory, network cards, GPUs, versions; and which code runs on it.
+
+Read once by each agent, in a few milliseconds. Nothing here imports a framework: versions come from
+the packages' metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import socket
+from collections import Counter
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+import scaling
+from scaling.hosts import interfaces, proc
+from scaling.hosts.gpus import gather_gpus
+from scaling.records.run import HostInfo, Nic
+
+PACKAGE = Path(__file__).parents[1]
+
+# Package -> the names under which it is distributed, the first installed one counts.
+DISTRIBUTIONS = {
+    "mpi4py": ("mpi4py",),
+    "torch": ("torch",),
+    "torchvision": ("torchvision",),
+    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
+    "keras": ("keras",),
+    "mxnet": ("mxnet", "mxnet-cu112", "mxnet-cu110", "mxnet-cu102"),
+    "horovod": ("horovod",),
+    "numpy": ("numpy",),
+    "nvidia-ml-py": ("nvidia-ml-py",),
+}
+
+
+def gather() -> HostInfo:
+    """Describe this host as this process sees it: its CPU affinity, cgroup and visible GPUs count."""
+    gpus, driver = gather_gpus()
+    cpuinfo = proc.cpuinfo()
+    total_bytes: int = psutil.virtual_memory().total
+    return HostInfo(
+        hostname=socket.gethostname(),
+        os=_os_name(),
+        kernel=platform.release(),
+        cpu_model=proc.cpu_model(cpuinfo),
+        sockets=proc.sockets(),
+        cores=_cores(),
+        memory_bytes=min(total_bytes, proc.memory_limit_bytes() or total_bytes),
+        load_1m=os.getloadavg()[0],
+        python=platform.python_version(),
+        versions=_versions(),
+        nics=_nics(),
+        gpus=gpus,
+        gpu_driver=driver,
+        virtual=proc.virtual(cpuinfo, os.environ),
+        hcas=interfaces.hcas(),
+        boot_id=proc.boot_id(),
+    )
+
+
+# ---------------------------------------------------------------- for people
+
+
+def describe(host: HostInfo) -> str:
+    """One line: `node1: AMD EPYC 9654, 96 cores, 755.0 GiB, Ubuntu 24.04 LTS; 8 x NVIDIA H200 (...)`."""
+    model = re.sub(r"\((R|TM)\)|\s+CPU\b|\s*@.*|\s+\d+-Core Processor", "", host.cpu_model)
+    system = re.sub(r" GNU/Linux|\s*\(.*?\)", "", host.os)
+    cores = f"{len(host.cores)} core{'' if len(host.cores) == 1 else 's'}"
+    memory = f"{host.memory_bytes / 2**30:.1f} GiB"
+    return f"{host.hostname}: {model}, {cores}, {memory}, {system}; {_describe_gpus(host)}"
+
+
+def _describe_gpus(host: HostInfo) -> str:
+    if not host.gpus:
+        return f"no GPU visible (driver {host.gpu_driver})" if host.gpu_driver else "no GPU"
+    names = Counter(gpu.name for gpu in host.gpus)
+    text = ", ".join(f"{count} x {name}" for name, count in names.items())
+    text += f" (driver {host.gpu_driver})" if host.gpu_driver else ""
+    links = sorted({link for gpu in host.gpus for link in gpu.links} - {"self", "?"})
+    if links:
+        text += ", NVLink " if all(link.startswith("NV") for link in links) else ", linked by "
+    return text + "/".join(links)
+
+
+# ---------------------------------------------------------------- processor
+
+
+def _cores() -> tuple[tuple[int, ...], ...]:
+    """The cores of the affinity mask, no more of them than a container's CPU quota grants time for."""
+    cores = proc.physical_cores(os.sched_getaffinity(0))
+    quota = proc.cpu_quota()
+    return cores if quota is None else cores[: max(1, int(quota))]
+
+
+def pick_cpus(cores: tuple[tuple[int, ...], ...], *, local_rank: int, per_rank: int) -> tuple[int, ...]:
+    """The hardware threads of the `per_rank` physical cores that belong to a rank of this host.
+
+    Ranks take the cores in order and begin again at the first when there are more ranks than cores;
+    no thread is given twice to one rank.
+    """
+    first = local_rank * per_rank
+    mine = (cores[(first + offset) % len(cores)] for offset in range(per_rank))
+    return tuple(dict.fromkeys(cpu for core in mine for cpu in core))
+
+
+# ---------------------------------------------------------------- system, network
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        return platform.system()
+
+
+def _nics() -> tuple[Nic, ...]:
+    """Every IPv4 address of this host with its interface."""
+    states = psutil.net_if_stats()
+    return tuple(
+        _nic(name, address, states[name])
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if address.family == socket.AF_INET and name in states
+    )
+
+
+def _nic(name: str, address: Any, state: Any) -> Nic:
+    known = state.speed > 0 and state.speed != 0xFFFF  # Mb/s; old drivers say "unknown" with 16 set bits
+    return Nic(
+        name=name,
+        address=address.address,
+        netmask=address.netmask or "",
+        up=state.isup,
+        mtu=state.mtu,
+        speed_bits_per_s=state.speed * 1e6 if known else None,
+    )
+
+
+# ---------------------------------------------------------------- versions and code
+
+
+def _versions() -> dict[str, str]:
+    found = {package: _version(names) for package, names in DISTRIBUTIONS.items()}
+    return {"scaling": scaling.__version__} | {package: text for package, text in found.items() if text}
+
+
+def _version(names: tuple[str, ...]) -> str:
+    """The version of the first distribution that is installed, "" where none is."""
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""
+
+
+def code_hash(package: Path = PACKAGE) -> str:
+    """SHA-256 over the names and contents of the package's Python files: its first 12 hex digits."""
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(package).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+def git_revision(package: Path = PACKAGE) -> str:
+    """The commit that the package's checkout stands at (10 digits), with `-dirty` if the package differs.
+
+    "" where the package is in no checkout (a virtual environment inside one is none), or without git.
+    """
+    tracked = proc.output("git", "-C", str(package), "rev-parse", "HEAD", "HEAD:./__init__.py")
+    if not tracked:
+        return ""
+    changed = proc.output("git", "-C", str(package), "--no-optional-locks", "status", "--porcelain", "--", ".")
+    return tracked[:10] + ("-dirty" if changed else "")

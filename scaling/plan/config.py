@@ -1,0 +1,208 @@
+"""SweepConfig, the fields of a run, and the checks that need no host.
+
+The same fields are the flags (`cli.py`) and the keys of a `--config` file. What needs the launch's
+hosts (world sizes, devices, missing frameworks) is checked in `plan.py`. Defaults of None are
+resolved there, once the devices are known.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+
+from scaling.emulated import profiles
+from scaling.errors import UsageError, near
+from scaling.records.point import Kind, MemoryFormat, Placement, Precision, Record, ServerHosts
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class SweepConfig(Record, frozen=True, forbid_unknown_fields=True):
+    """What to measure and how. Lists of words are tuples; None means: chosen from the devices found."""
+
+    strategy: tuple[str, ...] | None = None
+    world_sizes: tuple[int, ...] | None = None
+    kinds: tuple[Kind, ...] = KINDS
+    model: str | None = None
+    data: str | None = None
+    device: str = "auto"
+    shrink: float | None = None
+    dilate: float | None = None
+    batch_size: int | None = None
+    global_batch_size: int | None = None
+    precision: Precision = "fp32"
+    memory_format: MemoryFormat = "contiguous"
+    compile: bool = False
+    option: tuple[str, ...] = ()
+    placement: Placement = "pack"
+    servers: int | Literal["per-node"] = "per-node"
+    server_hosts: ServerHosts = "shared"
+    interconnect: tuple[str, ...] = ("auto",)
+    fabric: str | None = None
+    cpus_per_rank: int | None = None
+    rounds: int = 3
+    windows: int = 10
+    window_s: float = 0.5
+    target_ci: str | None = None
+    max_rounds: int = 20
+    seed: int = 1
+    startup_timeout_s: float = 300.0
+    stall_timeout_s: float = 120.0
+    point_timeout_s: float = 1800.0
+    results: str = "results"
+    name: str = "sweep"
+
+
+MAX_NAME_BYTES = 200
+MAX_SEED = 1 << 32
+FIELDS: tuple[str, ...] = SweepConfig.__struct_fields__
+
+
+def flag(field: str) -> str:
+    """The command-line spelling of a field."""
+    return "--" + field.replace("_", "-")
+
+
+def target_half_width(config: SweepConfig) -> float | None:
+    """`--target-ci 1%` or `0.01` as a fraction; None without one."""
+    if config.target_ci is None:
+        return None
+    text = config.target_ci.strip()
+    try:
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise UsageError(f"--target-ci {config.target_ci}: not a width; write 1% or 0.01")
+    return value
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read a TOML file of SweepConfig fields; every mistake is a UsageError that names its key or line."""
+    try:
+        data = msgspec.toml.decode(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"--config {path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path}: not TOML: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"--config {path}: expected `field = value` lines")
+    for key in data:
+        if key not in FIELDS:
+            raise UsageError(f"--config {path}: unknown key {key!r}; {near(key, FIELDS)}")
+    build(data, source=f"--config {path}")
+    return data
+
+
+def build(data: dict[str, Any], *, source: str) -> SweepConfig:
+    """Make a SweepConfig of plain data.
+
+    Raises UsageError naming `source` and the key path of what has the wrong type or value.
+    """
+    try:
+        config = msgspec.convert(data, SweepConfig)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{source}: {_readable(str(error), data)}") from None
+    return config
+
+
+def _readable(message: str, data: dict[str, Any]) -> str:
+    """Turn msgspec's "Expected `int`, got `str` - at `$.rounds`" into the key first, with the near match."""
+    what, _, path = message.partition(" - at ")
+    key = path.strip("`").removeprefix("$.").removeprefix("$")
+    field = key.split("[")[0]
+    found = data.get(field)
+    text = f"{key}: {what.lower()}" if key else what
+    if what.startswith("Invalid enum value") and field in FIELDS:
+        words = [found] if isinstance(found, str) else [w for w in found or () if isinstance(w, str)]
+        choices = _choices(field)
+        wrong = next((word for word in words if word not in choices), words[0] if words else "")
+        text = f"{key}: {wrong!r} is not one of {', '.join(choices)}; {near(wrong, choices)}"
+    return text
+
+
+def _choices(field: str) -> tuple[str, ...]:
+    """The words that a field with fixed choices takes."""
+    return {
+        "precision": get_args(Precision),
+        "memory_format": get_args(MemoryFormat),
+        "placement": get_args(Placement),
+        "kinds": KINDS,
+        "server_hosts": get_args(ServerHosts),
+        "servers": ("per-node",),
+    }.get(field, ())
+
+
+def validate(config: SweepConfig) -> None:
+    """Refuse values that no launch could run.
+
+    Raises UsageError naming the flag, what was found and what would be right.
+    """
+    if config.batch_size is not None and config.global_batch_size is not None:
+        raise UsageError(
+            "--batch-size and --global-batch-size: give one; "
+            "the first fixes the batch per device (weak scaling), the second the sum (strong scaling)"
+        )
+    _positive(
+        config, "batch_size", "global_batch_size", "cpus_per_rank", "rounds", "max_rounds", "window_s",
+        "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
+    )  # fmt: skip
+    _device(config)
+    if config.servers != "per-node" and config.servers < 1:
+        raise UsageError(f"--servers {config.servers}: at least 1, or per-node")
+    if config.windows < 3:
+        raise UsageError(f"--windows {config.windows}: at least 3 are needed (10 for a trustworthy interval)")
+    if not config.interconnect:
+        raise UsageError("--interconnect: empty; write for example ib0,eth0, or auto")
+    if config.strategy == ():
+        raise UsageError("--strategy: empty; write for example torch:gloo")
+    if "exchange" not in config.kinds:
+        raise UsageError("--kinds: 'exchange' is what the table is about; leave it in")
+    if config.target_ci is not None and config.max_rounds < config.rounds:
+        raise UsageError(f"--max-rounds {config.max_rounds}: less than --rounds {config.rounds}")
+    if not config.name or "/" in config.name or len(config.name.encode()) > MAX_NAME_BYTES:
+        raise UsageError(
+            f"--name {config.name!r}: a plain folder name without '/', at most {MAX_NAME_BYTES} bytes"
+        )
+    if not 0 <= config.seed < MAX_SEED:
+        raise UsageError(f"--seed {config.seed}: from 0 to {MAX_SEED - 1}")
+    target_half_width(config)
+    if config.world_sizes is not None:
+        _world_sizes(config.world_sizes)
+
+
+def _device(config: SweepConfig) -> None:
+    """A device that is known, and what only emulated ones take."""
+    device, profile = config.device, profiles.name_of(config.device)
+    known = [*DEVICES, *(profiles.PREFIX + name for name in profiles.read().profiles)]
+    if not profile and device not in DEVICES:
+        raise UsageError(f"--device: {device!r} is not one of {', '.join(known)}; {near(device, known)}")
+    if profile:
+        profiles.find(profile)
+    for field in ("shrink", "dilate"):
+        value = getattr(config, field)
+        if value is not None and not profile:
+            raise UsageError(f"{flag(field)} {value:g}: only for emulated devices; add --device emulated:PROFILE")
+        if value is not None and not (value >= 1 and math.isfinite(value)):
+            raise UsageError(f"{flag(field)} {value:g}: must be a number from 1")
+
+
+def _positive(config: SweepConfig, *fields: str) -> None:
+    for field in fields:
+        value = getattr(config, field)
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise UsageError(f"{flag(field)} {value}: must be a number above 0")
+
+
+def _world_sizes(sizes: tuple[int, ...]) -> None:
+    text = ",".join(map(str, sizes))
+    if not sizes:
+        raise UsageError("--world-sizes: empty; write for example 1,2,4")
+    if sizes[0] < 1:
+        raise UsageError(f"--world-sizes {text}: a world size is at least 1")
+    if list(sizes) != sorted(set(sizes)):
+        raise UsageError(f"--world-sizes {text}: not ascending; write {','.join(map(str, sorted(set(sizes))))}")

@@ -1,0 +1,189 @@
+"""The points of one round: strategies x world sizes, each with its controls, options and servers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import cast
+
+from msgspec.structs import replace
+
+from scaling import frameworks
+from scaling.emulated import profiles
+from scaling.errors import UsageError, near
+from scaling.frameworks.base import Baseline, Strategy, Traits, read_options
+from scaling.plan.config import SweepConfig
+from scaling.plan.placement import Seat, place
+from scaling.records.point import EXCHANGING, Device, Point
+
+
+def make(config: SweepConfig, device: Device, seats: Sequence[Seat]) -> tuple[Point, ...]:
+    """Every point of one round, once: strategies of a framework share its `solo` and `together`.
+
+    Raises UsageError for what no launch on these seats could run.
+    """
+    _check_servers(config, seats)
+    assert config.strategy is not None and config.world_sizes is not None
+    found: dict[str, Point] = {}
+    for name in config.strategy:
+        for size in config.world_sizes:
+            batch = _batch(config, size)
+            for point in _over_networks(config, _of_size(config, device, name, size, batch)):
+                settled = _with_servers(point, config, seats)
+                if reason := frameworks.load(point.strategy).refuse(settled):
+                    raise UsageError(f"--strategy {name}: {reason}")
+                found.setdefault(settled.cell, settled)
+    return tuple(found.values())
+
+
+def _batch(config: SweepConfig, size: int) -> int:
+    """Samples per device at this world size; raises UsageError where the global batch does not divide."""
+    if config.global_batch_size is None:
+        assert config.batch_size is not None
+        return config.batch_size
+    if config.global_batch_size % size:
+        raise UsageError(
+            f"--global-batch-size {config.global_batch_size}: not divisible by world size {size}; "
+            f"{config.global_batch_size // size * size or size} would be"
+        )
+    return config.global_batch_size // size
+
+
+def _of_size(config: SweepConfig, device: Device, name: str, size: int, batch: int) -> Iterable[Point]:
+    plain = frameworks.load(name).BASELINE
+    wanted = config.kinds
+    own, shared = _options(config, name), _options(config, plain)
+    yield _point(config, device, name, "exchange", size, batch, own)
+    if "comm" in wanted and size > 1:
+        yield _point(config, device, name, "comm", size, batch, own)
+    if "solo" in wanted:
+        # Strong scaling compares with the whole batch on one device, and splits off what a smaller one costs.
+        yield _point(config, device, plain, "solo", 1, config.global_batch_size or batch, shared)
+        yield _point(config, device, plain, "solo", 1, batch, shared)
+    if "together" in wanted and size > 1:
+        yield _point(config, device, plain, "together", size, batch, shared)
+
+
+def _over_networks(config: SweepConfig, points: Iterable[Point]) -> Iterable[Point]:
+    """What exchanges is measured over each network; the plain loop uses none."""
+    for point in points:
+        if point.kind in EXCHANGING:
+            yield from (replace(point, interconnect=word) for word in config.interconnect)
+        else:
+            yield point
+
+
+def _point(
+    config: SweepConfig, device: Device, name: str, kind: str, size: int, batch: int, options: dict[str, str]
+) -> Point:
+    assert config.model is not None and config.data is not None
+    profile = profiles.name_of(config.device)
+    if profile:
+        profiles.rate(profile, config.model, batch)
+    return Point(
+        strategy=name,
+        kind=kind,  # type: ignore[arg-type]
+        world_size=size,
+        round=0,
+        model=config.model,
+        data=config.data,
+        device=device,
+        batch_rule="weak" if config.global_batch_size is None else "strong",
+        batch_size=batch,
+        precision=config.precision,
+        memory_format=config.memory_format,
+        compile=config.compile,
+        placement=config.placement,
+        options=options,
+        profile=profile,
+        shrink=config.shrink or 1.0,
+        dilate=config.dilate or 1.0,
+    )
+
+
+def _options(config: SweepConfig, name: str) -> dict[str, str]:
+    """The `--option [STRATEGY.]key=value` that concern a strategy, checked against its own list.
+
+    A key without a strategy concerns each that knows it; one that none knows is refused.
+    """
+    module = frameworks.load(name)
+    known = cast(Baseline, module).PLAIN_OPTIONS if name == module.BASELINE else module.OPTIONS
+    mine: dict[str, str] = {}
+    for text in config.option:
+        whole, equals, value = text.partition("=")
+        target, _, key = whole.rpartition(".")
+        target = frameworks.ALIASES.get(target, target)
+        if not equals or not key:
+            raise UsageError(f"--option {text}: write key=value or STRATEGY.key=value")
+        if target and target not in (*(config.strategy or ()), module.BASELINE):
+            raise UsageError(f"--option {text}: {target} is not measured; {near(target, config.strategy or ())}")
+        concerned = target == name if target else key in known or not _known(config, key)
+        if concerned:
+            mine[key] = value
+    try:
+        read_options(known, mine)
+    except UsageError as error:
+        raise UsageError(f"{error} (of {name})") from None
+    return mine
+
+
+def _known(config: SweepConfig, key: str) -> bool:
+    modules: list[Strategy] = [frameworks.load(name) for name in config.strategy or ()]
+    return any(key in module.OPTIONS for module in modules)
+
+
+# ---------------------------------------------------------------- nodes and servers
+
+
+def refused(points: Iterable[Point], seats: Sequence[Seat]) -> dict[str, str]:
+    """By cell, why a point cannot run on these nodes; raises UsageError when no exchange could."""
+    found: dict[str, str] = {}
+    runs = False
+    for point in points:
+        nodes = _nodes(point, seats)
+        if _traits(point.strategy).drives == "node" and nodes > 1:
+            found[point.cell] = (
+                f"one process drives the devices of one node, {point.world_size} devices are on {nodes} nodes"
+            )
+        else:
+            runs = runs or point.kind == "exchange"
+    if not runs:
+        cell = next(iter(found))
+        strategy, size = cell.split("/")[0], cell.split("/")[2]
+        raise UsageError(f"--strategy {strategy} at {size}: {found[cell]}; choose smaller --world-sizes")
+    return found
+
+
+def _with_servers(point: Point, config: SweepConfig, seats: Sequence[Seat]) -> Point:
+    """The point with the number of its parameter servers, if its strategy has any."""
+    if not _traits(point.strategy).servers:
+        return point
+    count = _nodes(point, seats) if config.servers == "per-node" else config.servers
+    return replace(point, servers=count, server_hosts=config.server_hosts)
+
+
+def _check_servers(config: SweepConfig, seats: Sequence[Seat]) -> None:
+    defaults = SweepConfig()
+    asked = {
+        "--servers": config.servers != defaults.servers,
+        "--server-hosts": config.server_hosts != defaults.server_hosts,
+    }
+    names = config.strategy or ()
+    if not any(_traits(name).servers for name in names):
+        for flag in (flag for flag, given in asked.items() if given):
+            raise UsageError(f"{flag}: none of {', '.join(names)} has parameter servers")
+    hosts = len({one.host for one in seats})
+    if config.server_hosts == "dedicated" and hosts < 2:
+        raise UsageError("--server-hosts dedicated: this launch has one host; servers can only share it")
+    if config.server_hosts == "dedicated" and config.servers != "per-node" and config.servers >= hosts:
+        raise UsageError(
+            f"--servers {config.servers} --server-hosts dedicated: of {hosts} hosts at most {hosts - 1} can be "
+            "kept for servers"
+        )
+
+
+def _nodes(point: Point, seats: Sequence[Seat]) -> int:
+    return len({one.host for one in place(point, seats)})
+
+
+def _traits(name: str) -> Traits:
+    return frameworks.load(name).traits(name)

@@ -1,0 +1,240 @@
+"""SweepConfig x hosts -> ordered, interleaved points. Pure; every refusal names its flag.
+
+All points, baselines included, are measured in each round, in an order shuffled anew per round, so
+that drift hits all alike.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from scaling import frameworks
+from scaling.emulated import layers, profiles, scale
+from scaling.errors import UsageError
+from scaling.hosts import networks as network
+from scaling.hosts.fabric import Entry, Network
+from scaling.plan import matrix
+from scaling.plan.config import SweepConfig
+from scaling.plan.placement import Seat, seat
+from scaling.records.messages import Enrol
+from scaling.records.point import Device, Point, Record
+from scaling.workloads import feeds, models
+
+# Importing is most of it.
+STARTUP_GUESS_S = {"torch": 3.0, "tensorflow": 9.0, "mxnet": 4.0}
+
+
+class Plan(Record, frozen=True):
+    """Everything decided before the first point. `cells` are the points of one round, not yet shuffled.
+
+    `config` is the given one with every None that depends on the launch resolved. `missing` says by strategy
+    and `refused` by cell why it will not be measured.
+    """
+
+    config: SweepConfig
+    device: Device
+    seats: tuple[Seat, ...]
+    networks: tuple[Network, ...]
+    missing: dict[str, str]
+    refused: dict[str, str]
+    why: str
+    cells: tuple[Point, ...]
+
+    def round(self, number: int) -> tuple[Point, ...]:
+        """The points of one round, shuffled by the seed and the round."""
+        points = [replace(point, round=number) for point in self.cells]
+        random.Random(f"{self.config.seed}/{number}").shuffle(points)
+        return tuple(points)
+
+    def network(self, point: Point) -> Network:
+        """The one that a point takes; a point without exchange needs none in particular."""
+        return next((one for one in self.networks if one.word == point.interconnect), self.networks[0])
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """By name, in the order of their ranks."""
+        return tuple(self.networks[0].places)
+
+    @property
+    def slept_s(self) -> float:
+        """Of an emulated device, how long a step takes on the clock at least; else 0."""
+        if self.device != "emulated":
+            return 0.0
+        steps = (profiles.rate(one.profile, one.model, one.batch_size).step_s * one.dilate for one in self.cells)
+        return max(steps)
+
+    @property
+    def estimate_s(self) -> float:
+        """About how long the planned rounds take: start-up, warm-up and measured windows."""
+        config = self.config
+        starts = [STARTUP_GUESS_S.get(point.strategy.partition(":")[0], 3.0) for point in self.cells]
+        windows_s = (config.windows + 6) * max(config.window_s, self.slept_s)
+        return config.rounds * (sum(starts) + len(starts) * windows_s)
+
+
+# ---------------------------------------------------------------- what to measure
+
+
+def make(
+    config: SweepConfig,
+    enrolled: Sequence[Enrol],
+    known: Mapping[str, Entry] | None = None,
+    *,
+    lab_bits_per_s: Sequence[float] = (),
+) -> Plan:
+    """Resolve the configuration on these hosts and list the cells; `known` are the fabric file's networks.
+    `lab_bits_per_s` are the declared rates of a lab's networks, which can be slowed with emulated devices.
+
+    Raises UsageError for what this launch cannot run.
+    """
+    seats = seat(enrolled, config.cpus_per_rank)
+    device, why = _device(config, seats)
+    names = _names(config, device)
+    missing = _missing(names, enrolled, device)
+    sizes = config.world_sizes or default_world_sizes(len(seats))
+    _check_sizes(sizes, seats, device)
+    model = models.spec(config.model or models.default_model(device))
+    feed = config.data or model.data
+    feeds.check(feed, model.classes)
+    _check_precision(config, device)
+    resolved = _resolved(config, names, sizes, model.name, feed, device)
+    if resolved.global_batch_size is None and resolved.batch_size is None:
+        resolved = replace(resolved, batch_size=_batch_size(config, model, device))
+    if device == "emulated":
+        resolved = _emulated(resolved, seats, enrolled, lab_bits_per_s)
+    found = matrix.make(resolved, device, seats)
+    refused = matrix.refused(found, seats)
+    return Plan(
+        config=resolved,
+        device=device,
+        seats=seats,
+        networks=_networks(config, enrolled, known or {}),
+        missing=missing,
+        why=why,
+        refused=refused,
+        cells=tuple(point for point in found if point.kind == "exchange" or point.cell not in refused),
+    )
+
+
+def _networks(config: SweepConfig, enrolled: Sequence[Enrol], known: Mapping[str, Entry]) -> tuple[Network, ...]:
+    words = dict.fromkeys(config.interconnect)
+    return tuple(network.choose((enrol.host for enrol in enrolled), word, known) for word in words)
+
+
+def _names(config: SweepConfig, device: Device) -> tuple[str, ...]:
+    """The strategies, each once and by its own name."""
+    given = config.strategy or (("torch:nccl",) if device == "cuda" else ("torch:gloo",))
+    return tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in given))
+
+
+def _resolved(
+    config: SweepConfig, names: tuple[str, ...], sizes: tuple[int, ...], model: str, feed: str, device: Device
+) -> SweepConfig:
+    words = tuple(dict.fromkeys(config.interconnect))
+    settled = config.device if device == "emulated" else device
+    return replace(
+        config, strategy=names, world_sizes=sizes, model=model, data=feed, device=settled, interconnect=words
+    )
+
+
+def _batch_size(config: SweepConfig, model: models.ModelSpec, device: Device) -> int:
+    """Per device, where none is given."""
+    if device == "emulated":
+        return profiles.rate(profiles.name_of(config.device), model.name).batch_size
+    return model.batch_size[device]
+
+
+def _emulated(
+    config: SweepConfig, seats: Sequence[Seat], enrolled: Sequence[Enrol], lab_bits_per_s: Sequence[float]
+) -> SweepConfig:
+    """With shrink and dilate: as given; else chosen in a lab, and 1 where links cannot be slowed."""
+    if not lab_bits_per_s:
+        return replace(config, shrink=config.shrink or 1.0, dilate=config.dilate or 1.0)
+    assert config.model is not None and config.world_sizes is not None
+    largest = config.world_sizes[-1]
+    batch = config.batch_size or max(1, (config.global_batch_size or 1) // largest)
+    load = scale.Load(
+        gradient_bytes=layers.gradient_bytes(config.model),
+        tail_bytes=layers.tail_bytes(config.model),
+        layers=len(layers.spans(layers.of(config.model), 1.0)),
+        step_s=profiles.rate(profiles.name_of(config.device), config.model, batch).step_s,
+        world_size=largest,
+        ranks=min(largest, max(Counter(one.machine for one in seats).values())),
+        cores=min(len(enrol.host.cores) for enrol in enrolled),
+        link_bits_per_s=max(lab_bits_per_s),
+        polling=max(scale.POLLING.get(name, 0.0) for name in config.strategy or ("",)),
+    )
+    found = scale.setting(load, config.shrink, config.dilate)
+    return replace(config, shrink=found.shrink, dilate=found.dilate)
+
+
+def default_world_sizes(size: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and the launch's size."""
+    powers = [2**power for power in range(size.bit_length()) if 2**power <= size]
+    return tuple(sorted({*powers, size}))
+
+
+def _device(config: SweepConfig, seats: Sequence[Seat]) -> tuple[Device, str]:
+    bare = next((one for one in seats if not one.gpu), None)
+    if profiles.name_of(config.device):
+        return "emulated", f"--device {config.device}"
+    if config.device == "cpu":
+        return "cpu", "--device cpu"
+    if bare is None:
+        return "cuda", "every host has GPUs"
+    if config.device == "cuda":
+        raise UsageError(f"--device cuda: {bare.host} has no NVIDIA GPU; use --device cpu")
+    return "cpu", f"no NVIDIA GPU on {bare.host}"
+
+
+def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device) -> dict[str, str]:
+    """Why strategies cannot run on some host. Raises UsageError where another device is needed, or
+    when nothing that was asked for can run."""
+    found: dict[str, str] = {}
+    for name in names:
+        module = frameworks.load(name)
+        if device not in module.devices(name):
+            needs = " or ".join(module.devices(name))
+            host = enrolled[0].host.hostname
+            hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else ""
+            raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({host}){hint}")
+        for enrol in enrolled:
+            if reason := enrol.missing.get(name):
+                found.setdefault(name, f"{reason} (on {enrol.host.hostname})")
+    if found and all(name in found for name in names):
+        raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in found.items()))
+    return found
+
+
+def _emulating() -> list[str]:
+    return [name for name in frameworks.TABLE if "emulated" in frameworks.load(name).devices(name)]
+
+
+def _check_sizes(sizes: Sequence[int], seats: Sequence[Seat], device: Device) -> None:
+    if sizes[-1] > len(seats):
+        raise UsageError(
+            f"--world-sizes {','.join(map(str, sizes))}: {sizes[-1]} is more than the {len(seats)} ranks of this "
+            f"launch; start it with mpirun -np {sizes[-1]}"
+        )
+    if device == "cuda":
+        _check_gpus(seats)
+
+
+def _check_gpus(seats: Sequence[Seat]) -> None:
+    owner: dict[tuple[str, str], Seat] = {}
+    for one in seats:
+        other = owner.setdefault((one.host, one.gpu), one)
+        if other is not one:
+            raise UsageError(
+                f"ranks {other.launch_rank} and {one.launch_rank} on {one.host} would share GPU {one.gpu}; "
+                "start no more ranks there than it has GPUs, or use --device cpu"
+            )
+
+
+def _check_precision(config: SweepConfig, device: Device) -> None:
+    if device == "cpu" and config.precision in ("tf32", "fp16"):
+        raise UsageError(f"--precision {config.precision}: needs CUDA; on cpu use fp32 or bf16")

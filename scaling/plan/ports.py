@@ -1,0 +1,53 @@
+"""Which TCP ports a point needs reserved, beside which agent, and who is told of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from scaling.frameworks.base import Traits
+from scaling.records.point import Record
+from scaling.records.task import Task
+
+
+class Wanted(Record, frozen=True):
+    """So many ports on an address of the host of rank `launch_rank` of the launch."""
+
+    launch_rank: int
+    host: str
+    address: str
+    count: int
+
+
+def wanted(tasks: Sequence[Task], traits: Traits) -> tuple[Wanted, ...]:
+    """What a point of these tasks, one per rank, asks for: rank 0's ports, those of all ranks, the servers'."""
+    first, found = tasks[0], []
+    if traits.ports:
+        found.append(_beside(first, traits.ports))
+    if traits.rank_ports:
+        found += [_beside(task, 1) for task in tasks]
+    for server in first.servers:
+        found.append(Wanted(launch_rank=server.launch_rank, host=server.host, address=server.address, count=1))
+    return tuple(found)
+
+
+def _beside(task: Task, count: int) -> Wanted:
+    return Wanted(
+        launch_rank=task.launch_rank,
+        host=task.hosts[task.rank],
+        address=task.addresses[task.rank],
+        count=count,
+    )
+
+
+def assigned(tasks: Sequence[Task], traits: Traits, held: Mapping[int, tuple[int, ...]]) -> tuple[Task, ...]:
+    """The tasks with their ports; `held[i]` are those of `wanted(...)[i]`."""
+    answers = [held[index] for index in range(len(held))]
+    ports = answers.pop(0) if traits.ports else ()
+    count = len(tasks) if traits.rank_ports else 0
+    rank_ports = tuple(port for (port,) in answers[:count])
+    servers = tuple(
+        replace(server, port=port) for server, (port,) in zip(tasks[0].servers, answers[count:], strict=True)
+    )
+    return tuple(replace(task, ports=ports, rank_ports=rank_ports, servers=servers) for task in tasks)

@@ -1,0 +1,1 @@
+"""What is said between processes and what is kept on disk."""

@@ -1,0 +1,85 @@
+"""What agents and rank 0 say to each other, as MessagePack: orders to agents, news to the sweep."""
+
+from __future__ import annotations
+
+import msgspec
+
+from scaling.records.point import Record
+from scaling.records.run import Event, HostInfo
+from scaling.records.task import Command, Task
+
+
+class Enrol(Record, frozen=True, tag="enrol"):
+    """An agent's first message. `missing[strategy]` says why it cannot run on that host."""
+
+    host: HostInfo
+    version: str
+    code: str
+    missing: dict[str, str]
+
+
+class Reserved(Record, frozen=True, tag="reserved"):
+    """The agent holds these TCP ports for the attempt, bound but not listening; none if it could not."""
+
+    attempt: int
+    slot: int
+    ports: tuple[int, ...]
+
+
+class Report(Record, frozen=True, tag="report"):
+    """An event of one child of one attempt."""
+
+    attempt: int
+    rank: int
+    role: str
+    event: Event
+
+
+class Signalled(Record, frozen=True, tag="signalled"):
+    """The agent was told by a signal to end."""
+
+    signal: int
+
+
+ToSweep = Enrol | Reserved | Report | Signalled
+
+
+class Reserve(Record, frozen=True, tag="reserve"):
+    """Hold `count` free TCP ports on `address` for the attempt; the answer has the same `slot`."""
+
+    attempt: int
+    slot: int
+    count: int
+    address: str
+
+
+class Assign(Record, frozen=True, tag="assign"):
+    """Start this child."""
+
+    task: Task
+
+
+class Tell(Record, frozen=True, tag="tell"):
+    """Hand a command to the attempt's worker; its helpers' CPU use is read while measured windows run."""
+
+    attempt: int
+    command: Command
+
+
+class Release(Record, frozen=True, tag="release"):
+    """End what still runs of the attempt and give back its ports. `grace_s` is what TERM gets before KILL."""
+
+    attempt: int
+    reason: str
+    grace_s: float = 2.0
+
+
+class Dismiss(Record, frozen=True, tag="dismiss"):
+    """The launch is over."""
+
+
+ToAgent = Reserve | Assign | Tell | Release | Dismiss
+
+ENCODER = msgspec.msgpack.Encoder()
+AGENT_DECODER = msgspec.msgpack.Decoder(ToAgent)
+SWEEP_DECODER = msgspec.msgpack.Decoder(tuple[ToSweep, ...])

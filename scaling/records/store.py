@@ -1,0 +1,173 @@
+"""A run on disk: `results/<start>-<name>/run.jsonl`, a header line, then a PointRecord per line.
+
+Each line is appended and fsynced as its point ends. A line that could not be written whole is taken
+back, so that the file stays readable; a truncated last line (the machine died) is dropped on reading.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from scaling.errors import StoreError, UsageError
+from scaling.records.run import SCHEMA, Finished, Header, PointRecord
+
+FILE = "run.jsonl"
+_HEADER = msgspec.json.Decoder(Header)
+_POINT = msgspec.json.Decoder(PointRecord)
+
+
+def folder_of(run: Path) -> Path:
+    """The run's folder, given it or its file."""
+    return run.parent if run.name == FILE else run
+
+
+def load(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
+    """Read a run (its folder or its file).
+
+    Raises UsageError when it is no run, damaged before its last line, or of a newer schema.
+    """
+    path = folder_of(run) / FILE
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UsageError(f"{run}: not a run: {path}: {error.strerror}") from None
+    whole = lines[:-1]
+    if not whole:
+        raise UsageError(f"{path}: not a run: it has no header line")
+    header = _read_header(path, whole[0])
+    try:
+        records = tuple(_POINT.decode(line) for line in whole[1:])
+    except msgspec.MsgspecError:
+        raise UsageError(_damage(path, whole)) from None
+    return header, records
+
+
+def _read_header(path: Path, line: bytes) -> Header:
+    try:
+        plain: Any = msgspec.json.decode(line)
+        schema = plain["schema"]
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        raise UsageError(f"{path}:1: not a run's header") from None
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise UsageError(
+            f"{path}:1: schema {schema}, this version reads up to {SCHEMA}; upgrade with: pip install -U scaling"
+        )
+    try:
+        return _HEADER.decode(line)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{path}:1: not a run's header: {error}") from None
+
+
+def _damage(path: Path, lines: list[bytes]) -> str:
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            _POINT.decode(line)
+        except msgspec.MsgspecError as error:
+            return f"{path}:{number}: not a point record: {error}"
+    raise AssertionError("only called on a damaged file")
+
+
+def done_keys(records: Iterable[PointRecord]) -> set[str]:
+    """Keys of the points that were measured; what failed is measured again."""
+    return {record.point.key for record in records if isinstance(record.outcome, Finished)}
+
+
+class Store:
+    """The open file of the running sweep, locked against a second writer."""
+
+    def __init__(self, folder: Path, fd: int) -> None:
+        self.folder = folder
+        self.path = folder / FILE
+        self._fd = fd
+
+    @classmethod
+    def create(cls, results: Path, name: str, now: datetime, header: Header) -> Store:
+        """Make a new run folder and write the header.
+
+        Raises UsageError when the folder cannot be made or written.
+        """
+        folder = _fresh(results, f"{now:%Y%m%d-%H%M%S}-{name}")
+        store = cls(folder, _open(folder / FILE, os.O_CREAT | os.O_EXCL))
+        try:
+            store._append(header)
+        except StoreError as error:
+            store.close()
+            store.path.unlink()
+            folder.rmdir()
+            reason = error.__cause__.strerror if isinstance(error.__cause__, OSError) else error
+            raise UsageError(f"--results {results}: cannot write {store.path}: {reason}") from None
+        return store
+
+    @classmethod
+    def resume(cls, run: Path) -> Store:
+        """Open a run to go on with it; a truncated last line is cut off.
+
+        Raises UsageError when it cannot be written or another run writes into it.
+        """
+        folder = folder_of(run)
+        store = cls(folder, _open(folder / FILE, 0))
+        data = store.path.read_bytes()
+        os.ftruncate(store._fd, data.rfind(b"\n") + 1)
+        return store
+
+    def append(self, record: PointRecord) -> None:
+        """Write one record and fsync. Raises StoreError (disk full, for one); the file then ends as before."""
+        self._append(record)
+
+    def _append(self, record: msgspec.Struct) -> None:
+        end = os.lseek(self._fd, 0, os.SEEK_END)
+        data = msgspec.json.encode(record) + b"\n"
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+            os.fsync(self._fd)
+        except OSError as error:
+            os.ftruncate(self._fd, end)
+            kept = f"the points before are kept: free some space, then --resume {self.folder}"
+            raise StoreError(f"{self.path}: {error.strerror}; {kept}") from error
+
+    def close(self) -> None:
+        """Release the file."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _fresh(results: Path, name: str) -> Path:
+    """A folder that did not exist: two runs never share one."""
+    for suffix in ("", *(f"-{number}" for number in range(2, 100))):
+        folder = results / f"{name}{suffix}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            if results.exists() and not results.is_dir():
+                raise UsageError(f"--results {results}: is a file, not a folder") from None
+            continue
+        except OSError as error:
+            raise UsageError(f"--results {results}: cannot make {folder}: {error.strerror}") from None
+        return folder
+    raise UsageError(f"--results {results}: 99 runs named {name} exist already")
+
+
+def _open(path: Path, flags: int) -> int:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, 0o644)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise UsageError(f"{path.parent}: another run is writing into it") from None
+    return fd

@@ -1,0 +1,135 @@
+"""The rows as comma-separated values: one line per exchange and world size, raw numbers, stable names."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+
+from scaling.analysis.analyse import rows
+from scaling.analysis.breakdown import Loss
+from scaling.analysis.rows import Row
+from scaling.analysis.stats import Estimate
+from scaling.records.run import PointRecord
+from scaling.report.words import rounded
+
+Value = str | int | float | None
+
+
+def render(records: Sequence[PointRecord]) -> str:
+    """Return a header line and a line per row. Empty: not measured or not claimed. Fractions are of 1."""
+    lines = [rounded(_values(row)) for row in rows(records)]
+    out = StringIO()
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return out.getvalue()
+
+
+def _values(row: Row) -> dict[str, Value]:
+    loss = row.loss
+    return {
+        **{name: getattr(row, name) for name in (*_WHO, *_WHERE)},
+        "options": " ".join(f"{key}={value}" for key, value in sorted(row.options.items())),
+        **_estimate("images_per_s", row.images_per_s),
+        **_estimate("speedup", row.speedup),
+        **_estimate("efficiency_fraction", row.efficiency),
+        **_estimate("strategy_efficiency_fraction", row.strategy_efficiency),
+        "intra_node_fraction": row.intra_node,
+        "inter_node_fraction": row.inter_node,
+        **{f"loss_{cause}_fraction": getattr(loss, cause, None) for cause in Loss.__struct_fields__},
+        "first_training_loss": row.first_loss,
+        "last_training_loss": row.last_loss,
+        "flags": " ".join(row.flags),
+        "failed_cause": row.failed.cause if row.failed else None,
+        "failed_message": row.failed.message if row.failed else None,
+        "footnotes": " | ".join(row.footnotes),
+        **{name: getattr(row, name) for name in _EXCHANGE},
+        "training_loss_at": row.loss_at,
+        "training_loss_at_samples": row.loss_at_samples,
+        "standing": _standing(row),
+        **_estimate("against_best_fraction", row.standing.difference if row.standing else None),
+        **{name: value for cause in _CAUSES for name, value in _cause(row, cause).items()},
+        **dict(zip(_RECEIPT, _receipt(row), strict=True)),
+        **{name: getattr(row, name) if row.profile else None for name in _EMULATION},
+        **dict(zip(_PATH, _busiest(row), strict=True)),
+    }
+
+
+def _receipt(row: Row) -> tuple[Value, ...]:
+    found = row.receipt
+    return (found.verdict, found.share, found.over_expected) if found else (None, None, None)
+
+
+def _busiest(row: Row) -> tuple[Value, ...]:
+    if not row.paths:
+        return None, None, None
+    return str(row.paths[0]), row.paths[0].busy_share, row.paths[0].bits_per_s
+
+
+def _standing(row: Row) -> str:
+    """Among its rivals, asynchronous ones apart: best | slower | faster | not distinguishable | not compared."""
+    found = row.standing
+    if found is None or found.best:
+        return "" if found is None else "best"
+    if found.difference is None:
+        return "not compared"
+    if not found.distinguishable:
+        return "not distinguishable"
+    return "slower" if found.difference.mean < 0 else "faster"
+
+
+def _cause(row: Row, cause: str) -> dict[str, Value]:
+    """The interval of a cause of loss; its mean has a column of its own."""
+    found = _estimate(f"loss_{cause}_fraction", row.loss_intervals.get(cause))
+    return {name: value for name, value in found.items() if name.endswith(("_low", "_high"))}
+
+
+def _estimate(name: str, estimate: Estimate | None) -> dict[str, Value]:
+    found = {"": estimate.mean, "_low": estimate.low, "_high": estimate.high} if estimate else {}
+    return {f"{name}{end}": found.get(end) for end in ("", "_low", "_high")}
+
+
+_WHO = (
+    "strategy",
+    "interconnect",
+    "model",
+    "data",
+    "device",
+    "precision",
+    "memory_format",
+    "compile",
+    "placement",
+)
+_WHERE = ("batch_rule", "batch_size", "global_batch_size", "world_size", "nodes", "rounds", "rounds_tried")
+_EXCHANGE = ("synchronous", "staleness", "servers", "server_hosts", "server_cpu_percent")
+_EMULATION = ("profile", "shrink", "dilate", "machine_cpu_percent")
+_RECEIPT = ("network_verdict", "network_share_fraction", "network_bytes_over_expected")
+_PATH = ("busiest_path", "busiest_path_busy_fraction", "busiest_path_bits_per_s")
+_CAUSES = Loss.__struct_fields__
+_ESTIMATES = ("images_per_s", "speedup", "efficiency_fraction", "strategy_efficiency_fraction")
+COLUMNS = (
+    *_WHO,
+    "options",
+    *_WHERE,
+    *(f"{name}{end}" for name in _ESTIMATES for end in ("", "_low", "_high")),
+    "intra_node_fraction",
+    "inter_node_fraction",
+    *(f"loss_{cause}_fraction" for cause in Loss.__struct_fields__),
+    "first_training_loss",
+    "last_training_loss",
+    "flags",
+    "failed_cause",
+    "failed_message",
+    "footnotes",
+    # Added later: columns are appended, never moved.
+    *_EXCHANGE,
+    "training_loss_at",
+    "training_loss_at_samples",
+    "standing",
+    *(f"against_best_fraction{end}" for end in ("", "_low", "_high")),
+    *(f"loss_{cause}_fraction_{end}" for cause in _CAUSES for end in ("low", "high")),
+    *_RECEIPT,
+    *_EMULATION,
+    *_PATH,
+)

@@ -1,0 +1,1 @@
+"""python -m scaling.run: measure a sweep."""

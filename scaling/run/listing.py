@@ -1,0 +1,134 @@
+"""What `--list` and `--dry-run` print: plain text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from scaling import frameworks
+from scaling.emulated import profiles
+from scaling.frameworks.base import Traits
+from scaling.hosts import fabric
+from scaling.hosts.info import describe
+from scaling.plan import placement, plan
+from scaling.records.messages import Enrol
+from scaling.records.point import EXCHANGING, Point
+from scaling.sweep.view.plain import duration
+from scaling.workloads import feeds, models
+
+
+def everything(missing: Mapping[str, str]) -> str:
+    """Strategies, models and data, each with what it lacks here and how to mend that."""
+    lines = ["strategies (--strategy)"]
+    for name in frameworks.TABLE:
+        module = frameworks.load(name)
+        lines.append(f"  {name:<24}{missing.get(name, 'ready')}{_kind_of(module.traits(name))}")
+    lines += ["  package.module:mode  a strategy file of your own (scaling/frameworks/README.md)", ""]
+    lines += ["options (--option [STRATEGY.]KEY=VALUE) and their defaults"]
+    for family, names in _families().items():
+        lines.append(f"  {', '.join(names)}")
+        options = frameworks.load(family).OPTIONS.items()
+        lines += [f"    {f'{key}={option.default}':<32}{option.help}" for key, option in options]
+    lines.append("")
+    lines += ["models (--model), and their trained parameters"]
+    for spec in models.CATALOGUE.values():
+        shape = "x".join(map(str, spec.image))
+        batches = ", ".join(f"{batch} on {kind}" for kind, batch in spec.batch_size.items())
+        lines.append(f"  {spec.name:<16}{shape}, {spec.classes} classes, batch {batches}; {spec.source}")
+        lines.append(f"    {_counts(spec)}")
+    lines += ["", "emulated devices (--device emulated:PROFILE), and whose images/s they have"]
+    lines += [f"  {name:<16}{_profile(one)}" for name, one in profiles.read().profiles.items()]
+    lines += ["", "data (--data)"]
+    lines += [f"  {name:<16}{text}" for name, (text, _) in feeds.CATALOGUE.items()]
+    return "\n".join(lines)
+
+
+def _kind_of(traits: Traits) -> str:
+    """What a reader must know before choosing it."""
+    words = {
+        "asynchronous": not traits.synchronous,
+        "parameter servers (--servers)": traits.servers,
+        "one process for the devices of a node": traits.drives == "node",
+    }
+    said = [word for word, holds in words.items() if holds]
+    return f"  ({', '.join(said)})" if said else ""
+
+
+def _families() -> dict[str, list[str]]:
+    """Strategies with the same options, by the first of them."""
+    found: dict[str, list[str]] = {}
+    for name in frameworks.TABLE:
+        same = (first for first in found if frameworks.load(first).OPTIONS is frameworks.load(name).OPTIONS)
+        found.setdefault(next(same, name), []).append(name)
+    return found
+
+
+def _counts(spec: models.ModelSpec) -> str:
+    """`torch 25,557,032, tensorflow 25,557,032, mxnet: not available`."""
+    return ", ".join(
+        f"{framework} {spec.parameters[framework]:,}" if framework in spec.parameters else f"not in {framework}"
+        for framework in models.FRAMEWORKS
+    )
+
+
+def _profile(one: profiles.Profile) -> str:
+    """`NVIDIA Tesla K80: resnet50 at batch 64, 32; vgg16 at batch 32`."""
+    batches: dict[str, list[str]] = {}
+    for rate in one.rates:
+        batches.setdefault(rate.model, []).append(str(rate.batch_size))
+    listed = (f"{model} at batch {', '.join(found)}" for model, found in batches.items())
+    return f"{one.device}: {'; '.join(listed)}"
+
+
+def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
+    """The devices, the points, what is missing, and about how long it takes."""
+    config = made.config
+    lines = [f"launch: {len(enrolled)} ranks on {len(made.hosts)} hosts, device {made.device} ({made.why})"]
+    for name in made.hosts:
+        host = next(enrol.host for enrol in enrolled if enrol.host.hostname == name)
+        lines.append(f"  {name}: {describe(host)}")
+    lines += [_seat(one) for one in made.seats]
+    lines += [f"  network {words}" for words in map(fabric.describe, made.networks)]
+    lines.append(
+        f"model {config.model}, data {config.data}, {_batch(config.batch_size, config.global_batch_size)}"
+    )
+    if made.device == "emulated":
+        lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")
+    lines.append(f"points of each of {config.rounds} rounds:")
+    lines += _points(made.cells, made)
+    lines += [f"  missing: {name}: {reason}" for name, reason in made.missing.items()]
+    lines += [
+        f"  refused: {point.label}: {made.refused[point.cell]}"
+        for point in made.cells
+        if point.cell in made.refused
+    ]
+    count = len(made.cells) * config.rounds
+    lines.append(f"{count} points in all, about {duration(made.estimate_s)}; nothing was measured (--dry-run)")
+    return "\n".join(lines)
+
+
+def _seat(one: placement.Seat) -> str:
+    where = f"GPU {one.device_index}" if one.gpu else f"CPUs {','.join(map(str, one.cpus))}"
+    return f"  rank {one.launch_rank}: {one.host}, {where}, {one.threads} threads"
+
+
+def _batch(per_device: int | None, over_all: int | None) -> str:
+    if over_all is not None:
+        return f"global batch {over_all} (strong scaling)"
+    return f"batch {per_device} per device (weak scaling)"
+
+
+def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
+    lines = []
+    for point in cells:
+        shared = placement.oversubscribed(point, placement.place(point, made.seats))
+        note = "  OVERSUBSCRIBED: ranks share CPUs, no efficiency will be claimed" if shared else ""
+        servers = f", servers {point.servers} {point.server_hosts}" if point.servers else ""
+        over = f" over {point.interconnect}" if len(made.networks) > 1 and point.kind in EXCHANGING else ""
+        lines.append(
+            f"  {point.strategy + over:<24}{point.kind:<10}N={point.world_size:<4}batch {point.batch_size}"
+            f"{servers}{note}"
+        )
+    counts = Counter(point.kind for point in cells)
+    lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
+    return lines

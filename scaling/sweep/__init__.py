@@ -1,0 +1,1 @@
+"""Rank 0 alone: rounds, attempts at a point, and what is known of them meanwhile."""

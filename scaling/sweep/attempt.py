@@ -1,0 +1,179 @@
+"""One attempt at one point, seen from rank 0: ports, helpers, workers, warm-up, windows, end.
+
+It never waits: it hears reports and answers them with orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from scaling import frameworks
+from scaling.plan import placement, ports
+from scaling.plan.plan import Plan
+from scaling.records.messages import Assign, Release, Report, Reserve, Tell
+from scaling.records.point import EXCHANGING, Point, Record
+from scaling.records.run import Ended, Failed, Ready
+from scaling.records.task import Clocks, Command, Task
+from scaling.sweep import warmup
+from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold
+from scaling.transport.mailbox import Desk
+
+
+class Bench(Record, frozen=True):
+    """What all trials of a sweep share. `logs` is the folder of their logs."""
+
+    plan: Plan
+    desk: Desk
+    logs: str
+    clock: Callable[[], float]
+    unix_clock: Callable[[], float]
+
+    @property
+    def pace(self) -> warmup.Pace:
+        """Windows and their length."""
+        return warmup.Pace(windows=self.plan.config.windows, window_s=self.plan.config.window_s)
+
+    @property
+    def clocks(self) -> Clocks:
+        """The limits of every child."""
+        config = self.plan.config
+        return Clocks(
+            startup_s=config.startup_timeout_s,
+            stall_s=config.stall_timeout_s,
+            deadline_s=config.point_timeout_s,
+        )
+
+
+class Trial:
+    """One attempt at a point: ports, helpers, workers, warm-up, windows, end."""
+
+    def __init__(self, bench: Bench, point: Point, attempt: int, retries: tuple[str, ...]) -> None:
+        self.attempt = attempt
+        self._bench = bench
+        self._module = frameworks.load(point.strategy)
+        self._traits = self._module.traits(point.strategy)
+        mine = placement.place(point, bench.plan.seats)
+        self._ranks = self._tasks(point, mine, len(retries))
+        self._held: dict[int, tuple[int, ...]] = {}
+        self._alive: set[tuple[int, str]] = set()
+        self._agents: set[int] = set()
+        self._released = False
+        self._started = False
+        self.state = PointState(
+            point=point,
+            ranks=tuple(RankState(task=task) for task in placement.workers(self._ranks, self._traits)),
+            expected=bench.plan.config.windows,
+            started_s=bench.clock(),
+            started_unix_s=bench.unix_clock(),
+            oversubscribed=placement.oversubscribed(point, mine),
+            synchronous=self._traits.synchronous or point.kind not in EXCHANGING,
+            pattern=self._traits.pattern if point.kind in EXCHANGING else "",
+            retries=retries,
+        )
+        self._wanted = ports.wanted(self._ranks, self._traits)
+        for slot, one in enumerate(self._wanted):
+            self._agents.add(one.launch_rank)
+            order = Reserve(attempt=attempt, slot=slot, count=one.count, address=one.address)
+            bench.desk.order([one.launch_rank], order)
+        if not self._wanted:
+            self._start_all()
+
+    def _tasks(self, point: Point, mine: Sequence[placement.Seat], retry: int) -> tuple[Task, ...]:
+        plan = self._bench.plan
+        return placement.tasks(
+            point,
+            mine,
+            placement.server_seats(point, mine, plan.seats),
+            plan.network(point).places,
+            attempt=self.attempt,
+            retry=retry,
+            seed=plan.config.seed,
+            clocks=self._bench.clocks,
+            logs=self._bench.logs,
+        )
+
+    @property
+    def over(self) -> bool:
+        """Nothing of it runs any more."""
+        return self._started and not self._alive
+
+    def reserved(self, slot: int, held: tuple[int, ...]) -> None:
+        """Ports are held: once all are, start the helpers, or the workers where there are none."""
+        self._held[slot] = held
+        if len(self._held) < len(self._wanted) or self._started:
+            return
+        if short := [slot for slot, one in enumerate(self._wanted) if len(self._held[slot]) < one.count]:
+            one = self._wanted[short[0]]
+            message = f"{one.host} cannot bind a port on {one.address}"
+            self.state = failing(self.state, Failed(cause="error", message=message, host=one.host))
+            self._started = True
+            return
+        self._start_all()
+
+    def _start_all(self) -> None:
+        self._ranks = ports.assigned(self._ranks, self._traits, self._held)
+        state = self.state
+        tasks = placement.workers(self._ranks, self._traits)
+        ranks = tuple(replace(rank, task=task) for rank, task in zip(state.ranks, tasks, strict=True))
+        exchanges = state.point.kind in EXCHANGING
+        wanted = self._module.helpers(self._ranks[0]) if exchanges else []
+        helpers = tuple(HelperState(task=placement.helper(self._ranks, one)) for one in wanted)
+        self.state = replace(state, ranks=ranks, helpers=helpers)
+        for helper in helpers:
+            self._start(helper.task)
+        if not helpers:
+            self._start_workers()
+
+    def _start(self, task: Task) -> None:
+        self._started = True
+        self._alive.add((task.rank, task.role))
+        self._agents.add(task.launch_rank)
+        self._bench.desk.order([task.launch_rank], Assign(task=task))
+
+    def _start_workers(self) -> None:
+        announced = self.state.announced
+        ranks = tuple(replace(r, task=replace(r.task, announced=announced)) for r in self.state.ranks)
+        self.state = replace(self.state, ranks=ranks)
+        for rank in ranks:
+            self._start(rank.task)
+
+    def hear(self, report: Report) -> None:
+        """Fold one report and do what follows from it."""
+        before, self.state = self.state, fold(self.state, report)
+        if isinstance(report.event, Ended):
+            self._alive.discard((report.rank, report.role))
+        if self.state.failure is not None:
+            self.release("another rank failed first")
+        elif before.waits_for_helpers and not self.state.waits_for_helpers:
+            self._start_workers()
+        elif self._everybody_waits(report):
+            self._advance()
+        elif self.state.ended == len(self.state.ranks):
+            self.release("the point is over")
+
+    def _everybody_waits(self, report: Report) -> bool:
+        state = self.state
+        if state.phase == "starting":
+            return isinstance(report.event, Ready) and state.ready == len(state.ranks)
+        return state.phase in ("warming", "measuring") and state.chunk_complete
+
+    def _advance(self) -> None:
+        decision = warmup.decide(self.state, self._bench.pace)
+        if self.state.phase == "starting":
+            self.state = replace(self.state, ready_at_s=self._bench.clock())
+        self._command(decision.command)
+        if self.state.phase == "measuring":
+            self.state = replace(self.state, settled=decision.settled)
+
+    def _command(self, command: Command) -> None:
+        self.state = commanded(self.state, command)
+        self._bench.desk.order(sorted(self._agents), Tell(attempt=self.attempt, command=command))
+
+    def release(self, reason: str, *, grace_s: float = 2.0) -> None:
+        """Have every agent of the point end what still runs of it; once."""
+        if not self._released:
+            self._released = True
+            order = Release(attempt=self.attempt, reason=reason, grace_s=grace_s)
+            self._bench.desk.order(sorted(self._agents), order)

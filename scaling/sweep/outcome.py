@@ -1,0 +1,159 @@
+"""The state of an ended point -> the PointRecord that is kept: what failed first, digests, warnings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from scaling.records.run import Failed, Finished, HelperRecord, Outcome, PointRecord, RankRecord
+from scaling.records.telemetry import Telemetry
+from scaling.sweep.state import HelperState, PointState, RankState, helper_failed, rank_failed
+
+# A survivor may tell of its peer's death before the peer's agent does.
+PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote")
+# How MXNet and TensorFlow end when a peer is gone.
+ABORTS = ("crash(SIGABRT)",)
+# Above this an emulated step is no longer told by its sleeps and its bytes alone.
+MOST_BUSY_PERCENT = 80
+CONSEQUENCES = ("error", "cancelled", "interrupted", "hang")
+
+
+def record(state: PointState, *, ended_s: float) -> PointRecord:
+    """Make what is kept of an ended point. A synchronous exchange whose ranks' parameters differ is void."""
+    ranks = tuple(_rank_record(rank) for rank in state.ranks)
+    outcome: Outcome = _root_cause(state) or Finished()
+    if isinstance(outcome, Finished) and state.synchronous and state.point.kind == "exchange":
+        outcome = _digests_agree(state)
+    measured_s = max((rank.measured_s for rank in ranks), default=0.0)
+    return PointRecord(
+        point=state.point,
+        outcome=outcome,
+        ranks=ranks,
+        started_unix_s=state.started_unix_s,
+        wall_s=ended_s - state.started_s,
+        startup_s=max(0.0, state.ready_at_s - state.started_s) if state.ready_at_s else 0.0,
+        measured_s=measured_s,
+        settled=state.settled,
+        oversubscribed=state.oversubscribed,
+        retries=state.retries,
+        warnings=_warnings(state),
+        helpers=tuple(_helper_record(one, well=state.failure is None) for one in state.helpers),
+        hosts=state.ranks[0].task.hosts,
+        synchronous=state.synchronous,
+        pattern=state.pattern,
+    )
+
+
+def _root_cause(state: PointState) -> Failed | None:
+    """The first failure, unless it only tells that a peer was gone: then the peer's own end."""
+    first = state.failure
+    if first is None or not _may_follow(first):
+        return first
+    deaths = [end for end in _ends(state) if end.cause not in CONSEQUENCES]
+    own = [end for end in deaths if not _may_follow(end)]
+    return (own or (deaths if first.cause == "error" else []) or [first])[0]
+
+
+def _may_follow(failed: Failed) -> bool:
+    """Whether it may be how a framework takes the death of a peer: some raise, some abort."""
+    told = failed.cause == "error" and any(word in failed.message.lower() for word in PEER_GONE)
+    return told or failed.cause in ABORTS or failed.cause.startswith("exit(")
+
+
+def _ends(state: PointState) -> Iterator[Failed]:
+    """How the children ended that did not end well."""
+    for rank in state.ranks:
+        if rank.ended is not None and isinstance(outcome := rank.ended.outcome, Failed):
+            yield outcome
+    for helper in state.helpers:
+        if helper.ended is not None and isinstance(outcome := helper.ended.outcome, Failed):
+            yield helper_failed(helper, outcome.cause, outcome.message, outcome.log_tail)
+
+
+def _helper_record(helper: HelperState, *, well: bool) -> HelperRecord:
+    ended = helper.ended
+    outcome = ended.outcome if ended else Failed(cause="no-result", message="never ended")
+    if well and isinstance(outcome, Failed) and outcome.cause == "cancelled":
+        outcome = Finished()  # servers do not end by themselves
+    return HelperRecord(
+        name=helper.task.role,
+        launch_rank=helper.task.launch_rank,
+        host=helper.host,
+        outcome=outcome,
+        environ=ended.environ if ended else {},
+        announced=helper.announced or {},
+        interface=helper.task.interface,
+        hca=helper.task.hca,
+        telemetry=ended.telemetry if ended else Telemetry(),
+    )
+
+
+def _rank_record(rank: RankState) -> RankRecord:
+    task, ended = rank.task, rank.ended
+    return RankRecord(
+        rank=task.rank,
+        launch_rank=task.launch_rank,
+        host=task.hosts[task.rank],
+        outcome=ended.outcome if ended else Failed(cause="no-result", message="never ended"),
+        cpus=task.cpus,
+        threads=task.threads,
+        device_index=task.device_index,
+        interface=task.interface,
+        hca=task.hca,
+        environ=ended.environ if ended else {},
+        ready=rank.ready,
+        warmup=rank.warmup,
+        windows=rank.windows,
+        result=rank.result,
+        telemetry=ended.telemetry if ended else Telemetry(),
+    )
+
+
+def _digests_agree(state: PointState) -> Outcome:
+    digests = [rank.result.digest if rank.result else None for rank in state.ranks]
+    for rank, digest in zip(state.ranks, digests, strict=True):
+        if digest != digests[0]:
+            message = f"parameters differ: rank 0 has {digests[0]}, rank {rank.task.rank} has {digest}"
+            return rank_failed(rank, "digest", message)
+    return Finished()
+
+
+def _warnings(state: PointState) -> tuple[str, ...]:
+    """What a reader of the row must know."""
+    found: list[str] = []
+    if not state.settled:
+        found.append("never settled: the warm-up hit its ceiling with windows still drifting")
+    found += _too_busy(state)
+    if _shared_after_all(state):
+        found.append("no node was left for dedicated servers: they shared the training nodes")
+    for rank in state.ranks:
+        telemetry = rank.ended.telemetry if rank.ended else Telemetry()
+        where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
+        throttled = sorted({reason for sample in telemetry.samples for reason in sample.throttle})
+        if throttled:
+            found.append(f"{where} was throttled: {', '.join(throttled)}")
+        got, promised = telemetry.affinity_cpus, len(rank.task.cpus)
+        if got is not None and promised and got < promised:
+            found.append(f"{where} had {got} CPUs instead of the promised {promised}")
+    return tuple(found)
+
+
+def _too_busy(state: PointState) -> Iterator[str]:
+    """Of a machine that emulates: where little is idle, ranks wait for cores that real devices would not share."""
+    hosts = dict.fromkeys(rank.task.hosts[rank.task.rank] for rank in state.ranks)
+    busy = dict.fromkeys(
+        rank.task.hosts[rank.task.rank]
+        for rank in state.ranks
+        if rank.ended and (rank.ended.telemetry.machine_cpu_percent or 0.0) > MOST_BUSY_PERCENT
+    )
+    if busy:
+        # The nodes of a lab are one machine.
+        of = f" of {', '.join(busy)}" if len(busy) < len(hosts) else ""
+        yield (
+            f"CPUs{of} were over {MOST_BUSY_PERCENT} % busy while they emulated: times are too long; keep others "
+            "off them, or give more --dilate"
+        )
+
+
+def _shared_after_all(state: PointState) -> bool:
+    task = state.ranks[0].task
+    return state.point.server_hosts == "dedicated" and any(one.host in task.hosts for one in task.servers)

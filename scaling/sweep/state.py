@@ -1,0 +1,231 @@
+"""fold(state, event): what a point's children report -> its live state, and in the end its PointRecord.
+
+Pure: no clock, no I/O; every time stands in the events or is given. The sweep decides on this state
+and the view draws it. Counts of ranks are kept so that folding costs the same at any world size.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec.structs import replace
+
+from scaling.records.messages import Report
+from scaling.records.point import Pattern, Point, Record
+from scaling.records.run import (
+    Announce,
+    Ended,
+    Error,
+    Event,
+    Failed,
+    Finished,
+    Hello,
+    Outcome,
+    Ready,
+    Result,
+    Window,
+)
+from scaling.records.task import Command, Finish, Run, Task
+
+Phase = Literal["starting", "warming", "measuring", "finishing", "ended"]
+
+
+class RankState(Record, frozen=True):
+    """One worker, as far as its events tell. `in_chunk` counts the windows of the running command."""
+
+    task: Task
+    pid: int = 0
+    in_chunk: int = 0
+    warmup: tuple[Window, ...] = ()
+    windows: tuple[Window, ...] = ()
+    ready: Ready | None = None
+    result: Result | None = None
+    error: Error | None = None
+    ended: Ended | None = None
+
+
+class HelperState(Record, frozen=True):
+    """One helper, as far as its events tell; `announced` is None until it can be reached."""
+
+    task: Task
+    pid: int = 0
+    announced: dict[str, str] | None = None
+    ended: Ended | None = None
+
+    @property
+    def host(self) -> str:
+        """Where it runs."""
+        servers = (one.host for one in self.task.servers if one.launch_rank == self.task.launch_rank)
+        return next(servers, self.task.hosts[self.task.rank])
+
+
+class PointState(Record, frozen=True):
+    """One running point. `expected` is the number of measured windows that each rank will report.
+
+    `failure` is the first failure: the cause; what follows from it is recorded as cancelled.
+    Times are CLOCK_MONOTONIC of rank 0.
+    """
+
+    point: Point
+    ranks: tuple[RankState, ...]
+    expected: int
+    started_s: float
+    started_unix_s: float
+    phase: Phase = "starting"
+    helpers: tuple[HelperState, ...] = ()
+    synchronous: bool = True
+    pattern: Pattern = ""
+    announced: dict[str, str] = {}
+    command: Command | None = None
+    ready: int = 0
+    chunk_done: int = 0
+    ended: int = 0
+    ready_at_s: float = 0.0
+    settled: bool = True
+    oversubscribed: bool = False
+    failure: Failed | None = None
+    retries: tuple[str, ...] = ()
+
+    @property
+    def waits_for_helpers(self) -> bool:
+        """Some helper cannot be reached yet."""
+        return any(helper.announced is None for helper in self.helpers)
+
+    @property
+    def chunk_complete(self) -> bool:
+        """Every rank has reported every window of the running command."""
+        return isinstance(self.command, Run) and self.chunk_done == len(self.ranks)
+
+
+def commanded(state: PointState, command: Command) -> PointState:
+    """The state after `command` was sent to every rank."""
+    if isinstance(command, Finish):
+        return replace(state, command=command, phase="finishing")
+    ranks = tuple(replace(rank, in_chunk=0) for rank in state.ranks)
+    phase: Phase = "measuring" if command.measured else "warming"
+    return replace(state, command=command, phase=phase, ranks=ranks, chunk_done=0)
+
+
+def fold(state: PointState, report: Report) -> PointState:
+    """Return the state after one report; reports of children that already ended change nothing."""
+    event = report.event
+    if report.role != "worker":
+        return _fold_helper(state, report, event)
+    rank = state.ranks[report.rank]
+    if rank.ended is not None:
+        return state
+    match event:
+        case Window():
+            return _fold_window(state, report.rank, rank, event)
+        case Hello():
+            return _put(state, report.rank, replace(rank, pid=event.pid))
+        case Ready():
+            return replace(_put(state, report.rank, replace(rank, ready=event)), ready=state.ready + 1)
+        case Result():
+            return _put(state, report.rank, replace(rank, result=event))
+        case Error():
+            failed = rank_failed(rank, event.cause, event.message)
+            return failing(_put(state, report.rank, replace(rank, error=event)), failed)
+        case Ended():
+            return _fold_ended(state, report.rank, rank, event)
+        case _:
+            return state
+
+
+def _put(state: PointState, index: int, rank: RankState) -> PointState:
+    ranks = state.ranks
+    return replace(state, ranks=(*ranks[:index], rank, *ranks[index + 1 :]))
+
+
+def rank_failed(rank: RankState, cause: str, message: str, log_tail: str = "") -> Failed:
+    """The failure of a point whose worker failed."""
+    task = rank.task
+    host = task.hosts[task.rank]
+    return Failed(cause=cause, message=message, rank=task.rank, host=host, log=task.log, log_tail=log_tail)
+
+
+def failing(state: PointState, failed: Failed) -> PointState:
+    """Note a failure; only the first one is the cause."""
+    return state if state.failure is not None else replace(state, failure=failed)
+
+
+def _fold_window(state: PointState, index: int, rank: RankState, window: Window) -> PointState:
+    done = state.command.windows if isinstance(state.command, Run) else 0
+    count = rank.in_chunk + 1
+    if window.measured:
+        moved = replace(rank, in_chunk=count, windows=(*rank.windows, window))
+    else:
+        moved = replace(rank, in_chunk=count, warmup=(*rank.warmup, window))
+    state = _put(state, index, moved)
+    return replace(state, chunk_done=state.chunk_done + 1) if count == done else state
+
+
+def _fold_ended(state: PointState, index: int, rank: RankState, ended: Ended) -> PointState:
+    outcome = ended.outcome
+    if isinstance(outcome, Finished) and rank.result is None:
+        outcome = rank_failed(rank, "no-result", "exited 0 without a result")
+    if isinstance(outcome, Failed):
+        outcome = _explained(rank, outcome)
+        state = _with_tail(failing(state, outcome), outcome)
+    moved = replace(rank, ended=replace(ended, outcome=outcome))
+    ended_count = state.ended + 1
+    phase: Phase = "ended" if ended_count == len(state.ranks) else state.phase
+    return replace(_put(state, index, moved), ended=ended_count, phase=phase)
+
+
+def _explained(rank: RankState, outcome: Failed) -> Failed:
+    """What a worker said itself explains its end better than its exit code does."""
+    said = rank.error or outcome
+    return rank_failed(rank, said.cause, said.message, outcome.log_tail)
+
+
+def _with_tail(state: PointState, outcome: Failed) -> PointState:
+    """Give the point's failure the log tail that arrives with the end of the rank that caused it."""
+    failure = state.failure
+    if failure is None or failure.rank != outcome.rank or failure.log_tail:
+        return state
+    return replace(state, failure=replace(failure, log_tail=outcome.log_tail))
+
+
+def _fold_helper(state: PointState, report: Report, event: Event) -> PointState:
+    index = next((i for i, one in enumerate(state.helpers) if one.task.role == report.role), None)
+    if index is None or state.helpers[index].ended is not None:
+        return state
+    helper = state.helpers[index]
+    match event:
+        case Announce():
+            merged = {**state.announced, **event.values}
+            return replace(_put_helper(state, index, replace(helper, announced=event.values)), announced=merged)
+        case Hello():
+            return _put_helper(state, index, replace(helper, pid=event.pid))
+        case Error():
+            return failing(state, helper_failed(helper, event.cause, event.message))
+        case Ended():
+            state = _put_helper(state, index, replace(helper, ended=event))
+            return _fold_helper_ended(state, helper, event.outcome)
+        case _:
+            return state
+
+
+def _fold_helper_ended(state: PointState, helper: HelperState, outcome: Outcome) -> PointState:
+    if isinstance(outcome, Failed):
+        if state.phase in ("finishing", "ended"):
+            return state
+        return failing(state, helper_failed(helper, outcome.cause, outcome.message, outcome.log_tail))
+    if helper.announced is None:
+        return failing(state, helper_failed(helper, "no-result", "exited 0 before it announced itself"))
+    return state
+
+
+def _put_helper(state: PointState, index: int, helper: HelperState) -> PointState:
+    helpers = state.helpers
+    return replace(state, helpers=(*helpers[:index], helper, *helpers[index + 1 :]))
+
+
+def helper_failed(helper: HelperState, cause: str, message: str, log_tail: str = "") -> Failed:
+    """The failure of a point whose helper failed."""
+    task = helper.task
+    return Failed(
+        cause=cause, message=f"helper {task.role}: {message}", rank=task.rank, host=helper.host, log=task.log,
+        log_tail=log_tail,
+    )  # fmt: skip

@@ -1,0 +1,243 @@
+"""What the live view shows at one moment: lines of styled text that fit a terminal. Pure; knows no rich.
+
+From above: title, progress of the sweep, table so far, the running point with a bar per rank (per node
+above 32 ranks), the last notes. Ranks stand in as few columns as keep them within 8 lines; where the
+terminal is short the table shows its last rows. Plain spans because a rich.Table costs ten times as much
+per refresh, on cores that are being measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from scaling.analysis.analyse import Row
+from scaling.analysis.stats import Estimate
+from scaling.sweep.state import PointState
+from scaling.sweep.view.plain import decimals, duration, phase
+from scaling.sweep.view.ranks import Gauge, nodes, ranks, worst
+
+Span = tuple[str, str]  # text, rich style
+Line = list[Span]
+
+MAX_RANKS = 32
+RANK_LINES = 8
+NOTES = 3
+TABLE_LINES = 4
+CELL_FIXED, CELL_GAP, CELL_WIDE, CELL_HOST = 18, 3, 60, 32
+NAME_MAX = 28
+VALUE, STATE, SHARE = 9, 9, 24
+
+STYLES = {
+    "failed": "red", "cancelled": "dim", "start": "dim", "import": "magenta", "ready": "blue",
+    "warming": "yellow", "measuring": "cyan", "done": "green",
+}  # fmt: skip
+
+
+class Glyphs(NamedTuple):
+    """What bars and separators are drawn with."""
+
+    full: str = "━"
+    half: str = "╸"
+    rest: str = "─"
+    none: str = "–"
+    plus_minus: str = "±"
+    more: str = "…"
+
+
+ASCII = Glyphs(full="=", half="-", rest="-", none="-", plus_minus="+-", more="~")
+
+
+class Scene(NamedTuple):
+    """All that a frame shows. `left_s` is None while nobody knows."""
+
+    title: str
+    done: int
+    total: int
+    elapsed_s: float
+    left_s: float | None
+    running: PointState | None
+    number: int
+    running_s: float
+    rows: Sequence[Row]
+    notes: Sequence[str]
+
+
+def frame(scene: Scene, *, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+    """Return at most `height` lines of at most `width` signs."""
+    head = [_title(scene, width, glyphs), _progress(scene, width, glyphs)]
+    notes = _notes(scene.notes, width, glyphs)
+    room = height - len(head) - len(notes)
+    wanted = min(len(scene.rows) + 2, TABLE_LINES) if scene.rows else 0
+    point = _point(scene, width, max(room - wanted, 4), glyphs) if scene.running else []
+    table = _table(scene.rows, width, room - len(point), glyphs)
+    return (head + table + point + notes)[:height]
+
+
+def _clip(text: str, width: int, glyphs: Glyphs) -> str:
+    return text if len(text) <= width else text[: max(width - 1, 0)] + glyphs.more
+
+
+def _bar(done: int, total: int, width: int, style: str, glyphs: Glyphs) -> Line:
+    halves = round(2 * width * min(done, total) / total) if total else 0
+    full = glyphs.full * (halves // 2) + glyphs.half * (halves % 2)
+    return [(full, style), (glyphs.rest * (width - len(full)), "dim")]
+
+
+# ---------------------------------------------------------------- title, progress, notes
+
+
+def _title(scene: Scene, width: int, glyphs: Glyphs) -> Line:
+    return [("scaling  ", "bold"), (_clip(scene.title, width - 9, glyphs), "dim")]
+
+
+def _progress(scene: Scene, width: int, glyphs: Glyphs) -> Line:
+    left = f"  left {duration(scene.left_s)}" if scene.left_s else ""
+    count = f"{scene.done}/{scene.total} points"
+    text = f"  {count}  {duration(scene.elapsed_s)}"
+    # The bar keeps its length while the times change theirs.
+    room = max(width - max(len(text + left), len(count) + 30), 3)
+    bar = _bar(scene.done, scene.total, room, "bold green", glyphs)
+    return [*bar, (text.rjust(width - room - len(left)), ""), (left, "bold")]
+
+
+def _notes(notes: Sequence[str], width: int, glyphs: Glyphs) -> list[Line]:
+    if not notes:
+        return []
+    lines: list[Line] = [[(_clip(f"! {text}", width, glyphs), _note_style(text))] for text in notes[-NOTES:]]
+    return [[], *lines]
+
+
+def _note_style(text: str) -> str:
+    return "red" if "FAILED" in text else "yellow"
+
+
+# ---------------------------------------------------------------- the running point
+
+
+def _point(scene: Scene, width: int, room: int, glyphs: Glyphs) -> list[Line]:
+    state = scene.running
+    assert state is not None
+    again = " (second try)" if state.retries else ""
+    label = f"{scene.number}  {state.point.label}{again}"
+    since = duration(scene.running_s)
+    where = _clip(phase(state), width - len(label) - len(since) - 4, glyphs)
+    gap = " " * (width - len(label) - len(where) - len(since) - 2)
+    style = "red" if state.failure else STYLES.get(state.phase, "")
+    title = [(label, "bold"), (f"  {where}", style), (gap + since, "dim")]
+    return [[], title, *_bars(state, width, room - 2, glyphs)]
+
+
+def _bars(state: PointState, width: int, room: int, glyphs: Glyphs) -> list[Line]:
+    """The ranks in columns; by node where they are many or do not fit."""
+    many = len(state.ranks) > MAX_RANKS
+    gauges = nodes(state) if many else ranks(state)
+    if not many and len(gauges) > _most(gauges, width) * room:
+        gauges = nodes(state)
+    columns = min(-(-len(gauges) // max(min(RANK_LINES, room), 1)), _most(gauges, width))
+    cell = (width + CELL_GAP) // columns - CELL_GAP
+    shown, hidden = (gauges, 0) if len(gauges) <= columns * room else worst(gauges, columns * max(room - 1, 1))
+    names = _names(shown, cell)
+    lines = -(-len(shown) // columns)
+    painted = [_cell(one, name, cell, glyphs) for one, name in zip(shown, names, strict=True)]
+    found = [_joined(painted[line::lines]) for line in range(lines)]
+    return [*found, [(f"{glyphs.more} and {hidden} more nodes, none behind these", "dim")]] if hidden else found
+
+
+def _most(gauges: Sequence[Gauge], width: int) -> int:
+    """How many columns have room for name, a short bar, count and value."""
+    needed = max(len(one.name) + 2 * len(str(one.total)) for one in gauges) + CELL_FIXED + CELL_GAP
+    return max((width + CELL_GAP) // needed, 1)
+
+
+def _names(gauges: Sequence[Gauge], width: int) -> list[str]:
+    """Equally long; with the host where there is room."""
+    digits, host = max(len(one.name) for one in gauges), max(len(one.host) for one in gauges)
+    if not host or width < CELL_HOST + host:
+        return [f"{one.name:>{digits}}" for one in gauges]
+    return [f"{one.name:>{digits}} {one.host:<{host}}" for one in gauges]
+
+
+def _cell(gauge: Gauge, name: str, width: int, glyphs: Glyphs) -> Line:
+    style = STYLES[gauge.state]
+    is_running = gauge.state in ("warming", "measuring", "done")
+    count = f"{gauge.done}/{gauge.total}".rjust(2 * len(str(gauge.total)) + 1)
+    if width >= CELL_WIDE:
+        value, state = f"{gauge.value + gauge.unit:>15}", f"  {gauge.state:<{STATE}}"
+    else:
+        short = gauge.value + gauge.unit.replace(" images", "")
+        value, state = f"{short if is_running else gauge.state:>{VALUE}}", ""
+    bar = max(width - len(name) - len(count) - len(value) - len(state) - 3, 1)
+    return [
+        (f"{name} ", ""),
+        *_bar(gauge.done, gauge.total, bar, style, glyphs),
+        (f" {count} ", "" if is_running else "dim"),
+        (value, "" if is_running else style),
+        (state, style),
+    ]
+
+
+def _joined(cells: Iterable[Line]) -> Line:
+    line: Line = []
+    for cell in cells:
+        line += [(" " * CELL_GAP, ""), *cell] if line else cell
+    return line
+
+
+# ---------------------------------------------------------------- the table
+
+
+def _table(rows: Sequence[Row], width: int, room: int, glyphs: Glyphs) -> list[Line]:
+    """The last rows that fit, under their headings."""
+    if not rows or room < 3:
+        return []
+    hidden = max(len(rows) - (room - 2), 0)
+    columns = [
+        ("strategy", "", [_clip(_name(row), NAME_MAX, glyphs) for row in rows]),
+        ("N", ">", [str(row.world_size) for row in rows]),
+        ("images/s", "", _estimates([row.images_per_s for row in rows], 1, "", glyphs)),
+        ("efficiency", "", _estimates([row.efficiency for row in rows], 100, " %", glyphs)),
+    ]
+    widths = [max(len(heading), *map(len, texts)) for heading, _, texts in columns]
+    heading = "  ".join(f"{head:{align}{n}}" for (head, align, _), n in zip(columns, widths, strict=True))
+    above = f"  ({hidden} above)" if hidden else ""
+    lines: list[Line] = [[], [(_clip(heading + above, width, glyphs), "dim")]]
+    for index in range(hidden, len(rows)):
+        cells = [f"{texts[index]:{align}{n}}" for (_, align, texts), n in zip(columns, widths, strict=True)]
+        lines.append(_row(rows[index], "  ".join(cells), width, glyphs))
+    return lines
+
+
+def _row(row: Row, text: str, width: int, glyphs: Glyphs) -> Line:
+    flags = " ".join(row.flags) + (f" {row.failed.cause}" if row.failed else "")
+    line: Line = [(text, "")]
+    if width - len(text) >= 60:
+        line += [("  ", ""), *_share(row.efficiency, glyphs)]
+    used = sum(len(part) for part, _ in line)
+    return [*line, (_clip(f"  {flags}", width - used, glyphs), "red" if row.failed else "yellow")]
+
+
+def _share(efficiency: Estimate | None, glyphs: Glyphs) -> Line:
+    """The efficiency as a bar, in the colour of a traffic light."""
+    if efficiency is None:
+        return [(" " * SHARE, "")]
+    mean = efficiency.mean
+    style = "green" if mean >= 0.9 else "yellow" if mean >= 0.7 else "red"
+    return _bar(round(1000 * mean), 1000, SHARE, style, glyphs)
+
+
+def _name(row: Row) -> str:
+    return row.strategy if row.interconnect == "auto" else f"{row.strategy} {row.interconnect}"
+
+
+def _estimates(found: Sequence[Estimate | None], scale: float, unit: str, glyphs: Glyphs) -> list[str]:
+    """`602.1 ± 1.2`, means and half widths under each other."""
+    smallest = min((one.mean * scale for one in found if one), default=0.0)
+    digits = 1 if unit else decimals(smallest)
+    means, halves = [], []
+    for one in found:
+        half = one.half_width if one else None
+        means.append(f"{one.mean * scale:.{digits}f}{unit}" if one else glyphs.none)
+        halves.append("" if half is None else f" {glyphs.plus_minus} {half * scale:.{digits}f}")
+    wide, tail = max(map(len, means)), max(map(len, halves))
+    return [f"{mean:>{wide}}{half:<{tail}}" for mean, half in zip(means, halves, strict=True)]

@@ -1,0 +1,256 @@
+"""The view as plain lines, fit for a Slurm log; and the words that both views share.
+
+One line per event, flushed, no control characters. What it does not know: colours, widths, cursors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TextIO
+
+from scaling.analysis.analyse import Row
+from scaling.analysis.breakdown import step_time
+from scaling.records.run import Failed, Header, PointRecord
+from scaling.sweep.state import PointState
+
+HEARTBEAT_S = 30.0
+MINUTE_S = 60
+HOUR_S = 3600
+NAMED = 4
+
+# ---------------------------------------------------------------- words
+
+
+def one_line(text: str) -> str:
+    """`text` on one line without control characters: messages come from whatever failed."""
+    if not text.isprintable():
+        text = "".join(sign if sign.isprintable() else " " for sign in text)
+    return " ".join(text.split())
+
+
+def duration(seconds: float) -> str:
+    """`4.9 s`, `42 s`, `1 min 10 s`, `2 h 5 min`."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    if whole < MINUTE_S:
+        return f"{whole} s"
+    if whole < HOUR_S:
+        return f"{whole // MINUTE_S} min {whole % MINUTE_S} s"
+    return f"{whole // HOUR_S} h {whole % HOUR_S // MINUTE_S} min"
+
+
+def decimals(value: float) -> int:
+    """How many decimals show about four digits of `value`."""
+    return 0 if value >= 1000 else 1 if value >= 10 else 2 if value >= 0.1 else 4
+
+
+def number(value: float) -> str:
+    """`value` with about four digits, never in scientific notation."""
+    return f"{value:.{decimals(value)}f}"
+
+
+def phase(state: PointState) -> str:
+    """Where a running point is: `measuring: window 4 of 10`."""
+    ranks = len(state.ranks)
+    if state.failure is not None:
+        return f"{blame(state.failure)}; ending the others" if ranks > 1 else blame(state.failure)
+    if state.phase == "starting":
+        missing = [helper.task.role for helper in state.helpers if helper.announced is None]
+        helpers = f", waiting for {' '.join(missing)}" if missing else ""
+        return f"starting: {state.ready} of {ranks} ready{helpers}"
+    if state.phase == "warming":
+        return f"warming: window {min(len(rank.warmup) for rank in state.ranks) + 1}"
+    if state.phase == "measuring":
+        done = min(len(rank.windows) for rank in state.ranks)
+        return f"measuring: window {min(done + 1, state.expected)} of {state.expected}"
+    return f"finishing: {state.ended} of {ranks} ended"
+
+
+def blame(failed: Failed) -> str:
+    """`FAILED crash(SIGSEGV) on rank 1 (node2)`; the host is unknown where no worker was started."""
+    return f"FAILED {failed.cause}" + (f" on rank {failed.rank} ({failed.host})" if failed.host else "")
+
+
+def failure(failed: Failed) -> str:
+    """Cause, place, message and where to look, on one line."""
+    message = one_line(failed.message)
+    log = f"; log {failed.log}" if failed.log else ""
+    return f"{blame(failed)}: {message}{log}" if message else blame(failed) + log
+
+
+def speed(record: PointRecord) -> str:
+    """images/s of all ranks together, by the longest rank's time; of `comm`, ms per exchange.
+
+    Empty where nothing was measured.
+    """
+    step = step_time(record)
+    if step is None:
+        return ""
+    if record.point.kind == "comm":
+        return f"{number(step.step_s * 1e3)} ms per exchange"
+    return f"{number(record.point.global_batch_size / step.step_s)} images/s"
+
+
+def result(record: PointRecord, left_s: float | None) -> str:
+    """What came of a point: `602.1 images/s, 10 windows in 2.1 s (4.9 s in all), left 1 min 10 s`."""
+    left = f", left {duration(left_s)}" if left_s else ""
+    if isinstance(record.outcome, Failed):
+        return failure(record.outcome) + left
+    windows = max((len(rank.windows) for rank in record.ranks), default=0)
+    parts = (
+        speed(record),
+        f"{windows} windows in {duration(record.measured_s)} ({duration(record.wall_s)} in all)",
+        "tried again" if record.retries else "",
+    )
+    return ", ".join(part for part in parts if part) + left
+
+
+def headline(header: Header) -> str:
+    """What runs: strategies, model, data, device, ranks and hosts, why this device."""
+    config = header.config
+    hosts = len(set(header.host_of_rank))
+    model = " on ".join(str(config[key]) for key in ("model", "data") if config.get(key))
+    ranks = f"{_plural(header.launch_size, 'rank')} on {_plural(hosts, 'host')}"
+    strategies = ", ".join(config.get("strategy") or ())
+    device = f"{config.get('device')} EMULATED" if header.device == "emulated" else header.device
+    parts = (strategies, model, device, ranks, header.why_default)
+    return " · ".join(part for part in parts if part)
+
+
+def introduction(header: Header, total: int) -> Iterator[str]:
+    """The first lines of a log: what runs, on what and why, how much of it."""
+    config = header.config
+    batch, whole = config.get("batch_size"), config.get("global_batch_size")
+    rule = f"{whole} images over all devices" if whole else f"{batch} images per device" if batch else ""
+    sizes = ", ".join(map(str, config.get("world_sizes") or ()))
+    yield f"scaling {header.version}: {headline(header)}"
+    if rule and sizes:
+        yield f"batch: {rule}; world sizes: {sizes}"
+    yield from _hosts(header)
+    about = f", about {duration(header.estimate_s)}" if header.estimate_s else ""
+    yield f"{total} points planned{about}"
+
+
+def _hosts(header: Header) -> Iterator[str]:
+    """A line for each kind of host: its devices and how many ranks it has."""
+    infos = {host.hostname: host for host in header.hosts}
+    alike: dict[str, list[str]] = {}
+    for name, ranks in Counter(header.host_of_rank).items():
+        text = _plural(ranks, "rank")
+        if info := infos.get(name):
+            gpus = Counter(gpu.name for gpu in info.gpus)
+            devices = ", ".join(f"{count} x {gpu}" for gpu, count in gpus.items())
+            text += f", {devices or f'{len(info.cores)} cores of {info.cpu_model}'}"
+        alike.setdefault(text, []).append(name)
+    for text, names in alike.items():
+        named = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        yield f"{_plural(len(names), 'host')} ({named}): {text}" + (" each" if len(names) > 1 else "")
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+# ---------------------------------------------------------------- the stream and the view
+
+
+class Stream:
+    """A stream for people, which must never cost the sweep: what cannot be encoded is replaced, and what
+    a terminal or pipe that is gone refuses is dropped (the records are in the run's file)."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.redirect(stream)
+
+    def redirect(self, stream: TextIO) -> None:
+        """Write to another one from now on."""
+        self._stream = stream
+        self.encoding = stream.encoding or "utf-8"
+
+    def write(self, text: str) -> int:
+        """Write what the encoding has; returns the number of characters given."""
+        with suppress(OSError):
+            self._stream.write(text.encode(self.encoding, "replace").decode(self.encoding))
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand on at once."""
+        with suppress(OSError):
+            self._stream.flush()
+
+
+class PlainView:
+    """One line per event; a heartbeat where nothing else was printed for 30 s."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        clock: Callable[[], float] = time.monotonic,
+        unix_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._stream = Stream(stream)
+        self._clock = clock
+        self._unix_clock = unix_clock
+        self._printed_s = clock()
+        self._number = self._total = 0
+
+    def opened(self, header: Header, total: int) -> None:
+        """Say what runs."""
+        self._total = total
+        for text in introduction(header, total):
+            self.note(text)
+
+    def began(self, state: PointState, number: int) -> None:
+        """Nothing is said before a point ends or takes long."""
+        del state
+        self._number = number
+
+    def progress(self, state: PointState) -> None:
+        """A sign of life in a long point."""
+        now_s = self._clock()
+        if now_s - self._printed_s >= HEARTBEAT_S:
+            so_far = duration(now_s - state.started_s)
+            self._event(self._number, f"{state.point.label}: {phase(state)} ({so_far} so far)")
+
+    def finished(
+        self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
+    ) -> None:
+        """The point's result, then its warnings. The table is printed once, at the end of the run."""
+        del rows
+        self._total = total
+        self._event(number, f"{record.point.label}: {result(record, left_s)}")
+        for warning in record.warnings:
+            self._event(number, f"{record.point.label}: warning: {warning}")
+
+    def extended(self, total: int) -> None:
+        """Another round was added."""
+        self._total = total
+        self.note(f"intervals are wider than asked for: a round more, {total} points in all")
+
+    def note(self, text: str) -> None:
+        """One line of its own."""
+        self._print(one_line(text))
+
+    def closed(self, stream: TextIO | None = None) -> None:
+        """Nothing to restore."""
+        del stream
+
+    def _event(self, number: int, text: str) -> None:
+        self._print(f"[{number:>{len(str(self._total))}}/{self._total}] {one_line(text)}")
+
+    def _print(self, line: str) -> None:
+        """Stamped with the local time, flushed."""
+        self._printed_s = self._clock()
+        stamp = time.strftime("%H:%M:%S", time.localtime(self._unix_clock()))
+        self._stream.write(f"{stamp} {line}\n")
+        self._stream.flush()
+
+
+class NoView(PlainView):
+    """Says nothing."""
+
+    def _print(self, line: str) -> None:
+        """Dropped."""

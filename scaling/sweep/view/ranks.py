@@ -1,0 +1,92 @@
+"""A running point's ranks as bars: how far each is, how fast, in which state. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from scaling.records.run import Failed
+from scaling.sweep.state import PointState, RankState
+from scaling.sweep.view.plain import number
+
+HOST_MAX = 12
+# From what holds a point up most to what does least.
+STATES = ("failed", "cancelled", "start", "import", "ready", "warming", "measuring", "done")
+
+
+class Gauge(NamedTuple):
+    """A bar: one rank, or the slowest rank of a node. `host` is empty where the name or the point says it."""
+
+    name: str
+    host: str
+    done: int
+    total: int
+    value: str
+    unit: str
+    state: str
+
+
+def worst(gauges: list[Gauge], count: int) -> tuple[list[Gauge], int]:
+    """The `count` that hold up the others, in their order, and the number of the others."""
+    slowest = sorted(range(len(gauges)), key=lambda index: _advance(gauges[index]))
+    return [gauges[index] for index in sorted(slowest[:count])], len(gauges) - count
+
+
+def _advance(gauge: Gauge) -> tuple[int, int]:
+    return STATES.index(gauge.state), gauge.done
+
+
+def ranks(state: PointState) -> list[Gauge]:
+    """Each rank by its number; its host too where there are several."""
+    hosts = state.ranks[0].task.hosts
+    several = len(set(hosts)) > 1
+    return [
+        _gauge(str(rank.task.rank), _short(host) if several else "", rank, state)
+        for host, rank in zip(hosts, state.ranks, strict=True)
+    ]
+
+
+def nodes(state: PointState) -> list[Gauge]:
+    """Each node by its slowest rank."""
+    by_host: dict[str, list[RankState]] = {}
+    for host, rank in zip(state.ranks[0].task.hosts, state.ranks, strict=True):
+        by_host.setdefault(host, []).append(rank)
+    found = []
+    for host, local in by_host.items():
+        name = f"{_short(host)} x{len(local)}"
+        found.append(min((_gauge(name, "", rank, state) for rank in local), key=_advance))
+    return found
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0][:HOST_MAX]
+
+
+def _gauge(name: str, host: str, rank: RankState, state: PointState) -> Gauge:
+    is_warm = bool(rank.windows) or state.phase not in ("starting", "warming")
+    done, total = len(rank.windows), state.expected
+    if not is_warm and state.command is not None:
+        done, total = rank.in_chunk, getattr(state.command, "windows", 0)
+    value, unit = _pace(rank, state)
+    return Gauge(name, host, done, total, value, unit, _state_of(rank, state))
+
+
+def _state_of(rank: RankState, state: PointState) -> str:
+    outcome = rank.ended.outcome if rank.ended else None
+    if rank.error is not None or isinstance(outcome, Failed):
+        return "cancelled" if isinstance(outcome, Failed) and outcome.cause == "cancelled" else "failed"
+    if len(rank.windows) >= state.expected or rank.result is not None:
+        return "done"
+    if state.phase in ("warming", "measuring"):
+        return state.phase
+    return "ready" if rank.ready else "import" if rank.pid else "start"
+
+
+def _pace(rank: RankState, state: PointState) -> tuple[str, str]:
+    """The speed of the last window and its unit; of `comm`, the time of one exchange."""
+    last = (rank.windows or rank.warmup)[-1:]
+    if not last or last[0].seconds <= 0:
+        return "", ""
+    seconds = last[0].seconds / state.point.dilate
+    if state.point.kind == "comm":
+        return number(seconds / last[0].steps * 1e3), " ms"
+    return number(last[0].samples / seconds), " images/s"

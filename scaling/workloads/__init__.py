@@ -1,0 +1,1 @@
+"""What is trained, and what it is fed with. Knows no framework."""

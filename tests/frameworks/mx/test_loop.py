@@ -1,0 +1,92 @@
+"""What training on MXNet's distributed kvstores comes to, with each option; and the loop beneath."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaling.frameworks.mx import rank
+from scaling.records.point import Kind
+from scaling.workloads import models
+from tests.support import ranks
+from tests.support.ranks import Trained
+
+needs_mxnet = pytest.mark.skipif(rank.missing() is not None, reason=rank.missing() or "")
+
+
+def run(name: str, size: int, *, steps: int = 1, kind: Kind = "exchange", **fields: Any) -> list[Trained]:
+    return ranks.run(ranks.tasks(name, kind, size, **fields), steps)
+
+
+def differs(first: Trained, second: Trained) -> float:
+    """The largest difference of two first updates, of the size of the update."""
+    return max(
+        float(np.linalg.norm(first.after[key] - second.after[key]) / np.linalg.norm(second.after[key] - start))
+        for key, start in second.before.items()
+    )
+
+
+@needs_mxnet
+def test_the_loss_falls() -> None:
+    (trained,) = run("mxnet:plain", 1, steps=30, kind="solo", batch_size=32)
+    losses = [loss or 0.0 for loss in trained.losses]
+    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+    assert trained.samples == 30 * 32
+
+
+@needs_mxnet
+def test_micro_batches_come_to_the_same_update() -> None:
+    (whole,) = run("mxnet:plain", 1, kind="solo")
+    (parts,) = run("mxnet:plain", 1, kind="solo", options={"accumulate": "4"})
+    assert 0 < differs(parts, whole) < 1e-3
+    assert parts.losses[0] == pytest.approx(whole.losses[0], rel=1e-5)
+    assert parts.samples == whole.samples
+
+
+@needs_mxnet
+def test_where_and_how_the_update_is_made_changes_nothing() -> None:
+    """On two servers with every array on both, or on the workers, or after micro-batches."""
+    first, _ = run("mxnet:dist_sync", 2)
+    spread, _ = run("mxnet:dist_sync", 2, servers=2, options={"bigarray_bound": "10"})
+    here, also = run("mxnet:dist_sync", 2, options={"update_on_kvstore": "false"})
+    parts, _ = run("mxnet:dist_sync", 2, options={"accumulate": "2"})
+    assert here.digest == also.digest
+    for other in (spread, here, parts):
+        assert differs(other, first) < 1e-3
+
+
+@needs_mxnet
+@pytest.mark.parametrize(("name", "size"), [("mxnet:dist_sync", 2), ("mxnet:dist_async", 1)])
+def test_2bit_compression_loses_the_same_on_all_ranks(name: str, size: int) -> None:
+    """Servers see each element of a rank's gradient as -threshold, 0 or threshold: so the first step can only be
+    whole multiples of one length, up to the number of ranks."""
+    threshold = 0.25
+    options = {"compression": "2bit", "compression_threshold": str(threshold)}
+    found = run(name, size, steps=3, options=options)
+    assert len({trained.digest for trained in found}) == 1
+    unit = models.spec("digits-cnn").learning_rate * threshold / (4 * size)
+    key = "000.0.weight"
+    lengths = (found[0].after[key] - found[0].before[key]) / unit
+    np.testing.assert_allclose(lengths, lengths.round(), atol=0.01)
+    assert np.abs(lengths).max().round() == size
+
+
+@needs_mxnet
+def test_staleness_is_what_others_pushed_since() -> None:
+    (alone,) = run("mxnet:dist_async", 1, steps=6)
+    assert alone.staleness == 0.0
+    both = [trained.staleness or 0.0 for trained in run("mxnet:dist_async", 2, steps=6)]
+    # Whoever pushes last has seen all six pushes of the other, over six steps of its own.
+    assert max(both) == 1.0
+    assert 0 <= min(both) <= 1.0
+
+
+@needs_mxnet
+def test_importing_mxnet_says_nothing() -> None:
+    code = "from scaling.frameworks.mx import rank; assert rank.load_mxnet() is rank.load_mxnet()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

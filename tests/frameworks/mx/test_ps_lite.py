@@ -1,0 +1,111 @@
+"""ps-lite's scheduler and servers as processes, and the optimiser that counts on a server."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.agent.child import Child, child_environ
+from scaling.frameworks.mx import dist_kvstore, ps_lite, rank
+from scaling.plan import placement
+from scaling.records.run import Announce, Failed
+from tests.support import ranks
+
+needs_mxnet = pytest.mark.skipif(rank.missing() is not None, reason=rank.missing() or "")
+
+
+def eventually(ask: Callable[[], Any]) -> Any:
+    """The first answer that is true, or the last after a minute."""
+    deadline_s = time.monotonic() + 60
+    while not (found := ask()) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture
+def held() -> Iterator[socket.socket]:
+    """A port of this host, reserved as agents do."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+        yield one
+
+
+def test_a_reserved_port_is_no_server(held: socket.socket) -> None:
+    """What is bound refuses until it listens: only then it is announced, once."""
+    said: list[dict[str, str]] = []
+    watch = threading.Thread(target=ps_lite._announce_when_up, args=(*held.getsockname(), said.append))
+    watch.start()
+    time.sleep(5 * ps_lite.PROBE_S)
+    assert said == []
+    held.listen()
+    watch.join(10)
+    assert said == [{}]
+
+
+@needs_mxnet
+@pytest.mark.parametrize("role", ["scheduler", "server-0"])
+def test_a_helper_listens_where_it_is_told_and_ends_on_term(
+    role: str, tmp_path: Path, held: socket.socket
+) -> None:
+    """Announced once it can be reached, at its address alone, though the other roles are not there."""
+    address, port = held.getsockname()
+    (alone,) = ranks.tasks("mxnet:dist_sync", "exchange", 1)
+    (server,) = alone.servers
+    mine: dict[str, Any] = (
+        {"ports": (port,)} if role == "scheduler" else {"servers": (replace(server, port=port),)}
+    )
+    of = [replace(alone, log=str(tmp_path / "0.log"), **mine)]
+    (wanted,) = (each for each in dist_kvstore.helpers(of[0]) if each.name == role)
+    task = placement.helper(of, wanted)
+    child = Child(task, child_environ(os.environ, task, dist_kvstore.environ(task, {})))
+    try:
+        said = eventually(lambda: [one for one in child.events() if isinstance(one, Announce)])
+        assert said == [Announce(values={})]
+        socket.create_connection((address, port), timeout=5).close()
+        with socket.socket() as elsewhere:
+            assert elsewhere.connect_ex(("127.0.0.2", port)) == errno.ECONNREFUSED
+    finally:
+        os.kill(child.pid, signal.SIGTERM)
+        assert eventually(child.ended)
+        outcome = child.reap()
+    assert isinstance(outcome, Failed)
+    assert outcome.cause == "crash(SIGTERM)"
+
+
+COUNTING = """
+import pickle
+from scaling.frameworks.mx import ps_lite as mxnet_server
+from scaling.frameworks.mx import rank as mxnet_rank
+mx = mxnet_rank.load_mxnet()
+options = {"learning_rate": 0.5, "momentum": 0.0, "wd": 0.0, "rescale_grad": 0.25}
+sent = mxnet_server.counting_sgd(2, options)
+updater = mx.optimizer.get_updater(pickle.loads(pickle.dumps(sent, 0)))
+weight, counter = mx.nd.ones(3), mx.nd.zeros(1)
+for _ in range(3):
+    updater(1, mx.nd.ones(3), weight)
+    updater(2, mx.nd.ones(1) * 77, counter)
+print(weight.asnumpy().tolist(), counter.asnumpy().tolist())
+"""
+
+
+@needs_mxnet
+@pytest.mark.parametrize("together", ["0", "4"])
+def test_the_optimizer_counts_after_its_journey_to_a_server(together: str) -> None:
+    environ = {**os.environ, "MXNET_OPTIMIZER_AGGREGATION_SIZE": together}
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTING], env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n")[0] == "[0.625, 0.625, 0.625] [3.0]"

@@ -1,0 +1,248 @@
+"""The PyTorch loop that all torch strategies share, and its models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from scaling.errors import UsageError
+from scaling.frameworks.pytorch import loop
+from scaling.frameworks.pytorch.loop import TorchRank, Training
+from scaling.workloads import models
+from tests.support.ranks import one_task
+
+
+def test_the_loss_falls() -> None:
+    trainer = Training(one_task(batch_size=32))
+    assert trainer.loss() is None
+    losses = []
+    for _ in range(30):
+        trainer.step()
+        losses.append(trainer.loss() or 0.0)
+    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+    assert trainer.samples == 30 * 32
+
+
+def test_bf16_computes_in_bf16_and_keeps_fp32_parameters() -> None:
+    fine, coarse = (Training(one_task(precision=precision)) for precision in ("fp32", "bf16"))
+    for trainer in (fine, coarse):
+        trainer.step()
+    assert {array.dtype for array in coarse.weights().values()} == {np.dtype(np.float32)}
+    assert fine.loss() != coarse.loss()
+    assert fine.loss() == pytest.approx(coarse.loss(), rel=0.05)
+
+
+def test_channels_last_is_the_same_model_in_another_order() -> None:
+    import torch
+
+    plain, last = (Training(one_task(memory_format=each)) for each in ("contiguous", "channels_last"))
+    kernel = next(each for each in last._module.parameters() if each.shape == (32, 32, 3, 3))
+    assert kernel.is_contiguous(memory_format=torch.channels_last)
+    assert not kernel.is_contiguous()
+    assert plain.digest() == last.digest()
+    for trainer in (plain, last):
+        trainer.step()
+    assert plain.loss() == pytest.approx(last.loss(), rel=1e-4)
+
+
+def test_compile_wraps_what_the_step_calls_and_happens_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    calls: list[str] = []
+
+    def compiler(model: Any) -> Any:
+        calls.append("compile")
+
+        def call(images: Any) -> Any:
+            calls.append("call")
+            return model(images)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    plain, compiled = Training(one_task()), Training(one_task(compile=True))
+    assert calls == ["compile", "call"]
+    assert compiled.samples == 0
+    for trainer in (plain, compiled):
+        trainer.step()
+    assert calls == ["compile", "call", "call"]
+    assert plain.digest() == compiled.digest()
+
+
+@pytest.mark.parametrize("parts", ["2", "4"])
+def test_micro_batches_make_the_same_step(parts: str) -> None:
+    whole, split = Training(one_task()), Training(one_task(options={"accumulate": parts}))
+    start = whole.weights()
+    for trainer in (whole, split):
+        trainer.step()
+    assert whole.samples == split.samples == 4
+    assert whole.loss() == pytest.approx(split.loss(), rel=1e-5)
+    after = split.weights()
+    for name, wanted in whole.weights().items():
+        update = np.linalg.norm(wanted - start[name])
+        assert np.linalg.norm(after[name] - wanted) < 1e-3 * update, name
+
+
+def test_each_micro_batch_is_a_part_of_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In order, none twice; all but the last inside `hold`."""
+    seen: list[Any] = []
+
+    @contextmanager
+    def holding() -> Iterator[None]:
+        seen.append("hold")
+        yield
+        seen.append("release")
+
+    trainer = Training(one_task(options={"accumulate": "4"}))
+    forward = trainer._forward
+
+    def noting(images: Any, labels: Any) -> Any:
+        seen.append(labels.tolist())
+        return forward(images, labels)
+
+    monkeypatch.setattr(trainer, "hold", holding)
+    monkeypatch.setattr(trainer, "_forward", noting)
+    trainer.step()
+    first, second, third, last = trainer._moved(0)[1].split(1)
+    wanted = ["hold", *(part.tolist() for part in (first, second, third)), "release", last.tolist()]
+    assert seen == wanted
+
+
+def test_micro_batches_are_of_equal_size() -> None:
+    for parts, reason in {"1": None, "2": None, "3": "--option accumulate=3: does not divide"}.items():
+        found = loop.refuse(one_task(options={"accumulate": parts}).point)
+        assert (found or "").startswith(reason or "")
+        assert (found is None) == (reason is None)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "few"])
+def test_micro_batches_are_counted(text: str) -> None:
+    with pytest.raises(UsageError, match=f"--option accumulate={text}: expected positive integer"):
+        loop.accumulated(one_task(options={"accumulate": text}).point)
+
+
+def test_strategies_may_bring_their_own_optimizer() -> None:
+    import torch
+
+    class Frozen(Training):
+        def make_optimizer(self) -> Any:
+            assert self._model is self._module
+            return torch.optim.SGD(self._module.parameters(), lr=0.0)
+
+    trainer = Frozen(one_task())
+    before = trainer.digest()
+    trainer.step()
+    assert trainer.digest() == before
+
+
+def test_seeds_choose_the_weights() -> None:
+    first, same, other = (
+        Training(msgspec.structs.replace(one_task(), seed=seed, rank=rank))
+        for seed, rank in ((1, 0), (1, 3), (2, 0))
+    )
+    assert first.digest() == same.digest() != other.digest()
+    assert len(first.digest()) == 16
+
+
+def test_the_digest_follows_every_bit() -> None:
+    import torch
+
+    trainer = Training(one_task())
+    before = trainer.digest()
+    bias = trainer._module[-1].bias
+    with torch.no_grad():
+        bias[3] = torch.nextafter(bias[3], torch.tensor(9.0))
+    assert trainer.digest() != before
+
+
+def test_the_threads_are_the_tasks() -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        Training(msgspec.structs.replace(one_task(), threads=3))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.fixture
+def switches() -> Iterator[dict[str, Any]]:
+    """Torch's process-wide switches, put back afterwards."""
+    import torch
+
+    found: dict[str, Any] = {"matmul": torch.backends.cuda.matmul, "cudnn": torch.backends.cudnn}
+    before = {name: switch.allow_tf32 for name, switch in found.items()}
+    benchmark = torch.backends.cudnn.benchmark
+    yield found
+    for name, switch in found.items():
+        switch.allow_tf32 = before[name]
+    torch.backends.cudnn.benchmark = benchmark
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_tf32_is_on_only_where_it_was_asked_for(
+    precision: str, switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    wanted = precision == "tf32"
+    for switch in switches.values():
+        switch.allow_tf32 = not wanted
+    rank = TorchRank(one_task())
+    rank.task = one_task(precision=precision)
+    rank._prepare_cuda()
+    assert [switch.allow_tf32 for switch in switches.values()] == [wanted, wanted]
+    assert torch.backends.cudnn.benchmark is True
+
+
+# ---------------------------------------------------------------- models
+
+# As torchvision's model pages state them; without the auxiliary classifiers for the last two.
+PARAMETERS = {
+    "digits-cnn": 813_546,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+    "alexnet": 61_100_840,
+    "vgg16": 138_357_544,
+    "googlenet": 6_624_904,
+    "inception_v3": 23_834_568,
+}
+
+
+@pytest.mark.parametrize("name", models.CATALOGUE)
+def test_models_have_the_published_sizes(name: str) -> None:
+    import torch
+
+    from scaling.frameworks.pytorch import vision
+
+    with torch.device("meta"):
+        model = vision.build(models.spec(name))
+    assert sum(each.numel() for each in model.parameters()) == PARAMETERS[name]
+    assert model.training
+
+
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_models_train_without_their_auxiliary_outputs(name: str) -> None:
+    trainer = Training(one_task(model=name, data="synthetic", batch_size=2))
+    assert trainer.notes == (f"{name} without its auxiliary classifiers",)
+    trainer.step()
+    assert 0 < (trainer.loss() or 0) < 100
+    assert trainer.samples == 2
+
+
+def test_synthetic_images_go_to_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Training(one_task(data="synthetic"))
+    monkeypatch.setattr(trainer, "_moved", lambda _: pytest.fail("moved again"))
+    trainer.step()
+    trainer.step()
+    assert trainer.samples == 8

@@ -1,0 +1,267 @@
+"""Parameter servers for PyTorch: the seam, the servers' arithmetic, what workers send and wait for."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from scaling.errors import UsageError
+from scaling.frameworks.base import read_options
+from scaling.frameworks.pytorch import loop, ps, ps_client
+from scaling.frameworks.pytorch.loop import Training
+from scaling.frameworks.pytorch.ps_server import Averaged, Immediate
+from scaling.frameworks.pytorch.ps_shards import Bucket, Tags
+from scaling.plan import placement
+from scaling.records.task import Server
+from scaling.worker.failures import cause_of
+from tests.support import ranks
+from tests.support.wires import End, Wire, World, world
+
+SMALL = {"bucket_cap_mb": "0.3"}
+
+
+# ---------------------------------------------------------------- the seam
+
+
+def test_traits() -> None:
+    for name, synchronous in (("torch:ps-sync", True), ("torch:ps-async", False)):
+        found = ps.traits(name)
+        assert (found.servers, found.ports, found.rank_ports) == (True, 0, False)
+        assert (found.drives, found.synchronous) == ("device", synchronous)
+
+
+def test_a_helper_for_each_server_and_everybodys_own_interface() -> None:
+    places = [
+        Server(launch_rank=index, host=f"n{index}", address=f"10.0.0.{index}", interface=f"ib{index}", port=5000)
+        for index in range(3)
+    ]
+    (task,) = ranks.tasks("torch:ps-sync", "exchange", 1)
+    task = replace(task, servers=tuple(places), interface="eth7")
+    found = [(helper.name, helper.server, helper.computes) for helper in ps.helpers(task)]
+    assert found == [("server-0", 0, False), ("server-1", 1, False), ("server-2", 2, False)]
+    assert ps.environ(task, {}) == {"GLOO_SOCKET_IFNAME": "eth7"}
+    for index, helper in enumerate(ps.helpers(task)):
+        assert ps.environ(placement.helper([task], helper), {}) == {"GLOO_SOCKET_IFNAME": f"ib{index}"}
+
+
+def test_what_it_cannot_do() -> None:
+    (task,) = ranks.tasks("torch:ps-sync", "exchange", 1, options={"accumulate": "3"})
+    assert (ps.refuse(task.point) or "").startswith("--option accumulate=3: does not divide")
+    point = replace(task.point, options={})
+    for precision, reason in {"fp32": None, "tf32": None, "bf16": None, "fp16": "--precision fp16: "}.items():
+        found = ps.refuse(replace(point, precision=precision))
+        assert (found is None) == (reason is None)
+        assert (found or "").startswith(reason or "")
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "find_spec", lambda _: None)
+    assert ps.missing("torch:ps-sync") == "torch is not installed: ./launch/install torch"
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("bucket_cap_mb=0", "positive number"),
+        ("bucket_cap_mb=-1", "positive number"),
+        ("bucket_cap_mb=inf", "positive number"),
+        ("bucket_cap_mb=nan", "positive number"),
+        ("compression=bf16", "none or fp16"),
+        ("accumulate=0", "positive integer"),
+    ],
+)
+def test_options_that_are_none(option: str, expected: str) -> None:
+    key, _, value = option.partition("=")
+    with pytest.raises(UsageError, match=f"--option {option}: expected {expected}"):
+        read_options(ps.OPTIONS, {key: value})
+
+
+def test_a_taken_port_is_recognised() -> None:
+    (task,) = ranks.tasks("torch:ps-sync", "exchange", 1)
+    with socket.create_server(("", 0)) as taken:
+        place = replace(task.servers[0], port=taken.getsockname()[1])
+        with pytest.raises(OSError, match="in use") as caught:
+            ps.serve(replace(task, role="server-0", servers=(place,)), print)
+    assert cause_of(caught.value) == "port-taken"
+
+
+# ---------------------------------------------------------------- the servers' arithmetic
+
+
+def held(kind: Any, size: int, workers: int, *, half: bool = False) -> tuple[Any, list[End]]:
+    """One bucket, and its workers' ends."""
+    import torch
+
+    wires = [Wire() for _ in range(workers)]
+    bucket = Bucket(index=0, start=0, stop=size, server=0)
+    one = kind(bucket, Tags(count=1), [End(wire, True) for wire in wires], rate=0.05, half=half)
+    ends = [End(wire, False) for wire in wires]
+    ends[0].send(torch.linspace(-1, 1, size), 0)
+    one.start()
+    for end in ends:
+        assert torch.equal(pulled(end, size), torch.linspace(-1, 1, size))
+    return one, ends
+
+
+def pulled(end: End, size: int) -> Any:
+    import torch
+
+    box = torch.empty(size)
+    end.receive(box, 1).wait()
+    return box
+
+
+def plain_optimizer(size: int) -> tuple[Any, Any]:
+    import torch
+
+    parameter = torch.nn.Parameter(torch.linspace(-1, 1, size))
+    return parameter, torch.optim.SGD([parameter], lr=0.05, momentum=0.9)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_mean_is_applied_bit_for_bit_as_the_plain_optimizer_does(workers: int) -> None:
+    import torch
+
+    size = 1008  # as every bucket, of whole vectors: those of the processor
+    one, ends = held(Averaged, size, workers)
+    parameter, optimizer = plain_optimizer(size)
+    for _ in range(4):
+        gradients = [torch.randn(size) for _ in ends]
+        for end, gradient in zip(ends, gradients, strict=True):
+            end.send(gradient, 0)
+        one.step()
+        parameter.grad = sum(gradients[1:], start=gradients[0].clone()) / workers
+        optimizer.step()
+        for end in ends:
+            assert torch.equal(pulled(end, size), parameter.detach())
+
+
+def test_each_gradient_is_an_update_of_its_own() -> None:
+    """Answers are what the parameters were then, also when they are fetched late; staleness by hand."""
+    import torch
+
+    size = 1008
+    one, ends = held(Immediate, size, 3)
+    parameter, optimizer = plain_optimizer(size)
+    wanted: dict[int, Any] = {}
+    for worker, behind in ((0, 0), (2, 1), (1, 2), (1, 0)):
+        gradient = torch.randn(size)
+        if worker in wanted:
+            assert torch.equal(pulled(ends[worker], size), wanted.pop(worker))
+        ends[worker].send(gradient, 0)
+        assert one.step(worker) == behind
+        parameter.grad = gradient
+        optimizer.step()
+        wanted[worker] = parameter.detach().clone()
+    for worker, answer in wanted.items():
+        assert torch.equal(pulled(ends[worker], size), answer)
+
+
+@pytest.mark.parametrize("kind", [Averaged, Immediate])
+def test_half_precision_travels_and_full_precision_is_kept(kind: Any) -> None:
+    import torch
+
+    one, ends = held(kind, 32, 1, half=True)
+    parameter, optimizer = plain_optimizer(32)
+    gradient = torch.randn(32).half()
+    ends[0].send(gradient, 0)
+    one.step() if kind is Averaged else one.step(0)
+    parameter.grad = gradient.float()
+    optimizer.step()
+    assert torch.equal(pulled(ends[0], 32), parameter.detach())
+
+
+# ---------------------------------------------------------------- workers and servers together
+
+
+def staged(made: World) -> None:
+    """As on a GPU: buckets go through other memory."""
+    client = ps_client.Client
+    made.patch.setattr(ps, "Client", lambda *a, **k: client(*a, **{**k, "staged": True}))
+
+
+def impatient(made: World) -> None:
+    """As with --compile: steps wait for all parameters before they begin."""
+    remote = ps_client.Remote
+    made.patch.setattr(ps, "Remote", lambda *a, **k: remote(*a, **{**k, "lazy": False}))
+
+
+def after(steps: int, size: int, edit: Callable[[World], None] = lambda _: None, **fields: Any) -> list[str]:
+    """Digests of all ranks of torch:ps-sync."""
+    with world("torch:ps-sync", size, edit, **fields) as made:
+        made.steps(steps)
+        return [trainer.digest() for trainer in made.trainers]
+
+
+def test_neither_buckets_nor_servers_nor_the_way_change_a_bit() -> None:
+    first, second = after(3, 2)
+    assert first == second
+    for fields in ({"options": SMALL}, {"options": SMALL, "servers": 3}, {"servers": 9}):
+        assert after(3, 2, **fields) == [first, first]
+    assert after(3, 2, staged, options=SMALL, servers=2) == [first, first]
+    assert after(3, 2, impatient, options=SMALL) == [first, first]
+
+
+def close(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Equal but for the last bits, which depend on where vectors of the processor begin."""
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+def test_the_memory_order_of_weights_is_kept() -> None:
+    import torch
+
+    with world("torch:ps-sync", 1, memory_format="channels_last", options=SMALL) as made:
+        made.steps(2)
+        trainer, plain = made.trainers[0], Training(made.tasks[0])
+        for _ in range(2):
+            plain.step()
+        kernel = trainer._module[2].weight
+        assert kernel.is_contiguous(memory_format=torch.channels_last)
+        assert not kernel.is_contiguous()
+        close(trainer.weights(), plain.weights())
+
+
+def test_one_asynchronous_worker_is_the_plain_loop() -> None:
+    with world("torch:ps-async", 1, options=SMALL, servers=2) as made:
+        made.steps(3)
+        plain = Training(made.tasks[0])
+        for _ in range(3):
+            plain.step()
+        close(made.trainers[0].weights(), plain.weights())
+        assert made.trainers[0].staleness() == 0
+
+
+def test_staleness_counts_the_others_steps_between_pull_and_push() -> None:
+    with world("torch:ps-async", 2, options=SMALL, servers=2) as made:
+        one, other = made.trainers
+        for trainer, wanted in ((one, 0.0), (one, 0.0), (other, 2.0), (one, 1.0)):
+            trainer.step()
+            trainer.sync()
+            assert trainer.staleness() == wanted
+        for trainer in (one, other, one):
+            trainer.step()
+            trainer.sync()
+        assert one.staleness() == 0.5, "the mean of 0 and 1"
+        assert one.digest() != other.digest()
+
+
+def test_rank_0s_weights_are_everybodys() -> None:
+    def reseed(made: World) -> None:
+        made.tasks[1] = replace(made.tasks[1], seed=99)
+
+    with world("torch:ps-sync", 2, reseed, servers=2) as made:
+        first, second = (trainer.digest() for trainer in made.trainers)
+        assert first == second == Training(made.tasks[0]).digest()
+
+
+def test_gloo_brings_the_same_bits() -> None:
+    fields: dict[str, Any] = {"options": SMALL, "servers": 2}
+    found = ranks.run(ranks.tasks("torch:ps-sync", "exchange", 2, **fields), steps=3)
+    assert [trained.digest for trained in found] == after(3, 2, **fields)

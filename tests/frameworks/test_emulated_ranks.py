@@ -1,0 +1,110 @@
+"""Strategies on emulated devices, as real processes; the layers counted anew on the real models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaling import frameworks
+from scaling.emulated import layers
+from scaling.frameworks.pytorch import ddp
+from scaling.workloads import models
+from tests.support.ranks import one_task, run, tasks
+
+pytest.importorskip("torch", exc_type=ImportError)
+
+SHRINK = 50.0
+EMULATED: dict[str, Any] = {
+    "device": "emulated", "profile": "p100", "model": "resnet50", "data": "synthetic", "batch_size": 32,
+    "shrink": SHRINK,
+}  # fmt: skip
+EXCHANGES = (
+    "torch:gloo", "torch:horovod", "torch:ps-sync",
+    "mxnet:dist_sync", "mxnet:dist_device_sync", "mxnet:horovod", "tensorflow:ring", "tensorflow:horovod",
+)  # fmt: skip
+ASYNCHRONOUS = ("torch:ps-async", "mxnet:dist_async")
+
+
+def emulating(strategy: str, kind: Any, size: int, **changes: Any) -> list[Any]:
+    """The tasks of a point, or a skip where the strategy is not installed."""
+    if reason := frameworks.load(strategy).missing(strategy):
+        pytest.skip(reason)
+    return tasks(strategy, kind, size, **{**EMULATED, **changes})
+
+
+@pytest.mark.parametrize("strategy", EXCHANGES)
+def test_two_emulated_devices_exchange_the_real_gradients_shrunken(strategy: str) -> None:
+    first, second = run(emulating(strategy, "exchange", 2), steps=3)
+    assert first.digest == second.digest
+    whole = models.spec("resnet50").parameters[strategy.partition(":")[0]]
+    for one in (first, second):
+        assert one.gradient_bytes == pytest.approx(4 * whole / SHRINK, rel=1e-3)
+        assert one.samples == 3 * 32
+        assert one.losses == [None] * 3
+        assert "P100" in one.device_name
+        assert all(np.any(one.after[name] != before) for name, before in one.before.items())
+
+
+@pytest.mark.parametrize("strategy", ["torch:gloo", "mxnet:dist_sync", "mxnet:horovod", "tensorflow:ring"])
+def test_what_one_rank_does_alone_is_another_thing(strategy: str) -> None:
+    """The digest sees whether gradients were exchanged: each rank's own are others."""
+    both = emulating(strategy, "exchange", 2)
+    (alone,) = run([one_task(frameworks.load(strategy).BASELINE, "solo", **EMULATED)], steps=3)
+    first, _ = run(both, steps=3)
+    assert alone.digest != first.digest
+
+
+@pytest.mark.parametrize("strategy", ["mxnet:local", "mxnet:device"])
+def test_one_process_drives_the_emulated_devices_of_a_node(strategy: str) -> None:
+    (both,) = run(emulating(strategy, "exchange", 2), steps=3)
+    (alone,) = run([one_task("mxnet:plain", "solo", **EMULATED)], steps=3)
+    assert both.samples == 2 * 3 * 32
+    assert both.digest != alone.digest
+
+
+@pytest.mark.parametrize("strategy", [*EXCHANGES, *ASYNCHRONOUS])
+def test_the_exchange_without_compute_trains_nothing(strategy: str) -> None:
+    for one in run(emulating(strategy, "comm", 2), steps=2):
+        assert (one.digest, one.samples, one.losses) == (None, 0, [None, None])
+        assert one.gradient_bytes == pytest.approx(layers.gradient_bytes("resnet50") / SHRINK, rel=1e-3)
+
+
+@pytest.mark.parametrize("strategy", ASYNCHRONOUS)
+def test_an_asynchronous_emulated_rank_tells_its_staleness(strategy: str) -> None:
+    for one in run(emulating(strategy, "exchange", 2), steps=2):
+        assert one.staleness is not None
+
+
+def test_buckets_shrink_with_the_gradients() -> None:
+    sizes = [4 * size for layer in layers.of("resnet50") for size in layer.sizes]
+    small = [4 * size for size in layers.shrunken([size // 4 for size in sizes], 10)]
+    for cap_mb in (ddp.DEFAULT_BUCKET_MB, 5.0):
+        whole = ddp.bucket_bytes(reversed(sizes), cap_mb)
+        found = ddp.bucket_bytes(reversed(small), cap_mb, 10.0)
+        assert found == pytest.approx([each / 10 for each in whole], rel=0.02)
+
+
+@pytest.mark.parametrize("model", sorted(layers.read()))
+def test_the_last_bucket_is_known_without_torch(model: str) -> None:
+    sizes = [4 * size for layer in layers.of(model) for size in layer.sizes]
+    assert layers.tail_bytes(model) == ddp.bucket_bytes(reversed(sizes), ddp.DEFAULT_BUCKET_MB)[-1]
+
+
+def test_the_layers_are_counted_on_the_models_themselves() -> None:
+    """In a process of its own: torchvision warns as it likes.
+
+    `python -m scaling.frameworks.pytorch.flops` mends it.
+    """
+    if find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    code = (
+        "from scaling.workloads import models; from scaling.frameworks.pytorch.flops import count, text;"
+        "print(text({spec.name: count(spec) for spec in models.CATALOGUE.values()}), end='')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == layers.FILE.read_text()

@@ -1,0 +1,260 @@
+"""The TensorFlow loop that all TensorFlow strategies share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from scaling.agent.child import child_environ
+from scaling.frameworks.tf import loop
+from scaling.records.task import Task
+from tests.support.ranks import one_task
+
+pytest.importorskip("tensorflow")
+
+
+def plain_task(**fields: Any) -> Task:
+    return one_task("tensorflow:plain", **fields)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorFlow in this process: with one thread always, since it cannot be told twice."""
+    for key, value in loop.ENVIRON.items():
+        monkeypatch.setenv(key, value)
+
+
+@pytest.fixture(name="make")
+def make_trainer(here: None) -> Iterator[Any]:
+    """Make plain trainers of points with these fields, of one model after the other."""
+    from scaling.frameworks.tf.loop import Training
+
+    yield lambda **fields: Training(plain_task(**fields))
+    import keras
+
+    keras.mixed_precision.set_dtype_policy("float32")
+    keras.utils.clear_session()
+
+
+def test_the_loss_falls(make: Any) -> None:
+    trainer = make(batch_size=32)
+    assert trainer.loss() is None
+    losses = []
+    for _ in range(30):
+        trainer.step()
+        trainer.sync()
+        losses.append(trainer.loss())
+    assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
+    assert trainer.samples == 30 * 32
+
+
+def test_bf16_computes_in_bf16_and_keeps_fp32_parameters(make: Any) -> None:
+    fine, coarse = (make(precision=precision) for precision in ("fp32", "bf16"))
+    for trainer in (fine, coarse):
+        trainer.step()
+    assert {array.dtype for array in coarse.weights().values()} == {np.dtype(np.float32)}
+    assert fine.loss() != coarse.loss()
+    assert fine.loss() == pytest.approx(coarse.loss(), rel=0.05)
+
+
+def updates(trainer: Any, steps: int = 1) -> dict[str, Any]:
+    """What the parameters changed by."""
+    before = trainer.weights()
+    for _ in range(steps):
+        trainer.step()
+    return {key: array - before[key] for key, array in trainer.weights().items()}
+
+
+def assert_alike(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found.keys() == wanted.keys()
+    for key, update in wanted.items():
+        assert np.linalg.norm(update) > 0
+        assert np.linalg.norm(found[key] - update) < 1e-3 * np.linalg.norm(update), key
+
+
+@pytest.mark.parametrize("fields", [{"options": {"accumulate": "4"}}, {"compile": True}])
+def test_it_is_the_same_step_in_parts_and_through_xla(fields: dict[str, Any], make: Any) -> None:
+    plain, other = make(batch_size=8), make(batch_size=8, **fields)
+    assert_alike(updates(other, 2), updates(plain, 2))
+    assert other.loss() == pytest.approx(plain.loss(), rel=1e-4)
+    assert other.samples == 16
+
+
+def test_compile_hands_forward_and_backward_to_xla(make: Any) -> None:
+    plain, compiled = (make(compile=each) for each in (False, True))
+    called = [each for each in compiled._step.graph.get_operations() if each.type.endswith("PartitionedCall")]
+    assert [each.get_attr("_XlaMustCompile") for each in called] == [True]
+    kinds = [{each.type for each in trainer._step.graph.get_operations()} for trainer in (plain, compiled)]
+    assert ["Conv2D" in each for each in kinds] == [True, False]
+
+
+def test_it_compiles_before_the_first_step_and_leaves_no_trace(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scaling.frameworks.tf.loop import Training
+
+    moved: list[bool] = []
+
+    class Watched(Training):
+        def _rehearse(self, batch: tuple[Any, Any]) -> None:
+            step, before = self._step, self.digest()
+
+            def watched(*batch: Any) -> None:
+                step(*batch)
+                moved.append(before != self.digest())
+
+            self._step = watched
+            super()._rehearse(batch)
+
+    compiled = Watched(plain_task(compile=True))
+    assert moved == [True]
+    assert [each.numpy().any() for each in compiled.optimizer.variables if "momentum" in each.path] == [False] * 16
+    assert int(compiled.optimizer.iterations) == compiled.samples == 0
+    assert compiled.digest() == make().digest()
+
+
+def test_a_part_of_the_batch_is_all_that_is_computed_at_once(make: Any) -> None:
+    from scaling.frameworks.tf.loop import Training
+
+    sizes = []
+
+    class Watched(Training):
+        def _compute_part(self, images: Any, labels: Any) -> tuple[Any, list[Any]]:
+            sizes.append((images.shape[0], labels.shape[0]))
+            return super()._compute_part(images, labels)
+
+    Watched(plain_task(batch_size=8, options={"accumulate": "4"}))
+    assert sizes == [(2, 2)]
+
+
+def test_seeds_choose_the_weights(make: Any) -> None:
+    from scaling.frameworks.tf.loop import Training
+
+    first, same, other = (
+        Training(replace(plain_task(), seed=seed, rank=rank)) for seed, rank in ((1, 0), (1, 3), (2, 0))
+    )
+    assert first.digest() == same.digest() != other.digest()
+    assert len(first.digest() or "") == 16
+
+
+def test_the_digest_follows_every_bit(make: Any) -> None:
+    trainer = make()
+    before = trainer.digest()
+    bias = trainer.model.trainable_variables[-1].value
+    array = bias.numpy()
+    array[3] = np.nextafter(array[3], np.float32(9))
+    bias.assign(array)
+    assert trainer.digest() != before
+
+
+def test_weights_are_copies(make: Any) -> None:
+    trainer = make()
+    before = trainer.weights()
+    kept = {key: array.copy() for key, array in before.items()}
+    trainer.step()
+    for key, array in before.items():
+        np.testing.assert_array_equal(array, kept[key])
+
+
+def test_synthetic_images_go_to_the_device_once(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make(data="synthetic")
+    monkeypatch.setattr(trainer, "_moved", lambda _: pytest.fail("moved again"))
+    trainer.step()
+    trainer.step()
+    assert trainer.samples == 8
+
+
+def test_images_come_in_the_order_of_the_feed(make: Any) -> None:
+    trainer = make()
+    images, labels = trainer._moved(2)
+    wanted, classes = trainer._feed.batch(2)
+    np.testing.assert_array_equal(images.numpy(), wanted.transpose(0, 2, 3, 1))
+    np.testing.assert_array_equal(labels.numpy(), classes)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_tf32_is_on_only_where_it_was_asked_for(precision: str, here: None) -> None:
+    import tensorflow as tf
+
+    from scaling.frameworks.tf.rank import TensorFlowRank
+
+    switch = tf.config.experimental
+    switch.enable_tensor_float_32_execution(precision != "tf32")
+    TensorFlowRank(plain_task(precision=precision))
+    assert switch.tensor_float_32_execution_enabled() == (precision == "tf32")
+
+
+# ---------------------------------------------------------------- in processes of their own
+
+
+def python(code: str, task: Any, **environ: str) -> str:
+    """Run code in a worker's environment; what it printed. Fails with what it said."""
+    asked = {**loop.ENVIRON, **environ}
+    done = run(code, child_environ(os.environ, task, asked))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run(code: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own."""
+    return subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+
+
+def test_importing_writes_nothing_into_the_users_home(tmp_path: Path) -> None:
+    code = "from scaling.frameworks.tf import loop; loop.prepare(); import keras; print(keras.config.backend())"
+    assert python(code, plain_task(), HOME=str(tmp_path)).split() == ["tensorflow"]
+    assert list(tmp_path.iterdir()) == []
+
+
+THREADS = """
+import msgspec
+import tensorflow as tf
+from scaling.frameworks.tf.loop import Training
+from tests.support.ranks import one_task
+trainer = Training(msgspec.structs.replace(one_task("tensorflow:plain"), threads=3))
+trainer.step()
+threading = tf.config.threading
+print(threading.get_intra_op_parallelism_threads(), threading.get_inter_op_parallelism_threads())
+"""
+
+
+def test_the_threads_are_the_tasks() -> None:
+    assert python(THREADS, plain_task()).split() == ["3", "1"]
+
+
+ORPHAN = """
+import subprocess, sys, time
+code = "import time; from scaling.frameworks.tf.loop import *; end_with_parent(); print(flush=1); time.sleep(99)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_worker_dies_with_its_agent_whatever_it_waits_for() -> None:
+    environ = child_environ(os.environ, plain_task(), {})
+    agent = subprocess.Popen([sys.executable, "-c", ORPHAN], env=environ, stdout=subprocess.PIPE, text=True)
+    assert agent.stdout is not None
+    worker = int(agent.stdout.readline())
+    agent.kill()
+    agent.communicate()
+    deadline_s = time.monotonic() + 5
+    while alive(worker) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert not alive(worker)
+
+
+def alive(pid: int) -> bool:
+    """Whether it runs; a zombie, which nobody has fetched yet, does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,289 @@
+"""Bad input, tried: each gets one line that names the flag or file, exit 2, before any worker starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaling.errors import LaunchError, UsageError
+from scaling.plan import config, plan
+from scaling.plan.placement import check_versions
+from scaling.records import store
+from scaling.records.run import Gpu
+from scaling.run import flags
+from tests.support.inline import enrol, host
+
+GPU = Gpu(index=0, name="NVIDIA H200", uuid="GPU-0", memory_bytes=1 << 37)
+
+
+def refused(*argv: str, size: int = 4, cores: int = 4, gpus: tuple[Gpu, ...] = ()) -> str:
+    """The message that this command line gets on one host."""
+    one = host(cores=cores, gpus=gpus)
+    missing = {} if gpus else {"torch:nccl": "torch's build has no CUDA"}
+    with pytest.raises(UsageError) as error:
+        plan.make(flags.resolve(flags.parse(argv)), [enrol(one, missing=missing)] * size)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+FAKE = ("--strategy", "fake:a")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--world-sizes", "1,8", *FAKE), ("--world-sizes 1,8", "8 is more than the 4 ranks", "mpirun -np 8")),
+        (("--world-sizes", "0,1", *FAKE), ("--world-sizes 0,1", "at least 1")),
+        (("--world-sizes", "4,2", *FAKE), ("--world-sizes 4,2", "not ascending", "2,4")),
+        (("--world-sizes", "1,two", *FAKE), ("--world-sizes 1,two", "not numbers")),
+        (("--world-sizes", "", *FAKE), ("--world-sizes", "empty")),
+        (("--batch-size", "8", "--global-batch-size", "8"), ("--batch-size and --global-batch-size", "give one")),
+        (("--batch-size", "0", *FAKE), ("--batch-size 0", "above 0")),
+        (("--global-batch-size", "30", *FAKE), ("--global-batch-size 30", "not divisible by world size 4", "28")),
+        (("--strategy", "torch:glo"), ("--strategy torch:glo", "'torch:gloo'")),
+        (("--strategy", "nowhere.at.all:mode"), ("--strategy nowhere.at.all:mode", "cannot import")),
+        (("--strategy", "torch:nccl"), ("--strategy torch:nccl", "cuda", "cpu")),
+        (("--strategy", ""), ("--strategy", "empty")),
+        (("--model", "resnet5", *FAKE), ("--model resnet5", "'resnet50'")),
+        (("--data", "digit", *FAKE), ("--data digit", "'digits'")),
+        (("--data", "digits", "--model", "resnet50", "--strategy", "nowhere:x"), ("--strategy nowhere:x",)),
+        (("--precision", "bf17", *FAKE), ("precision", "'bf17'", "'bf16'")),
+        (("--precision", "fp16", *FAKE), ("--precision fp16", "needs CUDA")),
+        (("--placement", "packed", *FAKE), ("placement", "'pack'")),
+        (("--kinds", "solo", *FAKE), ("--kinds", "exchange")),
+        (("--kinds", "exchange,sol", *FAKE), ("kinds", "'sol'", "'solo'")),
+        (("--memory-format", "channels_first", *FAKE), ("memory_format", "'channels_last'")),
+        (("--device", "cuda", *FAKE), ("--device cuda", "no NVIDIA GPU", "--device cpu")),
+        (("--device", "tpu", *FAKE), ("device", "'tpu'")),
+        (("--cpus-per-rank", "2", *FAKE), ("--cpus-per-rank 2", "8 cores, it has 4", "at most 1")),
+        (("--cpus-per-rank", "9", *FAKE), ("--cpus-per-rank 9",)),
+        (("--rounds", "0", *FAKE), ("--rounds 0", "above 0")),
+        (("--rounds", "many", *FAKE), ("--rounds", "integer")),
+        (("--windows", "1", *FAKE), ("--windows 1", "at least 3")),
+        (("--target-ci", "wide", *FAKE), ("--target-ci wide", "1%")),
+        (("--target-ci", "1%", "--max-rounds", "2", *FAKE), ("--max-rounds 2", "--rounds 3")),
+        (("--option", "step_s", *FAKE), ("--option step_s", "key=value")),
+        (("--option", "stap_s=1", *FAKE), ("--option stap_s=1", "'step_s'")),
+        (("--option", "step_s=fast", *FAKE), ("--option step_s=fast", "float")),
+        (("--option", "fake:b.step_s=1", *FAKE), ("--option fake:b.step_s=1", "fake:b")),
+        (("--name", "a/b", *FAKE), ("--name 'a/b'",)),
+        (("--view", "fancy", *FAKE), ("--view fancy", "live, plain, none")),
+        (("--wrold-sizes", "1"), ("--wrold-sizes", "--world-sizes")),
+        (("--resume", "x", "--rounds", "5"), ("--resume", "--rounds", "--like")),
+        (("surplus",), ("surplus",)),
+        (("--stall-timeout-s", "inf", *FAKE), ("--stall-timeout-s inf", "a number above 0")),
+        (("--window-s", "nan", *FAKE), ("--window-s nan", "a number above 0")),
+        (("--seed", "-1", *FAKE), ("--seed -1", "from 0")),
+        (("--seed", "9" * 30, *FAKE), ("--seed",)),
+        (("--name", "x" * 201, *FAKE), ("--name", "200 bytes")),
+        (("--name", "\udcff", *FAKE), ("not UTF-8",)),
+        (("--option", "fail=nosuch", *FAKE), ("--option fail=nosuch",)),
+        (("--servers", "0", *FAKE), ("--servers 0", "at least 1", "per-node")),
+        (("--servers", "some", *FAKE), ("servers", "'some'", "per-node")),
+        (("--servers", "2", *FAKE), ("--servers", "fake:a", "parameter servers")),
+        (("--server-hosts", "own", *FAKE), ("server_hosts", "'own'", "shared, dedicated")),
+        (("--server-hosts", "dedicated", "--strategy", "fake:ps"), ("--server-hosts dedicated", "one host")),
+        (("--kv-store", "dist_synk"), ("mxnet:dist_synk", "'mxnet:dist_sync'")),
+        (("--kv-store", ""), ("--strategy", "empty")),
+    ],
+)  # fmt: skip
+def test_a_wrong_flag_gets_one_line(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
+    message = refused(*argv)
+    for word in words:
+        assert word in message, message
+
+
+def test_more_ranks_than_gpus() -> None:
+    message = refused("--strategy", "torch:nccl", size=2, gpus=(GPU,))
+    assert "ranks 0 and 1 on node1 would share GPU GPU-0" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rounds = 'three'", ("rounds", "expected `int`")),
+        ("round = 3", ("unknown key 'round'", "'rounds'")),
+        ("world_sizes = [1, 'two']", ("world_sizes[1]", "expected `int`")),
+        ("precision = 'bf17'", ("precision", "'bf16'")),
+        ("rounds = ", ("not TOML",)),
+        ("[measure]\nrounds = 3", ("unknown key 'measure'",)),
+    ],
+)
+def test_a_wrong_config_file_gets_one_line(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as error:
+        flags.parse(["--config", str(path)])
+    message = str(error.value)
+    assert message.startswith(f"--config {path}: ")
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
+
+
+def test_a_config_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        flags.parse(["--config", str(tmp_path / "none.toml")])
+
+
+def test_a_flag_wins_over_the_file_and_the_file_over_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.toml"
+    path.write_text(
+        'rounds = 5\nwindows = 20\nworld_sizes = [1, 2]\nglobal_batch_size = 64\nstrategy = ["fake:a"]'
+    )
+    found = flags.resolve(flags.parse(["--config", str(path), "--rounds", "7", "--batch-size", "8"]))
+    assert (found.rounds, found.windows, found.world_sizes) == (7, 20, (1, 2))
+    assert (found.batch_size, found.global_batch_size) == (8, None)  # the flag displaces the file's rule
+    assert found.placement == "pack"
+
+
+def test_kvstores_are_strategies_under_mxnets_own_names() -> None:
+    argv = ["--strategy", "torch:gloo", "--kv-store", "dist_sync,dist_sync_device,mxnet:local"]
+    found = flags.resolve(flags.parse(argv)).strategy
+    assert found == ("torch:gloo", "mxnet:dist_sync", "mxnet:dist_sync_device", "mxnet:local")
+    made = plan.make(config.build({"strategy": found, "device": "cpu"}, source="test"), [enrol(host())] * 2)
+    assert made.config.strategy == ("torch:gloo", "mxnet:dist_sync", "mxnet:dist_device_sync", "mxnet:local")
+
+
+def test_the_flags_are_the_fields() -> None:
+    import typer
+
+    app = typer.Typer(add_completion=False)
+    app.command()(flags.sweep)
+    names = {param.name for param in typer.main.get_command(app).params}
+    assert names - {"help"} == {*config.FIELDS, *flags.ACTIONS, *flags.SUGAR}
+
+
+def test_every_field_shows_its_default_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(flags.Shown):
+        flags.parse(["--help"])
+    text = capsys.readouterr().out
+    for field in config.FIELDS:
+        assert config.flag(field) in text
+    for panel in (flags.WHAT, flags.HOW, flags.LIMITS, flags.OUT, flags.RUNS):
+        assert panel in text
+
+
+def test_ranks_of_another_version_are_refused_by_host() -> None:
+    with pytest.raises(LaunchError) as error:
+        check_versions([enrol(host("node1")), enrol(host("node2"), version="0.0.9")])
+    assert "rank 1 on node2 runs scaling 0.0.9" in str(error.value)
+    with pytest.raises(LaunchError, match="node3"):
+        check_versions([enrol(host("node1")), enrol(host("node3"), code="beef")])
+
+
+# ---------------------------------------------------------------- through the front door
+
+
+def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`python -m scaling.run` of one rank, as a user starts it."""
+    environ = {key: value for key, value in os.environ.items() if key != "SCALING_VIEW"}
+    return subprocess.run(
+        [sys.executable, "-m", "scaling.run", *argv],
+        cwd=cwd, env=environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--world-sizes", "1,2", *FAKE), "2 is more than the 1 ranks"),
+        (("--resume", "nowhere"), "nowhere: not a run"),
+        (("--like", "nowhere"), "nowhere: not a run"),
+        (("--results", "/dev/null/results", *FAKE), "--results /dev/null/results"),
+        (("--results", __file__, *FAKE), f"--results {__file__}"),
+    ],
+)
+def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...], words: str) -> None:
+    done = start(*argv, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("scaling: error: ")
+    assert words in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_says_what_would_be_measured_and_measures_nothing(tmp_path: Path) -> None:
+    done = start("--dry-run", *FAKE, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fake:a                  exchange  N=1" in done.stdout
+    assert "6 points in all, about" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_list_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+    done = start("--list", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "torch:gloo" in done.stdout
+    assert "digits-cnn" in done.stdout
+    assert "real handwritten digits" in done.stdout
+
+
+def test_like_measures_anew_with_the_settings_of_a_run(tmp_path: Path) -> None:
+    quick = (
+        "--rounds",
+        "2",
+        "--windows",
+        "3",
+        "--window-s",
+        "0.01",
+        "--batch-size",
+        "8",
+        "--option",
+        "step_s=0.002",
+    )
+    first = start(*FAKE, *quick, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    (run,) = (tmp_path / "results").iterdir()
+    again = start("--like", str(run), "--rounds", "1", "--name", "again", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    (other,) = (path for path in (tmp_path / "results").iterdir() if path != run)
+    assert other.name.endswith("-again")
+    before, after = store.load(run)[0].config, store.load(other)[0].config
+    changed = {key for key in before if before[key] != after[key]}
+    assert changed == {"rounds", "name"}
+
+
+def test_resume_on_other_code_is_refused(tmp_path: Path) -> None:
+    done = start(*FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "results").iterdir()
+    path = run / store.FILE
+    path.write_text(path.read_text().replace(store.load(run)[0].code, "0123456789ab", 1))
+    refused = start("--resume", str(run), cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "was measured by other code" in refused.stderr
+    assert "--like" in refused.stderr
+
+
+@pytest.mark.parametrize("environ", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONUTF8": "0", "LC_ALL": "C"}])
+def test_a_stream_without_our_signs_does_not_lose_the_run(tmp_path: Path, environ: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling.run", *FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01"],
+        cwd=tmp_path, env={**os.environ, **environ}, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b"Scaling of data-parallel training" in done.stdout
+
+
+@pytest.mark.parametrize("closing", ["> /dev/full", ">&-", "| head -1"])
+def test_an_output_that_nobody_takes_does_not_lose_the_run(tmp_path: Path, closing: str) -> None:
+    line = f"'{sys.executable}' -m scaling.run --strategy fake:a --rounds 1 --windows 3 --window-s 0.01 {closing}"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    (run,) = (tmp_path / "results").iterdir()
+    assert len(store.load(run)[1]) == 2

@@ -1,0 +1,197 @@
+"""Emulated devices in a sweep: flags, plan, the lab's links."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.emulated.scale import Setting
+from scaling.errors import UsageError
+from scaling.hosts.fabric import Entry
+from scaling.lab import slowdown
+from scaling.plan import matrix, plan
+from scaling.plan.plan import Plan
+from scaling.records.run import Nic
+from scaling.run import flags
+from tests.support.inline import enrol, host
+from tests.support.ranks import tasks
+from tests.support.scripted_records import point
+
+STEP_S = 0.1
+EMULATED: dict[str, Any] = {
+    "device": "emulated", "profile": "p100", "model": "resnet50", "data": "synthetic", "batch_size": 64,
+}  # fmt: skip
+
+
+def planned(*argv: str, lab: tuple[float, ...] = (), nodes: int = 1, size: int = 4) -> Plan:
+    """The plan of a launch of `size` ranks dealt out over `nodes` of one machine with two cores."""
+    rate = {"ib": Entry(interface="ib0", rate_gbit=100.0)}
+    hosts = [
+        host(
+            f"node{number}", cores=2, boot_id="one",
+            nics=(Nic(name="ib0", address=f"10.10.0.{number}", netmask="255.255.255.0", up=True, mtu=1500),),
+        )
+        for number in range(1, nodes + 1)
+    ]  # fmt: skip
+    enrolled = [enrol(hosts[rank * nodes // size]) for rank in range(size)]
+    return plan.make(flags.resolve(flags.parse(argv)), enrolled, rate, lab_bits_per_s=lab)
+
+
+# ---------------------------------------------------------------- flags and plan
+
+
+def test_a_profile_brings_model_batch_and_strategy() -> None:
+    made = planned("--device", "emulated:p100")
+    assert made.device == "emulated"
+    assert made.config.device == "emulated:p100"
+    assert (made.config.model, made.config.batch_size, made.config.strategy) == ("resnet50", 64, ("torch:gloo",))
+    assert {point.profile for point in made.cells} == {"p100"}
+    assert all("p100" in point.cell for point in made.cells)
+
+
+def test_on_a_real_network_nothing_is_shrunk_or_dilated() -> None:
+    (setting,) = {(point.shrink, point.dilate) for point in planned("--device", "emulated:p100").cells}
+    assert setting == (1.0, 1.0)
+    given = planned("--device", "emulated:p100", "--shrink", "10", "--dilate", "2")
+    assert {(point.shrink, point.dilate) for point in given.cells} == {(10.0, 2.0)}
+
+
+def test_in_a_lab_both_are_chosen_for_the_machine_and_kept_for_a_resumed_run() -> None:
+    made = planned("--device", "emulated:p100", lab=(1e11, 1e10), nodes=4, size=16)
+    (setting,) = {(point.shrink, point.dilate) for point in made.cells}
+    assert setting == (made.config.shrink, made.config.dilate)
+    assert setting[0] > 1
+    assert setting[1] > 1
+    given = planned("--device", "emulated:p100", "--dilate", "30", lab=(1e11, 1e10), nodes=4, size=16)
+    assert {point.dilate for point in given.cells} == {30.0}
+
+
+def test_settings_are_part_of_what_a_point_is() -> None:
+    one = point(**EMULATED)
+    assert len({one.cell, replace(one, shrink=2.0).cell, replace(one, dilate=2.0).cell, point().cell}) == 4
+    assert "p100" not in point().cell
+
+
+def test_the_estimate_counts_the_sleeps() -> None:
+    short, long = (planned("--device", "emulated:p100", "--dilate", dilate) for dilate in ("1", "10"))
+    assert long.estimate_s > 3 * short.estimate_s
+    assert planned("--strategy", "fake:a").slept_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--device", "emulated"), ("'emulated'", "emulated:p100")),
+        (("--device", "emulated:"), ("'emulated:'", "emulated:p100")),
+        (("--device", "emulated:p10"), ("emulated:p10", "'p100'")),
+        (("--device", "emulatd:p100"), ("'emulatd:p100'", "did you mean 'emulated:p100'")),
+        (("--device", "emulated:p100", "--batch-size", "7"), ("batch 7", "batch 64, 32")),
+        (("--device", "emulated:p100", "--global-batch-size", "64"), ("resnet50 at batch 16", "64, 32")),
+        (("--device", "emulated:p100", "--model", "digits-cnn"), ("--model digits-cnn", "googlenet")),
+        (("--device", "emulated:p100", "--precision", "bf16"), ("--precision bf16", "fp32")),
+        (("--device", "emulated:p100", "--compile"), ("--compile",)),
+        (("--device", "emulated:p100", "--shrink", "0.5"), ("--shrink 0.5", "from 1")),
+        (("--device", "emulated:p100", "--dilate", "nan"), ("--dilate nan", "from 1")),
+        (("--dilate", "2"), ("--dilate 2", "--device emulated:PROFILE")),
+        (("--device", "emulated:p100", "--strategy", "tensorflow:ps"), ("tensorflow:ps", "torch:gloo")),
+        (("--device", "emulated:p100", "--strategy", "torch:nccl"), ("torch:nccl", "torch:ps-async")),
+    ],
+)
+def test_what_cannot_be_emulated_gets_one_line(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as caught:
+        planned(*argv)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message, message
+
+
+def test_another_model_or_device_displaces_the_settings_of_an_older_run() -> None:
+    older = {"device": "emulated:p100", "model": "resnet50", "shrink": 20.0, "dilate": 4.0}
+    assert not {"shrink", "dilate"} & set(flags.merge(older, {"model": "vgg16"}))
+    assert not {"shrink", "dilate"} & set(flags.merge(older, {"device": "cpu"}))
+    assert flags.merge(older, {"rounds": 5})["dilate"] == 4.0
+
+
+def test_emulated_ranks_take_no_cpus_of_their_own_and_are_never_oversubscribed() -> None:
+    made = planned("--device", "emulated:p100", size=4)
+    (exchange,) = (point for point in made.cells if point.kind == "exchange" and point.world_size == 4)
+    assert not matrix.refused([exchange], made.seats)
+    for task in tasks("torch:gloo", "exchange", 4, **EMULATED):
+        assert task.cpus == ()
+
+
+# ---------------------------------------------------------------- the lab's links
+
+
+class Lab:
+    """Stands for scaling.lab's state and shaping: one card at 100 Gb/s."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shaped: list[dict[str, float]] = []
+        self.is_up = True
+        self.now_bits_per_s = 1e11
+        state, shaping, package = (ModuleType(f"scaling.lab{end}") for end in (".state", ".shaping", ""))
+        state.__dict__["load"] = self.load
+        shaping.__dict__["shape"] = self.shape
+        package.__dict__.update(state=state, shaping=shaping)
+        for name, module in (("", package), (".state", state), (".shaping", shaping)):
+            monkeypatch.setitem(sys.modules, f"scaling.lab{name}", module)
+
+    def load(self, name: str) -> Any:
+        if not self.is_up:
+            raise UsageError(f"no lab {name!r} is up")
+        nic = type("Nic", (), {})()
+        nic.name, nic.rate_bits_per_s, nic.shaped_bits_per_s = "ib0", 1e11, self.now_bits_per_s
+        return type("Lab", (), {"nics": (nic,), "name": name})()
+
+    def shape(self, _lab: Any, rates: dict[str, float]) -> None:
+        self.shaped.append(rates)
+        self.now_bits_per_s = rates["ib0"]
+
+
+def test_links_are_slowed_while_a_run_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(monkeypatch)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        slowdown.shaped(Setting(shrink=10, dilate=4), {slowdown.VARIABLE: "one"}),
+    ):
+        assert lab.shaped == [{"ib0": 1e11 / 40}]
+        raise KeyboardInterrupt
+    assert lab.shaped[1:] == [{"ib0": 1e11}]
+
+
+def test_what_a_broken_run_left_is_mended_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(monkeypatch)
+    lab.now_bits_per_s = 1e9
+    with slowdown.shaped(Setting(shrink=1, dilate=1), {slowdown.VARIABLE: "one"}):
+        assert lab.shaped == [{"ib0": 1e11}]
+    assert lab.shaped == [{"ib0": 1e11}], "nothing is shaped that is right already"
+
+
+def test_a_lab_that_goes_down_meanwhile_is_no_further_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(monkeypatch)
+    with slowdown.shaped(Setting(shrink=2, dilate=1), {slowdown.VARIABLE: "one"}):
+        lab.is_up = False
+    assert len(lab.shaped) == 1
+
+
+def test_without_a_lab_no_link_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(monkeypatch)
+    with slowdown.shaped(Setting(shrink=2, dilate=2), {}):
+        pass
+    assert lab.shaped == []
+
+
+def test_the_header_tells_what_was_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    Lab(monkeypatch)
+    setting = Setting(shrink=10, dilate=4)
+    told = slowdown.told("emulated:p100", "resnet50", 64, setting, {slowdown.VARIABLE: "one"})
+    for words in ("NVIDIA Tesla P100", "219 images/s of resnet50 at batch 64", "https://", "/ 10", "x 4", "2.5"):
+        assert words in told
+    assert "40 times as fast" in slowdown.told("emulated:p100", "resnet50", 64, setting, {})
+    assert slowdown.told("cpu", "resnet50", 64, setting, {}) == ""

@@ -1,0 +1,214 @@
+"""Each fault planted in a real worker process: the point fails with its cause, the sweep goes on,
+nothing is left running. The ranks live in this process, the workers do not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from scaling.agent.agent import Agent
+from scaling.agent.child import MARK
+from scaling.records import store
+from scaling.records.messages import Reserve
+from scaling.records.run import Failed, Finished, PointRecord
+from scaling.report.formats import terminal
+from scaling.transport.mailbox import Interrupted
+from tests.support.inline import Launch, Run
+
+QUICK: dict[str, Any] = {"rounds": 1, "windows": 3, "kinds": ["exchange", "solo"], "window_s": 0.01}
+
+
+def options(**script: object) -> list[str]:
+    return [f"fake:a.{key}={value}" for key, value in {"step_s": 0.002, **script}.items()]
+
+
+def run(tmp_path: Path, size: int = 2, **script: object) -> Run:
+    """A sweep of worlds 1 and `size` whose exchange at `size` fails by the script."""
+    fields: dict[str, Any] = {
+        key: script.pop(key) for key in list(script) if key in ("stall_timeout_s", "startup_timeout_s")
+    }
+    launch = Launch(size, real=True)
+    return launch.sweep(
+        tmp_path,
+        world_sizes=[1, size],
+        option=options(fail_world=size, **script),
+        **{**QUICK, **fields},
+    )
+
+
+def failed(found: Run, size: int = 2) -> tuple[PointRecord, Failed]:
+    """The failed point and its cause; all others of the sweep must have been measured."""
+    (record,) = found.of(size=size)
+    assert isinstance(record.outcome, Failed)
+    others = [other for other in found.records if other is not record]
+    assert len(others) == 2
+    assert all(isinstance(other.outcome, Finished) for other in others)
+    nothing_left()
+    text = terminal.render(found.header, found.records, color=False)
+    assert f"failed: {record.outcome.cause}" in text
+    assert record.outcome.message[:40].split(";")[0] in " ".join(text.split())
+    return record, record.outcome
+
+
+def nothing_left() -> None:
+    """No process carries the mark of a child of this process."""
+    mark = f"{MARK}={os.getpid()}-".encode()
+    for process in psutil.process_iter():
+        try:
+            environ = Path(f"/proc/{process.pid}/environ").read_bytes()
+        except OSError:
+            continue
+        assert mark not in environ, process
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause", "message"),
+    [
+        ("raise", "error", "RuntimeError: scripted failure of rank 1"),
+        ("exit-0", "no-result", "exited 0 without a result"),
+        ("segfault", "crash(SIGSEGV)", "ended by SIGSEGV"),
+        ("kill", "crash(SIGKILL)", "ended by SIGKILL"),
+        ("oom", "oom", "MemoryError"),
+        ("nan", "nan-loss", "NanLoss: the loss is nan after warm-up window"),
+    ],
+)
+def test_a_rank_that_dies_is_the_cause_and_the_other_is_cancelled(
+    tmp_path: Path, fault: str, cause: str, message: str
+) -> None:
+    record, outcome = failed(run(tmp_path, fail=fault, fail_rank=1))
+    assert outcome.cause == cause
+    assert message in outcome.message
+    assert outcome.rank == 1
+    assert outcome.host == "node1"
+    assert Path(outcome.log).exists()
+    innocent = record.ranks[0].outcome
+    assert isinstance(innocent, Failed)
+    assert innocent.cause == "cancelled"
+
+
+def test_what_it_printed_last_is_in_the_record(tmp_path: Path) -> None:
+    _, outcome = failed(run(tmp_path, fail="raise", fail_rank=1))
+    assert "scripted failure of rank 1" in outcome.log_tail
+
+
+def test_a_worker_that_prints_5_mb_is_measured_all_the_same(tmp_path: Path) -> None:
+    found = run(tmp_path, fail="print", fail_rank=1)
+    (record,) = found.of(size=2)
+    assert isinstance(record.outcome, Finished)
+    (log,) = (folder for folder in (found.folder / "logs").iterdir() if folder.stat().st_size >= 5 * 1024 * 1024)
+    assert log.name.endswith(".1.log")
+
+
+def test_a_worker_that_hangs_before_it_is_ready(tmp_path: Path) -> None:
+    _, outcome = failed(run(tmp_path, fail="hang-before-ready", fail_rank=1, startup_timeout_s=1.5))
+    assert outcome.cause == "startup"
+    assert outcome.rank == 1
+    assert "Current thread" in outcome.log_tail  # its stacks
+
+
+def test_a_worker_that_hangs_in_a_step(tmp_path: Path) -> None:
+    _, outcome = failed(run(tmp_path, fail="hang", fail_rank=1, stall_timeout_s=1.0))
+    assert outcome.cause == "hang"
+    assert outcome.rank == 1
+    assert "_hang" in outcome.log_tail  # the stack tells where
+
+
+def test_parameters_that_differ_void_the_point(tmp_path: Path) -> None:
+    record, outcome = failed(run(tmp_path, fail="digest", fail_rank=1))
+    assert outcome.cause == "digest"
+    assert "rank 1 has differs-1" in outcome.message
+    assert all(rank.windows for rank in record.ranks)
+
+
+def test_grandchildren_do_not_outlive_a_worker(tmp_path: Path) -> None:
+    found = run(tmp_path, fail="fork", fail_rank=1)
+    (record,) = found.of(size=2)
+    assert isinstance(record.outcome, Finished)
+    nothing_left()
+
+
+def test_a_port_that_was_taken_is_tried_once_more_and_recorded(tmp_path: Path) -> None:
+    found = run(tmp_path, fail="port")
+    (record,) = found.of(size=2)
+    assert isinstance(record.outcome, Finished)
+    assert len(record.retries) == 1
+    assert record.retries[0].startswith("port-taken: ")
+
+
+def test_a_port_that_is_taken_twice_fails_the_point(tmp_path: Path) -> None:
+    record, outcome = failed(run(tmp_path, fail="port-always"))
+    assert outcome.cause == "port-taken"
+    assert len(record.retries) == 1
+
+
+def test_a_helper_serves_its_workers_and_ends_with_the_point(tmp_path: Path) -> None:
+    found = run(tmp_path, helper=True)
+    assert all(isinstance(record.outcome, Finished) for record in found.records)
+    assert "FAKE_SERVER" in found.of(size=2)[0].ranks[1].environ
+    nothing_left()
+
+
+def test_scripted_traffic_is_real_and_takes_the_port_that_was_reserved(tmp_path: Path) -> None:
+    bytes_each, before = 3_000_001, loopback_bytes()
+    found = run(tmp_path, size=3, traffic_bytes=bytes_each)
+    moved = loopback_bytes() - before
+    (record,) = found.of(size=3)
+    assert isinstance(record.outcome, Finished)
+    steps = sum(window.steps for window in (*record.ranks[0].warmup, *record.ranks[0].windows))
+    expected = 2 * 2 * bytes_each * steps  # two ranks, there and back
+    assert expected <= moved
+
+
+def loopback_bytes() -> int:
+    return int(Path("/sys/class/net/lo/statistics/tx_bytes").read_text())
+
+
+def test_a_port_that_somebody_took_meanwhile_is_tried_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For real: a thief listens on the reserved port of the first attempt before its worker can."""
+    thieves: list[socket.socket] = []
+    reserve = Agent._reserve
+
+    def robbed(agent: Agent, order: Reserve) -> tuple[int, ...]:
+        ports = reserve(agent, order)
+        if not thieves:
+            thieves.append(socket.create_server((order.address, ports[0])))
+        return ports
+
+    monkeypatch.setattr(Agent, "_reserve", robbed)
+    launch = Launch(2, real=True)
+    options_ = options(traffic_bytes=1000)
+    found = launch.sweep(tmp_path, world_sizes=[2], option=options_, **{**QUICK, "kinds": ["exchange"]})
+    thieves[0].close()
+    (record,) = found.records
+    assert isinstance(record.outcome, Finished)
+    assert "port-taken" in record.retries[0]
+
+
+def test_an_agent_that_is_signalled_ends_its_workers(tmp_path: Path) -> None:
+    launch = Launch(2, real=True)
+
+    class Interrupting:
+        def __getattr__(self, _name: str) -> object:
+            return lambda *_args: None
+
+        def began(self, state: object, number: int) -> None:
+            if number == 2:
+                launch.agents[1].interrupt(signal.SIGTERM)
+
+    with pytest.raises(Interrupted) as stop:
+        launch.sweep(tmp_path, option=options(), view=Interrupting(), **QUICK)  # type: ignore[arg-type]
+    assert stop.value.exit_code == 143
+    for _ in range(200):
+        launch.turn()
+        launch.wait()
+    nothing_left()
+    (folder,) = tmp_path.iterdir()
+    assert len(store.load(folder)[1]) == 1

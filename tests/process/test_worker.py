@@ -1,0 +1,120 @@
+"""The worker alone: its one timed loop, its two pipes, what it calls its failures."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from scaling.frameworks.fake.strategy import FakeTrainer
+from scaling.records.run import Event, Result, Window
+from scaling.records.task import Finish, Run
+from scaling.worker.channel import Channel
+from scaling.worker.failures import cause_of, message_of
+from scaling.worker.loop import NanLoss, Worker
+from tests.process.test_agent import POINT, TASK
+from tests.support.inline import Clock
+
+
+def worker(*, options: dict[str, str] | None = None, waiting: int = 0) -> tuple[Worker, list[Event], Clock]:
+    """A worker on a virtual clock whose command waits after so many looks."""
+    clock, said, looks = Clock(), list[Event](), iter([False] * waiting + [True] * 1000)
+    task = replace(TASK, point=replace(POINT, options={"step_s": "0.5", **(options or {})}))
+    trainer = FakeTrainer(task, clock=clock, sleep=clock.sleep)
+    return (
+        Worker(trainer, lambda event, hold=False: said.append(event), lambda: next(looks), clock, clock),
+        said,
+        clock,
+    )
+
+
+def windows(said: list[Event]) -> list[Window]:
+    return [event for event in said if isinstance(event, Window)]
+
+
+def test_windows_share_their_edges_and_count_what_was_fed() -> None:
+    loop, said, clock = worker()
+    assert loop.obey(Run(windows=3, steps=4, measured=True))
+    found = windows(said)
+    assert [(w.index, w.steps, w.samples, w.seconds) for w in found] == [(i, 4, 4 * 32, 2.0) for i in range(3)]
+    assert [w.start_s for w in found[1:]] == [w.end_s for w in found[:-1]]
+    assert clock() == 6.5  # one step that is not counted gives all ranks a common start
+
+
+def test_a_lingering_run_goes_on_until_the_next_command() -> None:
+    loop, said, clock = worker(waiting=5)
+    loop.obey(Run(windows=1, steps=2, measured=True, linger=True))
+    assert len(windows(said)) == 1
+    assert clock() == 0.5 + 2 * 0.5 + 5 * 0.5
+
+
+def test_the_last_word_is_the_result() -> None:
+    loop, said, _ = worker()
+    assert not loop.obey(Finish())
+    (result,) = said
+    assert isinstance(result, Result)
+    assert result.digest == "fake"
+    assert result.peak_rss_bytes > 1 << 20
+
+
+def test_a_loss_that_is_no_number_ends_it() -> None:
+    loop, _, _ = worker(options={"fail": "nan", "fail_step": "5"})
+    with pytest.raises(NanLoss, match="the loss is nan after measured window 2"):
+        loop.obey(Run(windows=3, steps=3, measured=True))
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch.cuda names its own."""
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [
+        (MemoryError(), "oom"),
+        (OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "oom"),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"), "oom"),
+        (RuntimeError("std::bad_alloc"), "oom"),
+        (OSError(errno.EADDRINUSE, "Address already in use"), "port-taken"),
+        (RuntimeError("The server socket has failed to listen: EADDRINUSE"), "port-taken"),
+        (ModuleNotFoundError("No module named 'torch'"), "missing"),
+        (NanLoss("the loss is nan"), "nan-loss"),
+        (OSError(errno.ENOSPC, "No space left"), "error"),
+        (ValueError("what"), "error"),
+    ],
+)
+def test_what_a_failure_is_called(error: Exception, cause: str) -> None:
+    assert cause_of(error) == cause
+
+
+def test_a_failure_is_told_in_one_line() -> None:
+    assert message_of(ValueError("\n  first\nsecond")) == "ValueError: first"
+    assert message_of(KeyError()) == "KeyError"
+    assert len(message_of(ValueError("x" * 10_000))) == 500
+
+
+def test_commands_come_in_and_events_go_out_as_lines() -> None:
+    (in_r, in_w), (out_r, out_w) = os.pipe(), os.pipe()
+    channel = Channel(in_r, out_w)
+    first, second = Run(windows=1, steps=2, measured=False), Finish()
+    os.write(in_w, b"\n".join(msgspec.json.encode(one) for one in (TASK, first)) + b"\n")
+    assert channel.read_task() == TASK
+    channel.listen()
+    assert channel.receive() == first
+    assert not channel.waiting()
+    os.write(in_w, msgspec.json.encode(second)[:5])
+    os.write(in_w, msgspec.json.encode(second)[5:] + b"\n")
+    assert channel.receive() == second
+    event = Result(digest=None, peak_memory_bytes=0, peak_rss_bytes=1)
+    channel.send(event)
+    assert msgspec.json.decode(os.read(out_r, 1000).removesuffix(b"\n"), type=Event) == event
+
+
+def test_the_loop_is_the_only_place_that_takes_the_time_of_steps() -> None:
+    package = Path(__file__).parents[2] / "scaling"
+    for path in (package / "frameworks").rglob("*.py"):
+        if path.parent.name != "fake":
+            assert "perf_counter" not in path.read_text() and "monotonic" not in path.read_text(), path

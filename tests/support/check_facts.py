@@ -1,0 +1,158 @@
+"""A cluster as the preflight sees it, with faults to order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from msgspec.structs import replace
+
+from scaling.check import networks
+from scaling.check.facts import Facts, Link, Load, Prepared, RankFacts, Verdict
+from scaling.check.verdicts import judge
+from scaling.hosts.fabric import Entry
+from scaling.records.run import Gpu, HostInfo, Nic
+
+GBIT = 1e9
+Changes = Mapping[str, Mapping[str, Any]]
+FOUR = ("node1", "node2", "node3", "node4")
+FABRIC = {"ib": Entry(interface="ib0", rate_gbit=10.0), "ethernet": Entry(interface="eth0", rate_gbit=1.0)}
+
+
+def nic(name: str, address: str, **changes: Any) -> Nic:
+    """A card in a /24."""
+    fields: dict[str, Any] = {
+        "name": name,
+        "address": address,
+        "netmask": "255.255.255.0",
+        "up": True,
+        "mtu": 1500,
+    }
+    return Nic(**{**fields, **changes})
+
+
+def node(name: str, number: int, **changes: Any) -> HostInfo:
+    """Host `number` of a cluster with ib0 in 10.10.0.0/24 and eth0 in 10.20.0.0/24."""
+    loopback = nic("lo", "127.0.0.1", netmask="255.0.0.0", mtu=65536)
+    cards = (loopback, nic("ib0", f"10.10.0.{number}"), nic("eth0", f"10.20.0.{number}"))
+    fields: dict[str, Any] = {
+        "hostname": name, "os": "Debian 12", "kernel": "6.1", "cpu_model": "Test CPU", "sockets": 1,
+        "cores": tuple((core,) for core in range(16)), "memory_bytes": 1 << 34, "load_1m": 0.0, "python": "3.11",
+        "versions": {"scaling": "0.1.0"}, "nics": cards, "boot_id": f"boot-{name}",
+    }  # fmt: skip
+    return HostInfo(**{**fields, **changes})
+
+
+def rank(one: HostInfo, number: int = 0, **changes: Any) -> RankFacts:
+    """Rank `number` of the launch on a host."""
+    fields: dict[str, Any] = {
+        "host": one, "code": "c0de", "mpi": "Open MPI v5.0.11", "pid": 1000 + number,
+        "machine_cores": len(one.cores), "memlock_bytes": None,
+        "shm_bytes": 1 << 34, "shm_free_bytes": 1 << 33, "hardware": (),
+    }  # fmt: skip
+    return RankFacts(**{**fields, **changes})
+
+
+def ranks(
+    nodes: Sequence[str] = FOUR, *, each: int = 1, hosts: Changes | None = None, told: Changes | None = None
+) -> tuple[RankFacts, ...]:
+    """`each` ranks on every node; `hosts` changes fields of a node's HostInfo, `told` of its ranks' facts."""
+    found = []
+    for number, name in enumerate(nodes, 1):
+        one = node(name, number, **(hosts or {}).get(name, {}))
+        found += [rank(one, number * 100 + local, **(told or {}).get(name, {})) for local in range(each)]
+    return tuple(found)
+
+
+def links(
+    nodes: Sequence[str], network: str, speed: Callable[[str, str], float], latency_s: float = 20e-6
+) -> tuple[Link, ...]:
+    """Every pair, measured without fault; `speed` gives bits/s from a sender to a receiver."""
+    return tuple(
+        Link(
+            network=network,
+            client=a,
+            server=b,
+            latency_s=latency_s,
+            offset_s=0.0001,
+            forth_bits_per_s=speed(a, b),
+            back_bits_per_s=speed(b, a),
+        )
+        for a, b in combinations(nodes, 2)
+    )
+
+
+def prepared(told: Sequence[RankFacts], **changes: Any) -> dict[str, Prepared]:
+    """Every node listens, is idle, and resolves every name to its address on eth0."""
+    hosts = {one.host.hostname: one.host for one in told}
+    resolved = {
+        name: tuple(nic.address for nic in one.nics if nic.name == "eth0")[:1] for name, one in hosts.items()
+    }
+    fields: dict[str, Any] = {"ports": {}, "resolved": resolved, "load": Load(other_cores=0.01)}
+    return {name: Prepared(**{**fields, **changes}) for name in hosts}
+
+
+def facts(
+    nodes: Sequence[str] = FOUR,
+    *,
+    each: int = 1,
+    hosts: Changes | None = None,
+    told: Changes | None = None,
+    fabric: Mapping[str, Entry] = FABRIC,
+    words: Sequence[str] = (),
+    **changes: Any,
+) -> Facts:
+    """A sound cluster, but for the changes: ib carries 9.4 Gb/s, ethernet 0.94."""
+    everyone = ranks(nodes, each=each, hosts=hosts, told=told)
+    found = networks.find(everyone, words, fabric)
+    sound = Facts(
+        ranks=everyone,
+        networks=found.networks,
+        absent=found.absent,
+        named=bool(words or fabric),
+        prepared=prepared(everyone),
+        links=tuple(
+            link
+            for network in found.networks
+            for link in links(
+                tuple(network.places), network.word, lambda *_, n=network: 0.94 * (n.rate_bits_per_s or GBIT)
+            )
+        ),
+    )
+    return replace(sound, **changes)
+
+
+def gpu(index: int, *, of: int = 4, peers: Sequence[int] | None = None, **changes: Any) -> Gpu:
+    """GPU `index` of a node of `of`, which reaches those in `peers` (default: all)."""
+    reach = range(of) if peers is None else peers
+    fields: dict[str, Any] = {
+        "index": index,
+        "name": "Tesla P100",
+        "uuid": f"GPU-{index}",
+        "memory_bytes": 1 << 34,
+        "links": tuple("self" if other == index else "PIX" if other in reach else "SYS" for other in range(of)),
+        "p2p": tuple(other == index or other in reach for other in range(of)),
+    }
+    return Gpu(**{**fields, **changes})
+
+
+# ---------------------------------------------------------------- what is made of them
+
+
+def to_mend(found: Facts) -> list[Verdict]:
+    """All verdicts but the good ones."""
+    return [verdict for verdict in judge(found) if verdict.level != "ok"]
+
+
+def only(found: Facts) -> Verdict:
+    """The only one of those, which has a mend and one line each."""
+    (verdict,) = to_mend(found)
+    assert verdict.mend
+    assert "\n" not in verdict.text + verdict.mend
+    return verdict
+
+
+def ok(found: Facts, topic: str) -> list[str]:
+    """The texts of the good ones of a topic."""
+    return [verdict.text for verdict in judge(found) if verdict.topic == topic and verdict.level == "ok"]

@@ -1,0 +1,237 @@
+"""A whole launch in this process: real agents and a real sweep, workers that follow the fake
+strategy's script on a virtual clock. No sleeping, no threads: the order of events is always the same."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from scaling import __version__
+from scaling.agent.agent import Agent
+from scaling.agent.child import Child, adopt_orphans
+from scaling.agent.supervisor import ChildLike
+from scaling.frameworks.fake.strategy import make
+from scaling.plan import config, plan
+from scaling.records import store
+from scaling.records.messages import Enrol
+from scaling.records.run import (
+    SCHEMA,
+    Announce,
+    Error,
+    Event,
+    Failed,
+    Finished,
+    Header,
+    Hello,
+    HostInfo,
+    Outcome,
+    PointRecord,
+    Ready,
+)
+from scaling.records.task import Command, Task
+from scaling.sweep.sweep import Sweep
+from scaling.sweep.view.live import View
+from scaling.sweep.view.live import make as make_view
+from scaling.transport.inline import Hub
+from scaling.transport.mailbox import Desk
+from scaling.worker.failures import cause_of, message_of
+from scaling.worker.loop import Worker
+
+
+class Clock:
+    """Virtual seconds."""
+
+    def __init__(self, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Run(NamedTuple):
+    """A finished sweep, read back."""
+
+    folder: Path
+    header: Header
+    records: tuple[PointRecord, ...]
+
+    def of(self, kind: str = "exchange", size: int = 1, strategy: str | None = None) -> list[PointRecord]:
+        """The records of one kind and world size."""
+        return [
+            record
+            for record in self.records
+            if record.point.kind == kind
+            and record.point.world_size == size
+            and strategy in (None, record.point.strategy)
+        ]
+
+
+class InlineChild:
+    """agent.ChildLike: the worker's loop on a virtual clock of its own; obeys at once."""
+
+    events_fd = exit_fd = -1
+    strays = 0
+    sent = frozenset({"crash(SIGTERM)"})
+
+    def __init__(self, task: Task, world: Clock) -> None:
+        self.task = task
+        self.pid = 0
+        self._world = world
+        self._clock = Clock(world.now_s)
+        begun = self._ready() if task.role == "worker" else Announce(values={task.role: "here"})
+        self._events: list[Event] = [Hello(pid=0, affinity=task.cpus), begun]
+        self._over = False
+        self._outcome: Outcome = Finished()
+        trainer = make(task, clock=self._clock, sleep=self._clock.sleep)
+        self._worker = Worker(
+            trainer, lambda event, hold=False: self._events.append(event), lambda: True, self._clock, self._clock
+        )
+
+    def _ready(self) -> Ready:
+        return Ready(import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake")
+
+    def tell(self, command: Command) -> None:
+        self._clock.now_s = max(self._clock.now_s, self._world.now_s)
+        try:
+            self._over = not self._worker.obey(command)
+        except Exception as error:
+            self._events.append(Error(cause=cause_of(error), message=message_of(error)))
+            self._outcome = Failed(cause="exit(1)", message="exited with code 1")
+            self._over = True
+        self._world.now_s = max(self._world.now_s, self._clock.now_s)
+
+    def events(self) -> list[Event]:
+        said, self._events[:] = list(self._events), []
+        return said
+
+    def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None:
+        if not self._over:
+            self._outcome = Failed(cause="crash(SIGTERM)", message="ended by SIGTERM")
+        self._over = True
+
+    def pursue(self, now_s: float) -> None:
+        return None
+
+    def ended(self) -> bool:
+        return self._over
+
+    def reap(self) -> Outcome:
+        return self._outcome
+
+
+def host(name: str = "node1", cores: int = 16, **changes: Any) -> HostInfo:
+    """A host of so many cores."""
+    fields: dict[str, Any] = {
+        "hostname": name, "os": "Debian 12", "kernel": "6.1", "cpu_model": "Test CPU", "sockets": 1,
+        "cores": tuple((core,) for core in range(cores)), "memory_bytes": 1 << 34, "load_1m": 0.0,
+        "python": "3.11", "versions": {"scaling": __version__}, "nics": (),
+    }  # fmt: skip
+    return HostInfo(**{**fields, **changes})
+
+
+def enrol(one: HostInfo, **changes: Any) -> Enrol:
+    """An agent's enrolment on a host."""
+    fields: dict[str, Any] = {"host": one, "version": __version__, "code": "c0de", "missing": {}}
+    return Enrol(**{**fields, **changes})
+
+
+class Launch:
+    """`size` inline ranks on `hosts` (default: one host with a core each).
+
+    With `real` the workers are real processes and time is real; the ranks still live in this process.
+    """
+
+    def __init__(self, size: int, hosts: Sequence[HostInfo] | None = None, *, real: bool = False) -> None:
+        self.real = real
+        if real:
+            adopt_orphans()
+        self.clock = Clock(1000.0)
+        self.now: Callable[[], float] = time.monotonic if real else self.clock
+        self.hub = Hub(size)
+        self.hosts = list(hosts or [host(cores=size)] * size)
+        self.enrolled = [enrol(one) for one in self.hosts]
+        self.order: list[str] = []
+        self.tasks: list[Task] = []
+        self.agents = [
+            Agent(self.hub.rank(rank), spawn=self._spawn, clock=self.now, environ=os.environ)
+            for rank in range(size)
+        ]
+
+    def _spawn(self, task: Task, environ: Mapping[str, str]) -> ChildLike:
+        self.order.append(f"{task.point.label} rank {task.rank}")
+        self.tasks.append(task)
+        return Child(task, environ) if self.real else InlineChild(task, self.clock)
+
+    def turn(self) -> None:
+        """Every agent's turn."""
+        for agent in self.agents:
+            agent.turn()
+
+    def wait(self) -> None:
+        """Time passes when nothing happens."""
+        if self.real:
+            time.sleep(0.002)
+        else:
+            self.clock.now_s += 0.05
+
+    def sweep(
+        self,
+        results: Path,
+        *,
+        view: View | None = None,
+        resume: Path | None = None,
+        unix_clock: Callable[[], float] | None = None,
+        **fields: Any,
+    ) -> Run:
+        """Run a sweep of these SweepConfig fields and read back its file."""
+        settings = {"strategy": ["fake:a"], "device": "cpu", "window_s": 0.02, **fields}
+        wanted = config.build(settings, source="test")
+        config.validate(wanted)
+        made = plan.make(wanted, self.enrolled)
+        unix = unix_clock or (time.time if self.real else self.clock)
+        now = datetime.fromtimestamp(unix(), timezone.utc)
+        desk = Desk(self.hub.rank(0), turn=self.turn, wait=self.wait)
+        records = store.load(resume)[1] if resume else ()
+        opened = store.Store.resume(resume) if resume else self._create(results, now, made, wanted)
+        with opened:
+            shown = view or make_view("none", sys.stdout)
+            width = config.target_half_width(wanted)
+            sweep = Sweep(
+                made,
+                desk,
+                opened,
+                shown,
+                records=records,
+                target_half_width=width,
+                clock=self.now,
+                unix_clock=unix,
+            )
+            try:
+                sweep.run()
+            finally:
+                desk.dismiss(len(self.agents))
+                self.turn()
+        header, kept = store.load(opened.folder)
+        return Run(folder=opened.folder, header=header, records=kept)
+
+    def _create(self, results: Path, now: datetime, made: plan.Plan, wanted: config.SweepConfig) -> store.Store:
+        return store.Store.create(results, "test", now, self.header(made, wanted))
+
+    def header(self, made: plan.Plan, wanted: config.SweepConfig) -> Header:
+        """The header of such a run."""
+        return Header(
+            schema=SCHEMA, version=__version__, code="c0de", git="", created_unix_s=self.clock.now_s, command=(),
+            launch_size=len(self.agents), mpi="inline", seed=wanted.seed, config=msgspec.to_builtins(made.config),
+            hosts=tuple({one.hostname: one for one in self.hosts}.values()),
+            host_of_rank=tuple(one.hostname for one in self.hosts), device=made.device, why_default=made.why,
+        )  # fmt: skip

@@ -1,0 +1,155 @@
+"""Real labs for tests: made by root, found by a name of this process, seen to leave nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaling.lab import lifecycle, shapes, state, wires
+from scaling.lab.state import Lab
+
+ROOT = Path(__file__).resolve().parents[2]
+NICS = ("ib0=500mbit", "eth0=100mbit")
+
+
+def reason_against() -> str:
+    """Why this machine makes no labs, "" where it does."""
+    if os.geteuid() != 0:
+        return "a lab needs root"
+    code = "import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare(0x40020000))"  # network, mounts
+    done = subprocess.run([sys.executable, "-S", "-c", code], check=False)
+    return "no namespaces here: not privileged" if done.returncode else ""
+
+
+REASON = reason_against()
+needs_lab = pytest.mark.skipif(bool(REASON), reason=REASON or "it runs")
+
+
+def name(word: str) -> str:
+    """Of a lab that nobody else makes."""
+    return f"test{os.getpid()}-{word}"
+
+
+def make(word: str, *, nodes: int = 2, slots: int = 2, nics: tuple[str, ...] = NICS) -> Lab:
+    """A lab that is up."""
+    return lifecycle.up(shapes.shape(name(word), nodes, slots, nics), lambda text: None)
+
+
+def end(word: str) -> bool:
+    """Take it down whatever it does."""
+    return lifecycle.down(name(word), force=True, say=lambda text: None)
+
+
+@contextmanager
+def lab(word: str, **fields: Any) -> Iterator[Lab]:
+    """A lab for a while; asserts that nothing is left of it."""
+    before = outside()
+    one = make(word, **fields)
+    try:
+        yield one
+    finally:
+        end(word)
+    assert traces(one) == []
+    assert outside() == before
+
+
+def outside() -> tuple[frozenset[str], frozenset[str]]:
+    """The mounts and interfaces of this process."""
+    mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    return frozenset(mounts), frozenset(path.name for path in Path("/sys/class/net").iterdir())
+
+
+def traces(lab: Lab) -> list[str]:
+    """What is left of a lab: files, processes called by its name, namespaces that anybody is in or holds."""
+    found = [str(path) for path in (lab.folder,) if path.exists()]
+    kept = {f"net:[{inode}]" for inode in lab.holder.inodes.values()}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            links = {str(path.readlink()) for path in [process / "ns/net", *(process / "fd").iterdir()]}
+            if lab.name.encode() in words or kept & links:
+                found.append(f"{process.name}: {words}")
+    return found
+
+
+def on(lab: Lab, node: str, *command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run a command on a node, by the remote agent."""
+    return agent(lab, "--as-is", node, *command, cwd=cwd)
+
+
+def agent(
+    lab: Lab, *words: str, cwd: Path = ROOT, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Call the remote agent as mpirun does."""
+    command = [str(lab.folder / "agent"), *words]
+    env = {**os.environ, **(environ or {})}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=60, env=env)
+
+
+def python(lab: Lab, node: str, code: str, *arguments: str) -> str:
+    """What Python code prints on a node; it may import this package."""
+    done = on(lab, node, sys.executable, "-c", code, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def command(*arguments: str, timeout_s: float = 120, **fields: Any) -> subprocess.CompletedProcess[str]:
+    """`python -m scaling.lab ARGUMENT...` from the repository."""
+    words = [sys.executable, "-m", "scaling.lab", *arguments]
+    return subprocess.run(
+        words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=timeout_s, **fields
+    )
+
+
+def shaped_bits_per_s(lab: Lab, room: str, interface: str) -> float:
+    """What the kernel says that one end of a link is shaped to."""
+    with wires.inside(lab, room) as ip:
+        (found,) = ip.get_qdiscs(index=wires.index(interface))
+    assert found.get_attr("TCA_KIND") == "tbf"
+    options = found.get_attr("TCA_OPTIONS")
+    rate = options.get_attr("TCA_TBF_RATE64") or options.get_attr("TCA_TBF_PARMS")["rate"]
+    return float(8 * rate)
+
+
+def ends_bits_per_s(lab: Lab, node: str, card: str) -> tuple[float, float]:
+    """Both ends of a node's link."""
+    nic = lab.nic(card)
+    assert nic is not None
+    port = lab.port(node, nic)
+    return shaped_bits_per_s(lab, node, card), shaped_bits_per_s(lab, state.SWITCH, port)
+
+
+SERVE = """
+import socket, sys
+with socket.create_server((sys.argv[1], 4000)) as server:
+    print("up", flush=True)
+    with server.accept()[0] as peer:
+        print(sum(len(part) for part in iter(lambda: peer.recv(1 << 16), b"")))
+"""
+SEND = """
+import socket, sys
+with socket.create_connection((sys.argv[1], 4000), timeout=20) as peer:
+    peer.sendall(bytes(int(sys.argv[2])))
+"""
+
+
+def send(lab: Lab, address: str, size: int) -> int:
+    """Send so many bytes from node1 to an address of node2; how many came."""
+    words = [str(lab.folder / "agent"), "--as-is", "node2", sys.executable, "-c", SERVE, address]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == "up\n"
+        python(lab, "node1", SEND, address, str(size))
+        return int(server.stdout.read())
+
+
+def sent_bytes(lab: Lab, node: str, card: str) -> int:
+    """What a card's counter says, as the node itself reads it."""
+    return int(on(lab, node, "cat", f"/sys/class/net/{card}/statistics/tx_bytes").stdout)

@@ -1,0 +1,278 @@
+"""Ranks of one point as real processes, without agents: `run(tasks(...))` trains a few steps on each.
+
+python -m tests.support.ranks RESULT STEPS JOINED < TASK      (one rank, started by `run`)
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import psutil  # type: ignore[import-untyped, unused-ignore]
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from scaling import frameworks
+from scaling.agent.child import Child, child_environ, log_tail
+from scaling.frameworks.base import Stale
+from scaling.plan import placement
+from scaling.plan import ports as reserved
+from scaling.plan.placement import Seat
+from scaling.records.point import Kind, Point
+from scaling.records.run import Announce
+from scaling.records.task import Clocks, Task
+from scaling.workloads import feeds as data
+from scaling.workloads import models
+
+LIMIT_S = 240
+
+
+class Trained(NamedTuple):
+    """What one rank tells: the weights before the first step and after it, the rest after the last."""
+
+    before: dict[str, NDArray[Any]]
+    after: dict[str, NDArray[Any]]
+    digest: str | None
+    losses: list[float | None]
+    samples: int
+    parameters: int
+    gradient_bytes: int
+    device_name: str
+    versions: dict[str, str]
+    staleness: float | None
+    listening: frozenset[str]
+
+
+def tasks(
+    strategy: str, kind: Kind, size: int, *, ports: Iterable[int] | None = None, servers: int = 1, **fields: Any
+) -> list[Task]:
+    """One task per rank on this host. `fields` are the point's, by default the digits at batch 4 on CPU."""
+    traits = frameworks.load(strategy).traits(strategy)
+    settled = {"model": "digits-cnn", "data": "digits", "device": "cpu", "batch_size": 4, **fields}
+    point = Point(
+        strategy=strategy, kind=kind, world_size=size, round=0, batch_rule="weak",
+        servers=servers if traits.servers else 0, **settled,
+    )  # fmt: skip
+    cpus = sorted(os.sched_getaffinity(0))
+    mine = [
+        Seat(launch_rank=rank, host="localhost", local_rank=rank, cpus=(cpus[rank % len(cpus)],), threads=1,
+             device_index=rank)
+        for rank in range(size)
+    ]  # fmt: skip
+    clocks = Clocks(startup_s=LIMIT_S, stall_s=LIMIT_S, deadline_s=LIMIT_S)
+    beside = placement.server_seats(point, mine, mine)
+    made = placement.tasks(point, mine, beside, {}, attempt=1, retry=0, seed=1, clocks=clocks, logs="")
+    wanted = reserved.wanted(made, traits)
+    given = iter(free_ports(sum(one.count for one in wanted)) if ports is None else ports)
+    held = {slot: tuple(islice(given, one.count)) for slot, one in enumerate(wanted)}
+    return list(reserved.assigned(made, traits, held))
+
+
+def one_task(strategy: str = "torch:plain", kind: Kind = "solo", **fields: Any) -> Task:
+    """The task of a point of one rank."""
+    (task,) = tasks(strategy, kind, 1, **fields)
+    return task
+
+
+def ports_of(task: Task) -> tuple[int, ...]:
+    """Every port that agents hold for its point."""
+    return (*task.ports, *task.rank_ports, *(server.port for server in task.servers))
+
+
+def free_ports(count: int) -> tuple[int, ...]:
+    """TCP ports of this host that nobody uses now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(_bound(0)) for _ in range(count)]
+        return tuple(one.getsockname()[1] for one in sockets)
+
+
+def _bound(port: int) -> socket.socket:
+    bound = socket.socket()
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(("127.0.0.1", port))
+    return bound
+
+
+def run(of: Sequence[Task], steps: int = 1, joined: int = 0) -> list[Trained]:
+    """Train on all ranks at once, with the ports reserved as agents do: bound, not listened on.
+
+    With `joined`, each batch is those of that many ranks, put together. A strategy of one worker for all
+    devices gives one result. Asserts that its helpers leave no process behind and no port.
+    """
+    traits = frameworks.load(of[0].point.strategy).traits(of[0].point.strategy)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        for port in ports_of(of[0]):
+            stack.enter_context(_bound(port))
+        of = [replace(task, log=f"{folder}/{task.rank}.log") for task in of]
+        announced = stack.enter_context(helping(of))
+        files = [Path(folder, str(task.rank)) for task in of]
+        processes = [
+            _start(replace(task, announced=announced), file, steps, joined)
+            for task, file in zip(placement.workers(of, traits), files, strict=False)
+        ]
+        for process in processes:
+            stack.callback(_end, process)
+        for process in processes:
+            output, _ = process.communicate(timeout=LIMIT_S)
+            assert process.returncode == 0, output.decode()
+        helpers = [address for child in psutil.Process().children() for address in listening(child)]
+        found = [Trained(**pickle.loads(file.read_bytes())) for file in files[: len(processes)]]
+        return [one._replace(listening=one.listening.union(helpers)) for one in found]
+
+
+def listening(process: psutil.Process) -> frozenset[str]:
+    """The addresses on which a process waits for TCP connections."""
+    with suppress(psutil.Error):
+        found = process.net_connections("tcp")
+        return frozenset(one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN)
+    return frozenset()
+
+
+@contextmanager
+def helping(of: Sequence[Task]) -> Iterator[dict[str, str]]:
+    """The helpers of a point, up and announced: what they announced. Ends them, and asserts that nothing of
+    them is left."""
+    module = frameworks.load(of[0].point.strategy)
+    exchanges = of[0].point.kind in ("exchange", "comm")
+    children: list[Child] = []
+    try:
+        for wanted in module.helpers(of[0]) if exchanges else []:
+            task = placement.helper(of, wanted)
+            children.append(Child(task, child_environ(os.environ, task, module.environ(task, {}))))
+        announced: dict[str, str] = {}
+        for child in children:
+            announced.update(_announced(child))
+        yield announced
+    finally:
+        for child in children:
+            child.end(time.monotonic())
+        for child in children:
+            while not child.ended():
+                child.pursue(time.monotonic())
+                time.sleep(0.01)
+            child.reap()
+    for port in ports_of(of[0]) if children else ():
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0, f"somebody still listens on {port}"
+
+
+def _announced(child: Child) -> dict[str, str]:
+    deadline_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline_s and not child.ended():
+        for event in child.events():
+            if isinstance(event, Announce):
+                return event.values
+        time.sleep(0.01)
+    raise AssertionError(f"{child.task.role} did not announce itself: {log_tail(Path(child.task.log))}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def _start(task: Task, file: Path, steps: int, joined: int) -> subprocess.Popen[bytes]:
+    asked = frameworks.load(task.point.strategy).environ(task, task.announced)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.ranks", file, str(steps), str(joined)],
+        env=child_environ(os.environ, task, asked),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(task))
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+# ---------------------------------------------------------------- in the rank's process
+
+
+class Joined:
+    """The batches of several ranks' feeds put together, as one device would see them."""
+
+    def __init__(self, feeds: Sequence[data.Feed]) -> None:
+        self.feeds = feeds
+        self.fixed = feeds[0].fixed
+
+    def batch(self, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        images, labels = zip(*(feed.batch(step) for feed in self.feeds), strict=True)
+        return np.concatenate(images), np.concatenate(labels)
+
+
+def join_feeds(size: int) -> None:
+    """Every feed from now on is that of `size` ranks together."""
+    feed = data.feed
+
+    def joined(task: Task, spec: models.ModelSpec) -> Joined:
+        point = replace(task.point, world_size=size)
+        ranks = [replace(task, point=point, rank=rank) for rank in range(size)]
+        return Joined([feed(each, spec) for each in ranks])
+
+    data.feed = joined
+
+
+def train(task: Task, steps: int) -> Trained:
+    """Connect, train, tell."""
+    strategy = frameworks.load(task.point.strategy)
+    strategy.prepare()
+    trainer: Any = strategy.connect(task)
+    weights = getattr(trainer, "weights", dict)
+    before: dict[str, NDArray[Any]] = weights()
+    after, losses = before, []
+    for step in range(steps):
+        trainer.step()
+        trainer.sync()
+        losses.append(trainer.loss())
+        if step == 0:
+            after = weights()
+    told = Trained(
+        before=before,
+        after=after,
+        digest=trainer.digest(),
+        losses=losses,
+        samples=trainer.samples,
+        parameters=trainer.parameters,
+        gradient_bytes=trainer.gradient_bytes,
+        device_name=trainer.device_name,
+        versions=trainer.versions,
+        staleness=trainer.staleness() if isinstance(trainer, Stale) else None,
+        listening=listening(psutil.Process()),
+    )
+    trainer.close()
+    return told
+
+
+def main() -> None:
+    """One rank. Ends at once, as workers do: frameworks' threads may abort an orderly exit."""
+    file, steps, joined = sys.argv[1:]
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
+    if task.cpus:
+        os.sched_setaffinity(0, task.cpus)
+    if int(joined):
+        join_feeds(int(joined))
+    # As a plain dictionary: here the class is `__main__.Trained`, which the reader does not know.
+    Path(file).write_bytes(pickle.dumps(train(task, int(steps))._asdict()))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""Runs that the report's tests tabulate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from scaling.records.run import Header, PointRecord
+from tests.support.scripted_records import (
+    STRONG,
+    asynchronous,
+    by_one_worker,
+    carried,
+    failed,
+    header,
+    host,
+    point,
+    record,
+    served,
+    sweep,
+    throttled,
+    with_losses,
+)
+
+DRIFT = (0.998, 1.0, 1.003)
+Run = tuple[Header, list[PointRecord]]
+
+
+def default_run() -> Run:
+    """What two ranks on one machine leave, with the strategy's noise over rounds."""
+    noise = ((1.0, 1.003), (1.002, 1.0), (0.999, 1.004))
+    records: list[PointRecord] = []
+    for number, (drift, (one, two)) in enumerate(zip(DRIFT, noise, strict=True)):
+        records += sweep(number, 0.1 * drift, {1: 0.1007 * drift * one, 2: 0.107 * drift * two})
+    return header(launch_size=2, why_default="no NVIDIA GPU on node1"), records
+
+
+def cluster_run() -> Run:
+    """Three ways on four nodes: one fails at N=8 and once at N=4, one is superlinear, one oversubscribed."""
+    records: list[PointRecord] = []
+    for number, drift in enumerate(DRIFT):
+        records.append(record(point("solo", 1, number, strategy="torch:plain"), 0.1 * drift))
+        for n in (1, 2, 4, 8, 16):
+            records += _cluster_cells(n, number, drift)
+    names = [f"node{index}" for index in range(1, 5)]
+    return header([host(name) for name in names], launch_size=16), records
+
+
+def _cluster_cells(n: int, number: int, drift: float) -> list[PointRecord]:
+    hosts = ["node1"] if n <= 4 else [f"node{index}" for index in range(1, n // 4 + 1)]
+    made = []
+    for strategy, network, slower in (
+        ("torch:nccl", "ib0", 1.0),
+        ("torch:nccl", "eth0", 1.1),
+        ("torch:gloo", "ib0", 1.1 * drift),
+    ):
+        step_s = {1: 0.1007, 2: 0.107, 4: 0.113, 8: 0.125, 16: 0.13}[n] * slower * drift
+        at = point("exchange", n, number, strategy=strategy, interconnect=network)
+        one = record(at, 0.095 * drift if (strategy, n) == ("torch:gloo", 2) else step_s, hosts=hosts)
+        if strategy == "torch:gloo" and (n == 8 or (n == 4 and number == 1)):
+            one = failed(at, *(("crash(SIGSEGV)", "killed by SIGSEGV") if n == 8 else ("oom", "out of memory")))
+        made.append(replace(one, oversubscribed=(strategy, n) == ("torch:gloo", 16)))
+        if n > 1:
+            made.append(
+                record(point("comm", n, number, strategy=strategy, interconnect=network), 0.05, hosts=hosts)
+            )
+    if n > 1:
+        beside = (*(0.102 * drift,) * (n - 1), 0.104 * drift)
+        made.append(record(point("together", n, number, strategy="torch:plain"), *beside, hosts=hosts))
+    return made
+
+
+def strong_run() -> Run:
+    """A global batch of 256, options, a throttled row, one much warned of, a comm control that failed."""
+    records: list[PointRecord] = []
+    knobs = {"options": {"bucket_cap_mb": "10"}, **STRONG}
+    for number, drift in enumerate(DRIFT):
+        for n, solo_s, step_s in ((1, 0.8, 0.81), (2, 0.38, 0.395), (4, 0.21, 0.23), (16, 0.06, 0.09)):
+            batch, hosts = 256 // n, ["node1"] if n <= 4 else ["node1", "node2", "node3", "node4"]
+            records.append(record(point("solo", 1, number, batch_size=batch, **STRONG), solo_s * drift))
+            one = record(point("exchange", n, number, batch_size=batch, **knobs), step_s, hosts=hosts)
+            records.append(_odd(one))
+            if n > 1:
+                beside = (*(solo_s * 1.02,) * (n - 1), solo_s * 1.04)
+                records.append(record(point("together", n, number, batch_size=batch, **STRONG), *beside))
+                comm = point("comm", n, number, batch_size=batch, **knobs)
+                records.append(failed(comm) if (n, number) == (4, 0) else record(comm, 0.05))
+    return header([host(f"node{index}") for index in range(1, 5)], launch_size=16), records
+
+
+def _odd(one: PointRecord) -> PointRecord:
+    if one.point.world_size == 16:
+        return throttled(one)
+    if one.point.world_size == 4 and one.point.round == 0:
+        lost = tuple(f"rank {rank} on node1 had 1 CPUs instead of the promised 2" for rank in range(7))
+        return replace(one, settled=False, warnings=lost)
+    return one
+
+
+# Strategy -> a step on one device in units of 0.1 s, what each doubling adds, synchronous, has servers.
+FRAMEWORKS = {
+    "torch:gloo": (1.007, 0.04, True, 0),
+    "torch:horovod": (1.012, 0.043, True, 0),
+    "torch:ps-sync": (1.03, 0.09, True, 1),
+    "torch:ps-async": (1.03, 0.05, False, 1),
+    "tensorflow:ring": (1.41, 0.08, True, 0),
+    "tensorflow:ps": (1.5, 0.12, False, 1),
+    "mxnet:dist_sync": (1.22, 0.11, True, 1),
+    "mxnet:dist_async": (1.21, 0.06, False, 1),
+    "mxnet:horovod": (1.2, 0.05, True, 0),
+}
+PLAIN_S = {"torch": 0.1, "tensorflow": 0.14, "mxnet": 0.12}
+NOISE = ((1.0, 1.004, 0.998), (1.003, 0.999, 1.001), (0.998, 1.002, 1.004))
+
+
+def frameworks_run() -> Run:
+    """Nine ways in three frameworks on 1, 2 and 4 devices of two nodes: asynchronous ones, parameter servers,
+    one whose workers are driven by one process, and one that is not installed."""
+    records: list[PointRecord] = []
+    for number, drift in enumerate(DRIFT):
+        for framework, solo_s in PLAIN_S.items():
+            records += _plain_loops(framework, solo_s * drift, number)
+        for index, strategy in enumerate(FRAMEWORKS):
+            noise = NOISE[index % 3][number]
+            for n in (1, 2, 4):
+                records += _framework_cells(strategy, n, number, drift * noise)
+    return header([host("node1"), host("node2")], launch_size=4), records
+
+
+def _plain_loops(framework: str, solo_s: float, number: int) -> list[PointRecord]:
+    strategy = f"{framework}:plain"
+    made = [record(point("solo", 1, number, strategy=strategy), solo_s)]
+    for n in (2, 4):
+        beside = (*(solo_s * 1.02,) * (n - 1), solo_s * 1.04)
+        made.append(record(point("together", n, number, strategy=strategy), *beside, hosts=_nodes(n)))
+    return made
+
+
+def _nodes(n: int) -> list[str]:
+    return ["node1"] if n <= 2 else ["node1", "node2"]
+
+
+def _framework_cells(strategy: str, n: int, number: int, factor: float) -> list[PointRecord]:
+    alone, each, synchronous, has_servers = FRAMEWORKS[strategy]
+    nodes = _nodes(n)
+    servers = {"servers": len(nodes)} if has_servers else {}
+    at = point("exchange", n, number, strategy=strategy, **servers)
+    if strategy == "mxnet:horovod":
+        return [replace(failed(at, "missing", "horovod is not installed: ./launch/install horovod"), ranks=())]
+    step_s = 0.1 * factor * (alone + each * (n.bit_length() - 1))
+    times = (step_s,) if synchronous else tuple(step_s * (1 + 0.02 * rank) for rank in range(n))
+    made = record(at, *times, hosts=nodes)
+    if not synchronous:
+        made = with_losses(asynchronous(made, staleness=(n - 1) * 0.94), 2.0, 1.6, 1.2)
+    if strategy == "tensorflow:ps":
+        made = by_one_worker(made)
+    if has_servers:
+        made = served(made, *(37.4 * n - 4.0 * index for index in range(len(nodes))), hosts=nodes)
+    comm = record(point("comm", n, number, strategy=strategy, **servers), 0.03 * n, hosts=nodes)
+    return [made, comm] if n > 1 else [made]
+
+
+def servers_run() -> Run:
+    """One strategy with one and two parameter servers, beside training and on nodes of their own, under the
+    strong rule, and a rival with a name that must be wrapped."""
+    records: list[PointRecord] = []
+    knobs = {"compression_threshold": "0.5", "push_dtype": "fp16"}
+    for number, drift in enumerate(DRIFT):
+        for batch in (256, 128, 64):
+            solo_s = 0.8 * drift * batch / 256 * (1 + 0.02 * (256 / batch - 1))
+            at = point("solo", 1, number, strategy="mxnet:plain", batch_size=batch, **STRONG)
+            records.append(record(at, solo_s))
+        for n, nodes in ((2, ["node1"]), (4, ["node1", "node2"])):
+            at = point("together", n, number, strategy="mxnet:plain", batch_size=256 // n, **STRONG)
+            records.append(
+                record(at, 0.85 * drift / n, 0.84 * drift / n, *(0.83 * drift / n,) * (n - 2), hosts=nodes)
+            )
+            records += _server_cells(n, number, drift, nodes, knobs)
+    return header([host(f"node{index}") for index in (1, 2, 3)], launch_size=6), records
+
+
+def _server_cells(n: int, number: int, drift: float, nodes: list[str], knobs: dict[str, str]) -> list[PointRecord]:
+    made = []
+    for name, servers, where, options, step_s in (
+        ("mxnet:dist_sync", 1, "shared", {}, 1.0),
+        ("mxnet:dist_sync", 2, "shared", {}, 0.95),
+        ("mxnet:dist_sync", 2, "dedicated", {}, 0.9),
+        ("mxnet:dist_device_sync", 2, "dedicated", knobs, 0.92 - 0.01 * number),
+    ):
+        cell = {"strategy": name, "servers": servers, "server_hosts": where, "options": options}
+        at = point("exchange", n, number, batch_size=256 // n, **cell, **STRONG)
+        one = record(at, step_s * drift / n, hosts=nodes)
+        used = served(one, *(55.0, 61.0)[:servers], hosts=nodes if where == "shared" else ["node3"])
+        made += [used, record(replace(at, kind="comm"), 0.05, hosts=nodes)]
+    return made
+
+
+def one_round() -> Run:
+    """One round, broken off before the controls of N=2."""
+    return header(), sweep(0, 0.1, {1: 0.1007, 2: 0.107})[:3]
+
+
+def nothing() -> Run:
+    """Broken off before any exchange ended."""
+    return header(), [record(point("solo"), 0.1)]
+
+
+def networks_run() -> Run:
+    """Four nodes over two networks: over one, node2's link is slow; the bytes of the other took the first."""
+    records: list[PointRecord] = []
+    names = [f"node{index}" for index in range(1, 5)]
+    for number, drift in enumerate(DRIFT):
+        records.append(record(point("solo", 1, number), 0.1 * drift))
+        for network, n, step_s in (("ib0", 2, 0.11), ("ib0", 4, 0.3), ("eth0", 4, 0.12)):
+            at = point("exchange", n, number, interconnect=network)
+            made = record(at, step_s * drift, hosts=names[:n])
+            records.append(carried(made, "ib0", slow="node2" if (network, n) == ("ib0", 4) else ""))
+    return header([host(name) for name in names]), records
+
+
+SCENES: dict[str, Callable[[], Run]] = {
+    "default": default_run,
+    "cluster": cluster_run,
+    "strong": strong_run,
+    "frameworks": frameworks_run,
+    "servers": servers_run,
+    "networks": networks_run,
+    "one_round": one_round,
+    "nothing": nothing,
+}

@@ -1,0 +1,182 @@
+"""Sweeps over several nodes and two networks, for real: whose bytes are counted where, and faults that are planted
+in the middle. Nodes are those of a lab."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+import pytest
+
+from scaling.analysis import analyse, traffic_receipt
+from scaling.lab import changes
+from scaling.lab.state import Lab
+from scaling.records import store
+from scaling.records.point import Point
+from scaling.records.run import Failed, Finished, PointRecord
+from tests.support import labs
+from tests.support.labs import needs_lab
+
+pytestmark = needs_lab
+LIMIT_S = 200.0
+QUICK = ("--rounds", "1", "--kinds", "exchange", "--window-s", "0.1", "--windows", "5", "--device", "cpu")
+# Bytes that the scripted strategy sends in a step, each way.
+TRAFFIC = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with labs.lab("sweep", nodes=2, slots=1, nics=("ib0=500mbit", "eth0=100mbit")) as made:
+        yield made
+
+
+@contextmanager
+def sweeping(lab: Lab, results: Path, *flags: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+    """A sweep begun, of a rank on each node."""
+    command = [sys.executable, "-m", "scaling.lab", "run", "--name", lab.name, "--"]
+    into = () if "--resume" in flags else ("--results", str(results))
+    command += ["-np", str(len(lab.nodes)), "python", "-m", "scaling.run", *into, *flags]
+    with (results.parent / "said").open("a") as said:
+        env = {**os.environ, **environ}
+        process = subprocess.Popen(command, cwd=labs.ROOT, env=env, stdout=said, stderr=said, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def swept(lab: Lab, results: Path, *flags: str, **environ: str) -> tuple[int, list[PointRecord]]:
+    """A sweep to its end: its exit code and its records."""
+    results.mkdir(exist_ok=True)
+    with sweeping(lab, results, *flags, **environ) as process:
+        code = process.wait(LIMIT_S)
+    return code, records(results)
+
+
+def records(results: Path) -> list[PointRecord]:
+    """Those of the only run, so far."""
+    found = [run for run in results.glob("*") if (run / "run.jsonl").exists()]
+    return [*store.load(found[0])[1]] if found else []
+
+
+def until(true: Callable[[], bool], process: subprocess.Popen[str], said: Path) -> None:
+    limit_s = time.monotonic() + 90
+    while not true():
+        assert process.poll() is None, said.read_text()
+        assert time.monotonic() < limit_s, said.read_text()
+        time.sleep(0.05)
+
+
+def verdicts(found: list[PointRecord]) -> dict[str, tuple[str, str]]:
+    """By network: whether the bytes took it, and why not."""
+    told = {record.point.interconnect: traffic_receipt.of(record) for record in found}
+    return {word: (one.verdict, one.why) for word, one in told.items() if one is not None}
+
+
+# ---------------------------------------------------------------- which card
+
+
+def test_every_point_is_seen_on_the_network_that_it_asked_for(lab: Lab, tmp_path: Path) -> None:
+    flags = ("--strategy", "torch:gloo,torch:ps-sync", "--world-sizes", "2", "--interconnect", "ib,eth0")
+    code, found = swept(lab, tmp_path / "results", *flags, *QUICK)
+    assert code == 0, (tmp_path / "said").read_text()
+    assert len(found) == 4
+    for record in found:
+        receipt = traffic_receipt.of(record)
+        assert receipt is not None
+        card = {"ib": "ib0", "eth0": "eth0"}[record.point.interconnect]
+        assert (receipt.verdict, receipt.wanted) == ("VERIFIED", (card,))
+        assert receipt.over_expected == pytest.approx(1.03, abs=0.05)
+
+
+def test_bytes_that_are_forced_to_the_other_card_are_found_there(lab: Lab, tmp_path: Path) -> None:
+    flags = ("--strategy", "tests.support.miswired:gloo", "--world-sizes", "2", "--interconnect", "ib0", *QUICK)
+    wrong = {"SCALING_MISWIRED": "eth0", "PYTHONPATH": str(labs.ROOT)}
+    code, found = swept(lab, tmp_path / "results", *flags, **wrong)
+    assert code == 0, (tmp_path / "said").read_text()
+    assert verdicts(found) == {"ib0": ("MISLABELLED", "100% of the bytes went over eth0")}
+    text = (tmp_path / "said").read_text()
+    assert "MISLABELLED: asked for ib0; 100% of the bytes went over eth0" in " ".join(text.split())
+
+
+def test_an_unknown_network_is_refused_with_those_that_there_are(lab: Lab, tmp_path: Path) -> None:
+    code, found = swept(lab, tmp_path / "results", "--strategy", "fake:a", "--interconnect", "ib1", *QUICK)
+    text = (tmp_path / "said").read_text()
+    assert (code, found) == (2, [])
+    assert "--interconnect ib1: not on node1, which has ib0 10.10.0.1, eth0 10.20.0.1; did you mean 'ib'?" in text
+
+
+# ---------------------------------------------------------------- faults
+
+
+def test_a_slow_link_is_named_by_the_row_that_waits_for_it(tmp_path: Path) -> None:
+    """In a ring all ranks are equally slow: the connections tell."""
+    flags = ("--strategy", "torch:gloo", "--world-sizes", "4", "--interconnect", "ib0", *QUICK)
+    with labs.lab("slow", nodes=4, slots=1, nics=("ib0=100mbit", "eth0=100mbit")) as lab:
+        changes.change(lab.name, ["node2.ib0=10%"])
+        (tmp_path / "results").mkdir()
+        with sweeping(lab, tmp_path / "results", *flags) as process:
+            assert process.wait(LIMIT_S) == 0, (tmp_path / "said").read_text()
+    (row,) = analyse.rows(records(tmp_path / "results"))
+    assert all("node2" in (path.node, path.peer) for path in row.paths[:2]), row.paths
+    assert any(note.startswith("slow link: node2; ") for note in row.footnotes), row.footnotes
+
+
+def test_a_card_that_goes_down_costs_its_point_alone(lab: Lab, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    fake = ("--strategy", "fake:a", "--option", f"traffic_bytes={TRAFFIC}", "--option", "step_s=0.05")
+    flags = (*fake, "--interconnect", "ib0,eth0", "--world-sizes", "2", "--stall-timeout-s", "5", *QUICK)
+    with sweeping(lab, results, *flags, "--windows", "60") as process:
+        before = labs.sent_bytes(lab, "node2", "ib0")
+        until(lambda: labs.sent_bytes(lab, "node2", "ib0") > before + 20 * TRAFFIC, process, tmp_path / "said")
+        changes.change(lab.name, ["node2.ib0=down"])
+        try:
+            code = process.wait(LIMIT_S)
+        finally:
+            changes.change(lab.name, ["node2.ib0=up"])
+    outcomes = {record.point.interconnect: record.outcome for record in records(results)}
+    assert isinstance(outcomes["eth0"], Finished), (tmp_path / "said").read_text()
+    assert isinstance(outcomes["ib0"], Failed)
+    assert outcomes["ib0"].cause == "hang"
+    assert code == 1
+
+
+def test_killing_a_node_ends_the_job_and_resume_completes_it(lab: Lab, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    flags = ("--strategy", "fake:a,fake:b,fake:c", "--option", "step_s=0.05", "--world-sizes", "2", *QUICK)
+    with sweeping(lab, results, *flags, "--windows", "40") as process:
+        until(lambda: len(records(results)) == 1, process, tmp_path / "said")
+        kill_node(lab, "node2")
+        process.wait(60)  # Open MPI 5 then exits with 0
+    kept = {record.point.key for record in records(results)}
+    assert 1 <= len(kept) < 3
+    (run,) = results.iterdir()
+    with sweeping(lab, results, "--resume", str(run)) as process:
+        assert process.wait(LIMIT_S) == 0, (tmp_path / "said").read_text()
+    found = records(results)
+    assert kept < keys(found)
+    assert len(keys(found)) == 3
+    assert all(isinstance(record.outcome, Finished) for record in found)
+
+
+def keys(found: list[PointRecord]) -> set[str]:
+    points: list[Point] = [record.point for record in found]
+    return {point.key for point in points}
+
+
+def kill_node(lab: Lab, node: str) -> None:
+    """Kill all that runs in its network namespace, as a power cut would."""
+    inside = f"net:[{lab.holder.inodes[node]}]"
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):
+            if str(Path(f"/proc/{process.pid}/ns/net").readlink()) == inside:
+                process.kill()

@@ -1,0 +1,265 @@
+"""./launch/install run for real on a machine of stubs (fresh_machine.py): nothing is fetched or compiled."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fresh_machine import Machine
+
+TABLE = """\
+            version  CUDA  Horovod 0.28.1
+torch       2.13.0   no    Gloo
+tensorflow  2.21.0   no    Gloo
+mxnet       1.9.1    no    Gloo
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path).for_horovod()
+
+
+def wheels(machine: Machine) -> list[Path]:
+    return sorted((machine.root.parent / ".cache/scaling/wheels").glob("*/*.whl"))
+
+
+def verbs(machine: Machine) -> list[str]:
+    """What pip was called for since the last look, in short."""
+    calls = machine.pip_calls
+    machine.calls.unlink(missing_ok=True)
+    return [call[0] if call[0] != "install" else re.sub(r".*/", "", call[-1]) for call in calls]
+
+
+def remove_environment(machine: Machine) -> None:
+    """And the Horovod in it, which this machine's pip puts elsewhere."""
+    shutil.rmtree(machine.root / ".venv")
+    for path in machine.packages.glob("horovod*"):
+        shutil.rmtree(path)
+    verbs(machine)
+
+
+def last_line(text: str) -> str:
+    return text.splitlines()[-1].removeprefix("launch: ")
+
+
+# ---------------------------------------------------------------- all goes well
+
+
+def test_everything_is_installed_and_horovod_built_for_it(machine: Machine) -> None:
+    done = machine.run("launch/install")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == TABLE
+    wheel = "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
+    assert verbs(machine) == ["clone[torch,tensorflow,mxnet,horovod]", "wheel", wheel]
+    assert "building Horovod 0.28.1 for torch, tensorflow, mxnet with Gloo: about" in done.stderr
+    assert re.findall(r"Horovod \d+ %", done.stderr) == ["Horovod 47 %"]
+
+
+def test_the_build_gets_what_horovod_needs_to_compile(machine: Machine) -> None:
+    machine.run("launch/install", PATH=f"{machine.bin}:/nowhere", HOROVOD_FUSION_THRESHOLD="1")
+    environ: dict[str, Any] = json.loads(wheels(machine)[0].read_text())[1]
+    names = {"PYTORCH", "TENSORFLOW", "MXNET", "GLOO"}
+    assert {name for name in environ if name.startswith("HOROVOD_WITH")} == {
+        *(f"HOROVOD_WITH_{name}" for name in names),
+        "HOROVOD_WITHOUT_MPI",
+    }
+    assert environ["CMAKE_TOOLCHAIN_FILE"] == str(machine.root / "launch/horovod.cmake")
+    assert environ["PATH"] == f"{machine.root}/.venv/bin:{machine.bin}:/nowhere"
+    assert environ["PYTHONPATH"].endswith(f":{machine.packages}")
+    assert re.fullmatch(r"-k -j[1-9]\d*", environ["MAKEFLAGS"])
+
+
+def test_second_run_only_shows_the_table(machine: Machine) -> None:
+    machine.run("launch/install")
+    verbs(machine)
+    for arguments in ([], ["all"], ["torch"], ["horovod"]):
+        done = machine.run("launch/install", *arguments)
+        assert (done.returncode, done.stdout, done.stderr) == (0, TABLE, "")
+    assert verbs(machine) == []
+
+
+def test_another_framework_version_is_built_for_anew(machine: Machine) -> None:
+    machine.run("launch/install")
+    machine.framework("torch", "2.14.0")
+    verbs(machine)
+    done = machine.run("launch/install")
+    assert "torch       2.14.0 " in done.stdout
+    assert verbs(machine)[0] == "wheel"
+    assert len(wheels(machine)) == 2
+
+
+def test_another_clone_takes_the_wheel_from_the_cache(machine: Machine) -> None:
+    machine.run("launch/install")
+    remove_environment(machine)
+    machine.root = machine.root.rename(machine.root.with_name("moved"))
+    done = machine.run("launch/install")
+    assert (done.returncode, done.stdout) == (0, TABLE)
+    assert "is in the cache" in done.stderr
+    assert "wheel" not in verbs(machine)
+
+
+def test_other_settings_are_another_wheel(machine: Machine) -> None:
+    machine.run("launch/install")
+    remove_environment(machine)
+    assert "building Horovod" in machine.run("launch/install", HOROVOD_BUILD_ARCH_FLAGS="-mavx2").stderr
+    assert len(wheels(machine)) == 2
+
+
+def test_horovod_that_was_here_already_stays(machine: Machine) -> None:
+    machine.run("launch/install")
+    shutil.rmtree(machine.root / ".venv")
+    verbs(machine)
+    done = machine.run("launch/install")
+    assert "Horovod 0.28.1 was here already, and stays" in done.stderr
+    assert (done.stdout, verbs(machine)) == (TABLE, ["clone[torch,tensorflow,mxnet,horovod]"])
+
+
+def test_what_local_installed_is_not_installed_again(machine: Machine) -> None:
+    machine.prepared()
+    done = machine.run("launch/install", "torch")
+    assert (done.returncode, machine.pip_calls) == (0, [])
+    assert done.stdout.splitlines()[0].split() == ["version", "CUDA"]
+    machine.run("launch/install")
+    verbs(machine)
+    machine.launched()
+    assert verbs(machine) == []
+
+
+def test_cuda_versions_on_a_machine_with_a_driver(machine: Machine) -> None:
+    machine.script("nvidia-smi", "#!/bin/sh\n")
+    done = machine.run("launch/install")
+    assert verbs(machine)[:3] == ["uninstall", "uninstall", "clone[torch,tensorflow-cuda,mxnet-cuda,horovod]"]
+    assert "removing tensorflow-cpu: tensorflow-cuda takes its place" in done.stderr
+
+
+# ---------------------------------------------------------------- something is missing
+
+
+def test_without_a_compiler_the_frameworks_are_there_and_the_package_is_named(machine: Machine) -> None:
+    (machine.bin / "c++").unlink()
+    done = machine.run("launch/install")
+    assert done.returncode == 1
+    assert done.stdout == TABLE.replace(" 0.28.1", "").replace("Gloo", "-")
+    want = "horovod: no C++ compiler or no make: apt-get install g++ make (RHEL: dnf install gcc-c++ make)"
+    assert last_line(done.stderr) == want
+    assert verbs(machine) == ["clone[torch,tensorflow,mxnet,horovod]"]
+    machine.script("c++", "#!/bin/sh\n")
+    done = machine.run("launch/install")
+    assert (done.returncode, done.stdout) == (0, TABLE)
+
+
+def test_framework_that_pip_does_not_find_leaves_the_others(machine: Machine) -> None:
+    shutil.rmtree(machine.packages / "mxnet-0.dist-info")
+    done = machine.run("launch/install", PIP_LACKS="mxnet")
+    assert done.returncode == 1
+    row = re.search(r"^mxnet .*", done.stdout, re.MULTILINE)
+    assert row and row[0].split() == ["mxnet", "-", "-", "-"]
+    assert re.fullmatch(r"mxnet: mxnet==1.2.3 is not to be had for Python 3\.\d+: .*", last_line(done.stderr))
+    assert json.loads(wheels(machine)[0].read_text())[0] == ["pytorch", "tensorflow"]
+    tried = ["torch,tensorflow,mxnet,horovod", "torch", "torch,tensorflow", "torch,tensorflow,mxnet"]
+    assert verbs(machine)[:6] == [f"clone[{tried[0]}]", "clone", *(f"clone[{extras}]" for extras in tried[1:]), (
+        "clone[torch,tensorflow,horovod]"
+    )]  # fmt: skip
+
+
+def test_framework_without_a_wheel_for_this_python(machine: Machine) -> None:
+    """setup.cfg's markers let pip install nothing for it."""
+    shutil.rmtree(machine.packages / "mxnet-0.dist-info")
+    done = machine.run("launch/install", "mxnet")
+    assert done.returncode == 1
+    assert re.fullmatch(r"mxnet: there is none for Python 3\.\d+; .* ./launch/install", last_line(done.stderr))
+
+
+def test_all_is_what_this_python_can_have(machine: Machine) -> None:
+    script = machine.root / "launch/_frameworks.py"
+    script.write_text(
+        script.read_text().replace("PYTHON_WITHOUT_MXNET = (3, 13)", "PYTHON_WITHOUT_MXNET = (3, 10)")
+    )
+    shutil.rmtree(machine.packages / "mxnet-0.dist-info")
+    for _ in range(2):
+        done = machine.run("launch/install")
+        assert done.returncode == 0
+        assert re.search(r"^launch: without mxnet: there is none for Python 3\.\d+; ", done.stderr, re.MULTILINE)
+    assert verbs(machine)[:2] == ["clone[torch,tensorflow,horovod]", "wheel"]
+
+
+def test_framework_that_does_not_import(machine: Machine) -> None:
+    (machine.packages / "tensorflow.py").write_text("raise ImportError('libtf.so: cannot open')")
+    done = machine.run("launch/install")
+    assert done.returncode == 1
+    want = "tensorflow: does not import: ImportError: libtf.so: cannot open; "
+    assert last_line(done.stderr).startswith(want)
+    assert last_line(done.stderr).endswith("-m pip install --force-reinstall 'tensorflow-cpu==2.21.0'")
+    assert json.loads(wheels(machine)[0].read_text())[0] == ["pytorch", "mxnet"]
+
+
+def test_binding_that_does_not_compile_is_left_out(machine: Machine) -> None:
+    done = machine.run("launch/install", NOT_COMPILING="tensorflow")
+    assert done.returncode == 1
+    assert done.stdout == TABLE.replace("2.21.0   no    Gloo", "2.21.0   no    -")
+    line = last_line(done.stderr)
+    assert line.startswith(
+        "tensorflow:horovod: does not build: /a/tensorflow.cc:1:2: error: 'tensorflow' has changed"
+    )
+    assert line.endswith("then ./launch/install horovod")
+
+
+def test_build_that_fails_names_its_log_and_is_tried_again(machine: Machine) -> None:
+    done = machine.run("launch/install", NOT_COMPILING="pytorch tensorflow mxnet")
+    assert done.returncode == 1
+    line = last_line(done.stderr)
+    assert line.startswith("horovod: does not build: /a/pytorch.cc:1:2: error: 'pytorch' has changed")
+    log = re.search(r"\((/.*/build\.log)\)", line)
+    assert log and "gmake[2]" in Path(log[1]).read_text()
+    assert machine.run("launch/install").stdout == TABLE
+
+
+def test_binding_that_does_not_import(machine: Machine) -> None:
+    machine.run("launch/install")
+    (machine.packages / "horovod/mxnet/__init__.py").write_text("raise ImportError('undefined symbol')")
+    (machine.root / ".venv/scaling-install.json").write_text("{}")
+    done = machine.run("launch/install", "horovod", NOT_COMPILING="")
+    assert done.returncode == 0, "what does not import is installed anew"
+    assert "is in the cache" in done.stderr
+
+
+def test_no_index_at_all_ends_with_what_pip_said(machine: Machine) -> None:
+    done = machine.run("launch/install", PIP_EXIT="1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert last_line(done.stderr).endswith("failed; what it said stands above")
+    assert verbs(machine) == ["clone[torch,tensorflow,mxnet,horovod]", "clone"]
+
+
+def test_home_that_cannot_be_written_costs_only_the_cache(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = machine.run("launch/install", XDG_CACHE_HOME=str(tmp_path / "file"))
+    assert (done.returncode, done.stdout) == (0, TABLE)
+    assert "the wheel will not be kept: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argument", "answer"),
+    [
+        ("mxnett", "launch: mxnett: no such extra; did you mean mxnet\\?\n"),
+        ("--nothing", "launch: --nothing: no such extra; torch tensorflow .*\n"),
+    ],
+)
+def test_unknown_extra(machine: Machine, argument: str, answer: str) -> None:
+    machine.prepared()
+    done = machine.run("launch/install", argument)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(answer, done.stderr)
+    assert machine.pip_calls == []
+
+
+def test_help_installs_nothing(machine: Machine) -> None:
+    done = machine.run("launch/install", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Install the frameworks and Horovod: ./launch/install [EXTRA...]\n")
+    assert not (machine.root / ".venv").exists()

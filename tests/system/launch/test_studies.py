@@ -1,0 +1,62 @@
+"""Published studies beside what came out here: the table, and what a wrong call gets."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch.studies import _dell_p100 as study
+
+COMMAND = Path(__file__).parents[3] / "launch/studies/dell-p100"
+
+
+def row(word: str, size: int, rate: float | None, verdict: str | None = "VERIFIED") -> dict[str, Any]:
+    return {
+        "interconnect": word,
+        "world_size": size,
+        "images_per_s": None if rate is None else {"mean": rate},
+        "speedup": None if rate is None else {"mean": rate / 220},
+        "receipt": verdict and {"verdict": verdict},
+    }
+
+
+def test_published_and_measured_stand_side_by_side() -> None:
+    rows = [
+        row("ib", 1, 219.9, None),
+        row("ib", 8, 1755.0),
+        row("ethernet", 8, 1600.0, "MISLABELLED"),
+        row("ethernet", 16, None),
+    ]
+    lines = study.beside("googlenet", rows).splitlines()
+    assert [line.split() for line in lines[3:]] == [
+        ["1", "220", "1.00", "220", "1.00", "-", "-"],
+        ["2", "411", "1.87", "-", "-", "-", "-"],
+        ["4", "730", "3.32", "-", "-", "-", "-"],
+        ["8", "1472", "6.69", "1755", "7.98", "MISLABELLED", "1600", "7.27"],
+        ["12", "2227", "10.12", "-", "-", "-", "-"],
+        ["16", "2955", "13.43", "-", "-", "failed", "-", "-"],
+    ]
+    assert {len(line) for line in lines[3:]} == {91}
+
+
+def test_of_inception_speedups_alone_were_published() -> None:
+    lines = study.beside("inception_v3", []).splitlines()
+    assert lines[-1].split() == ["16", "-", "14.70", "-", "-", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rounds", "0"], "argument --rounds: 0: at least 1"),
+        (["--only", "resnet50"], "argument --only: invalid choice: 'resnet50'"),
+        (["--fast"], "unrecognized arguments: --fast"),
+    ],
+)
+def test_a_wrong_call_makes_no_lab(arguments: list[str], message: str) -> None:
+    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stdout == ""

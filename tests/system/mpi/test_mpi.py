@@ -1,0 +1,217 @@
+"""The whole program under real mpirun: both lines of Open MPI, and MPICH, with the fake strategy."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scaling.records import store
+from scaling.records.run import Finished
+from tests.support.mpis import MPIS, Mpi, mpirun
+
+FAKE = ("-m", "scaling.run", "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02")
+
+
+def only_run(folder: Path) -> Path:
+    (run,) = (folder / "results").iterdir()
+    return run
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_a_sweep_of_all_world_sizes(tmp_path: Path, mpi: Mpi, ranks: int) -> None:
+    done = mpirun(mpi, ranks, *FAKE, cwd=tmp_path, timeout=180)
+    assert done.returncode == 0, done.stdout + done.stderr
+    header, records = store.load(only_run(tmp_path))
+    sizes = [size for size in (1, 2, 4, 8, 16) if size <= ranks]
+    assert mpi.banner in header.mpi
+    assert header.launch_size == ranks
+    assert sorted({record.point.world_size for record in records}) == sizes
+    assert all(isinstance(record.outcome, Finished) for record in records)
+    assert len(records) == len(sizes) + 1 + 2 * (len(sizes) - 1)
+    for size in sizes:
+        assert re.search(rf"^ +{size}  ", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+def test_report_prints_the_same_table(tmp_path: Path, mpi: Mpi) -> None:
+    done = mpirun(mpi, 2, *FAKE, cwd=tmp_path)
+    again = subprocess.run(
+        [sys.executable, "-m", "scaling.report", str(only_run(tmp_path))], capture_output=True, check=True
+    )
+    assert again.stdout.decode() in done.stdout
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+def test_a_usage_error_is_one_line_of_rank_0(tmp_path: Path, mpi: Mpi) -> None:
+    done = mpirun(mpi, 4, "-m", "scaling.run", "--strategy", "fake:a", "--world-sizes", "1,8", cwd=tmp_path)
+    assert done.returncode == 2
+    ours = [line for line in done.stderr.splitlines() if line.startswith("scaling: ")]
+    assert len(ours) == 1
+    assert "8 is more than the 4 ranks of this launch" in ours[0]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+def test_a_failed_point_is_exit_1_and_the_table_says_why(tmp_path: Path, mpi: Mpi) -> None:
+    fails = ("--option", "fail=segfault", "--option", "fail_world=2", "--option", "fail_rank=1")
+    done = mpirun(mpi, 2, *FAKE, *fails, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "crash(SIGSEGV)" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+def test_a_bug_of_ours_ends_all_ranks_with_its_traceback(tmp_path: Path, mpi: Mpi) -> None:
+    code = (
+        "import sys\nfrom scaling.plan import placement\nfrom scaling.run import __main__ as run\n"
+        "def broken(*_): raise RuntimeError('a planted bug')\n"
+        "placement.check_versions = broken\nsys.exit(run.main(['--strategy', 'fake:a']))\n"
+    )
+    done = mpirun(mpi, 3, "-c", code, cwd=tmp_path)
+    assert done.returncode not in (0, 2)
+    assert "RuntimeError: a planted bug" in done.stderr
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+def test_a_rank_with_other_code_is_refused_by_name(tmp_path: Path, mpi: Mpi) -> None:
+    code = (
+        "import os, sys\nfrom scaling.run import __main__ as run\n"
+        "rank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']\n"
+        "if rank == '1': run.__version__ = '0.0.9'\n"
+        "sys.exit(run.main(['--strategy', 'fake:a']))\n"
+    )
+    done = mpirun(mpi, 2, "-c", code, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"rank 1 on {os.uname().nodename} runs scaling 0.0.9" in done.stderr
+
+
+SLOW = ("-m", "scaling.run", "--strategy", "fake:a", "--rounds", "50", "--windows", "3", "--window-s", "0.1")
+
+
+def interrupted(mpi: Mpi, folder: Path, number: int) -> tuple[int, str]:
+    """Start a long sweep, signal its mpirun after two points, and return its exit code and output."""
+    command = [str(mpi.mpirun), "-np", "2", sys.executable, *SLOW]
+    with (folder / "out").open("w+") as out:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=folder,
+            env={**os.environ, **mpi.environ(2)}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            wait_for_points(folder, 2)
+            process.send_signal(number)
+            code = process.wait(30)
+        finally:
+            process.kill()
+            process.wait()
+        out.seek(0)
+        return code, out.read()
+
+
+def wait_for_points(folder: Path, count: int) -> None:
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        files = list(folder.glob("results/*/run.jsonl"))
+        if files and len(files[0].read_bytes().splitlines()) > count:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no {count} points within a minute")
+
+
+def workers_left(folder: Path) -> list[psutil.Process]:
+    """Processes of this launch that still run a moment later."""
+    time.sleep(2.0)
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = " ".join(process.info["cmdline"] or ())
+        if "scaling." in command and str(folder) in str(Path(f"/proc/{process.pid}/cwd").readlink()):
+            found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_keeps_the_points_and_prints_the_table(tmp_path: Path, mpi: Mpi, number: int) -> None:
+    code, said = interrupted(mpi, tmp_path, number)
+    run = only_run(tmp_path)
+    _, records = store.load(run)
+    assert len(records) >= 2
+    assert f"run: {run.relative_to(tmp_path)}" in said
+    assert "Scaling of data-parallel training" in said
+    assert workers_left(tmp_path) == []
+    # mpirun has an exit code of its own for signals to itself; USR1 it hands on, and the code is ours.
+    assert code == 130 if number == signal.SIGUSR1 else code != 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_one_rank_alone_exits_as_shells_count(tmp_path: Path, number: int, code: int) -> None:
+    process = subprocess.Popen([sys.executable, *SLOW], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for_points(tmp_path, 2)
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == code
+    assert "Scaling of data-parallel training" in said
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+def test_no_worker_survives_a_killed_rank(tmp_path: Path, mpi: Mpi) -> None:
+    command = [str(mpi.mpirun), "-np", "2", sys.executable, *SLOW]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path,
+        env={**os.environ, **mpi.environ(2)}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        wait_for_points(tmp_path, 1)
+        ranks = [
+            child for child in psutil.Process(process.pid).children(recursive=True)
+            if "scaling.run" in child.cmdline()
+        ]  # fmt: skip
+        assert len(ranks) == 2
+        ranks[1].kill()
+        assert process.wait(30) != 0
+    finally:
+        process.kill()
+        process.wait()
+    assert workers_left(tmp_path) == []
+    assert store.load(only_run(tmp_path))[1]
+
+
+def test_ranks_that_loaded_another_mpi_are_told_so(tmp_path: Path) -> None:
+    mine, other = MPIS[2], MPIS[1]
+    library = next((other.mpirun.parents[1] / "lib").glob("libmpi.so.40"))
+    done = mpirun(mine, 2, *FAKE, cwd=tmp_path, env={"MPI4PY_LIBMPI": str(library)})
+    assert done.returncode == 2
+    assert "mpirun started 2 ranks, but mpi4py loaded another MPI (Open MPI v5" in done.stderr
+    assert "MPI4PY_LIBMPI" in done.stderr
+
+
+def test_resume_completes_an_interrupted_run(tmp_path: Path) -> None:
+    mpi = MPIS[1]
+    interrupted(mpi, tmp_path, signal.SIGUSR1)
+    run = only_run(tmp_path)
+    header, kept = store.load(run)
+    plain = json.loads((run / "run.jsonl").read_text().splitlines()[0])
+    plain["config"]["rounds"] = 1  # so that little is missing
+    rest = (run / "run.jsonl").read_text().split("\n", 1)[1]
+    (run / "run.jsonl").write_text(json.dumps(plain) + "\n" + rest)
+    done = mpirun(mpi, 2, "-m", "scaling.run", "--resume", str(run), cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, records = store.load(run)
+    assert records[: len(kept)] == kept
+    first_round = [record.point.cell for record in records if record.point.round == 0]
+    assert len(first_round) == len(set(first_round)) == 5
+    assert header.launch_size == 2

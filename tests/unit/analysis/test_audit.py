@@ -1,0 +1,152 @@
+"""Failures, flags, footnotes and the audit of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.analysis.analyse import rows
+from scaling.records.run import Failed, PointRecord
+from tests.support.scripted_records import STRONG, by_size, close, failed, mean, point, record, sweep, throttled
+
+# ---------------------------------------------------------------- failures and flags
+
+
+def test_a_row_whose_rounds_all_failed() -> None:
+    message = "torch:nccl needs a GPU; install the CUDA build: pip install torch"
+    (row,) = rows([failed(point("exchange", 2, number=n), "missing", message) for n in range(3)])
+    assert row.failed == Failed(cause="missing", message=message, rank=1, host="node1", log="logs/a.log")
+    assert (row.images_per_s, row.efficiency, row.rounds, row.rounds_tried) == (None, None, 0, 3)
+    assert row.flags == ("FAILED",)
+    assert row.footnotes == (f"all 3 rounds failed: missing: {message} (rank 1 on node1; log: logs/a.log)",)
+
+
+def test_partial_failure() -> None:
+    records = [*sweep(0, 0.1, {2: 0.125}), *sweep(1, 0.1, {2: 0.125}), *sweep(2, 0.1, {2: 0.125})]
+    lost = [point("exchange", 2, 0).key, point("exchange", 2, 2).key]
+    row = by_size([failed(one.point) if one.point.key in lost else one for one in records])[2]
+    assert row.failed is None and row.rounds == 1 and row.flags == ()
+    assert row.footnotes == ("2 of 3 rounds failed: oom: out of memory (rank 1 on node1; log: logs/a.log)",)
+    assert mean(row.efficiency) == close(0.8)
+
+
+def test_finished_without_windows_is_a_failure() -> None:
+    made = record(point("exchange", 2), 0.1)
+    empty = replace(made, ranks=tuple(replace(rank, windows=()) for rank in made.ranks))
+    (row,) = rows([empty])
+    assert row.failed is not None and row.failed.cause == "no-result"
+
+
+def test_oversubscribed_claims_nothing() -> None:
+    records = sweep(0, 0.1, {1: 0.1, 2: 0.125})
+    records = [
+        replace(one, oversubscribed=True) if one.point.key == point("exchange", 2).key else one for one in records
+    ]
+    row = by_size(records)[2]
+    assert row.flags == ("OVERSUBSCRIBED",)
+    assert (row.efficiency, row.strategy_efficiency, row.loss) == (None, None, None)
+    assert mean(row.images_per_s) == close(512.0)
+    assert row.footnotes == ("OVERSUBSCRIBED: more workers than cores; neither efficiency nor loss is claimed",)
+    assert by_size(records)[1].flags == ()
+
+
+@pytest.mark.parametrize(("step_s", "flagged"), [(0.1 / 1.019, False), (0.1 / 1.021, True)])
+def test_superlinear_above_102_percent(step_s: float, flagged: bool) -> None:
+    row = by_size(sweep(0, 0.1, {2: step_s}))[2]
+    assert ("SUPERLINEAR" in row.flags) is flagged
+
+
+def superlinear_note(records: Iterable[PointRecord]) -> str:
+    row = by_size(records)[2]
+    assert "SUPERLINEAR" in row.flags
+    return next(note for note in row.footnotes if note.startswith("SUPERLINEAR"))
+
+
+def test_superlinear_by_noise() -> None:
+    # efficiencies 1.02, 1.05, 1.08: mean 1.05, half of the interval 4.3027 x 0.03 / sqrt(3) = 0.0745
+    records = [one for n, solo in enumerate((0.102, 0.105, 0.108)) for one in sweep(n, solo, {2: 0.1})]
+    assert "probably noise" in superlinear_note(records)
+
+
+def test_superlinear_by_a_throttled_baseline() -> None:
+    records = [throttled(one) if one.point.kind == "solo" else one for one in sweep(0, 0.1, {2: 0.08})]
+    assert superlinear_note(records) == "SUPERLINEAR: the baseline's device was throttled (sw-power-cap)"
+
+
+def test_superlinear_by_a_slower_baseline_device() -> None:
+    records = sweep(0, 0.1, {2: 0.08})
+    ready = records[1].ranks[1].ready
+    assert ready is not None
+    fast = replace(ready, device_name="Fast CPU")
+    records[1] = replace(records[1], ranks=(records[1].ranks[0], replace(records[1].ranks[1], ready=fast)))
+    assert "the baseline ran on Test CPU, the row on Fast CPU, Test CPU" in superlinear_note(records)
+
+
+def test_superlinear_by_caches_and_by_a_busy_baseline() -> None:
+    small = [
+        record(point("solo", batch_size=64, **STRONG), 0.2),
+        record(point("exchange", 2, batch_size=32, **STRONG), 0.08),
+    ]
+    assert "smaller batch of 32 per device" in superlinear_note(small)
+    assert "busier" in superlinear_note(sweep(0, 0.1, {2: 0.08}))
+
+
+def test_unsettled_and_throttled() -> None:
+    records = sweep(0, 0.1, {2: 0.125})
+    records[1] = throttled(replace(records[1], settled=False))
+    row = by_size(records)[2]
+    assert row.flags == ("UNSETTLED", "THROTTLED")
+    assert [note.split(":")[0] for note in row.footnotes] == ["UNSETTLED", "THROTTLED"]
+
+
+def test_warnings_and_retries_become_footnotes() -> None:
+    records = [*sweep(0, 0.1, {2: 0.125}), *sweep(1, 0.1, {2: 0.125})]
+    warned = replace(records[1], warnings=("rank 0 had 1 CPUs",), retries=("port-taken",))
+    row = by_size([records[0], warned, *records[2:]])[2]
+    assert row.footnotes == ("rank 0 had 1 CPUs (1 of 2 rounds)", "tried again: port-taken (1 of 2 rounds)")
+
+
+# ---------------------------------------------------------------- audit
+
+
+def with_window(made: PointRecord, rank: int, index: int, **changes: Any) -> PointRecord:
+    """The record with one window of one rank changed."""
+    windows = list(made.ranks[rank].windows)
+    windows[index] = replace(windows[index], **changes)
+    ranks = list(made.ranks)
+    ranks[rank] = replace(ranks[rank], windows=tuple(windows))
+    return replace(made, ranks=tuple(ranks))
+
+
+def test_audit_passes_what_is_right() -> None:
+    (row,) = rows([record(point("exchange", 2), 0.125)])
+    assert "AUDIT" not in row.flags
+
+
+def test_audit_counts_the_samples() -> None:
+    # 2 ranks x 3 windows x 10 steps x 32 = 1920; one window of 320 fed only 300: 1900 is 1.04 % short
+    made = record(point("exchange", 2), 0.125)
+    (row,) = rows([with_window(made, 0, 1, samples=300)])
+    assert row.flags == ("AUDIT",)
+    assert "audit: images/s x time is 1920 samples, the ranks fed 1900" in row.footnotes
+    # 1910 is 0.5 % short
+    assert rows([with_window(made, 0, 1, samples=310)])[0].flags == ()
+
+
+def test_audit_compares_the_clocks() -> None:
+    # Ends of the first and the last window lie 20 steps = 2.5 s apart.
+    made = record(point("exchange", 2), 0.125)
+    last = made.ranks[1].windows[-1].end_unix_s
+    (row,) = rows([with_window(made, 1, -1, end_unix_s=last + 0.05)])
+    assert row.flags == ("AUDIT",)
+    assert "audit: rank 1 on node1 measured 2.50 s while its wall clock moved by 2.55 s" in row.footnotes
+    assert rows([with_window(made, 1, -1, end_unix_s=last + 0.02)])[0].flags == ()
+
+
+def test_audit_of_the_clocks_needs_a_second() -> None:
+    made = record(point("exchange", 2), 0.01)  # 0.2 s
+    last = made.ranks[1].windows[-1].end_unix_s
+    assert rows([with_window(made, 1, -1, end_unix_s=last + 0.1)])[0].flags == ()

@@ -1,0 +1,39 @@
+"""What control runs say about the rows that rest on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from scaling.analysis import analyse, breakdown
+from tests.support.inline import Launch
+
+
+def test_ranks_that_are_slow_in_turns_straggle(tmp_path: Path) -> None:
+    """Seconds of two windows: rank 0 has 1 and 3, rank 1 has 3 and 1. No rank is slow on the whole (4 s
+    each), but in lock-step each window would last 3 s."""
+    (record,) = Launch(2).sweep(tmp_path, rounds=1).of("together", size=2)
+    seconds = ((1.0, 3.0), (3.0, 1.0))
+    ranks = []
+    for rank, (first, second) in zip(record.ranks, seconds, strict=True):
+        edges = (0.0, first, first + second)
+        windows = [
+            replace(window, steps=2, start_s=start, end_s=end)
+            for window, start, end in zip(rank.windows[:2], edges, edges[1:], strict=False)
+        ]
+        ranks.append(replace(rank, windows=tuple(windows)))
+    time = breakdown.lock_step(replace(record, ranks=tuple(ranks)))
+    assert time is not None
+    assert (time.mean_s, time.step_s) == (1.0, 1.5)
+
+
+def test_controls_in_doubt_are_noted_on_the_rows_that_rest_on_them(tmp_path: Path) -> None:
+    found = Launch(2).sweep(tmp_path, rounds=2)
+    doubtful = [
+        replace(record, settled=False) if record.point.kind == "together" else record for record in found.records
+    ]
+    rows = {row.world_size: row for row in analyse.rows(doubtful)}
+    assert any("its together control is UNSETTLED" in note for note in rows[2].footnotes)
+    assert not any("control is" in note for note in rows[1].footnotes)
+    assert not any("control is" in note for row in analyse.rows(found.records) for note in row.footnotes)

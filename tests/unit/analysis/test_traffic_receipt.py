@@ -1,0 +1,186 @@
+"""Which card carried the bytes: a receipt from made-up counters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.analysis import traffic_receipt
+from scaling.analysis.traffic_receipt import Receipt
+from scaling.records.point import Pattern, Point
+from scaling.records.run import Failed, Finished, HelperRecord, PointRecord, RankRecord, Ready, Window
+from scaling.records.telemetry import Telemetry, Traffic
+
+S = 1_000_000
+STEPS = 9  # measured; one more gives all ranks a common start
+POINT = Point(
+    strategy="fake:a", kind="exchange", world_size=4, round=0, model="m", data="d", device="cpu",
+    batch_rule="weak", batch_size=1,
+)  # fmt: skip
+WINDOW = Window(index=0, measured=True, steps=STEPS, samples=STEPS, start_s=0.0, end_s=1.0, end_unix_s=1.0)
+READY = Ready(import_s=0, build_s=0, parameters=S // 4, gradient_bytes=S, device_name="cpu")
+
+
+def carried(**sent_bytes: float) -> Telemetry:
+    return Telemetry(
+        traffic=tuple(
+            Traffic(name=name.replace("__", "/"), received_bytes=0, sent_bytes=int(sent))
+            for name, sent in sent_bytes.items()
+        )
+    )
+
+
+def point(
+    hosts: tuple[str, ...],
+    counted: dict[str, Telemetry],
+    *,
+    pattern: Pattern = "ring",
+    servers: tuple[str, ...] = (),
+    interface: str = "ib0",
+    hca: str = "",
+    **options: str,
+) -> PointRecord:
+    """A record whose counters were read beside the first rank of each host, or its server."""
+    ranks = tuple(
+        RankRecord(
+            rank=rank, launch_rank=rank, host=host, outcome=Finished(), ready=READY, windows=(WINDOW,),
+            interface=interface, hca=hca,
+            telemetry=counted.get(host, Telemetry()) if host not in hosts[:rank] else Telemetry(),
+        )
+        for rank, host in enumerate(hosts)
+    )  # fmt: skip
+    helpers = tuple(
+        HelperRecord(
+            name=f"server-{index}", launch_rank=0, host=host, outcome=Finished(), interface=interface, hca=hca,
+            telemetry=counted.get(host, Telemetry()) if host not in hosts else Telemetry(),
+        )
+        for index, host in enumerate(servers)
+    )  # fmt: skip
+    return PointRecord(
+        point=replace(POINT, world_size=len(hosts), options=options), outcome=Finished(), ranks=ranks,
+        helpers=helpers, hosts=hosts, pattern=pattern, started_unix_s=0, wall_s=1, startup_s=0, measured_s=1,
+    )  # fmt: skip
+
+
+def receipt(*args: Any, **fields: Any) -> Receipt:
+    found = traffic_receipt.of(point(*args, **fields))
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------- what must move
+
+
+@pytest.mark.parametrize(
+    ("hosts", "crossing"),
+    [
+        (("a", "b"), 2 * 1),  # two ranks: each sends half of it twice
+        (("a", "b", "c", "d"), 4 * 2 * 3 / 4),
+        (("a", "a", "b", "b"), 2 * 2 * 3 / 4),  # only the last rank of each node sends to another
+        (("a", "b", "a", "b"), 4 * 2 * 3 / 4),  # spread: each does
+    ],
+)
+def test_a_ring_sends_what_crosses_nodes(hosts: tuple[str, ...], crossing: float) -> None:
+    found = receipt(hosts, {host: carried(ib0=1) for host in hosts})
+    assert found.expected_bytes == pytest.approx(crossing * S * (STEPS + 1))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "servers", "crossing"),
+    [
+        (("a", "b"), ("a",), 2),  # b pushes and pulls, a is beside the server
+        (("a", "b"), ("a", "b"), 2),  # each has one half at home
+        (("a", "b"), ("c",), 4),
+        (("a", "a", "b", "b"), ("a", "b"), 4),
+    ],
+)
+def test_servers_are_sent_gradients_and_send_as_much_back(
+    hosts: tuple[str, ...], servers: tuple[str, ...], crossing: float
+) -> None:
+    counted = {host: carried(ib0=1) for host in (*hosts, *servers)}
+    found = receipt(hosts, counted, pattern="servers", servers=servers)
+    assert found.expected_bytes == pytest.approx(crossing * S * (STEPS + 1))
+
+
+def test_compressed_gradients_have_no_expected_size() -> None:
+    found = receipt(("a", "b"), {"a": carried(ib0=9), "b": carried(ib0=9)}, compression="fp16")
+    assert (found.expected_bytes, found.over_expected, found.verdict) == (None, None, "VERIFIED")
+
+
+# ---------------------------------------------------------------- the verdict
+
+ENOUGH = S * (STEPS + 1)
+
+
+def both(**sent_bytes: float) -> dict[str, Telemetry]:
+    return {"a": carried(**sent_bytes), "b": carried(**sent_bytes)}
+
+
+def test_bytes_on_the_card_that_was_asked_for() -> None:
+    found = receipt(("a", "b"), both(ib0=1.04 * ENOUGH, eth0=0.01 * ENOUGH))
+    assert (found.verdict, found.why, found.wanted) == ("VERIFIED", "", ("ib0",))
+    assert found.over_expected == pytest.approx(1.04)
+    assert found.share == pytest.approx(1.04 / 1.05)
+    assert found.sent_bytes == {"ib0": 2 * int(1.04 * ENOUGH), "eth0": 2 * int(0.01 * ENOUGH)}
+
+
+def test_bytes_on_another_card_are_named() -> None:
+    found = receipt(("a", "b"), both(ib0=10, eth0=1.04 * ENOUGH))
+    assert (found.verdict, found.why) == ("MISLABELLED", "100% of the bytes went over eth0")
+
+
+@pytest.mark.parametrize(("eth0", "verdict"), [(0.05, "VERIFIED"), (0.06, "MISLABELLED")])
+def test_nineteen_parts_of_twenty_are_asked(eth0: float, verdict: str) -> None:
+    found = receipt(("a", "b"), both(ib0=(1 - eth0) * ENOUGH, eth0=eth0 * ENOUGH))
+    assert found.verdict == verdict
+
+
+def test_bytes_that_no_counter_saw_prove_nothing() -> None:
+    found = receipt(("a", "b"), both(ib0=0.2 * ENOUGH))
+    assert (found.verdict, found.why) == (
+        "UNVERIFIED",
+        "the counters saw 4.0 MB of the 20.0 MB that must have moved",
+    )
+
+
+def test_a_host_without_counters_proves_nothing() -> None:
+    found = receipt(("a", "b"), {"a": carried(ib0=ENOUGH)})
+    assert (found.verdict, found.why) == ("UNVERIFIED", "no counters of b")
+
+
+@pytest.mark.parametrize(
+    ("hca", "verdict"), [("mlx5_0", "VERIFIED"), ("mlx5_1", "MISLABELLED"), ("", "MISLABELLED")]
+)
+def test_rdma_is_seen_on_the_cards_port(hca: str, verdict: str) -> None:
+    found = receipt(("a", "b"), both(ib0=1000, mlx5_0__1=ENOUGH, mlx5_1__1=0), hca=hca)
+    assert found.verdict == verdict
+
+
+def test_where_nccl_chooses_every_card_is_right() -> None:
+    found = receipt(
+        ("a", "b"), both(eth0=10, mlx5_0__1=ENOUGH / 2, mlx5_1__1=ENOUGH / 2), interface="eth0", hca="any"
+    )
+    assert (found.verdict, found.wanted) == ("VERIFIED", ("eth0", "mlx5_0/1", "mlx5_1/1"))
+
+
+# ---------------------------------------------------------------- what has none
+
+
+def test_inside_a_node_and_after_a_failure_there_is_none() -> None:
+    assert traffic_receipt.of(point(("a", "a"), both(ib0=1))) is None
+    assert traffic_receipt.of(point(("a", "b"), both(ib0=1), pattern="inside")) is None
+    assert traffic_receipt.of(point(("a", "b"), both(ib0=1), pattern="")) is None
+    failed = replace(point(("a", "b"), both(ib0=1)), outcome=Failed(cause="hang", message=""))
+    assert traffic_receipt.of(failed) is None
+    assert traffic_receipt.of_row([failed]) is None
+
+
+def test_a_row_is_as_good_as_its_worst_round() -> None:
+    good, bad = point(("a", "b"), both(ib0=ENOUGH)), point(("a", "b"), both(ib0=1, eth0=ENOUGH))
+    found = traffic_receipt.of_row([good, bad])
+    assert found is not None
+    assert (found.verdict, found.why) == ("MISLABELLED", "100% of the bytes went over eth0")
+    assert found.over_expected == pytest.approx(0.5, abs=1e-3)
+    assert found.expected_bytes == 4 * ENOUGH

@@ -1,0 +1,296 @@
+"""Facts -> verdicts: a sound cluster has nothing to mend; each planted fault is named, alone, with its mend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.check.facts import Link, Load
+from scaling.check.verdicts.limits import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES
+from scaling.check.verdicts.words import grouped, size, some
+from scaling.records.run import Hca
+from tests.support.check_facts import FABRIC, FOUR, facts, gpu, nic, ok, only, to_mend
+
+IB_CARD = Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True, interfaces=("ib0",))
+ROCE_CARD = Hca(name="mlx5_1", port=1, link_layer="Ethernet", active=True, interfaces=("eth0",))
+
+
+# ---------------------------------------------------------------- nothing to mend
+
+
+@pytest.mark.parametrize("nodes", [FOUR, FOUR[:2], FOUR[:1]])
+@pytest.mark.parametrize("each", [1, 4])
+def test_a_sound_cluster_has_nothing_to_mend(nodes: tuple[str, ...], each: int) -> None:
+    assert to_mend(facts(nodes, each=each)) == []
+
+
+def test_one_node_is_told_that_it_has_no_pairs() -> None:
+    assert ok(facts(FOUR[:1]), "network") == ["one node: there are no pairs to measure"]
+
+
+def test_gpus_that_reach_each_other() -> None:
+    four = tuple(gpu(index) for index in range(4))
+    found = facts(each=4, hosts={name: {"gpus": four, "gpu_driver": "550.1"} for name in FOUR})
+    assert to_mend(found) == []
+    assert ok(found, "gpus") == ["4 x Tesla P100 on every node"]
+    assert ok(found, "gpu topology") == ["every GPU reaches every other one of its node (PIX)"]
+
+
+# ---------------------------------------------------------------- software
+
+
+def test_nodes_with_different_numbers_of_ranks() -> None:
+    sound = facts()
+    launch, cores = to_mend(replace(sound, ranks=(*sound.ranks, sound.ranks[3])))
+    assert (launch.level, launch.topic) == ("warning", "launch")
+    assert "2 ranks on node4" in launch.text
+    assert cores.text.endswith("16 on node1, node2, node3; 8 on node4")
+
+
+def test_another_version_of_this_program() -> None:
+    verdict = only(facts(told={"node3": {"code": "0ther"}}))
+    assert (verdict.level, verdict.topic) == ("error", "code")
+    assert "0ther on node3" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("hosts", "told", "level", "text"),
+    [
+        ({"versions": {"torch": "2.12.0"}}, {}, "error", "torch: missing on node1, node3, node4; 2.12.0 on node2"),
+        ({"versions": {"nvidia-ml-py": "12.0"}}, {}, "warning", "nvidia-ml-py: missing on"),
+        ({"python": "3.12.1"}, {}, "error", "Python: 3.11 on node1, node3, node4; 3.12.1 on node2"),
+        ({"gpu_driver": "550.1"}, {}, "warning", "GPU driver: missing on node1, node3, node4; 550.1 on node2"),
+        ({}, {"mpi": "MPICH 5.0"}, "error", "MPI: Open MPI v5.0.11 on node1, node3, node4; MPICH 5.0 on node2"),
+    ],
+)
+def test_different_versions_are_named(hosts: Any, told: Any, level: str, text: str) -> None:
+    verdict = only(facts(hosts={"node2": hosts}, told={"node2": told}))
+    assert (verdict.level, verdict.topic) == (level, "versions")
+    assert text in verdict.text
+
+
+# ---------------------------------------------------------------- limits
+
+
+def test_a_memory_lock_without_an_rdma_card_does_not_matter() -> None:
+    assert to_mend(facts(told={"node1": {"memlock_bytes": 65536}})) == []
+
+
+@pytest.mark.parametrize(("card", "level"), [(IB_CARD, "error"), (ROCE_CARD, "warning")])
+def test_a_memory_lock_with_an_rdma_card_does(card: Hca, level: str) -> None:
+    hosts = {name: {"hcas": (card,)} for name in FOUR}
+    assert to_mend(facts(hosts=hosts)) == []
+    verdict = only(facts(hosts=hosts, told={"node3": {"memlock_bytes": 65536}}))
+    assert (verdict.level, verdict.topic) == (level, "memlock")
+    assert "64 KiB on node3" in verdict.text
+    assert "ulimit -l unlimited" in verdict.mend
+
+
+@pytest.mark.parametrize("free", [SHM_ADVISED_BYTES - 1, 0, None])
+def test_little_shared_memory(free: int | None) -> None:
+    verdict = only(facts(told={"node2": {"shm_free_bytes": free}}))
+    assert (verdict.level, verdict.topic) == ("warning", "shared memory")
+    assert "on node2 free" in verdict.text
+
+
+def test_too_little_shared_memory_for_nccl() -> None:
+    hosts = {name: {"gpus": (gpu(0, of=1),), "gpu_driver": "550.1"} for name in FOUR}
+    verdict = only(facts(hosts=hosts, told={"node2": {"shm_free_bytes": 4 * NCCL_SEGMENT_BYTES - 1}}))
+    assert (verdict.level, verdict.topic) == ("error", "shared memory")
+
+
+def test_more_ranks_than_cores() -> None:
+    verdict = only(facts(FOUR[:1], each=17))
+    assert (verdict.level, verdict.topic) == ("warning", "cores")
+    assert "17 ranks on 16 cores" in verdict.text
+
+
+def test_nodes_of_one_machine_share_its_cores() -> None:
+    verdict = only(facts(each=5, hosts={name: {"boot_id": "one"} for name in FOUR}))
+    assert "20 ranks on 16 cores on node1, node2, node3, node4 (one machine)" in verdict.text
+
+
+def test_ranks_bound_to_a_core_of_many() -> None:
+    changes = {name: {"machine_cores": 64} for name in FOUR}
+    verdict = only(facts(told=changes))
+    assert (verdict.level, verdict.topic) == ("warning", "cores")
+    assert verdict.text == "the launcher binds the ranks of a node to 16 of 64 cores on node1, node2, node3, node4"
+    assert "--bind-to none" in verdict.mend
+
+
+def test_nodes_with_fewer_cores() -> None:
+    verdict = only(facts(hosts={"node4": {"cores": ((0,), (1,))}}, told={"node4": {"machine_cores": 2}}))
+    assert verdict.text.endswith("16 on node1, node2, node3; 2 on node4")
+
+
+def test_other_processes() -> None:
+    sound = facts()
+    busy = replace(sound.prepared["node2"], load=Load(other_cores=3.2, by=(("java", 3.0), ("sshd", 0.01))))
+    verdict = only(replace(sound, prepared={**sound.prepared, "node2": busy}))
+    assert (verdict.level, verdict.topic) == ("warning", "load")
+    assert verdict.text == "node2: other processes use 3.2 of 16 cores (java 3.0)"
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+def test_a_node_without_gpus() -> None:
+    hosts = {name: {"gpus": (gpu(0, of=1),)} for name in FOUR[:3]}
+    verdict = only(facts(hosts=hosts))
+    assert (verdict.level, verdict.topic) == ("error", "gpus")
+    assert "none on node4" in verdict.text
+
+
+def test_a_node_with_other_gpus() -> None:
+    hosts = {name: {"gpus": (gpu(0, of=1),)} for name in FOUR[:3]} | {
+        "node4": {"gpus": (gpu(0, of=1, name="K80"),)}
+    }
+    verdict = only(facts(hosts=hosts))
+    assert (verdict.level, verdict.text.split("; ")[-1]) == ("warning", "1 x K80 on node4")
+
+
+def test_more_ranks_than_gpus() -> None:
+    verdict = only(facts(each=2, hosts={name: {"gpus": (gpu(0, of=1),)} for name in FOUR}))
+    assert "2 ranks on 1 on node1" in verdict.text
+
+
+def test_gpus_shown_to_one_rank_each_are_counted_together() -> None:
+    sound = facts(each=2)
+    shown = [replace(rank.host, gpus=(gpu(0, of=1, uuid=f"GPU-{n}"),)) for n, rank in enumerate(sound.ranks)]
+    told = tuple(replace(rank, host=host) for rank, host in zip(sound.ranks, shown, strict=True))
+    assert to_mend(replace(sound, ranks=told)) == []
+
+
+def test_pairs_of_gpus_without_peer_access() -> None:
+    paired = tuple(gpu(index, peers=(index - index % 2, index - index % 2 + 1)) for index in range(4))
+    verdict = only(facts(each=4, hosts={name: {"gpus": paired} for name in FOUR}))
+    assert (verdict.level, verdict.topic) == ("warning", "gpu topology")
+    assert "0-2 (SYS), 0-3 (SYS), 1-2 (SYS), 1-3 (SYS) on node1" in verdict.text
+
+
+def test_a_driver_that_does_not_work() -> None:
+    hosts = {name: {"gpu_driver": "unusable: Driver/library version mismatch"} for name in FOUR}
+    verdict = only(facts(hosts=hosts))
+    assert (verdict.level, verdict.topic) == ("error", "gpus")
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("asker", "addresses", "level", "text"),
+    [
+        ("node1", (), "warning", "node2 does not resolve, asked on node1"),
+        ("node2", ("127.0.1.1",), "warning", "node2 resolves to 127.0.1.1, which no other node can reach"),
+        ("node1", ("127.0.1.1", "10.10.0.2"), "error", "node2 resolves to 127.0.1.1, which is whoever asks"),
+        ("node1", ("10.10.0.3",), "error", "node2 resolves to 10.10.0.3, which is node3's"),
+        ("node1", ("192.168.7.7",), "warning", "node2 resolves to 192.168.7.7, not one of its own addresses"),
+    ],
+)
+def test_names_that_lead_elsewhere(asker: str, addresses: tuple[str, ...], level: str, text: str) -> None:
+    sound = facts()
+    told = sound.prepared[asker]
+    wrong = replace(told, resolved={**told.resolved, "node2": addresses})
+    verdict = only(replace(sound, prepared={**sound.prepared, asker: wrong}))
+    assert (verdict.level, verdict.topic) == (level, "names")
+    assert text in verdict.text
+
+
+def test_a_name_on_a_network_of_its_own() -> None:
+    private = nic("docker0", "172.17.0.1")
+    sound = facts(hosts={"node2": {"nics": (nic("ib0", "10.10.0.2"), nic("eth0", "10.20.0.2"), private)}})
+    wrong = {
+        name: replace(told, resolved={**told.resolved, "node2": ("172.17.0.1",)})
+        for name, told in sound.prepared.items()
+    }
+    verdict = only(replace(sound, prepared=wrong))
+    assert (
+        verdict.text == "node2 resolves to 172.17.0.1, on a network that no other node is on, asked on every node"
+    )
+
+
+def test_the_name_of_a_single_node_may_be_loopback() -> None:
+    sound = facts(FOUR[:1])
+    told = {"node1": replace(sound.prepared["node1"], resolved={"node1": ("127.0.1.1",)})}
+    assert to_mend(replace(sound, prepared=told)) == []
+    unknown = {"node1": replace(sound.prepared["node1"], resolved={"node1": ()})}
+    assert only(replace(sound, prepared=unknown)).text == "node1 does not resolve, asked on node1"
+
+
+# ---------------------------------------------------------------- clocks
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "text"), [(0.2, "node3 is 0.20 s ahead"), (-3600.0, "node3 is 3600.00 s behind")]
+)
+def test_a_clock_that_is_off(ahead_s: float, text: str) -> None:
+    sound = facts()
+
+    def shifted(link: Link) -> Link:
+        sign = (link.server == "node3") - (link.client == "node3")
+        return replace(link, offset_s=(link.offset_s or 0.0) + sign * ahead_s)
+
+    verdict = only(replace(sound, links=tuple(map(shifted, sound.links))))
+    assert (verdict.level, verdict.topic) == ("warning", "clocks")
+    assert verdict.text.startswith(text)
+
+
+def test_clocks_are_compared_along_the_links_that_there_are() -> None:
+    sound = facts()
+    chain = {("node1", "node2"), ("node2", "node3"), ("node3", "node4")}
+    kept = tuple(link for link in sound.links if (link.client, link.server) in chain)
+    assert ok(replace(sound, links=tuple(reversed(kept))), "clocks") == ["within 0.30 ms of each other"]
+    assert "unknown on node4" in ok(replace(sound, links=kept[:2]), "clocks")[0]
+
+
+# ---------------------------------------------------------------- networks
+
+
+def test_a_card_that_is_down() -> None:
+    down = (nic("ib0", "10.10.0.3", up=False), nic("eth0", "10.20.0.3"))
+    verdict = only(facts(hosts={"node3": {"nics": down}}))
+    assert (verdict.level, verdict.topic) == ("error", "network")
+    assert verdict.text == "ib is not on every node: ib0 is down on node3"
+    found = only(facts(hosts={"node3": {"nics": down}}, fabric={}))  # nobody asked for it
+    assert (found.level, found.text) == ("warning", "ib0 is not on every node: ib0 is down on node3")
+
+
+def test_no_network_in_common() -> None:
+    hosts = {name: {"nics": (nic("eth0", f"10.{n}.0.1"),)} for n, name in enumerate(FOUR)}
+    sound = facts(hosts=hosts, fabric={})
+    assert [one.topic for one in to_mend(sound) if one.level == "error"] == ["network"]
+
+
+def test_an_rdma_card_that_only_the_fabric_file_knows() -> None:
+    known = {"ib": replace(FABRIC["ib"], hca="mlx5_0,mlx5_1")}
+    dead = replace(IB_CARD, name="mlx5_1", active=False)
+    both = {"hcas": (IB_CARD, replace(dead, active=True))}
+    hosts = {"node1": both, "node2": both, "node3": {"hcas": (IB_CARD, dead)}}
+    verdict = only(facts(hosts=hosts, fabric=known))
+    assert (verdict.level, verdict.topic) == ("error", "rdma")
+    assert verdict.text == "ib: mlx5_1 is not active on node3; there is no mlx5_0, mlx5_1 on node4"
+
+
+def test_packets_of_different_size() -> None:
+    cards = (nic("ib0", "10.10.0.2", mtu=9000), nic("eth0", "10.20.0.2"))
+    verdict = only(facts(hosts={"node2": {"nics": cards}}))
+    assert (verdict.level, verdict.topic) == ("warning", "mtu")
+    assert verdict.text.startswith("ib: 1500 on node1, node3, node4; 9000 on node2")
+    assert "mtu 9000" in verdict.mend
+
+
+# ---------------------------------------------------------------- phrases
+
+
+def test_phrases() -> None:
+    assert some(["a", "b"]) == "a, b"
+    assert some("abcdef") == "a, b, c, d and 2 more"
+    assert grouped({"n1": "x", "n2": "y", "n3": "x"}) == "x on n1, n3; y on n2"
+    assert [size(count) for count in (None, 65536, 64 << 20, 3 << 29)] == [
+        "unlimited",
+        "64 KiB",
+        "64.0 MiB",
+        "1.5 GiB",
+    ]

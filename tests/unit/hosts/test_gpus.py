@@ -1,0 +1,206 @@
+"""GPUs through a stand-in for NVML: which are listed, what they are, how they are linked."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml as real  # type: ignore[import-untyped, unused-ignore]
+import pytest
+
+from scaling.agent import device_probe
+from scaling.hosts import gpus as gpuinfo
+from scaling.hosts.gpus import P2P_NVLINK, P2P_READ, gather_gpus
+from tests.support.fake_nvml import GPU, READINGS, SWITCH, UNKNOWN, FakeGpu, FakeNvml, Install, installer
+
+SINGLE, HOSTBRIDGE, NODE, SYSTEM = 10, 30, 40, 50
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    yield from installer(monkeypatch)
+
+
+def four() -> list[FakeGpu]:
+    """Two pairs, joined by 4 NVLinks inside a pair; the second pair hangs on the other socket."""
+    gpus = []
+    for bus in range(4):
+        mate = bus ^ 1
+        topology = {other: SINGLE if other == mate else SYSTEM for other in range(4)}
+        p2p = {mate: {P2P_READ, P2P_NVLINK}}
+        uuid = f"GPU-{'abcd'[bus]}000-{bus}"
+        links = ((GPU, mate),) * 4
+        gpus.append(FakeGpu(uuid=uuid, bus=bus, nvlinks=links, topology=topology, p2p=p2p))
+    return gpus
+
+
+def uuids() -> list[str]:
+    return [gpu.uuid for gpu in gather_gpus()[0]]
+
+
+# ---------------------------------------------------------------- none
+
+
+def test_without_the_driver_there_is_no_gpu(install: Install) -> None:
+    install(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND)
+    assert gather_gpus() == ((), "")
+
+
+def test_without_nvidia_ml_py_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert gather_gpus() == ((), "")
+
+
+def test_a_driver_that_does_not_work_is_named(install: Install) -> None:
+    install(FakeGpu(), init_error=real.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    assert gather_gpus() == ((), "unusable: RM has detected an NVML/RM version mismatch.")
+
+
+def test_a_driver_without_gpus(install: Install) -> None:
+    install()
+    assert gather_gpus() == ((), "570.86.15")
+
+
+def test_a_lost_gpu_is_not_listed(install: Install) -> None:
+    gpus = four()
+    gpus[1].lost = True
+    install(*gpus)
+    assert uuids() == ["GPU-a000-0", "GPU-c000-2", "GPU-d000-3"]
+
+
+# ---------------------------------------------------------------- what they are
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_one_gpu(install: Install, as_bytes: bool) -> None:
+    install(FakeGpu(), as_bytes=as_bytes)
+    (gpu,), driver = gather_gpus()
+    assert driver == "570.86.15"
+    assert (gpu.index, gpu.name, gpu.uuid) == (0, "NVIDIA H200", "GPU-aaaa0000-1111")
+    assert (gpu.memory_bytes, gpu.power_limit_w, gpu.max_sm_clock_mhz) == (150 << 30, 700.0, 1980.0)
+    assert (gpu.links, gpu.p2p) == (("self",), (True,))
+
+
+def test_what_a_gpu_does_not_support_is_unknown(install: Install) -> None:
+    lacks = {"nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetMemoryInfo"}
+    install(FakeGpu(lacks=frozenset(lacks)))
+    (gpu,), _ = gather_gpus()
+    assert (gpu.memory_bytes, gpu.power_limit_w, gpu.max_sm_clock_mhz) == (0, None, None)
+    assert gpu.name == "NVIDIA H200"
+
+
+# ---------------------------------------------------------------- links
+
+
+def test_four_gpus_in_two_nvlinked_pairs(install: Install) -> None:
+    install(*four())
+    gpus, _ = gather_gpus()
+    assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
+    assert [gpu.links for gpu in gpus] == [
+        ("self", "NV4", "SYS", "SYS"),
+        ("NV4", "self", "SYS", "SYS"),
+        ("SYS", "SYS", "self", "NV4"),
+        ("SYS", "SYS", "NV4", "self"),
+    ]
+    assert [gpu.p2p for gpu in gpus] == [
+        (True, True, False, False),
+        (True, True, False, False),
+        (False, False, True, True),
+        (False, False, True, True),
+    ]
+
+
+@pytest.mark.parametrize("far", [SWITCH, UNKNOWN])
+def test_links_through_an_nvswitch(install: Install, far: int) -> None:
+    """Inside a virtual machine the far end's kind may be unknown."""
+    p2p = {bus: {P2P_READ, P2P_NVLINK} for bus in range(4)}
+    hub = ((far, 200),) * 18
+    install(*(FakeGpu(uuid=f"GPU-{bus}", bus=bus, nvlinks=hub, p2p=p2p) for bus in range(4)))
+    gpus, _ = gather_gpus()
+    assert gpus[2].links == ("NV18", "NV18", "self", "NV18")
+
+
+def test_a_switch_that_does_not_join_two_gpus_is_no_link(install: Install) -> None:
+    hub = ((SWITCH, 200),) * 18
+    install(*(FakeGpu(uuid=f"GPU-{b}", bus=b, nvlinks=hub, topology={0: NODE, 1: NODE}) for b in range(2)))
+    assert [gpu.links for gpu in gather_gpus()[0]] == [("self", "NODE"), ("NODE", "self")]
+
+
+def test_links_to_another_gpu_do_not_count_for_this_one(install: Install) -> None:
+    """GPU 0 has links to a GPU that this process does not see, and none to GPU 1."""
+    first = FakeGpu(bus=0, nvlinks=((GPU, 77),) * 2, topology={1: HOSTBRIDGE}, p2p={1: {P2P_READ, P2P_NVLINK}})
+    install(first, FakeGpu(uuid="GPU-b", bus=1))
+    assert gather_gpus()[0][0].links == ("self", "PHB")
+
+
+def test_an_unknown_topology(install: Install) -> None:
+    install(FakeGpu(), FakeGpu(uuid="GPU-b", bus=1))
+    gpus, _ = gather_gpus()
+    assert (gpus[0].links, gpus[0].p2p) == (("self", "?"), (True, False))
+
+
+# ---------------------------------------------------------------- CUDA_VISIBLE_DEVICES
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("2", "c"),
+        ("3,1", "db"),
+        (" 0 , 2 ", "ac"),
+        ("", ""),
+        ("-1", ""),
+        ("NoDevFiles", ""),
+        ("1,9,0", "b"),
+        ("1,-1,0", "b"),
+        ("1,1", ""),
+        ("GPU-d", "d"),
+        ("GPU-c000-2,0", "ca"),
+        ("2,GPU-c000-2", ""),
+        ("GPU-", ""),
+        ("GPU-x", ""),
+    ],
+)
+def test_visible_devices(install: Install, monkeypatch: pytest.MonkeyPatch, visible: str, expected: str) -> None:
+    install(*four())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert "".join(uuid[4] for uuid in uuids()) == expected
+
+
+def test_links_count_visible_gpus_only(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(*four())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,2,0")
+    gpus, _ = gather_gpus()
+    assert [gpu.index for gpu in gpus] == [0, 1, 2]
+    assert gpus[0].links == ("self", "NV4", "SYS")
+
+
+def test_mig_devices(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(*four())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-known-1,MIG-known-2,MIG-gone")
+    gpus, _ = gather_gpus()
+    assert [gpu.uuid for gpu in gpus] == ["MIG-known-1", "MIG-known-2"]
+    assert gpus[0].links == ("self", "?")
+
+
+# ---------------------------------------------------------------- the stand-in against the real module
+
+
+def test_every_nvml_function_in_use_exists_and_takes_as_many_arguments() -> None:
+    text = "".join(Path(inspect.getfile(module)).read_text() for module in (gpuinfo, device_probe))
+    used = set(re.findall(r"\bnvml(?:Device|System|Init|Shutdown)\w*", text))
+    assert len(used) > 15
+    for name in used:
+        taken = len(inspect.signature(getattr(real, name)).parameters)
+        faked = READINGS.get(name) or getattr(FakeNvml, name)
+        given = len(inspect.signature(faked).parameters) - (name not in READINGS)
+        assert given in (taken, taken - (name == "nvmlDeviceGetMemoryInfo")), name
+
+
+def test_peer_capabilities_are_numbers_that_ctypes_takes() -> None:
+    """pynvml 13 defines the first of them as a tuple by a stray comma."""
+    assert real.NVML_P2P_CAPS_INDEX_READ in (P2P_READ, (P2P_READ,))
+    assert real.NVML_P2P_CAPS_INDEX_NVLINK == P2P_NVLINK

@@ -1,0 +1,295 @@
+"""The description of a host, and of the code that runs on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import psutil  # type: ignore[import-untyped, unused-ignore]
+import pynvml as real  # type: ignore[import-untyped, unused-ignore]
+import pytest
+
+import scaling
+from scaling.hosts import proc
+from scaling.hosts.info import code_hash, describe, gather, git_revision, pick_cpus
+from scaling.records.run import Gpu, HostInfo
+from tests.support.fake_nvml import FakeGpu, Install, installer
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    yield from installer(monkeypatch)
+
+
+# ---------------------------------------------------------------- gather
+
+
+def test_this_host() -> None:
+    host = gather()
+    assert host.hostname == socket.gethostname()
+    assert host.kernel == os.uname().release
+    assert host.cpu_model
+    assert host.os
+    assert host.sockets >= 1
+    assert {cpu for core in host.cores for cpu in core} == os.sched_getaffinity(0)
+    assert 0 < host.memory_bytes <= psutil.virtual_memory().total
+    assert host.python == ".".join(map(str, sys.version_info[:3]))
+    assert host.versions["scaling"] == scaling.__version__
+    assert host.versions["mpi4py"].startswith("4.")
+    assert ("lo", "127.0.0.1", "255.0.0.0", None) in [
+        (nic.name, nic.address, nic.netmask, nic.speed_bits_per_s) for nic in host.nics
+    ]
+    assert [gpu.index for gpu in host.gpus] == list(range(len(host.gpus)))
+    assert msgspec.json.decode(msgspec.json.encode(host), type=HostInfo) == host
+
+
+def test_gpus_and_driver_are_in_it(install: Install) -> None:
+    install(FakeGpu())
+    host = gather()
+    assert ([gpu.name for gpu in host.gpus], host.gpu_driver) == (["NVIDIA H200"], "570.86.15")
+
+
+def test_no_gpu(install: Install) -> None:
+    install(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND)
+    host = gather()
+    assert (host.gpus, host.gpu_driver) == ((), "")
+    assert describe(host).endswith("; no GPU")
+
+
+def test_gathering_imports_no_framework() -> None:
+    code = """
+import sys
+from scaling.hosts.info import gather
+gather()
+frameworks = {"torch", "torchvision", "tensorflow", "mxnet", "horovod", "mpi4py", "numpy"}
+print(sorted(frameworks & sys.modules.keys()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_cgroups_limit_counts_when_it_is_lower(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = psutil.virtual_memory().total
+    for limit, expected in ((None, total), (2**30, 2**30), (2**62, total)):
+        monkeypatch.setattr(proc, "memory_limit_bytes", lambda limit=limit: limit)
+        assert gather().memory_bytes == expected
+
+
+def test_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    def address(family: int, text: str) -> Any:
+        return SimpleNamespace(family=family, address=text, netmask=None)
+
+    def state(speed: int) -> Any:
+        return SimpleNamespace(isup=True, mtu=9000, speed=speed)
+
+    v4, v6 = socket.AF_INET, socket.AF_INET6
+    addresses = {
+        "eth0": [address(v6, "fe80::1"), address(v4, "10.0.0.1"), address(v4, "10.0.0.2")],
+        "ib0": [address(v4, "10.10.0.1")],
+        "old0": [address(v4, "10.11.0.1")],
+        "v6only": [address(v6, "fe80::2")],
+        "gone": [address(v4, "10.12.0.1")],
+    }
+    states = {"eth0": state(0), "ib0": state(400_000), "old0": state(65535), "v6only": state(1000)}
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: addresses)
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
+    assert [(nic.name, nic.address, nic.netmask, nic.speed_bits_per_s) for nic in gather().nics] == [
+        ("eth0", "10.0.0.1", "", None),
+        ("eth0", "10.0.0.2", "", None),
+        ("ib0", "10.10.0.1", "", 400e9),
+        ("old0", "10.11.0.1", "", None),
+    ]
+
+
+def test_versions_under_other_distribution_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name in ("tensorflow-cpu", "keras", "mxnet", "mxnet-cu112", "horovod"):
+            return f"{name} 1"
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert gather().versions == {
+        "scaling": scaling.__version__,
+        "tensorflow": "tensorflow-cpu 1",
+        "keras": "keras 1",
+        "mxnet": "mxnet 1",
+        "horovod": "horovod 1",
+    }
+
+
+# ---------------------------------------------------------------- describe
+
+
+def host(**fields: Any) -> HostInfo:
+    plain: dict[str, Any] = {
+        "hostname": "host", "os": "Debian GNU/Linux 12 (bookworm)", "kernel": "6.1", "cpu_model": "AMD EPYC",
+        "sockets": 1, "cores": ((0,), (1,)), "memory_bytes": 25_232_932_864, "load_1m": 0.0,
+        "python": "3.11.2", "versions": {},
+    }  # fmt: skip
+    return HostInfo(**(plain | fields))
+
+
+def gpu(index: int, *links: str, name: str = "NVIDIA H200") -> Gpu:
+    return Gpu(
+        index=index, name=name, uuid=f"GPU-{index}", memory_bytes=150 << 30, power_limit_w=700.0,
+        max_sm_clock_mhz=1980.0, links=links,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "host: AMD EPYC, 2 cores, 23.5 GiB, Debian 12; no GPU"),
+        (
+            {
+                "cpu_model": "Intel(R) Xeon(R) Platinum 8480C CPU @ 2.00GHz",
+                "os": "Rocky Linux 9.4 (Blue Onyx)",
+                "cores": ((0, 1),),
+            },
+            "host: Intel Xeon Platinum 8480C, 1 core, 23.5 GiB, Rocky Linux 9.4; no GPU",
+        ),
+        (
+            {"cpu_model": "AMD EPYC 9654 96-Core Processor", "os": "Ubuntu 24.04.1 LTS"},
+            "host: AMD EPYC 9654, 2 cores, 23.5 GiB, Ubuntu 24.04.1 LTS; no GPU",
+        ),
+    ],
+)
+def test_a_host_in_one_line(fields: dict[str, Any], expected: str) -> None:
+    assert describe(host(**fields)) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "driver", "expected"),
+    [
+        ((), "unusable: Driver Not Loaded", "no GPU visible (driver unusable: Driver Not Loaded)"),
+        ((gpu(0, "self"),), "570.86", "1 x NVIDIA H200 (driver 570.86)"),
+        (
+            (gpu(0, "self", "NV18"), gpu(1, "NV18", "self")),
+            "570.86",
+            "2 x NVIDIA H200 (driver 570.86), NVLink NV18",
+        ),
+        (
+            (gpu(0, "self", "NV4"), gpu(1, "NV4", "self"), gpu(2, "SYS", "SYS", name="T4")),
+            "570.86",
+            "2 x NVIDIA H200, 1 x T4 (driver 570.86), linked by NV4/SYS",
+        ),
+        ((gpu(0, "self", "?"), gpu(1, "?", "self")), "", "2 x NVIDIA H200"),
+    ],
+)
+def test_gpus_in_one_line(gpus: tuple[Gpu, ...], driver: str, expected: str) -> None:
+    assert describe(host(gpus=gpus, gpu_driver=driver)).split("; ", 1)[1] == expected
+
+
+# ---------------------------------------------------------------- pick_cpus
+
+
+CORES = ((0, 4), (1, 5), (2, 6), (3, 7))
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "per_rank", "expected"),
+    [
+        (0, 1, (0, 4)),
+        (3, 1, (3, 7)),
+        (1, 2, (2, 6, 3, 7)),
+        (4, 1, (0, 4)),
+        (1, 3, (3, 7, 0, 4, 1, 5)),
+        (0, 9, (0, 4, 1, 5, 2, 6, 3, 7)),
+    ],
+)
+def test_pick_cpus(local_rank: int, per_rank: int, expected: tuple[int, ...]) -> None:
+    assert pick_cpus(CORES, local_rank=local_rank, per_rank=per_rank) == expected
+
+
+def test_ranks_that_fit_share_no_cpu() -> None:
+    picked = [cpu for rank in range(2) for cpu in pick_cpus(CORES, local_rank=rank, per_rank=2)]
+    assert sorted(picked) == list(range(8))
+
+
+# ---------------------------------------------------------------- code
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder `tmp_path/repo` with the package `scaling` in it; not a repository yet.
+
+    A git hook that runs the tests sets GIT_DIR: git would then write into the hook's own repository.
+    """
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    folder = tmp_path / "repo/scaling"
+    (folder / "worker").mkdir(parents=True)
+    (folder / "__init__.py").write_text("one")
+    (folder / "worker/loop.py").write_text("two")
+    return folder
+
+
+def git(repository: Path, *args: str) -> str:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(repository), *identity, *args]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit_all(repository: Path) -> str:
+    git(repository, "init", "-q")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "all")
+    return git(repository, "rev-parse", "HEAD")[:10]
+
+
+def test_code_hash_knows_names_and_contents(package: Path) -> None:
+    hashes = [code_hash(package)]
+    (package / "worker/loop.py").write_text("three")
+    hashes.append(code_hash(package))
+    (package / "worker/loop.py").rename(package / "loop.py")
+    hashes.append(code_hash(package))
+    (package / "empty.py").touch()
+    hashes.append(code_hash(package))
+    assert len(set(hashes)) == 4
+    assert all(len(text) == 12 and set(text) <= set("0123456789abcdef") for text in hashes)
+
+
+def test_code_hash_is_equal_on_hosts_that_have_the_same_code(package: Path, tmp_path: Path) -> None:
+    before = code_hash(package)
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(package, copy)
+    (copy / "__pycache__").mkdir()
+    (copy / "__pycache__/loop.cpython-311.pyc").write_bytes(b"compiled")
+    (copy / "README.md").write_text("for people")
+    assert code_hash(copy) == before
+
+
+needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+@needs_git
+def test_git_revision(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert git_revision(package) == ""
+    revision = commit_all(package.parent)
+    assert git_revision(package) == revision
+    (package.parent / "notes.txt").write_text("beside the package")
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    assert git_revision(package) == revision
+    (package / "new.py").touch()
+    assert git_revision(package) == f"{revision}-dirty"
+
+
+@needs_git
+def test_a_package_installed_inside_someone_elses_checkout_has_no_revision(package: Path) -> None:
+    (package.parent / ".gitignore").write_text("scaling/\n")
+    commit_all(package.parent)
+    assert git_revision(package) == ""
+
+
+def test_without_git_there_is_no_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert git_revision() == ""

@@ -1,0 +1,220 @@
+"""What is read below /proc and /sys, against trees made for the test and against this machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+import pytest
+
+from scaling.hosts import proc
+
+GIB = 2**30
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text + "\n")
+
+
+def topology(root: Path, cpus: dict[int, tuple[int, int, str]]) -> None:
+    """CPU -> (package, core, hardware threads of its core as the kernel lists them)."""
+    for cpu, (package, core, siblings) in cpus.items():
+        folder = f"sys/devices/system/cpu/cpu{cpu}/topology"
+        write(root, {f"{folder}/physical_package_id": str(package), f"{folder}/core_id": str(core)})
+        write(root, {f"{folder}/thread_siblings_list": siblings})
+
+
+# ---------------------------------------------------------------- cores
+
+
+TWO_SOCKETS = {
+    0: (0, 0, "0,4"), 1: (1, 0, "1,5"), 2: (0, 1, "2,6"), 3: (1, 1, "3,7"),
+    4: (0, 0, "0,4"), 5: (1, 0, "1,5"), 6: (0, 1, "2,6"), 7: (1, 1, "3,7"),
+}  # fmt: skip
+
+
+def test_cores_are_ordered_by_package_then_core(tmp_path: Path) -> None:
+    topology(tmp_path, TWO_SOCKETS)
+    assert proc.physical_cores(range(8), tmp_path) == ((0, 4), (2, 6), (1, 5), (3, 7))
+    assert proc.sockets(tmp_path) == 2
+
+
+def test_only_threads_within_the_affinity(tmp_path: Path) -> None:
+    topology(tmp_path, TWO_SOCKETS)
+    assert proc.physical_cores({7, 2, 0, 4}, tmp_path) == ((0, 4), (2,), (7,))
+
+
+def test_siblings_in_ranges(tmp_path: Path) -> None:
+    topology(tmp_path, {cpu: (0, cpu // 4, "0-3" if cpu < 4 else "4-5,6-7") for cpu in range(8)})
+    assert proc.physical_cores(range(8), tmp_path) == ((0, 1, 2, 3), (4, 5, 6, 7))
+
+
+def test_without_sysfs_every_cpu_is_a_core(tmp_path: Path) -> None:
+    assert proc.physical_cores({5, 3, 11}, tmp_path) == ((3,), (5,), (11,))
+    assert proc.sockets(tmp_path) == 1
+
+
+def test_equal_core_numbers_on_two_dies_stay_apart(tmp_path: Path) -> None:
+    topology(tmp_path, {0: (0, 0, "0"), 1: (0, 0, "1")})
+    assert proc.physical_cores({1, 0}, tmp_path) == ((0,), (1,))
+
+
+def test_this_machines_cores_are_its_affinity() -> None:
+    affinity = os.sched_getaffinity(0)
+    cores = proc.physical_cores(affinity)
+    assert sorted(cpu for core in cores for cpu in core) == sorted(affinity)
+    assert 1 <= len(cores) <= len(affinity)
+
+
+# ---------------------------------------------------------------- model
+
+
+def test_the_first_processors_block(tmp_path: Path) -> None:
+    blocks = "processor\t: 0\nmodel name\t: AMD EPYC 9654: Genoa\n\nprocessor\t: 1\nmodel name\t: other"
+    write(tmp_path, {"proc/cpuinfo": blocks})
+    assert proc.cpuinfo(tmp_path) == {"processor": "0", "model name": "AMD EPYC 9654: Genoa"}
+    assert proc.cpuinfo(tmp_path / "nowhere") == {}
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "lscpu", "expected"),
+    [
+        ({"model name": "AMD EPYC 9654"}, "Model name:  not asked", "AMD EPYC 9654"),
+        ({"cpu": "POWER9, altivec supported"}, "", "POWER9, altivec supported"),
+        ({"CPU part": "0xd4f"}, "Vendor ID: ARM\nModel name:    Neoverse-V2\n", "Neoverse-V2"),
+        ({"CPU part": "0xd4f"}, "Model name:    -\nBIOS Model name: x\n", platform.machine()),
+        ({}, "", platform.machine()),
+    ],
+)
+def test_cpu_model(monkeypatch: pytest.MonkeyPatch, cpuinfo: dict[str, str], lscpu: str, expected: str) -> None:
+    monkeypatch.setattr(proc, "output", lambda *command: lscpu if command == ("lscpu",) else "")
+    assert proc.cpu_model(cpuinfo) == expected
+
+
+# ---------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": str(4 * GIB)}, 4 * GIB),
+        ({"proc/self/cgroup": "0::/", "sys/fs/cgroup/memory.max": "max"}, None),
+        (
+            {
+                "proc/self/cgroup": "0::/slurm/job_7/step_0",
+                "sys/fs/cgroup/slurm/job_7/step_0/memory.max": "max",
+                "sys/fs/cgroup/slurm/job_7/memory.max": str(8 * GIB),
+                "sys/fs/cgroup/slurm/memory.max": str(64 * GIB),
+            },
+            8 * GIB,
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:cpu,cpuacct:/a\n4:memory:/docker/abc\n0::/",
+                "sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes": str(2 * GIB),
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712",
+                "sys/fs/cgroup/cpu/a/memory.limit_in_bytes": "1",
+            },
+            2 * GIB,
+        ),
+        # Inside a container without a cgroup namespace the path is the host's; the limit lies at the top.
+        (
+            {
+                "proc/self/cgroup": "4:memory:/docker/abc",
+                "sys/fs/cgroup/memory/memory.limit_in_bytes": str(GIB),
+            },
+            GIB,
+        ),
+        ({}, None),
+    ],
+)
+def test_memory_limit(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
+    write(tmp_path, files)
+    assert proc.memory_limit_bytes(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "150000 100000\n"}, 1.5),
+        ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, None),
+        (
+            {
+                "proc/self/cgroup": "3:cpu,cpuacct:/a\n",
+                "sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "200000\n",
+                "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000\n",
+            },
+            2.0,
+        ),
+        ({"proc/self/cgroup": "3:cpu:/\n", "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n"}, None),
+        ({}, None),
+    ],
+)
+def test_cpu_quota(tmp_path: Path, files: dict[str, str], expected: float | None) -> None:
+    write(tmp_path, files)
+    assert proc.cpu_quota(tmp_path) == expected
+
+
+def test_this_machines_memory_limit() -> None:
+    limit = proc.memory_limit_bytes()
+    assert limit is None or limit > psutil.Process().memory_info().rss
+
+
+# ---------------------------------------------------------------- virtual
+
+
+VM = {"flags": "fpu sse hypervisor avx2"}
+METAL = {"flags": "fpu sse avx2"}
+ARM = {"Features": "fp asimd"}
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "vendor", "product", "expected"),
+    [
+        (METAL, "Dell Inc.", "PowerEdge XE9680", ""),
+        (METAL, "Amazon EC2", "m5.metal", ""),
+        (VM, "Amazon EC2", "p5.48xlarge", "VM Amazon EC2 p5.48xlarge"),
+        (VM, "", "", "VM"),
+        (ARM, "Amazon EC2", "c7g.4xlarge", "VM Amazon EC2 c7g.4xlarge"),
+        (ARM, "Amazon EC2", "c7g.metal", ""),
+        (ARM, "Supermicro", "ARS-111GL", ""),
+        ({}, "", "", ""),
+    ],
+)
+def test_virtual_machines(
+    tmp_path: Path, cpuinfo: dict[str, str], vendor: str, product: str, expected: str
+) -> None:
+    dmi = "sys/class/dmi/id"
+    write(tmp_path, {f"{dmi}/sys_vendor": vendor, f"{dmi}/product_name": product})
+    assert proc.virtual(cpuinfo, {}, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("file", "environ", "expected"),
+    [
+        (".dockerenv", {}, "VM, docker"),
+        ("run/.containerenv", {"container": "oci"}, "VM, podman"),
+        ("unrelated", {"APPTAINER_CONTAINER": "/images/torch.sif"}, "VM, apptainer"),
+        ("unrelated", {"SINGULARITY_CONTAINER": "/images/torch.sif"}, "VM, apptainer"),
+        ("unrelated", {"container": "lxc"}, "VM, lxc"),
+        ("unrelated", {}, "VM"),
+    ],
+)
+def test_containers(tmp_path: Path, file: str, environ: dict[str, str], expected: str) -> None:
+    write(tmp_path, {file: ""})
+    assert proc.virtual(VM, environ, tmp_path) == expected
+
+
+# ---------------------------------------------------------------- commands
+
+
+def test_output_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", "/elsewhere")
+    assert proc.output("sh", "-c", 'echo "$LC_ALL${GIT_DIR-unset}"') == "Cunset\n"
+    assert proc.output("sh", "-c", "echo printed; exit 3") == ""
+    assert proc.output("no-such-command-anywhere") == ""

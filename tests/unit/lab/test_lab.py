@@ -1,0 +1,283 @@
+"""The lab without a kernel: what its flags mean, what its files say, how links are to be shaped."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from scaling.errors import UsageError
+from scaling.hosts import fabric
+from scaling.lab import changes, files, rates, shapes, shaping, state
+from scaling.lab.__main__ import main
+from scaling.lab.state import Holder, Lab, Nic, Program
+
+HOLDER = Holder(program=Program(pid=1, start_ticks=0), namespaces={}, inodes={})
+
+
+def nic(name: str = "ib0", rate: float = 1e9, subnet: str = "10.10.0.0/24", shaped: float | None = None) -> Nic:
+    return Nic(name=name, subnet=subnet, rate_bits_per_s=rate, shaped_bits_per_s=shaped or rate)
+
+
+def lab(*nics: Nic, links: dict[str, float] | None = None) -> Lab:
+    cards = nics or (nic(), nic("eth0", 1e8, "10.20.0.0/24"))
+    return Lab(name="lab", nodes=("node1", "node2"), slots=4, nics=cards, holder=HOLDER, links=links or {})
+
+
+# ---------------------------------------------------------------- rates
+
+
+@pytest.mark.parametrize(
+    ("text", "bits_per_s"),
+    [
+        ("100mbit", 1e8),
+        ("2.5gbit", 2.5e9),
+        ("10Gbit", 1e10),
+        (" 64 kbit ", 64e3),
+        ("20000bit", 2e4),
+        ("1tbit", 1e12),
+    ],
+)
+def test_a_rate_is_a_number_and_a_unit_of_bits(text: str, bits_per_s: float) -> None:
+    assert rates.parse(text, "--nic") == bits_per_s
+
+
+@pytest.mark.parametrize(
+    "text", ["", "fast", "10", "10mb", "10mbps", "-1gbit", "1e3mbit", "0gbit", "9kbit", "2tbit"]
+)
+def test_any_other_rate_is_refused_with_its_flag(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^--nic ib0=: .*(write|rate)"):
+        rates.parse(text, "--nic ib0=")
+
+
+@pytest.mark.parametrize("text", ["100mbit", "2.5gbit", "1tbit", "12.345kbit", "781.25kbit"])
+def test_a_rate_is_shown_as_it_is_written(text: str) -> None:
+    assert rates.show(rates.parse(text, "")) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "nodes", "cores", "warns"),
+    [(1e9, 4, 2, False), (1.1e9, 4, 2, True), (1e11, 2, 64, True), (1e10, 4, 64, False)],
+)
+def test_rates_beyond_the_processor_are_warned_of(rate: float, nodes: int, cores: int, warns: bool) -> None:
+    assert bool(rates.too_fast("ib0", rate, nodes, cores)) is warns
+
+
+def test_the_default_lab_has_the_networks_that_the_studies_compared() -> None:
+    wanted = shapes.shape("lab", 4, 4, [])
+    assert [(one.name, one.rate_bits_per_s) for one in wanted.nics] == [("ib0", 100e9), ("eth0", 10e9)]
+
+
+# ---------------------------------------------------------------- flags
+
+
+def test_cards_get_subnets_of_their_own() -> None:
+    wanted = shapes.shape("lab", 3, 2, ["ib0=1gbit", "ib1=2gbit,192.168.7.0/29", "eth0=10mbit"])
+    assert [one.subnet for one in wanted.nics] == ["10.10.0.0/24", "192.168.7.0/29", "10.30.0.0/24"]
+    assert wanted.nics[1].address(3) == "192.168.7.3"
+    assert wanted.node_names == ("node1", "node2", "node3")
+
+
+@pytest.mark.parametrize(
+    ("nics", "said"),
+    [
+        (["ib0"], "--nic ib0: must be NAME=RATE"),
+        (["=1gbit"], "'' cannot name a card"),
+        (["lo=1gbit"], "'lo' cannot name a card"),
+        (["0ib=1gbit"], "'0ib' cannot name a card"),
+        (["infiniband-card0=1gbit"], "1 to 15"),
+        (["ib0="], "--nic ib0=: a rate is missing"),
+        (["ib0=1gbit,"], "--nic ib0=1gbit,: no subnet"),
+        (["ib0=1gbit,10.10.0.0"], "no addresses for 4 nodes"),
+        (["ib0=1gbit,10.10.0.1/24"], "--nic ib0=1gbit,10.10.0.1/24: no subnet: 10.10.0.1/24 has host bits set"),
+        (["ib0=1gbit,fd00::/64"], "no subnet"),
+        (["ib0=1gbit,127.0.0.0/24"], "no subnet for hosts"),
+        (["ib0=1gbit,224.0.0.0/24"], "no subnet for hosts"),
+        (["ib0=1gbit", "ib0=2gbit"], "--nic ib0 was given twice"),
+        (["ib0=1gbit", "ib1=2gbit,10.10.0.128/25"], "10.10.0.128/25 overlaps 10.10.0.0/24 of ib0"),
+        ([f"ib{number}=1gbit" for number in range(9)], "no more than 8 cards"),
+    ],
+)
+def test_wrong_cards_are_refused(nics: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        shapes.shape("lab", 4, 4, nics)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("--nic")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["up", "--nodes", "0"], "--nodes 0: must be a number from 1 to 64"),
+        (["up", "--nodes", "four"], "'--nodes'"),
+        (["up", "--slots", "257"], "--slots 257: must be"),
+        (["up", "--name", "../x"], "--name '../x': a lab's name is"),
+        (["down", "--name", ""], "--name ''"),
+        (["rate", "--name", ".", "ib0=1gbit"], "--name '.'"),
+        (["rate"], "rate: of what? write for example"),
+        (["run", "--"], "run: what? write for example"),
+        (["upp"], "upp"),
+        (["up", "--rate", "ib7=1gbit"], "ib7=1gbit: lab lab has no card 'ib7'"),
+        (["up", "--nic", "ib0=fast"], "--nic ib0=fast: 'fast' is no rate; write for example 10gbit"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("scaling.lab: error: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+@pytest.mark.parametrize("command", [["up"], ["down"], ["rate", "ib0=1gbit"], ["run", "--", "-np", "2", "true"]])
+def test_it_needs_root(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert main(command) == 2
+    assert capsys.readouterr().err == (
+        f"scaling.lab: error: `{command[0]}` needs root, for namespaces and links; call it with sudo\n"
+    )
+
+
+def test_pyroute2_is_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setitem(sys.modules, "pyroute2", None)
+    assert main(["up", "--name", "never"]) == 2
+    assert "pip install 'pyroute2>=0.7'" in capsys.readouterr().err
+    assert not state.folder("never").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(state, "ROOT", tmp_path / "file" / "labs")
+    assert main(["up"]) == 2
+    assert capsys.readouterr().err == (
+        f"scaling.lab: error: {tmp_path}/file/labs: Not a directory; labs are kept there, by root\n"
+    )
+
+
+def test_a_lab_that_differs_says_in_what() -> None:
+    has, wanted = lab(), shapes.shape("lab", 3, 4, ["ib0=1gbit", "eth0=1gbit"])
+    assert shapes.differences(has, wanted) == [
+        "--nodes 2 (asked for: --nodes 3)",
+        "--nic ib0=1gbit,10.10.0.0/24 --nic eth0=100mbit,10.20.0.0/24 "
+        "(asked for: --nic ib0=1gbit,10.10.0.0/24 --nic eth0=1gbit,10.20.0.0/24)",
+    ]
+    assert shapes.differences(lab(nic(shaped=1e6)), shapes.shape("lab", 2, 4, ["ib0=1gbit"])) == []
+    assert shapes.differences(lab(nic(rate=2e9)), shapes.shape("lab", 2, 4, ["ib0=1gbit"]), {"ib0"}) == []
+
+
+# ---------------------------------------------------------------- changes
+
+
+def changed(one: Lab, *texts: str) -> Lab:
+    for text in texts:
+        found = changes.parse(one, text)
+        one = changes.switched(one, found) if found.value else changes.rated(one, found)
+    return one
+
+
+def test_a_networks_rate_is_declared_anew_and_for_all_its_links() -> None:
+    found = changed(lab(links={"node2.ib0": 0.1, "node1.eth0": 0.5}), "ib0=4gbit")
+    assert found.nics[0] == nic(rate=4e9)
+    assert found.links == {"node1.eth0": 0.5}
+
+
+@pytest.mark.parametrize("text", ["node2.ib0=100mbit", "node2.ib0=10%"])
+def test_a_links_rate_is_a_share_of_its_networks(text: str) -> None:
+    found = changed(lab(), text)
+    assert found.links == {"node2.ib0": 0.1}
+    assert [found.link_bits_per_s(node, found.nics[0]) for node in found.nodes] == [1e9, 1e8]
+    assert changed(found, "node2.ib0=100%").links == {}
+
+
+def test_a_card_goes_down_and_up() -> None:
+    found = changed(lab(), "node1.ib0=down", "eth0=down")
+    assert found.down == ("node1.ib0", "node1.eth0", "node2.eth0")
+    assert changed(found, "eth0=up", "node1.ib0=up").down == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ib0", "ib0: must be CARD=RATE"),
+        ("ib1=1gbit", "ib1=1gbit: lab lab has no card 'ib1'; did you mean 'ib0'?"),
+        ("node3.ib0=1gbit", "node3.ib0=1gbit: lab lab has no node 'node3'"),
+        ("ib0=10%", "of one node's link; write for example node2.ib0=10%"),
+        ("node1.ib0=0%", "0.01% to 100%"),
+        ("node1.ib0=x%", "0.01% to 100%"),
+        ("node1.ib0=nan%", "0.01% to 100%"),
+        ("node1.ib0=off", "'off' is no rate"),
+    ],
+)
+def test_wrong_changes_are_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        changes.parse(lab(), text)
+    assert said in str(caught.value)
+
+
+# ---------------------------------------------------------------- shaping
+
+
+def test_a_bucket_holds_one_packet_of_the_sender() -> None:
+    for rate in (1e4, 1e5, 1e6, 5e6, 25e6, 1e8, 1e9, 4e9, 1e10, 1e11, 1e12):
+        found = shaping.bucket(rate)
+        headers_bytes = 66 * (found.offload_bytes // 1448 + 1)  # the kernel counts those of every frame
+        assert found.burst_bytes > found.offload_bytes + headers_bytes, rate
+        assert found.limit_bytes >= 2 * found.burst_bytes
+
+
+def test_the_buckets_that_were_measured() -> None:
+    assert shaping.bucket(1e9) == shaping.Bucket(burst_bytes=72089, limit_bytes=4_000_000, offload_bytes=65536)
+    assert shaping.bucket(4e9).burst_bytes == 256_000
+    assert shaping.bucket(1e10).burst_bytes == 1_000_000
+    assert shaping.bucket(1e7).offload_bytes == 6250  # 5 ms
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_a_nodes_name_is_its_address_on_mpis_network() -> None:
+    assert files.hosts(("node1", "node2"), lab().nics).splitlines()[2:] == [
+        "10.20.0.1 node1 node1-eth0",
+        "10.10.0.1 node1-ib0",
+        "10.20.0.2 node2 node2-eth0",
+        "10.10.0.2 node2-ib0",
+    ]
+
+
+def test_hostfiles_of_both_kinds() -> None:
+    assert files.hostfile(lab()) == "node1 slots=4\nnode2 slots=4\n"
+    assert files.hostfile_mpich(lab()) == "node1:4\nnode2:4\n"
+
+
+def test_the_fabric_declares_what_was_asked_for_whatever_is_shaped(tmp_path: Path) -> None:
+    path = tmp_path / "fabric.toml"
+    path.write_text(files.fabric(lab(nic(rate=1e11, shaped=1e6), nic("eth0", 5e7, "10.20.0.0/24"))))
+    found = fabric.read(str(path))
+    assert found["ib"] == fabric.Entry(interface="ib0", subnet="10.10.0.0/24", rate_gbit=100)
+    assert found["ethernet"] == fabric.Entry(interface="eth0", subnet="10.20.0.0/24", rate_gbit=0.05)
+
+
+def test_networks_have_the_names_that_people_use() -> None:
+    cards = tuple(nic(name) for name in ("ib0", "ib1", "eth0", "hsn0"))
+    assert list(files.network_names(cards)) == ["ib", "ib1", "ethernet", "hsn0"]
+
+
+def test_the_state_is_read_as_it_was_written() -> None:
+    one = lab(links={"node2.ib0": 0.1})
+    assert msgspec.json.decode(msgspec.json.encode(one), type=Lab) == one
+
+
+def test_names_of_the_switchs_ports_are_short() -> None:
+    names = {lab().port(node, one) for node in lab().nodes for one in lab().nics}
+    assert names == {"n1c0", "n1c1", "n2c0", "n2c1"}

@@ -1,0 +1,146 @@
+"""A run on disk: what a crash, a full disk, a second writer and an older or newer schema do to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaling.errors import StoreError, UsageError
+from scaling.records import store
+from scaling.records.run import SCHEMA
+from tests.support.inline import Launch, Run
+
+SCHEMAS = Path(__file__).parents[2] / "schema"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Launch(1).sweep(tmp_path, rounds=1)
+
+
+def file_of(run: Run) -> Path:
+    return run.folder / store.FILE
+
+
+def test_what_was_written_is_read_back(run: Run) -> None:
+    assert store.load(run.folder) == store.load(file_of(run)) == (run.header, run.records)
+    assert len(file_of(run).read_bytes().splitlines()) == 1 + len(run.records)
+
+
+def test_a_truncated_last_line_is_dropped_and_cut_off_on_resume(run: Run) -> None:
+    whole = file_of(run).read_bytes()
+    file_of(run).write_bytes(whole[:-20])
+    assert store.load(run.folder)[1] == run.records[:-1]
+    with store.Store.resume(run.folder) as opened:
+        opened.append(run.records[-1])
+    assert file_of(run).read_bytes() == whole
+
+
+def test_damage_in_the_middle_is_named_by_line(run: Run) -> None:
+    lines = file_of(run).read_bytes().split(b"\n")
+    lines[1] = lines[1][:30]
+    file_of(run).write_bytes(b"\n".join(lines))
+    with pytest.raises(UsageError, match=r"run\.jsonl:2: not a point record"):
+        store.load(run.folder)
+
+
+def test_a_newer_schema_is_refused(run: Run) -> None:
+    header, *rest = file_of(run).read_text().split("\n")
+    newer = json.dumps({**json.loads(header), "schema": SCHEMA + 1})
+    file_of(run).write_text("\n".join([newer, *rest]))
+    with pytest.raises(UsageError, match=rf"schema {SCHEMA + 1}, this version reads up to {SCHEMA}; upgrade"):
+        store.load(run.folder)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "{}\n", "no json\n", '{"schema": "one"}\n'])
+def test_what_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / store.FILE).write_text(text)
+    with pytest.raises(UsageError, match=r"run\.jsonl"):
+        store.load(tmp_path)
+
+
+def test_every_older_schema_is_still_read() -> None:
+    fixtures = sorted(SCHEMAS.glob("schema-*.jsonl"))
+    assert [path.stem for path in fixtures] == [f"schema-{number}" for number in range(1, SCHEMA + 1)]
+    for path in fixtures:
+        folder = path.parent / path.stem
+        folder.mkdir(exist_ok=True)
+        try:
+            shutil.copy(path, folder / store.FILE)
+            header, records = store.load(folder)
+        finally:
+            shutil.rmtree(folder)
+        assert header.launch_size == 2
+        assert {record.point.kind for record in records} == {"exchange", "solo", "together", "comm"}
+        assert all(rank.windows for record in records for rank in record.ranks)
+
+
+def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
+    first, second = (Launch(1).sweep(tmp_path, rounds=1).folder for _ in range(2))
+    assert first != second
+
+
+def test_a_second_writer_is_refused(run: Run) -> None:
+    with store.Store.resume(run.folder):
+        code = (
+            "import sys, pathlib; from scaling.records import store; store.Store.resume(pathlib.Path(sys.argv[1]))"
+        )
+        other = subprocess.run(
+            [sys.executable, "-c", code, str(run.folder)], capture_output=True, text=True, check=False
+        )
+    assert "another run is writing into it" in other.stderr
+    with store.Store.resume(run.folder):
+        pass  # and free again afterwards
+
+
+def test_a_full_disk_leaves_a_readable_file(run: Run) -> None:
+    """The limit on file size stands for a full disk: the write comes back short, then fails."""
+    size = file_of(run).stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with store.Store.resume(run.folder) as opened:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, hard))
+            with pytest.raises(StoreError, match=r"File too large; the points before are kept.*--resume"):
+                opened.append(run.records[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert file_of(run).stat().st_size == size
+    assert store.load(run.folder)[1] == run.records
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_really_full_disk_ends_the_sweep_with_the_points_before(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=True)
+    try:
+        with pytest.raises(StoreError, match="No space left on device"):
+            Launch(4).sweep(disk, rounds=30)
+        (folder,) = disk.iterdir()
+        _, records = store.load(folder)
+        assert records
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_disk_that_cannot_take_the_header_leaves_nothing_behind(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+        with pytest.raises(UsageError, match=r"--results .*: cannot write .*: File too large"):
+            Launch(1).sweep(tmp_path / "results", rounds=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert list((tmp_path / "results").iterdir()) == []

@@ -1,0 +1,120 @@
+"""`python -m scaling.report`: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import json as json_module
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from scaling.report import __main__ as command
+from scaling.report.formats import terminal
+from tests.support.report_scenes import Run, cluster_run, default_run
+from tests.support.scripted_records import host
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def written(folder: Path, run: Run) -> Path:
+    """The run's file, as the store writes it."""
+    folder.mkdir()
+    made, records = run
+    lines = [msgspec.json.encode(one) + b"\n" for one in (made, *records)]
+    (folder / "run.jsonl").write_bytes(b"".join(lines))
+    return folder
+
+
+def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+    """The one line on stderr of a command that exits 2 and prints nothing."""
+    assert command.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("scaling.report: error: ") and err.count("\n") == 1
+    return err.removeprefix("scaling.report: error: ").rstrip()
+
+
+@pytest.mark.parametrize("end", ["", "run.jsonl"])
+def test_the_command_prints_the_bytes_of_render(tmp_path: Path, end: str) -> None:
+    made, records = default_run()
+    run = written(tmp_path / "run", (made, records))
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling.report", str(run / end)], capture_output=True, check=True, timeout=60
+    )
+    assert done.stdout == terminal.render(made, records, color=False).encode()
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(("kind", "golden"), [("table", "cluster.txt"), ("csv", "cluster.csv")])
+def test_output_goes_to_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, golden: str
+) -> None:
+    run = written(tmp_path / "run", cluster_run())
+    target = tmp_path / "report"
+    assert command.main([str(run), "--format", kind, "--output", str(target)]) == 0
+    assert target.read_bytes() == (GOLDEN / golden).read_bytes()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", cluster_run())
+    child = subprocess.Popen(
+        [sys.executable, "-m", "scaling.report", str(run), "--format", "json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert child.stdout is not None and child.stderr is not None
+    child.stdout.close()
+    assert child.stderr.read() == b""
+    child.stderr.close()
+    assert child.wait(timeout=60) == 0
+
+
+def test_like_runs_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [str(written(tmp_path / name, default_run())) for name in ("a", "b")]
+    assert command.main([*runs, "--format", "json"]) == 0
+    found = json_module.loads(capsys.readouterr().out)
+    assert found["joined"] == ["2 runs in one table: a, b"]
+    assert [row["rounds"] for row in found["rows"]] == [6, 6]
+
+
+def test_unlike_runs_are_refused_unless_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, records = default_run()
+    other = replace(made, hosts=(host("node9"),), code="beef")
+    runs = [str(written(tmp_path / "a", (made, records))), str(written(tmp_path / "b", (other, records)))]
+    said = refusal(capsys, runs)
+    assert "hosts differ: node1 | node9; revisions of its code differ: c0de | beef; --join" in said
+    assert command.main([*runs, "--join"]) == 0
+    text = capsys.readouterr().out
+    assert "! 2 runs in one table: a, b" in text
+    assert "! joined although hosts differ: node1 | node9" in text
+    assert "node1 node9 (2 hosts" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Missing argument 'RUN'"),
+        (["nowhere"], "nowhere: not a run"),
+        (["RUN", "RUN/run.jsonl"], "the same run is given twice"),
+        (["RUN", "--format", "html"], "'html' is not one of 'table', 'markdown', 'csv', 'json'"),
+        (["RUN", "--colour"], "No such option: --colour"),
+        (["RUN", "--output", "RUN/none/report"], "--output RUN/none/report: No such file or directory"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    run = str(written(tmp_path / "run", default_run()))
+    text = refusal(capsys, [argument.replace("RUN", run) for argument in arguments])
+    assert said.replace("RUN/", f"{run}/") in text
+
+
+def test_a_newer_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, records = default_run()
+    run = written(tmp_path / "run", (replace(made, schema=made.schema + 1), records))
+    assert "run.jsonl:1: schema" in refusal(capsys, [str(run)])

@@ -1,0 +1,251 @@
+"""The comparison of contenders: who is in it, in which order, and what it claims."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import io
+import json as json_module
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.records.run import PointRecord
+from scaling.report.formats import csv, json, markdown, terminal
+from scaling.report.parts import AGAINST_BEST, CONTENDER, EFFICIENCY, RATE, Line, loss_columns
+from tests.support.report_scenes import Run, default_run, frameworks_run, servers_run
+from tests.support.scripted_records import asynchronous, failed, header, host, point, record, served
+
+TITLE = "Comparison at each world size"
+
+
+def text_of(run: Run) -> str:
+    return terminal.render(*run, color=False)
+
+
+def block(text: str, label: str, title: str = TITLE) -> list[str]:
+    """The lines of a comparison between the rule that says `label` and the next."""
+    lines = text.split(title, 1)[1].split("\n\n", 1)[0].splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith(f"  ── {label} ─"))
+    after = (index for index, line in enumerate(lines) if index > first and line.startswith("  ──"))
+    return lines[first + 1 : next(after, len(lines))]
+
+
+def names(lines: Sequence[str]) -> list[str]:
+    return [line.split()[0] for line in lines if not line.lstrip().startswith("└")]
+
+
+def contenders(number: int, *strategies: str, **changes: float) -> list[PointRecord]:
+    return [record(point("exchange", 2, number, strategy=name), changes.get(name[5:], 0.1)) for name in strategies]
+
+
+# ---------------------------------------------------------------- who and in which order
+
+
+def test_synchronous_contenders_first_then_asynchronous_ones_each_by_speed() -> None:
+    text = text_of(frameworks_run())
+    waiting = names(block(text, "N = 2"))
+    assert waiting == [
+        "torch:gloo", "torch:horovod", "torch:ps-sync", "mxnet:dist_sync", "tensorflow:ring", "mxnet:horovod",
+    ]  # fmt: skip
+    apart = block(text, "N = 2, asynchronous: ranked among themselves")
+    assert names(apart) == ["torch:ps-async", "mxnet:dist_async", "tensorflow:ps"]
+
+
+def test_an_asynchronous_contender_is_never_ranked_against_synchronous_ones() -> None:
+    """It is twice as fast, and the synchronous best is still the best."""
+    records = []
+    for number in range(3):
+        fast = asynchronous(record(point("exchange", 2, number, strategy="fake:async"), 0.05))
+        records += [*contenders(number, "fake:a", "fake:b", b=0.11), fast]
+    text = text_of((header(), records))
+    assert [line.split()[2] for line in block(text, "N = 2")] == ["best", "9.1"]
+    (line, *_) = block(text, "N = 2, asynchronous: ranked among themselves")
+    assert line.split()[:3] == ["fake:async", "1280", "-"]
+    assert "Asynchronous contenders are never ranked against" in " ".join(text.split())
+
+
+def test_asynchronous_contenders_alone_are_said_to_be() -> None:
+    records = [asynchronous(one) for number in range(3) for one in contenders(number, "fake:a", "fake:b", b=0.2)]
+    lines = block(text_of((header(), records)), "N = 2, asynchronous: ranked among themselves")
+    assert [line.split()[2] for line in lines if "└" not in line and "ASYNC" in line] == ["best", "50.0"]
+
+
+def test_without_rivals_there_is_no_comparison() -> None:
+    text = text_of(default_run())
+    assert TITLE not in text and "against the best" not in text
+
+
+def test_sizes_with_one_contender_are_left_out() -> None:
+    made, records = default_run()
+    rival = [record(point("exchange", 2, number, strategy="fake:b"), 0.12) for number in range(3)]
+    text = text_of((made, [*records, *rival]))
+    assert names(block(text, "N = 2")) == ["fake:a", "fake:b"]
+    assert "── N = 1 ─" not in text
+
+
+def test_a_failed_contender_stays_in_it() -> None:
+    records = [
+        *contenders(0, "fake:a"),
+        failed(point("exchange", 2, strategy="fake:b"), "missing", "run ./launch/install"),
+    ]
+    text = text_of((header(), records))
+    assert [line.split() for line in block(text, "N = 2")][1] == ["fake:b", "failed:", "missing", "[2]"]
+    assert "[2]  failed: missing: run ./launch/install" in text
+
+
+def test_unequal_work_is_compared_apart() -> None:
+    made, records = frameworks_run()
+    other = [replace(one, point=replace(one.point, precision="bf16")) for one in records]
+    text = text_of((made, [*records, *other]))
+    for precision in ("fp32", "bf16"):
+        assert len(block(text, "N = 2", f"{TITLE}, {precision}")) == 6
+
+
+# ---------------------------------------------------------------- what it claims
+
+
+def test_one_round_claims_nothing() -> None:
+    text = text_of((header(), contenders(0, "fake:a", "fake:b", b=0.2)))
+    assert [line.split()[2] for line in block(text, "N = 2")] == ["-", "-"]
+
+
+def test_the_best_by_all_rounds_may_lose_in_those_it_shares() -> None:
+    """b was measured once more, in a fast round; in the two that it shares with a it is 10 % slower."""
+    times = ((0.1, 0.11), (0.1, 0.11), (None, 0.05))
+    records = [
+        record(point("exchange", 2, number, strategy=f"fake:{name}"), time)
+        for number, pair in enumerate(times)
+        for name, time in zip("ab", pair, strict=True)
+        if time is not None
+    ]
+    lines = block(text_of((header(), records)), "N = 2")
+    assert "fake:b" in lines[0] and " best " in lines[0]
+    assert "fake:a" in lines[1] and "10.0 ± 0.0 % faster" in lines[1]
+
+
+def test_an_asynchronous_contender_tells_what_its_images_are_worth() -> None:
+    lines = block(text_of(frameworks_run()), "N = 4, asynchronous: ranked among themselves")
+    remark = "└ ASYNC staleness 2.82, loss 1.200 after 3,840 images (synchronous: 1.000)"
+    assert [line.strip() for line in lines if "└" in line] == [remark] * 3
+
+
+def test_its_remark_and_notes_share_a_line() -> None:
+    made, records = frameworks_run()
+    noted = [replace(one, warnings=("w",)) if one.point.strategy == "torch:ps-async" else one for one in records]
+    text = text_of((made, noted))
+    assert "images (synchronous: 1.000) [2]\n" in text
+
+
+def test_every_framework_has_its_own_baseline() -> None:
+    text = text_of(frameworks_run())
+    for framework in ("mxnet", "tensorflow", "torch"):
+        assert f"= 100 % for {framework}\n" in text
+    assert "These baselines\n" in text
+    assert "differ" not in text_of(servers_run()).split("How to read")[1]
+
+
+def test_mxnet_users_are_told_what_the_batch_means() -> None:
+    assert "MXNet counts it per process" in text_of(frameworks_run())
+    assert "MXNet" not in text_of(default_run())
+
+
+# ---------------------------------------------------------------- servers
+
+
+def with_servers(*counts: int, nodes: Sequence[str] = ("node1",), **changes: str) -> Run:
+    """One strategy at N=1, 2, 4, as many times as there are numbers of servers; 0: as many as nodes."""
+    records = []
+    for number in range(2):
+        for n in (1, 2, 4):
+            hosts = nodes if n == 4 else nodes[:1]
+            for count in counts:
+                servers = count or len(hosts)
+                at = point("exchange", n, number, strategy="torch:ps-sync", servers=servers, **changes)
+                records.append(
+                    served(record(at, 0.1 + 0.01 * count, hosts=hosts), *(50.0,) * servers, hosts=hosts)
+                )
+    return header([host(name) for name in nodes]), records
+
+
+def test_servers_that_all_share_are_a_fact() -> None:
+    assert "\n  servers   1 server, on the training nodes\n" in text_of(with_servers(1))
+    text = text_of(with_servers(0, nodes=("node1", "node2")))
+    assert "\n  servers   one per node, on the training nodes\n" in text
+    assert "\ntorch:ps-sync\n" in text and TITLE not in text
+
+
+def test_numbers_of_servers_are_told_where_they_differ() -> None:
+    text = text_of(with_servers(1, 2))
+    assert "on the training nodes" not in text
+    assert "\ntorch:ps-sync, 1 server\n" in text and "\ntorch:ps-sync, 2 servers\n" in text
+    assert [line.split()[1:3] for line in block(text, "N = 2")] == [["1", "server"], ["2", "servers"]]
+
+
+def test_dedicated_servers_are_always_told() -> None:
+    assert "\ntorch:ps-sync, 1 server dedicated\n" in text_of(with_servers(1, server_hosts="dedicated"))
+    grown = text_of(with_servers(0, nodes=("node1", "node2"), server_hosts="dedicated"))
+    assert "\ntorch:ps-sync, 1-2 servers dedicated\n" in grown
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (1, "N=2 server-0 on node1, 50 % of a core"),
+        (5, "N=2 5 servers on node1, 50 % of a core"),
+    ],
+)
+def test_details_tell_where_servers_ran_and_what_they_used(count: int, said: str) -> None:
+    assert said in text_of(with_servers(count))
+
+
+# ---------------------------------------------------------------- the other formats
+
+
+def test_markdown_has_a_row_per_contender_and_a_row_per_rule() -> None:
+    text = markdown.render(*frameworks_run())
+    lines = text.split(f"### {TITLE}\n\n")[1].split("\n\n")[0].splitlines()
+    assert len(lines) == 2 + 3 * (1 + 6 + 1 + 3)
+    assert len({line.count("|") for line in lines}) == 1
+    assert lines[2].startswith("| **N = 1** | ")
+    assert sum("ASYNC staleness" in line for line in lines) == 9
+
+
+def test_csv_tells_asynchronous_rows_and_standings() -> None:
+    _, records = frameworks_run()
+    lines = list(csv_module.DictReader(io.StringIO(csv.render(records))))
+    found = {(line["strategy"], line["world_size"]): line for line in lines}
+    stale, best, lost = (found[name, "4"] for name in ("mxnet:dist_async", "torch:gloo", "mxnet:horovod"))
+    assert (stale["synchronous"], stale["flags"], stale["staleness"]) == ("False", "ASYNC", "2.82")
+    assert (stale["standing"], best["standing"], lost["standing"]) == ("slower", "best", "")
+    assert float(stale["against_best_fraction"]) == pytest.approx(-0.151, abs=1e-3)
+    assert best["against_best_fraction"] == ""
+    assert (stale["training_loss_at"], stale["training_loss_at_samples"]) == ("1.2", "3840")
+    assert (stale["servers"], stale["server_hosts"], stale["server_cpu_percent"]) == ("2", "shared", "147.6")
+    assert found["torch:horovod", "4"]["standing"] == "not distinguishable"
+    low, high = (float(best[f"loss_exposed_fraction_{end}"]) for end in ("low", "high"))
+    assert low < float(best["loss_exposed_fraction"]) < high
+
+
+def test_json_tells_asynchronous_rows_and_standings() -> None:
+    found = json_module.loads(json.render(*frameworks_run()))
+    rows = {(row["strategy"], row["world_size"]): row for row in found["rows"]}
+    stale = rows["mxnet:dist_async", 4]
+    assert stale["synchronous"] is False and stale["flags"] == ["ASYNC"]
+    assert stale["standing"]["best"] is False and stale["standing"]["difference"]["n"] == 3
+    assert [one["host"] for one in stale["server_use"]] == ["node1", "node2"]
+    assert {one["synchronous"] for one in found["comparisons"]} == {True, False}
+    kinds = {row["strategy"]: row["synchronous"] for row in found["rows"]}
+    for one in found["comparisons"]:
+        assert kinds[one["best"]["strategy"]] == kinds[one["other"]["strategy"]] == one["synchronous"]
+
+
+def test_what_does_not_fit_beside_a_row_stands_below_it() -> None:
+    remark = "staleness 3.01, loss 2.154 after 2,048 images (synchronous: 0.576 to 0.920)"
+    cells = ("mxnet:dist_async", "521.5", "best")
+    line = Line(cells=cells, says="OVERSUBSCRIBED", flags=("ASYNC",), remark=remark)
+    columns = (CONTENDER, RATE, AGAINST_BEST, EFFICIENCY, *loss_columns(is_strong=False))
+    first, *below = [text.plain for text in terminal._drawn(line, terminal._layout(columns, [line]))]
+    assert first.endswith("OVERSUBSCRIBED")
+    assert " ".join(" ".join(below).split()) == f"└ ASYNC {remark}"
+    assert max(map(len, [first, *below])) <= terminal.WIDTH

@@ -1,0 +1,142 @@
+"""Emulated devices in records and reports: raw there, undone here, stamped everywhere."""
+
+from __future__ import annotations
+
+import io
+import json as json_module
+import os
+from csv import DictReader
+from typing import Any, NamedTuple
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.agent import device_probe
+from scaling.analysis import analyse, joining
+from scaling.records.run import Ended, Finished, Header, PointRecord
+from scaling.records.telemetry import Telemetry
+from scaling.report.formats import csv, json, markdown, terminal
+from scaling.sweep import outcome
+from scaling.sweep.state import PointState, RankState
+from scaling.sweep.view.plain import headline
+from tests.support.ranks import tasks
+from tests.support.scripted_records import close, header, mean, point, record
+
+STEP_S = 0.1
+EMULATED: dict[str, Any] = {
+    "device": "emulated", "profile": "p100", "model": "resnet50", "data": "synthetic", "batch_size": 64,
+}  # fmt: skip
+
+
+def emulated_run(dilate: float = 4.0, **changes: Any) -> tuple[Header, list[PointRecord]]:
+    """A cluster on which 2 devices lose a tenth, as the clock of a machine `dilate` times as slow showed it."""
+    fields = {**EMULATED, "shrink": 10.0, "dilate": dilate, **changes}
+    records = []
+    for number in range(2):
+        drift = 1 + number / 1000
+        for kind, n, step_s in (
+            ("solo", 1, STEP_S), ("exchange", 1, STEP_S), ("exchange", 2, STEP_S / 0.9), ("together", 2, STEP_S),
+            ("comm", 2, STEP_S / 2),
+        ):  # fmt: skip
+            made = record(point(kind, n, number, **fields), step_s * dilate * drift)
+            ranks = tuple(
+                replace(rank, cpus=(), telemetry=Telemetry(machine_cpu_percent=30.0 + rank.rank))
+                for rank in made.ranks
+            )
+            records.append(replace(made, ranks=ranks))
+    config = {"rounds": 2, "device": "emulated:p100", "shrink": 10.0, "dilate": dilate}
+    return header(device="emulated", config=config, emulation="Tesla P100, computing nothing"), records
+
+
+def test_rates_are_those_of_the_cluster_that_is_emulated() -> None:
+    _, records = emulated_run()
+    one, two = analyse.rows(records)
+    assert mean(one.images_per_s) == pytest.approx(64 / STEP_S, rel=0.001)
+    assert mean(two.images_per_s) == pytest.approx(2 * 64 * 0.9 / STEP_S, rel=0.001)
+    assert mean(two.efficiency) == close(0.9)
+    assert two.loss is not None
+    assert two.loss.exposed == close(0.1)
+    assert two.machine_cpu_percent == close(31.0)
+    (base,) = analyse.baselines(records)
+    assert mean(base.images_per_s) == pytest.approx(64 / STEP_S, rel=0.001)
+
+
+def test_records_keep_what_the_clock_showed() -> None:
+    _, records = emulated_run(dilate=4.0)
+    (solo,) = (one for one in records if one.point.kind == "solo" and one.point.round == 0)
+    assert solo.ranks[0].windows[0].seconds / solo.ranks[0].windows[0].steps == close(4 * STEP_S)
+
+
+def test_every_row_of_every_export_is_stamped() -> None:
+    head, records = emulated_run()
+    for row in analyse.rows(records):
+        assert "EMULATED" in row.flags
+        assert not any("control is" in note for note in row.footnotes)
+    text = terminal.render(head, records, color=False)
+    assert "! EMULATED: no device computed anything" in text
+    rows = [line for line in text.splitlines() if line.split()[:1] in (["1"], ["2"]) and "EMULATED" in line]
+    assert len(rows) == 2, text
+    assert "one device" in text
+    for line in text.splitlines():
+        if "one device" in line or "one rank" in line:
+            assert "EMULATED" in line or "against" in line, line
+    assert markdown.render(head, records).count("EMULATED") >= 5
+    lines = list(DictReader(io.StringIO(csv.render(records))))
+    assert [(one["flags"], one["profile"], one["shrink"], one["dilate"]) for one in lines] == [
+        ("EMULATED", "p100", "10.0", "4.0")
+    ] * 2
+    found = json_module.loads(json.render(head, records))
+    for entry in (*found["rows"], *found["baselines"]):
+        assert (entry["device"], entry["profile"]) == ("emulated", "p100")
+    assert found["run"]["emulation"] == "Tesla P100, computing nothing"
+
+
+def test_emulated_and_measured_runs_are_joined_only_when_asked() -> None:
+    head, _ = emulated_run()
+    other, _ = emulated_run(dilate=8.0)
+    assert any("devices differ" in reason for reason in joining.joinable([head, header()]))
+    assert any("times x 8" in reason for reason in joining.joinable([head, other]))
+    assert joining.joinable([head, head]) == ()
+
+
+def test_controls_of_another_setting_or_of_real_devices_explain_nothing() -> None:
+    _, records = emulated_run()
+    exchange = [one for one in records if one.point.kind == "exchange"]
+    _, others = emulated_run(dilate=8.0)
+    controls = [one for one in others if one.point.kind != "exchange"]
+    assert all(row.efficiency is None for row in analyse.rows([*exchange, *controls]))
+
+
+def test_a_busy_machine_is_warned_of() -> None:
+    of = tasks("torch:gloo", "exchange", 2, **EMULATED)
+    for used, warned in ((79.0, False), (81.0, True), (None, False)):
+        ended = Ended(outcome=Finished(), telemetry=Telemetry(machine_cpu_percent=used))
+        ranks = tuple(RankState(task=task, ended=ended) for task in of)
+        state = PointState(point=of[0].point, ranks=ranks, expected=3, started_s=0.0, started_unix_s=0.0)
+        found = outcome.record(state, ended_s=1.0).warnings
+        assert bool([text for text in found if "CPUs were over 80 % busy" in text]) == warned
+
+
+class Times(NamedTuple):
+    """psutil's, as far as they count."""
+
+    user: float
+    idle: float
+    iowait: float
+    guest: float = 0.0
+    guest_nice: float = 0.0
+
+
+def test_the_machine_is_watched_where_devices_are_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([Times(100.0, 50.0, 1.0, guest=10.0), Times(106.0, 57.0, 2.0, guest=14.0)])
+    monkeypatch.setattr("psutil.cpu_times", lambda: next(readings))
+    probe = device_probe.DeviceProbe.open("emulated", 0, os.getpid())
+    probe.start()
+    # Of 14 s, 6 busy; a guest's are in the user's already.
+    assert probe.stop().machine_cpu_percent == pytest.approx(100 * 6 / 14)
+    assert device_probe.DeviceProbe.open("cpu", 0, os.getpid()).stop().machine_cpu_percent is None
+
+
+def test_the_view_tells_the_devices() -> None:
+    head, _ = emulated_run()
+    assert "emulated:p100 EMULATED" in headline(head)

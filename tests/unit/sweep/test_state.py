@@ -1,0 +1,178 @@
+"""Folding events: what is the cause when several ranks fail, and what a record keeps."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.records.messages import Report
+from scaling.records.run import Announce, Ended, Error, Event, Failed, Finished, Hello, Ready, Result, Window
+from scaling.records.task import Finish, Run
+from scaling.records.telemetry import Sample, Telemetry
+from scaling.sweep.outcome import record
+from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold
+from tests.process.test_agent import POINT, TASK
+
+READY = Ready(import_s=1.0, build_s=1.0, parameters=10, gradient_bytes=40, device_name="x")
+RESULT = Result(digest="d", peak_memory_bytes=0, peak_rss_bytes=1)
+GONE = Error(cause="error", message="RuntimeError: Connection closed by peer [127.0.0.1]:4711")
+KILLED = Failed(cause="crash(SIGKILL)", message="ended by SIGKILL", log_tail="the tail")
+
+
+def start() -> PointState:
+    hosts = ("node1", "node2")
+    tasks = [replace(TASK, rank=rank, hosts=hosts, log=f"log.{rank}") for rank in range(2)]
+    return PointState(
+        point=replace(POINT, world_size=2), ranks=tuple(RankState(task=task) for task in tasks), expected=1,
+        started_s=10.0, started_unix_s=1e9,
+    )  # fmt: skip
+
+
+def folded(state: PointState, *said: tuple[int, Event], role: str = "worker") -> PointState:
+    for rank, event in said:
+        state = fold(state, Report(attempt=1, rank=rank, role=role, event=event))
+    return state
+
+
+def window(index: int = 0, *, measured: bool = True) -> Window:
+    return Window(
+        index=index, measured=measured, steps=2, samples=64, start_s=1.0, end_s=2.0, end_unix_s=1e9, loss=0.5
+    )
+
+
+def measured() -> PointState:
+    """Both ranks have done their one measured window and reported."""
+    state = folded(start(), (0, Hello(pid=7, affinity=(0,))), (0, READY), (1, READY))
+    assert state.ready == 2
+    state = folded(commanded(state, Run(windows=1, steps=2, measured=False)), (0, window(measured=False)))
+    assert not state.chunk_complete
+    state = folded(state, (1, window(measured=False)))
+    assert state.chunk_complete
+    state = commanded(state, Run(windows=1, steps=2, measured=True))
+    assert not state.chunk_complete
+    state = folded(state, (0, window()), (1, window()))
+    return commanded(state, Finish())
+
+
+def test_a_point_that_goes_well() -> None:
+    state = folded(
+        measured(), (0, RESULT), (1, RESULT), (0, Ended(outcome=Finished())), (1, Ended(outcome=Finished()))
+    )
+    assert state.phase == "ended"
+    found = record(state, ended_s=15.0)
+    assert found.outcome == Finished()
+    assert found.wall_s == 5.0
+    assert [(rank.host, len(rank.warmup), len(rank.windows)) for rank in found.ranks] == [
+        ("node1", 1, 1),
+        ("node2", 1, 1),
+    ]
+    assert found.warnings == ()
+
+
+def test_the_first_failure_is_the_cause_and_brings_its_log() -> None:
+    error = Error(cause="oom", message="MemoryError")
+    exited = Failed(cause="exit(1)", message="exited with code 1", log_tail="Traceback")
+    cancelled = Failed(cause="cancelled", message="another rank failed first")
+    state = folded(start(), (1, error), (1, Ended(outcome=exited)), (0, Ended(outcome=cancelled)))
+    found = record(state, ended_s=11.0)
+    assert found.outcome == Failed(
+        cause="oom", message="MemoryError", rank=1, host="node2", log="log.1", log_tail="Traceback"
+    )
+    assert [getattr(rank.outcome, "cause", None) for rank in found.ranks] == ["cancelled", "oom"]
+
+
+@pytest.mark.parametrize("survivor_first", [True, False])
+def test_a_dead_peer_is_the_cause_whoever_tells_first(*, survivor_first: bool) -> None:
+    dead: tuple[int, Event] = (1, Ended(outcome=KILLED))
+    tells: tuple[int, Event] = (0, GONE)
+    state = folded(start(), *([tells, dead] if survivor_first else [dead, tells]))
+    state = folded(state, (0, Ended(outcome=Failed(cause="exit(1)", message=""))))
+    outcome = record(state, ended_s=11.0).outcome
+    assert isinstance(outcome, Failed)
+    assert (outcome.cause, outcome.rank, outcome.host) == ("crash(SIGKILL)", 1, "node2")
+
+
+def test_an_error_of_its_own_stays_the_cause_when_a_peer_dies_of_it() -> None:
+    own = Error(cause="error", message="ValueError: shapes do not fit")
+    state = folded(start(), (0, own), (1, Ended(outcome=KILLED)))
+    state = folded(state, (0, Ended(outcome=Failed(cause="exit(1)", message=""))))
+    outcome = record(state, ended_s=11.0).outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.message == "ValueError: shapes do not fit"
+
+
+def test_exit_0_without_a_result_is_a_failure() -> None:
+    state = folded(measured(), (0, Ended(outcome=Finished())))
+    assert state.failure is not None
+    assert state.failure.cause == "no-result"
+
+
+def test_other_digests_void_a_synchronous_point_only() -> None:
+    other = replace(RESULT, digest="e")
+    state = folded(
+        measured(), (0, RESULT), (1, other), (0, Ended(outcome=Finished())), (1, Ended(outcome=Finished()))
+    )
+    outcome = record(state, ended_s=11.0).outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.cause == "digest"
+    assert record(replace(state, synchronous=False), ended_s=11.0).outcome == Finished()
+
+
+def with_helper(state: PointState, role: str = "server") -> PointState:
+    return replace(state, helpers=(HelperState(task=replace(state.ranks[0].task, role=role)),))
+
+
+def test_a_helper_announces_and_its_death_is_the_points() -> None:
+    waiting = with_helper(start())
+    assert waiting.waits_for_helpers
+    state = folded(waiting, (0, Announce(values={"SERVER": "a:1"})), role="server")
+    assert (state.waits_for_helpers, state.announced) == (False, {"SERVER": "a:1"})
+    died = folded(state, (0, Ended(outcome=KILLED)), role="server")
+    assert died.failure is not None
+    assert died.failure.message == "helper server: ended by SIGKILL"
+    left = folded(waiting, (0, Ended(outcome=Finished())), role="server")
+    assert left.failure is not None
+    assert "before it announced itself" in left.failure.message
+    over = folded(with_helper(measured()), (0, Ended(outcome=KILLED)), role="server")
+    assert over.failure is None  # it is ended with the point
+
+
+def test_a_killed_server_is_the_cause_and_not_how_workers_take_it() -> None:
+    """Some frameworks raise, some abort; rank 0 may hear of that before it hears of the server's end."""
+    aborted = Ended(outcome=Failed(cause="crash(SIGABRT)", message="ended by SIGABRT"))
+    for said in (GONE, aborted):
+        state = folded(with_helper(start()), (0, READY), (1, READY), (0, said))
+        state = folded(state, (0, Ended(outcome=KILLED)), role="server")
+        outcome = record(state, ended_s=11.0).outcome
+        assert isinstance(outcome, Failed)
+        assert (outcome.cause, outcome.message) == ("crash(SIGKILL)", "helper server: ended by SIGKILL")
+    alone = record(folded(start(), (1, aborted)), ended_s=11.0).outcome
+    assert isinstance(alone, Failed)
+    assert (alone.cause, alone.rank) == ("crash(SIGABRT)", 1)
+
+
+def test_a_server_that_was_ended_with_its_point_ended_well() -> None:
+    ended = Ended(outcome=Failed(cause="cancelled", message="the point is over"), environ={"A": "b"})
+    state = folded(with_helper(measured()), (0, Announce(values={"X": "1"})), (0, ended), role="server")
+    (helper,) = record(state, ended_s=11.0).helpers
+    assert (helper.name, helper.host, helper.outcome) == ("server", "node1", Finished())
+    assert (helper.environ, helper.announced) == ({"A": "b"}, {"X": "1"})
+
+
+def test_throttling_lost_cpus_and_drift_are_warned_of() -> None:
+    throttled = Telemetry(samples=(Sample(unix_s=1.0, throttle=("hw thermal",)),), affinity_cpus=1)
+    state = measured()
+    ranks = tuple(replace(rank, task=replace(rank.task, cpus=(0, 1))) for rank in state.ranks)
+    state = replace(state, ranks=ranks, settled=False)
+    state = folded(state, (0, RESULT), (1, RESULT), (0, Ended(outcome=Finished(), telemetry=throttled)))
+    found = record(replace(state, synchronous=False), ended_s=11.0).warnings
+    assert found[0].startswith("never settled")
+    assert found[1:] == (
+        "rank 0 on node1 was throttled: hw thermal",
+        "rank 0 on node1 had 1 CPUs instead of the promised 2",
+    )
+
+
+def test_what_an_ended_rank_still_says_changes_nothing() -> None:
+    state = folded(start(), (0, Ended(outcome=KILLED)))
+    assert folded(state, (0, READY)) == state

@@ -1,0 +1,272 @@
+"""Whole sweeps inside this process, on a virtual clock: the order of events, the arithmetic by known
+answers, resume, further rounds, and that two equal strategies are not told apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import pytest
+
+from scaling.agent.agent import Agent
+from scaling.analysis import analyse
+from scaling.records.run import Failed, Finished, Nic, PointRecord
+from scaling.sweep.state import PointState
+from tests.support.inline import Launch, enrol, host
+
+
+class Recorder:
+    """A view that notes what it is told, in order."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self.totals: list[int] = []
+
+    def opened(self, _header: object, total: int) -> None:
+        self.seen.append(f"opened {total}")
+
+    def began(self, state: PointState, number: int) -> None:
+        self.seen.append(f"began {number} {state.point.kind} N={state.point.world_size}")
+
+    def progress(self, state: PointState) -> None:
+        phase = f"{state.phase} {state.point.kind} N={state.point.world_size}"
+        if self.seen[-1] != phase:
+            self.seen.append(phase)
+
+    def finished(
+        self, record: PointRecord, rows: Sequence[analyse.Row], number: int, total: int, left_s: Any
+    ) -> None:
+        self.seen.append(f"finished {number}/{total} {type(record.outcome).__name__}")
+
+    def extended(self, total: int) -> None:
+        self.totals.append(total)
+
+    def note(self, text: str) -> None:
+        self.seen.append(text)
+
+    def closed(self, stream: TextIO | None = None) -> None:
+        self.seen.append("closed")
+
+
+def test_each_point_goes_through_its_phases_in_order(tmp_path: Path) -> None:
+    view = Recorder()
+    Launch(2).sweep(tmp_path, view=view, rounds=1, kinds=["exchange"], world_sizes=[2])
+    assert view.seen == [
+        "began 1 exchange N=2",
+        "starting exchange N=2",
+        "warming exchange N=2",
+        "measuring exchange N=2",
+        "finishing exchange N=2",
+        "ended exchange N=2",
+        "finished 1/1 Finished",
+    ]
+
+
+def test_every_round_measures_every_cell_once_in_its_own_order(tmp_path: Path) -> None:
+    found = Launch(4).sweep(tmp_path, rounds=3, strategy=["fake:a", "fake:b"])
+    by_round = [[r.point.cell for r in found.records if r.point.round == number] for number in range(3)]
+    assert sorted(by_round[0]) == sorted(by_round[1]) == sorted(by_round[2])
+    assert by_round[0] != by_round[1] != by_round[2]
+    assert max(Counter(r.point.key for r in found.records).values()) == 1
+    rounds = [r.point.round for r in found.records]
+    assert rounds == sorted(rounds)
+
+
+def test_the_order_is_the_seeds(tmp_path: Path) -> None:
+    orders = [[r.point.key for r in Launch(4).sweep(tmp_path, rounds=1, seed=seed).records] for seed in (1, 1, 2)]
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+
+
+def test_strategies_of_a_framework_share_the_plain_controls(tmp_path: Path) -> None:
+    found = Launch(2).sweep(tmp_path, rounds=1, strategy=["fake:a", "fake:b"])
+    kinds = Counter((r.point.strategy, r.point.kind, r.point.world_size) for r in found.records)
+    assert kinds == {
+        ("fake:plain", "solo", 1): 1,
+        ("fake:plain", "together", 2): 1,
+        **{(name, "exchange", size): 1 for name in ("fake:a", "fake:b") for size in (1, 2)},
+        **{(name, "comm", 2): 1 for name in ("fake:a", "fake:b")},
+    }
+
+
+def test_each_rank_measures_the_same_windows_of_the_same_steps(tmp_path: Path) -> None:
+    found = Launch(4).sweep(tmp_path, rounds=1, windows=7, option=["step_s=0.004"])
+    for record in found.records:
+        shapes = {tuple((w.steps, w.samples) for w in rank.windows) for rank in record.ranks}
+        assert len(shapes) == 1
+        assert len(record.ranks[0].windows) == 7
+        steps, samples = shapes.pop()[0]
+        fed = 0 if record.point.kind == "comm" else 32 * steps
+        assert samples == fed
+        first, last = record.ranks[0].windows[0], record.ranks[0].windows[-1]
+        assert record.ranks[0].measured_s == pytest.approx(last.end_s - first.start_s)
+
+
+SCRIPT = [
+    "step_s=0.1",
+    "contention=0.1",
+    "straggle=0.05",
+    "exchange_s=0.02",
+    "comm_s=0.5",
+    "overhead_s=0.004",
+]
+
+
+def test_known_answers_at_two_ranks(tmp_path: Path) -> None:
+    """By hand, in seconds of a step: solo .1; together .11 and .1155 (mean .11275); exchange .1155 + .02
+    + .004 = .1395; so efficiency .1 / .1395, and the loss in parts of .1395: contention .01275,
+    straggling .00275, exposed .024."""
+    found = Launch(2).sweep(tmp_path, rounds=3, option=SCRIPT)
+    rows = {row.world_size: row for row in analyse.rows(found.records)}
+    two = rows[2]
+    assert two.images_per_s is not None and two.images_per_s.mean == pytest.approx(2 * 32 / 0.1395)
+    assert two.speedup is not None and two.speedup.mean == pytest.approx(2 * 0.1 / 0.1395)
+    assert two.efficiency is not None and two.efficiency.mean == pytest.approx(0.1 / 0.1395)
+    assert two.efficiency.half_width == pytest.approx(0.0, abs=1e-9)
+    assert two.strategy_efficiency is not None
+    assert two.strategy_efficiency.mean == pytest.approx(0.104 / 0.1395)
+    loss = two.loss
+    assert loss is not None
+    assert loss.contention == pytest.approx(0.01275 / 0.1395)
+    assert loss.straggling == pytest.approx(0.00275 / 0.1395)
+    assert loss.exposed == pytest.approx(0.024 / 0.1395)
+    assert loss.unexplained == pytest.approx(0.0, abs=1e-9)
+    one = rows[1]
+    assert one.efficiency is not None and one.efficiency.mean == pytest.approx(0.1 / 0.104)
+
+
+def test_exchange_that_comm_cannot_explain_is_unexplained(tmp_path: Path) -> None:
+    """The exchange alone takes .005 s, the step grew by .02: .015 have another cause."""
+    options = ["step_s=0.1", "exchange_s=0.02", "comm_s=0.005"]
+    found = Launch(2).sweep(tmp_path, rounds=2, option=options)
+    loss = {row.world_size: row for row in analyse.rows(found.records)}[2].loss
+    assert loss is not None
+    assert loss.exposed == pytest.approx(0.005 / 0.12)
+    assert loss.unexplained == pytest.approx(0.015 / 0.12)
+
+
+def test_ranks_that_share_cores_claim_no_efficiency(tmp_path: Path) -> None:
+    found = Launch(4, [host(cores=2)] * 4).sweep(tmp_path, rounds=2)
+    rows = {row.world_size: row for row in analyse.rows(found.records)}
+    assert "OVERSUBSCRIBED" not in rows[2].flags
+    assert rows[2].efficiency is not None
+    assert "OVERSUBSCRIBED" in rows[4].flags
+    assert rows[4].efficiency is None
+    assert rows[4].loss is None
+    assert rows[4].images_per_s is not None
+
+
+def test_pack_fills_a_node_and_spread_deals_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Agent, "_reserve", lambda *_: (29500,))  # 10.0.0.1 is not this machine's
+    hosts = [host("node1", cores=2, nics=nics("10.0.0.1"))] * 2 + [
+        host("node2", cores=2, nics=nics("10.0.0.2"))
+    ] * 2
+    for placement, expected in (("pack", ["node1", "node1"]), ("spread", ["node1", "node2"])):
+        launch = Launch(4, hosts)
+        found = launch.sweep(tmp_path, rounds=1, world_sizes=[2], placement=placement)
+        (record,) = found.of(size=2)
+        assert [rank.host for rank in record.ranks] == expected
+    tasks = [task for task in launch.tasks if task.point.kind == "exchange"]
+    assert {task.address for task in tasks} == {"10.0.0.1"}
+    assert {task.interface for task in tasks} == {"eth0"}
+
+
+def nics(address: str) -> tuple[Any, ...]:
+    lo = Nic(name="lo", address="127.0.0.1", netmask="255.0.0.0", up=True, mtu=65536)
+    return lo, Nic(name="eth0", address=address, netmask="255.255.255.0", up=True, mtu=1500)
+
+
+def test_resume_measures_only_what_is_missing(tmp_path: Path) -> None:
+    whole = Launch(2).sweep(tmp_path / "a", rounds=2)
+    path = whole.folder / "run.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join(lines[:5]) + b"\n" + lines[5][:40])  # the machine died in the sixth line
+    launch = Launch(2)
+    resumed = launch.sweep(tmp_path / "b", resume=whole.folder, rounds=2)
+    assert [r.point.key for r in resumed.records] == [r.point.key for r in whole.records]
+    assert len({task.point.key for task in launch.tasks}) == len(whole.records) - 4
+
+
+def test_a_failed_point_is_measured_again_on_resume(tmp_path: Path) -> None:
+    ails = Launch(2).sweep(tmp_path, rounds=1, option=["fail=nan", "fail_world=2", "fail_rank=1"])
+    (failed,) = ails.of(size=2)
+    assert isinstance(failed.outcome, Failed)
+    assert failed.outcome.cause == "nan-loss"
+    launch = Launch(2)
+    again = launch.sweep(
+        tmp_path, resume=ails.folder, rounds=1, option=["fail=nan", "fail_world=2", "fail_rank=1"]
+    )
+    assert {task.point.key for task in launch.tasks} == {failed.point.key}
+    assert len(again.records) == len(ails.records) + 1
+
+
+def test_target_ci_adds_rounds_until_intervals_are_narrow(tmp_path: Path) -> None:
+    view = Recorder()
+    noisy = ["step_s=0.01", "round_noise=0.01"]
+    found = Launch(2).sweep(
+        tmp_path, view=view, rounds=2, target_ci="1%", max_rounds=60, option=noisy, kinds=["exchange", "solo"]
+    )
+    rounds = 1 + max(r.point.round for r in found.records)
+    assert 3 <= rounds < 60
+    assert len(view.totals) == rounds - 2
+    rows = analyse.rows(found.records)
+    widths = [row.efficiency.half_width for row in rows if row.efficiency]
+    assert len(widths) == len(rows)
+    assert all(width is not None and width <= 0.01 for width in widths)
+
+
+def test_target_ci_stops_at_max_rounds(tmp_path: Path) -> None:
+    found = Launch(1).sweep(
+        tmp_path,
+        rounds=2,
+        target_ci="0.01%",
+        max_rounds=4,
+        option=["round_noise=0.1"],
+        kinds=["exchange", "solo"],
+    )
+    assert max(r.point.round for r in found.records) == 3
+
+
+def test_missing_frameworks_are_cells_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    launch = Launch(1)
+    why = "not installed: pip install something"
+    launch.enrolled = [enrol(launch.hosts[0], missing={"fake:b": why})]
+    found = launch.sweep(tmp_path, rounds=1, strategy=["fake:a", "fake:b"])
+    (absent,) = found.of(strategy="fake:b")
+    assert isinstance(absent.outcome, Failed)
+    assert absent.outcome.cause == "missing"
+    assert why in absent.outcome.message
+    assert isinstance(found.of(strategy="fake:a")[0].outcome, Finished)
+
+
+def test_two_equal_strategies_are_not_told_apart(tmp_path: Path) -> None:
+    """A/A: noise alone separates fake:a from fake:b; at least 95 of 100 seeded sweeps must say so."""
+    undecided = 0
+    for seed in range(100):
+        found = Launch(2).sweep(
+            tmp_path / str(seed),
+            seed=seed,
+            strategy=["fake:a", "fake:b"],
+            kinds=["exchange", "solo"],
+            world_sizes=[2],
+            windows=3,
+            option=["step_s=0.01", "noise=0.05", "round_noise=0.02"],
+        )
+        (comparison,) = analyse.comparisons(found.records)
+        undecided += not comparison.distinguishable
+    assert undecided >= 95
+
+
+def test_two_different_strategies_are_told_apart(tmp_path: Path) -> None:
+    found = Launch(2).sweep(
+        tmp_path,
+        strategy=["fake:a", "fake:b"],
+        rounds=6,
+        option=["step_s=0.01", "round_noise=0.01", "fake:b.exchange_s=0.002"],
+        kinds=["exchange", "solo"],
+        world_sizes=[2],
+    )
+    (comparison,) = analyse.comparisons(found.records)
+    assert comparison.distinguishable
