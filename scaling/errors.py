@@ -11,6 +11,7 @@ Anything else that is raised is a bug: traceback and Abort.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -42,3 +43,21 @@ def near(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+
+
+class Interrupted(Exception):
+    """A signal asked for the end; `number` is the signal's."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    @property
+    def by_launcher(self) -> bool:
+        """Whether mpirun itself may be ending: it sends TERM to its ranks, also after a Ctrl-C."""
+        return self.number == signal.SIGTERM
+
+    @property
+    def exit_code(self) -> int:
+        """As shells count: 130 for Ctrl-C, 143 for TERM."""
+        return 128 + (signal.SIGINT if self.number == signal.SIGUSR1 else self.number)

@@ -14,11 +14,14 @@ from collections.abc import Callable, Mapping
 
 from scaling import frameworks
 from scaling.agent.child import Child, child_environ
-from scaling.agent.supervisor import Charge, ChildLike
+from scaling.agent.supervisor import ChildLike, Supervisor
 from scaling.errors import ScalingError
+from scaling.records.events import Ended, Event, Failed
+from scaling.records.host import HostInfo
 from scaling.records.messages import (
     AGENT_DECODER,
     ENCODER,
+    INTERRUPT_GRACE_S,
     Assign,
     Dismiss,
     Enrol,
@@ -31,7 +34,6 @@ from scaling.records.messages import (
     ToAgent,
     ToSweep,
 )
-from scaling.records.run import Ended, Event, Failed, HostInfo
 from scaling.records.task import Task
 from scaling.transport.base import Cluster
 
@@ -39,7 +41,6 @@ QUICK_S = 0.002  # between looks for messages while ranks take turns answering e
 CALM_S = 0.05  # ... while nothing goes on
 MEASURING_S = 0.25  # ... while windows are timed: on the cores that are measured; their end wakes it
 QUICK_FOR_S = 0.1
-INTERRUPT_GRACE_S = 0.2
 FINISH_S = 5.0
 INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
 
@@ -68,7 +69,7 @@ class Agent:
         self._spawn = spawn
         self._clock = clock
         self._environ = environ
-        self._charges: dict[tuple[int, str], Charge] = {}
+        self._supervisors: dict[tuple[int, str], Supervisor] = {}
         self._sockets: dict[int, list[list[socket.socket]]] = {}
         self._outgoing: list[ToSweep] = []
         self._quick_until_s = 0.0
@@ -103,33 +104,33 @@ class Agent:
         if self._signal is not None:
             self._say(Signalled(signal=self._signal))
             self._signal = None
-            for charge in self._charges.values():
-                charge.end(self._clock(), INTERRUPTED, grace_s=INTERRUPT_GRACE_S)
+            for supervisor in self._supervisors.values():
+                supervisor.end(self._clock(), INTERRUPTED, grace_s=INTERRUPT_GRACE_S)
         while (message := self.cluster.receive("agent")) is not None:
             self._obey(AGENT_DECODER.decode(message[1]))
         now_s = self._clock()
-        for key, charge in list(self._charges.items()):
-            self._look_after(key, charge, now_s)
+        for key, supervisor in list(self._supervisors.items()):
+            self._look_after(key, supervisor, now_s)
         if self._outgoing:
             send_to_sweep(self.cluster, *self._outgoing)
             self._outgoing.clear()
 
     def wait(self) -> None:
         """Sleep until there may be something to do."""
-        if any(charge.measuring for charge in self._charges.values()):
+        if any(supervisor.measuring for supervisor in self._supervisors.values()):
             seconds = MEASURING_S
         else:
             seconds = QUICK_S if self._clock() < self._quick_until_s else CALM_S
         poller = select.poll()
-        for charge in self._charges.values():
-            poller.register(charge.child.events_fd, select.POLLIN)
-            poller.register(charge.child.exit_fd, select.POLLIN)
+        for supervisor in self._supervisors.values():
+            poller.register(supervisor.child.events_fd, select.POLLIN)
+            poller.register(supervisor.child.exit_fd, select.POLLIN)
         poller.poll(1000 * seconds)
 
     @property
     def busy(self) -> bool:
         """Whether a child still runs."""
-        return bool(self._charges)
+        return bool(self._supervisors)
 
     def hurry(self) -> None:
         """Look for messages often for a while: somebody is about to answer."""
@@ -155,8 +156,8 @@ class Agent:
                 self._release(order)
             case Dismiss():
                 self.dismissed = True
-                for charge in self._charges.values():
-                    charge.end(self._clock(), INTERRUPTED, grace_s=INTERRUPT_GRACE_S)
+                for supervisor in self._supervisors.values():
+                    supervisor.end(self._clock(), INTERRUPTED, grace_s=INTERRUPT_GRACE_S)
 
     def _reserve(self, order: Reserve) -> tuple[int, ...]:
         """Bind ports but do not listen: nobody else is given them, and a server that sets SO_REUSEADDR
@@ -180,22 +181,22 @@ class Agent:
             failed = Failed(cause="error", message=f"cannot start: {error}", log=task.log)
             self._report(task, Ended(outcome=failed))
             return
-        self._charges[task.attempt, task.role] = Charge(child, dict(asked), self._clock())
+        self._supervisors[task.attempt, task.role] = Supervisor(child, dict(asked), self._clock())
 
     def _tell(self, order: Tell) -> None:
         now_s = self._clock()
-        for (attempt, role), charge in self._charges.items():
+        for (attempt, role), supervisor in self._supervisors.items():
             if attempt == order.attempt and role == "worker":
-                charge.tell(order.command, now_s)
+                supervisor.tell(order.command, now_s)
             elif attempt == order.attempt:
-                charge.overhear(order.command, now_s)
+                supervisor.overhear(order.command, now_s)
 
     def _release(self, order: Release) -> None:
         now_s = self._clock()
         reason = Failed(cause="cancelled", message=order.reason)
-        for (attempt, _), charge in self._charges.items():
+        for (attempt, _), supervisor in self._supervisors.items():
             if attempt == order.attempt:
-                charge.end(now_s, reason, grace_s=order.grace_s)
+                supervisor.end(now_s, reason, grace_s=order.grace_s)
         for sockets in self._sockets.pop(order.attempt, ()):
             for one in sockets:
                 one.close()
@@ -203,17 +204,17 @@ class Agent:
 
     # ------------------------------------------------------------ children
 
-    def _look_after(self, key: tuple[int, str], charge: Charge, now_s: float) -> None:
+    def _look_after(self, key: tuple[int, str], supervisor: Supervisor, now_s: float) -> None:
         # First whether it ended, then its events: what it said before its end is then all there.
-        ended = charge.child.ended()
-        for event in charge.child.events():
-            charge.heard(event, now_s)
-            self._report(charge.child.task, event)
+        ended = supervisor.child.ended()
+        for event in supervisor.child.events():
+            supervisor.heard(event, now_s)
+            self._report(supervisor.child.task, event)
         if ended:
-            del self._charges[key]
-            self._report(charge.child.task, charge.ended())
+            del self._supervisors[key]
+            self._report(supervisor.child.task, supervisor.ended())
         else:
-            charge.attend(now_s)
+            supervisor.attend(now_s)
 
     def _report(self, task: Task, event: Event) -> None:
         self._say(Report(attempt=task.attempt, rank=task.rank, role=task.role, event=event))

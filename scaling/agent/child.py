@@ -19,9 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from scaling.records.run import Event, Failed, Finished, Outcome
-from scaling.records.task import Command, Task
-from scaling.worker.channel import EVENTS_FD
+from scaling.records.events import Event, Failed, Finished, Outcome
+from scaling.records.task import EVENTS_FD, Command, Task
 
 MARK = "SCALING_CHILD"
 SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from scaling.agent.device_probe import DeviceProbe
 from scaling.hosts import connections, interfaces
-from scaling.records.run import Announce, Ended, Event, Failed, Outcome, Ready, Window
+from scaling.records.events import Announce, Ended, Event, Failed, Outcome, Ready, Window
 from scaling.records.task import Command, Finish, Run, Task
 from scaling.records.telemetry import Telemetry, Traffic
 
@@ -33,7 +33,7 @@ class ChildLike(Protocol):
     def reap(self) -> Outcome: ...
 
 
-class Charge:
+class Supervisor:
     """A running child with what the agent knows of it. Times are the agent's clock."""
 
     def __init__(self, child: ChildLike, environ: dict[str, str], now_s: float) -> None:

@@ -20,16 +20,19 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis import audit, bottleneck, traffic_receipt, training_loss
-from scaling.analysis.breakdown import Loss, Round, StepTime, intervals, split
-from scaling.analysis.comparisons import Exchange, curve_keys, equal_losses, exchanges, standings, times
+from scaling.analysis import audit, bottleneck, footnotes, traffic_receipt, training_loss
+from scaling.analysis.breakdown import Loss, Round, intervals, split
 from scaling.analysis.comparisons import comparisons as compare
+from scaling.analysis.comparisons import equal_losses, standings
 from scaling.analysis.controls import Controls, missing_controls, rounds
+from scaling.analysis.curves import Exchange, curve_keys, exchanges, times
 from scaling.analysis.joining import join, joinable
 from scaling.analysis.rows import Analysis, Baseline, Cell, Comparison, Contender, Row, ServerUse, Standing
 from scaling.analysis.stats import Estimate, interval
+from scaling.analysis.step_time import StepTime
+from scaling.records.events import Failed, Finished
 from scaling.records.point import SERVER, Point
-from scaling.records.run import Failed, Finished, HelperRecord, PointRecord
+from scaling.records.run import HelperRecord, PointRecord
 
 __all__ = [
     "Analysis", "Baseline", "Comparison", "Contender", "Loss", "Row", "Standing", "analyse", "baselines",
@@ -141,14 +144,14 @@ def _footnotes(
 ) -> Iterator[str]:
     """What a reader must know, worst first."""
     point, measured = cell.point, len(cell.times)
-    yield from audit.findings(cell.records, stamps, controls.solo_records(point), efficiency)
-    yield from audit.of_network(receipt)
+    yield from footnotes.findings(cell.records, stamps, controls.solo_records(point), efficiency)
+    yield from footnotes.of_network(receipt)
     if efficiency:
         yield from missing_controls(point, by_round, controls)
-    yield from audit.no_baseline(point, controls, measured - len(by_round), measured)
+    yield from footnotes.no_baseline(point, controls, measured - len(by_round), measured)
     if efficiency:
-        yield from audit.of_controls(controls.behind(point))
-    yield from audit.warnings(cell.records)
+        yield from footnotes.of_controls(controls.behind(point))
+    yield from footnotes.warnings(cell.records)
 
 
 def _cell(point: Point) -> dict[str, Any]:
@@ -261,5 +264,5 @@ def _baseline(records: Sequence[PointRecord]) -> Baseline:
         images_per_s=interval([point.batch_size / time.step_s for time in by_round.values()])
         if by_round
         else None,
-        footnotes=(*audit.findings(records, stamps, {}, None), *audit.warnings(records)),
+        footnotes=(*footnotes.findings(records, stamps, {}, None), *footnotes.warnings(records)),
     )

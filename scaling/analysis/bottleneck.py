@@ -10,9 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
-from scaling.hosts.fabric import GBIT
+from scaling.records.events import Finished
+from scaling.records.network import GBIT
 from scaling.records.point import Record
-from scaling.records.run import Finished, HelperRecord, PointRecord, RankRecord
+from scaling.records.run import HelperRecord, PointRecord, RankRecord
 
 # Of the path with most bytes: what carries less is not part of the exchange.
 LEAST_PART = 0.2

@@ -6,9 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from scaling.analysis.breakdown import Round, StepTime, lock_step, step_time
+from scaling.analysis.breakdown import Round
+from scaling.analysis.step_time import StepTime, lock_step, step_time
+from scaling.records.events import Failed
 from scaling.records.point import Kind, Point
-from scaling.records.run import Failed, PointRecord
+from scaling.records.run import PointRecord
 
 Key = tuple[Any, ...]
 # What a missing control leaves inside "unexplained".

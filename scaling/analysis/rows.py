@@ -6,8 +6,8 @@ from scaling.analysis.bottleneck import Path
 from scaling.analysis.breakdown import Loss
 from scaling.analysis.stats import Estimate, is_distinguishable
 from scaling.analysis.traffic_receipt import Receipt
+from scaling.records.events import Failed
 from scaling.records.point import BatchRule, Device, MemoryFormat, Placement, Precision, Record, ServerHosts
-from scaling.records.run import Failed
 
 
 class Cell(Record, frozen=True, kw_only=True):

@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
+from scaling.records.events import Finished
 from scaling.records.point import SERVER, Record
-from scaling.records.run import Finished, HelperRecord, PointRecord, RankRecord
+from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import Traffic
 
 Verdict = Literal["VERIFIED", "MISLABELLED", "UNVERIFIED"]

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from statistics import fmean
 
-from scaling.records.run import Finished, PointRecord, RankRecord, Window
+from scaling.records.events import Finished, Window
+from scaling.records.run import PointRecord, RankRecord
 
 
 def staleness(records: Iterable[PointRecord]) -> float | None:

@@ -21,11 +21,10 @@ from scaling.check.lead import Lead
 from scaling.check.mail import Mail
 from scaling.check.prober import Prober
 from scaling.check.verdicts import judge
-from scaling.errors import LaunchError, ScalingError, StoreError
+from scaling.errors import Interrupted, LaunchError, ScalingError, StoreError
 from scaling.hosts import fabric
 from scaling.transport.base import Cluster
 from scaling.transport.launch import as_rank, complain
-from scaling.transport.mailbox import Interrupted
 
 if TYPE_CHECKING:
     from scaling.check import cli

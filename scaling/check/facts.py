@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from scaling.hosts.fabric import Network
+from scaling.records.host import HostInfo, Nic
+from scaling.records.network import Network
 from scaling.records.point import Record
-from scaling.records.run import HostInfo, Nic
 
 Level = Literal["ok", "warning", "error"]
 Pair = tuple[str, str]

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from scaling.check.facts import Link
 from scaling.check.messages import Measure
-from scaling.hosts.fabric import Place
+from scaling.records.network import Place
 
 Bind = Callable[[socket.socket, str], None]
 Mark = tuple[float, int]  # (seconds, bytes received until then)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 
 from scaling.check.messages import ENCODER, LEAD_DECODER, Signalled, ToLead, ToRank
+from scaling.errors import Interrupted
 from scaling.transport.base import Cluster
-from scaling.transport.mailbox import Interrupted
 
 
 class Mail:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from scaling.check.facts import Link, Prepared, RankFacts
-from scaling.hosts.fabric import Place
+from scaling.records.network import Place
 from scaling.records.point import Record
 
 

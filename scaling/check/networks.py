@@ -13,8 +13,10 @@ from typing import NamedTuple
 from scaling.check.facts import RankFacts
 from scaling.errors import UsageError, near
 from scaling.hosts import fabric
-from scaling.hosts.fabric import Entry, Network, Place
-from scaling.records.run import HostInfo, Nic
+from scaling.hosts.fabric import Entry
+from scaling.records import network
+from scaling.records.host import HostInfo, Nic
+from scaling.records.network import Network, Place
 
 Cards = dict[str, Nic]  # by host name
 AUTO = "auto"
@@ -107,7 +109,7 @@ def _network(word: str, entry: Entry, cards: Cards, hardware: set[tuple[str, str
     rate_bits_per_s = min(known) if known and len(known) == len(cards) else None
     why = "by the cards"
     if entry.rate_gbit is not None:
-        rate_bits_per_s, why = entry.rate_gbit * fabric.GBIT, "by the fabric file"
+        rate_bits_per_s, why = entry.rate_gbit * network.GBIT, "by the fabric file"
     return Network(
         word=word,
         why=why if rate_bits_per_s else "of unknown speed",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from scaling.check.facts import Facts, Findings, Matrix, Verdict
 from scaling.check.verdicts.links import gbit
-from scaling.hosts.fabric import GBIT, Network
+from scaling.records.network import GBIT, Network
 
 WIDE = 24  # nodes; more of them are summed up, a line each
 LEGEND = "    x could not be measured, . not tried"

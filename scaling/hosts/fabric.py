@@ -15,11 +15,10 @@ from pathlib import Path
 import msgspec
 
 from scaling.errors import UsageError
+from scaling.records.network import AUTO
 from scaling.records.point import Record
 
-GBIT = 1e9
 VARIABLE = "SCALING_FABRIC"
-AUTO = "auto"
 
 
 class Entry(Record, frozen=True, forbid_unknown_fields=True):
@@ -29,46 +28,6 @@ class Entry(Record, frozen=True, forbid_unknown_fields=True):
     subnet: str = ""
     hca: str = ""
     rate_gbit: float | None = None
-
-
-class Place(Record, frozen=True):
-    """A host's address and interface on a network, and the card that RDMA may take.
-
-    hca: "mlx5_0", several with commas; "" for sockets alone; "any" where NCCL may choose for itself.
-    """
-
-    address: str
-    interface: str
-    hca: str = ""
-
-
-class Network(Record, frozen=True):
-    """What a word of --interconnect was found to be: each host's place, and why this network.
-
-    `rate_bits_per_s` is what one node's link carries, None where neither the kernel nor the fabric file knows;
-    `subnet` is "" for one host alone, whose ranks meet on the loopback.
-    """
-
-    word: str
-    why: str
-    places: dict[str, Place]
-    subnet: str = ""
-    rate_bits_per_s: float | None = None
-
-
-def describe(network: Network) -> str:
-    """`ib (ib0, 10.10.0.0/24, 100 Gb/s)`, or `ib0 (10.10.0.0/24, 100 Gb/s): the fastest of 2 networks ...`."""
-    interfaces = list(dict.fromkeys(place.interface for place in network.places.values()))
-    cards = sorted({place.hca for place in network.places.values()} - {"", "any"})
-    name = network.word
-    if name == AUTO:
-        name = interfaces.pop(0)
-    parts = [*(one for one in interfaces if one != name), network.subnet if network.subnet != name else ""]
-    parts.append(f"{network.rate_bits_per_s / GBIT:g} Gb/s" if network.rate_bits_per_s else "")
-    parts.append(f"RDMA by {', '.join(cards)}" if cards else "")
-    found = ", ".join(filter(None, parts))
-    why = f": {network.why}" if network.word == AUTO else ""
-    return f"{name} ({found}){why}" if found else f"{name}{why}"
 
 
 def read(path: str | None) -> dict[str, Entry]:

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from typing import Any, NamedTuple
 
-from scaling.records.run import Gpu
+from scaling.records.host import Gpu
 
 # Written out because pynvml 13 defines NVML_P2P_CAPS_INDEX_READ as the tuple (0,), which ctypes refuses.
 P2P_READ, P2P_NVLINK = 0, 2

@@ -22,7 +22,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import scaling
 from scaling.hosts import interfaces, proc
 from scaling.hosts.gpus import gather_gpus
-from scaling.records.run import HostInfo, Nic
+from scaling.records.host import HostInfo, Nic
 
 PACKAGE = Path(__file__).parents[1]
 

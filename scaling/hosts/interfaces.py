@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from scaling.hosts.fabric import GBIT
-from scaling.records.run import Hca
+from scaling.records.host import Hca
+from scaling.records.network import GBIT
 from scaling.records.telemetry import Traffic
 
 ROOT = Path("/")

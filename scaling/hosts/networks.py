@@ -7,8 +7,10 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 
 from scaling.errors import LaunchError, UsageError, near
 from scaling.hosts import fabric
-from scaling.hosts.fabric import AUTO, Entry, Network, Place
-from scaling.records.run import HostInfo, Nic
+from scaling.hosts.fabric import Entry
+from scaling.records import network
+from scaling.records.host import HostInfo, Nic
+from scaling.records.network import AUTO, Network, Place
 
 LOOPBACK = "127.0.0.1"
 ALONE = Place(address=LOOPBACK, interface="lo")
@@ -144,7 +146,7 @@ def _network(nic: Nic) -> IPv4Network:
 def _rate(nics: Iterable[Nic], entry: Entry) -> float | None:
     """Of the slowest host; what the fabric file says goes before what the kernel does."""
     if entry.rate_gbit is not None:
-        return entry.rate_gbit * fabric.GBIT
+        return entry.rate_gbit * network.GBIT
     speeds = [nic.speed_bits_per_s for nic in nics]
     known = [speed for speed in speeds if speed is not None]
     return min(known) if len(known) == len(speeds) else None

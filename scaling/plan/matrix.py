@@ -12,23 +12,23 @@ from scaling.emulated import profiles
 from scaling.errors import UsageError, near
 from scaling.frameworks.base import Baseline, Strategy, Traits, read_options
 from scaling.plan.config import SweepConfig
-from scaling.plan.placement import Seat, place
+from scaling.plan.placement import Slot, place
 from scaling.records.point import EXCHANGING, Device, Point
 
 
-def make(config: SweepConfig, device: Device, seats: Sequence[Seat]) -> tuple[Point, ...]:
+def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Point, ...]:
     """Every point of one round, once: strategies of a framework share its `solo` and `together`.
 
     Raises UsageError for what no launch on these seats could run.
     """
-    _check_servers(config, seats)
+    _check_servers(config, slots)
     assert config.strategy is not None and config.world_sizes is not None
     found: dict[str, Point] = {}
     for name in config.strategy:
         for size in config.world_sizes:
             batch = _batch(config, size)
             for point in _over_networks(config, _of_size(config, device, name, size, batch)):
-                settled = _with_servers(point, config, seats)
+                settled = _with_servers(point, config, slots)
                 if reason := frameworks.load(point.strategy).refuse(settled):
                     raise UsageError(f"--strategy {name}: {reason}")
                 found.setdefault(settled.cell, settled)
@@ -134,12 +134,12 @@ def _known(config: SweepConfig, key: str) -> bool:
 # ---------------------------------------------------------------- nodes and servers
 
 
-def refused(points: Iterable[Point], seats: Sequence[Seat]) -> dict[str, str]:
+def refused(points: Iterable[Point], slots: Sequence[Slot]) -> dict[str, str]:
     """By cell, why a point cannot run on these nodes; raises UsageError when no exchange could."""
     found: dict[str, str] = {}
     runs = False
     for point in points:
-        nodes = _nodes(point, seats)
+        nodes = _nodes(point, slots)
         if _traits(point.strategy).drives == "node" and nodes > 1:
             found[point.cell] = (
                 f"one process drives the devices of one node, {point.world_size} devices are on {nodes} nodes"
@@ -153,15 +153,15 @@ def refused(points: Iterable[Point], seats: Sequence[Seat]) -> dict[str, str]:
     return found
 
 
-def _with_servers(point: Point, config: SweepConfig, seats: Sequence[Seat]) -> Point:
+def _with_servers(point: Point, config: SweepConfig, slots: Sequence[Slot]) -> Point:
     """The point with the number of its parameter servers, if its strategy has any."""
     if not _traits(point.strategy).servers:
         return point
-    count = _nodes(point, seats) if config.servers == "per-node" else config.servers
+    count = _nodes(point, slots) if config.servers == "per-node" else config.servers
     return replace(point, servers=count, server_hosts=config.server_hosts)
 
 
-def _check_servers(config: SweepConfig, seats: Sequence[Seat]) -> None:
+def _check_servers(config: SweepConfig, slots: Sequence[Slot]) -> None:
     defaults = SweepConfig()
     asked = {
         "--servers": config.servers != defaults.servers,
@@ -171,7 +171,7 @@ def _check_servers(config: SweepConfig, seats: Sequence[Seat]) -> None:
     if not any(_traits(name).servers for name in names):
         for flag in (flag for flag, given in asked.items() if given):
             raise UsageError(f"{flag}: none of {', '.join(names)} has parameter servers")
-    hosts = len({one.host for one in seats})
+    hosts = len({one.host for one in slots})
     if config.server_hosts == "dedicated" and hosts < 2:
         raise UsageError("--server-hosts dedicated: this launch has one host; servers can only share it")
     if config.server_hosts == "dedicated" and config.servers != "per-node" and config.servers >= hosts:
@@ -181,8 +181,8 @@ def _check_servers(config: SweepConfig, seats: Sequence[Seat]) -> None:
         )
 
 
-def _nodes(point: Point, seats: Sequence[Seat]) -> int:
-    return len({one.host for one in place(point, seats)})
+def _nodes(point: Point, slots: Sequence[Slot]) -> int:
+    return len({one.host for one in place(point, slots)})
 
 
 def _traits(name: str) -> Traits:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from scaling.errors import LaunchError, UsageError
-from scaling.frameworks.base import Helper, Traits
-from scaling.hosts.fabric import Place
+from scaling.errors import UsageError
 from scaling.hosts.info import pick_cpus
-from scaling.hosts.networks import ALONE
+from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
 from scaling.records.point import Point, Record
-from scaling.records.run import HostInfo
-from scaling.records.task import Clocks, Server, Task
 
 
-class Seat(Record, frozen=True):
+class Slot(Record, frozen=True):
     """A rank of the launch: its host, its place there, its own CPUs, its GPU.
 
     `device_index` counts the GPUs that this rank's agent sees (a batch system may show each rank one);
@@ -37,7 +32,7 @@ class Seat(Record, frozen=True):
     gpu: str = ""
 
 
-def seat(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Seat, ...]:
+def seat(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ...]:
     """Give every rank of the launch its place. `enrolled[r]` is rank r's.
 
     A machine's cores are those that any of its ranks may use; each rank gets the same number of them.
@@ -46,7 +41,7 @@ def seat(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Seat, ..
     hosts = [enrol.host for enrol in enrolled]
     ranks_of = _by_machine(hosts)
     per_rank = cpus_per_rank or max(1, min(len(_cores(hosts, r)) // len(r) for r in ranks_of.values()))
-    seats: list[Seat] = []
+    slots: list[Slot] = []
     local_ranks: Counter[str] = Counter()
     for machine, ranks in ranks_of.items():
         cores = _cores(hosts, ranks)
@@ -61,8 +56,8 @@ def seat(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Seat, ..
             local = local_ranks[hosts[rank].hostname]
             local_ranks[hosts[rank].hostname] += 1
             cpus = pick_cpus(cores, local_rank=index, per_rank=per_rank)
-            seats.append(replace(_seat(rank, hosts[rank], local, cpus, per_rank), machine=machine))
-    return tuple(sorted(seats, key=lambda one: one.launch_rank))
+            slots.append(replace(_place_rank(rank, hosts[rank], local, cpus, per_rank), machine=machine))
+    return tuple(sorted(slots, key=lambda one: one.launch_rank))
 
 
 def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
@@ -79,10 +74,10 @@ def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
     return found
 
 
-def _seat(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads: int) -> Seat:
+def _place_rank(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads: int) -> Slot:
     index = local % len(host.gpus) if host.gpus else 0
     gpu = host.gpus[index].uuid if host.gpus else ""
-    return Seat(
+    return Slot(
         launch_rank=rank,
         host=host.hostname,
         local_rank=local,
@@ -98,135 +93,29 @@ def _cores(hosts: Sequence[HostInfo], ranks: Iterable[int]) -> tuple[tuple[int, 
     return tuple(dict.fromkeys(core for rank in ranks for core in hosts[rank].cores))
 
 
-def check_versions(enrolled: Sequence[Enrol]) -> None:
-    """Refuse a launch whose ranks run different code; raises LaunchError naming the host."""
-    first = enrolled[0]
-    for rank, enrol in enumerate(enrolled):
-        if (enrol.version, enrol.code) != (first.version, first.code):
-            raise LaunchError(
-                f"rank {rank} on {enrol.host.hostname} runs scaling {enrol.version} (code {enrol.code}), "
-                f"rank 0 on {first.host.hostname} {first.version} (code {first.code}); "
-                "install the same version on every host"
-            )
-
-
-def place(point: Point, seats: Sequence[Seat]) -> tuple[Seat, ...]:
+def place(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:
     """The seats of a point, rank by rank: `pack` fills one host after the other, `spread` deals them out."""
-    hosts = list(dict.fromkeys(one.host for one in seats))
-    packed = sorted(seats, key=lambda one: (hosts.index(one.host), one.local_rank))
+    hosts = list(dict.fromkeys(one.host for one in slots))
+    packed = sorted(slots, key=lambda one: (hosts.index(one.host), one.local_rank))
     if point.placement == "spread":
-        packed = sorted(seats, key=lambda one: (one.local_rank, hosts.index(one.host)))
+        packed = sorted(slots, key=lambda one: (one.local_rank, hosts.index(one.host)))
     return tuple(packed[: point.world_size])
 
 
-def oversubscribed(point: Point, seats: Sequence[Seat]) -> bool:
+def oversubscribed(point: Point, slots: Sequence[Slot]) -> bool:
     """Whether two ranks of the point share a CPU."""
     if point.device != "cpu":
         return False
-    taken = [(one.machine or one.host, cpu) for one in seats for cpu in one.cpus]
+    taken = [(one.machine or one.host, cpu) for one in slots for cpu in one.cpus]
     return len(taken) != len(set(taken))
 
 
-def server_seats(point: Point, mine: Sequence[Seat], seats: Sequence[Seat]) -> tuple[Seat, ...]:
+def server_slots(point: Point, mine: Sequence[Slot], slots: Sequence[Slot]) -> tuple[Slot, ...]:
     """Beside which agent each parameter server of a point runs: one node after the other, the training ones
     (`shared`), or those that the point leaves free (`dedicated`, while it leaves any)."""
     training = list(dict.fromkeys(one.host for one in mine))
-    free = [host for host in dict.fromkeys(one.host for one in seats) if host not in training]
+    free = [host for host in dict.fromkeys(one.host for one in slots) if host not in training]
     hosts = free if point.server_hosts == "dedicated" and free else training
-    order = (*mine, *seats)
+    order = (*mine, *slots)
     first = {host: next(one for one in order if one.host == host) for host in hosts}
     return tuple(first[hosts[index % len(hosts)]] for index in range(point.servers))
-
-
-def tasks(
-    point: Point,
-    mine: Sequence[Seat],
-    servers: Sequence[Seat],
-    places: Mapping[str, Place],
-    *,
-    attempt: int,
-    retry: int,
-    seed: int,
-    clocks: Clocks,
-    logs: str,
-) -> tuple[Task, ...]:
-    """One task per rank of the point, without ports. `mine` are its seats, `servers` those of its parameter
-    servers, `logs` is the folder of the run's logs."""
-    hosts = tuple(one.host for one in mine)
-    alone = len({*hosts, *(one.host for one in servers)}) == 1
-    here = dict.fromkeys(hosts, ALONE) if alone else places
-    beside = tuple(_server(one, here[one.host]) for one in servers)
-    log = f"{logs}/{attempt:04d}-{_slug(point)}"
-    shared = {"attempt": attempt, "retry": retry, "seed": seed, "clocks": clocks, "servers": beside}
-    return tuple(
-        _task(rank, point, mine, here, crosses=not alone, log=f"{log}.{rank}.log", **shared)
-        for rank in range(len(mine))
-    )
-
-
-def _server(one: Seat, place: Place) -> Server:
-    return Server(launch_rank=one.launch_rank, host=one.host, address=place.address, interface=place.interface)
-
-
-def _task(
-    rank: int, point: Point, mine: Sequence[Seat], here: Mapping[str, Place], *, crosses: bool, **shared: Any
-) -> Task:
-    """One rank's, with what all tasks of the point share."""
-    one, hosts = mine[rank], tuple(one.host for one in mine)
-    return Task(
-        point=point,
-        rank=rank,
-        launch_rank=one.launch_rank,
-        local_rank=hosts[:rank].count(one.host),
-        local_world_size=hosts.count(one.host),
-        hosts=hosts,
-        device_index=one.device_index,
-        # On GPUs workers keep the launcher's binding, which knows what is near which GPU.
-        cpus=one.cpus if point.device == "cpu" else (),
-        threads=one.threads,
-        address=here[hosts[0]].address,
-        addresses=tuple(here[host].address for host in hosts),
-        interface=here[one.host].interface,
-        hca=here[one.host].hca,
-        counts_traffic=crosses and one.host not in hosts[:rank],
-        **shared,
-    )
-
-
-def workers(of: Sequence[Task], traits: Traits) -> tuple[Task, ...]:
-    """The tasks of a point's workers: those of all ranks, or rank 0's alone with all devices of its host."""
-    if traits.drives == "device":
-        return tuple(of)
-    local = [task for task in of if task.hosts[task.rank] == of[0].hosts[0]]
-    return (
-        replace(
-            of[0],
-            cpus=tuple(dict.fromkeys(cpu for task in local for cpu in task.cpus)),
-            device_indices=tuple(task.device_index for task in local),
-        ),
-    )
-
-
-def helper(of: Sequence[Task], wanted: Helper) -> Task:
-    """The task of a helper of a point; `of` are those of all its ranks."""
-    task = of[wanted.rank]
-    log = f"{task.log}.{wanted.name}"
-    if wanted.computes:
-        return replace(task, role=wanted.name, log=log)
-    if wanted.server is None:
-        return replace(task, role=wanted.name, log=log, cpus=(), counts_traffic=False)
-    server = task.servers[wanted.server]
-    return replace(
-        task,
-        role=wanted.name,
-        log=log,
-        cpus=(),
-        launch_rank=server.launch_rank,
-        interface=server.interface,
-        counts_traffic=server.host not in task.hosts,
-    )
-
-
-def _slug(point: Point) -> str:
-    strategy = point.strategy.replace(":", "-").replace("/", "-")
-    return f"{strategy[:80]}-{point.kind}-n{point.world_size}-r{point.round}"

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.emulated import layers, profiles, scale
 from scaling.errors import UsageError
-from scaling.hosts import networks as network
-from scaling.hosts.fabric import Entry, Network
+from scaling.hosts.fabric import Entry
+from scaling.hosts.networks import choose
 from scaling.plan import matrix
 from scaling.plan.config import SweepConfig
-from scaling.plan.placement import Seat, seat
+from scaling.plan.placement import Slot, seat
 from scaling.records.messages import Enrol
+from scaling.records.network import Network
 from scaling.records.point import Device, Point, Record
 from scaling.workloads import feeds, models
 
@@ -37,7 +38,7 @@ class Plan(Record, frozen=True):
 
     config: SweepConfig
     device: Device
-    seats: tuple[Seat, ...]
+    slots: tuple[Slot, ...]
     networks: tuple[Network, ...]
     missing: dict[str, str]
     refused: dict[str, str]
@@ -91,12 +92,12 @@ def make(
 
     Raises UsageError for what this launch cannot run.
     """
-    seats = seat(enrolled, config.cpus_per_rank)
-    device, why = _device(config, seats)
+    slots = seat(enrolled, config.cpus_per_rank)
+    device, why = _device(config, slots)
     names = _names(config, device)
     missing = _missing(names, enrolled, device)
-    sizes = config.world_sizes or default_world_sizes(len(seats))
-    _check_sizes(sizes, seats, device)
+    sizes = config.world_sizes or default_world_sizes(len(slots))
+    _check_sizes(sizes, slots, device)
     model = models.spec(config.model or models.default_model(device))
     feed = config.data or model.data
     feeds.check(feed, model.classes)
@@ -105,13 +106,13 @@ def make(
     if resolved.global_batch_size is None and resolved.batch_size is None:
         resolved = replace(resolved, batch_size=_batch_size(config, model, device))
     if device == "emulated":
-        resolved = _emulated(resolved, seats, enrolled, lab_bits_per_s)
-    found = matrix.make(resolved, device, seats)
-    refused = matrix.refused(found, seats)
+        resolved = _emulated(resolved, slots, enrolled, lab_bits_per_s)
+    found = matrix.make(resolved, device, slots)
+    refused = matrix.refused(found, slots)
     return Plan(
         config=resolved,
         device=device,
-        seats=seats,
+        slots=slots,
         networks=_networks(config, enrolled, known or {}),
         missing=missing,
         why=why,
@@ -122,7 +123,7 @@ def make(
 
 def _networks(config: SweepConfig, enrolled: Sequence[Enrol], known: Mapping[str, Entry]) -> tuple[Network, ...]:
     words = dict.fromkeys(config.interconnect)
-    return tuple(network.choose((enrol.host for enrol in enrolled), word, known) for word in words)
+    return tuple(choose((enrol.host for enrol in enrolled), word, known) for word in words)
 
 
 def _names(config: SweepConfig, device: Device) -> tuple[str, ...]:
@@ -149,7 +150,10 @@ def _batch_size(config: SweepConfig, model: models.ModelSpec, device: Device) ->
 
 
 def _emulated(
-    config: SweepConfig, seats: Sequence[Seat], enrolled: Sequence[Enrol], lab_bits_per_s: Sequence[float]
+    config: SweepConfig,
+    slots: Sequence[Slot],
+    enrolled: Sequence[Enrol],
+    lab_bits_per_s: Sequence[float],
 ) -> SweepConfig:
     """With shrink and dilate: as given; else chosen in a lab, and 1 where links cannot be slowed."""
     if not lab_bits_per_s:
@@ -163,7 +167,7 @@ def _emulated(
         layers=len(layers.spans(layers.of(config.model), 1.0)),
         step_s=profiles.rate(profiles.name_of(config.device), config.model, batch).step_s,
         world_size=largest,
-        ranks=min(largest, max(Counter(one.machine for one in seats).values())),
+        ranks=min(largest, max(Counter(one.machine for one in slots).values())),
         cores=min(len(enrol.host.cores) for enrol in enrolled),
         link_bits_per_s=max(lab_bits_per_s),
         polling=max(scale.POLLING.get(name, 0.0) for name in config.strategy or ("",)),
@@ -178,8 +182,8 @@ def default_world_sizes(size: int) -> tuple[int, ...]:
     return tuple(sorted({*powers, size}))
 
 
-def _device(config: SweepConfig, seats: Sequence[Seat]) -> tuple[Device, str]:
-    bare = next((one for one in seats if not one.gpu), None)
+def _device(config: SweepConfig, slots: Sequence[Slot]) -> tuple[Device, str]:
+    bare = next((one for one in slots if not one.gpu), None)
     if profiles.name_of(config.device):
         return "emulated", f"--device {config.device}"
     if config.device == "cpu":
@@ -214,19 +218,19 @@ def _emulating() -> list[str]:
     return [name for name in frameworks.TABLE if "emulated" in frameworks.load(name).devices(name)]
 
 
-def _check_sizes(sizes: Sequence[int], seats: Sequence[Seat], device: Device) -> None:
-    if sizes[-1] > len(seats):
+def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) -> None:
+    if sizes[-1] > len(slots):
         raise UsageError(
-            f"--world-sizes {','.join(map(str, sizes))}: {sizes[-1]} is more than the {len(seats)} ranks of this "
+            f"--world-sizes {','.join(map(str, sizes))}: {sizes[-1]} is more than the {len(slots)} ranks of this "
             f"launch; start it with mpirun -np {sizes[-1]}"
         )
     if device == "cuda":
-        _check_gpus(seats)
+        _check_gpus(slots)
 
 
-def _check_gpus(seats: Sequence[Seat]) -> None:
-    owner: dict[tuple[str, str], Seat] = {}
-    for one in seats:
+def _check_gpus(slots: Sequence[Slot]) -> None:
+    owner: dict[tuple[str, str], Slot] = {}
+    for one in slots:
         other = owner.setdefault((one.host, one.gpu), one)
         if other is not one:
             raise UsageError(

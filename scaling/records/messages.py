@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from scaling.records.events import Event
+from scaling.records.host import HostInfo
 from scaling.records.point import Record
-from scaling.records.run import Event, HostInfo
 from scaling.records.task import Command, Task
 
 
@@ -83,3 +84,6 @@ ToAgent = Reserve | Assign | Tell | Release | Dismiss
 ENCODER = msgspec.msgpack.Encoder()
 AGENT_DECODER = msgspec.msgpack.Decoder(ToAgent)
 SWEEP_DECODER = msgspec.msgpack.Decoder(tuple[ToSweep, ...])
+
+
+INTERRUPT_GRACE_S = 0.2

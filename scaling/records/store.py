@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from scaling.errors import StoreError, UsageError
-from scaling.records.run import SCHEMA, Finished, Header, PointRecord
+from scaling.records.events import Finished
+from scaling.records.run import SCHEMA, Header, PointRecord
 
 FILE = "run.jsonl"
 _HEADER = msgspec.json.Decoder(Header)

@@ -77,3 +77,6 @@ class Finish(Record, frozen=True, tag="finish"):
 
 
 Command = Run | Finish
+
+
+EVENTS_FD = "SCALING_EVENTS_FD"

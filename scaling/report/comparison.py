@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from scaling import text
 from scaling.analysis.rows import Row
 from scaling.report import labels, words
 from scaling.report.curves import efficiency_cells, notes_of, shown_flags
@@ -91,6 +92,6 @@ def _remark(row: Row, synchronous: Sequence[Row]) -> str:
     parts = [] if row.staleness is None else [f"staleness {row.staleness:.2f}"]
     if row.loss_at is not None:
         others = [one.loss_at for one in synchronous if one.loss_at is not None]
-        beside = f" (synchronous: {words.low_to_high(others)})" if others else ""
+        beside = f" (synchronous: {text.low_to_high(others)})" if others else ""
         parts.append(f"loss {words.loss_at(row)} after {words.images(row.loss_at_samples)}{beside}")
     return ", ".join(parts)

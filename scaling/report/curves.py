@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from scaling import text
 from scaling.analysis.bottleneck import Path, rate
 from scaling.analysis.rows import Row, ServerUse
 from scaling.analysis.traffic_receipt import Receipt
@@ -167,7 +168,7 @@ def _servers(used: Sequence[ServerUse]) -> str:
     if len(used) <= MOST_SERVERS:
         return "; ".join(f"{one.name} on {one.host}{_of_a_core([one])}" for one in used)
     hosts = list(dict.fromkeys(one.host for one in used))
-    return f"{words.counted(len(used), 'server')} on {words.several(hosts)}{_of_a_core(used)}"
+    return f"{text.counted(len(used), 'server')} on {text.several(hosts)}{_of_a_core(used)}"
 
 
 def _of_a_core(used: Iterable[ServerUse]) -> str:

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from scaling.analysis.rows import Row
-from scaling.hosts import fabric
+from scaling.records import network
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord, RankRecord
 from scaling.report import labels, words
 from scaling.report.labels import Context
+from scaling.text import counted, date, several, spread
 
 Fact = tuple[str, str]
 
@@ -26,11 +27,11 @@ def facts(header: Header, records: Sequence[PointRecord], rows: Sequence[Row], k
         ("emulated", header.emulation),
         ("why", header.why_default),
         ("hosts", _hosts(header)),
-        ("network", _each(map(fabric.describe, header.networks)) if _crosses(header) else ""),
+        ("network", _each(map(network.describe, header.networks)) if _crosses(header) else ""),
         ("servers", labels.servers(rows)),
         ("measured", _measured(records)),
         ("software", _software(header)),
-        ("started", words.date(header.created_unix_s)),
+        ("started", date(header.created_unix_s)),
     )
     return tuple((label, text) for label, text in found if text)
 
@@ -60,7 +61,7 @@ def _devices(header: Header, records: Sequence[PointRecord]) -> str:
     if header.device == "emulated":
         return f"{header.config.get('device')}: none is there, each sleeps as long as it would compute"
     cores = {_cores(record, rank) for record in records for rank in record.ranks if rank.cpus}
-    each = f", {words.spread(sorted(cores), 'core')} per rank" if cores else ""
+    each = f", {spread(sorted(cores), 'core')} per rank" if cores else ""
     return f"cpu: {_each(host.cpu_model for host in header.hosts)}{each}"
 
 
@@ -76,8 +77,8 @@ def _hosts(header: Header) -> str:
     where = f", virtual: {virtual}" if virtual else ""
     machines = {host.boot_id for host in header.hosts}
     where += ", all on one machine" if len(names) > 1 and len(machines) == 1 and machines != {""} else ""
-    ranks = words.counted(header.launch_size, "rank")
-    return f"{words.several(names)} ({words.counted(len(names), 'host')}, {ranks}{where})"
+    ranks = counted(header.launch_size, "rank")
+    return f"{several(names)} ({counted(len(names), 'host')}, {ranks}{where})"
 
 
 def _crosses(header: Header) -> bool:
@@ -90,8 +91,8 @@ def _measured(records: Sequence[PointRecord]) -> str:
         return ""
     rounds = len({record.point.round for record in exchanges})
     windows = [len(rank.windows) for record in exchanges for rank in record.ranks if rank.windows]
-    each = f" of {words.spread(windows, 'window')}" if windows else ""
-    return f"{words.counted(rounds, 'round')}{each}, points in shuffled order"
+    each = f" of {spread(windows, 'window')}" if windows else ""
+    return f"{counted(rounds, 'round')}{each}, points in shuffled order"
 
 
 def _software(header: Header) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from scaling import text
 from scaling.analysis.rows import Cell, Row
 from scaling.records.point import Record
 from scaling.report import words
@@ -78,7 +79,7 @@ def curve(rows: Sequence[Row], known: Context) -> str:
     if not known.tells_servers or not rows[0].servers:
         return name
     dedicated = " dedicated" if rows[0].server_hosts == "dedicated" else ""
-    return f"{name}, {words.spread([row.servers for row in rows], 'server')}{dedicated}"
+    return f"{name}, {text.spread([row.servers for row in rows], 'server')}{dedicated}"
 
 
 def title(rows: Sequence[Row], known: Context) -> str:
@@ -92,5 +93,5 @@ def servers(rows: Sequence[Row]) -> str:
     if not having or _servers_differ(having):
         return ""
     grows = len({row.servers for row in having}) > 1 and all(row.servers == row.nodes for row in having)
-    number = "one per node" if grows else words.spread([row.servers for row in having], "server")
+    number = "one per node" if grows else text.spread([row.servers for row in having], "server")
     return f"{number}, on the training nodes"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timezone
-from typing import Any
+from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
@@ -68,12 +66,6 @@ def images(count: int | None) -> str:
     return NONE if count is None else f"{count:,} images"
 
 
-def low_to_high(values: Sequence[float]) -> str:
-    """`1.103 to 1.110`, or one number where they do not differ."""
-    low, high = (f"{value:.3f}" for value in (min(values), max(values)))
-    return low if low == high else f"{low} to {high}"
-
-
 def percent(estimate: Estimate | None) -> str:
     """A fraction as percent with half its interval."""
     if estimate is None:
@@ -105,36 +97,3 @@ def who(entry: Row, shared: Collection[Option]) -> str:
     name = entry.strategy if entry.interconnect == "auto" else f"{entry.strategy} over {entry.interconnect}"
     own = [option for option in entry.options.items() if option not in shared]
     return f"{name} ({knobs(own)})" if own else name
-
-
-def date(unix_s: float) -> str:
-    """The minute, in UTC: a table must not depend on where it is read."""
-    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def several(names: Sequence[str], shown: int = 6) -> str:
-    """`a b c`, or `a b c d e ... z` when there are many."""
-    if len(names) <= shown:
-        return " ".join(names)
-    return " ".join((*names[: shown - 1], "...", names[-1]))
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 host`, `4 hosts`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def spread(values: Sequence[int], noun: str) -> str:
-    """`10 windows`, or `8-10 windows` where they differ."""
-    low, high = min(values), max(values)
-    return counted(high, noun) if low == high else f"{low}-{high} {noun}s"
-
-
-def rounded(value: Any) -> Any:
-    """Plain data with its floats to 10 digits and 12 decimals: what comes after is the libraries' versions,
-    and two readers of a run shall get the same bytes."""
-    if isinstance(value, float):
-        return float(f"{round(value, 12) + 0.0:.10g}")
-    if isinstance(value, dict):
-        return {key: rounded(one) for key, one in value.items()}
-    return [rounded(one) for one in value] if isinstance(value, list | tuple) else value

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from scaling import frameworks
 from scaling.emulated import profiles
 from scaling.frameworks.base import Traits
-from scaling.hosts import fabric
 from scaling.hosts.info import describe
 from scaling.plan import placement, plan
+from scaling.records import network
 from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Point
-from scaling.sweep.view.plain import duration
+from scaling.text import duration
 from scaling.workloads import feeds, models
 
 
@@ -87,8 +87,8 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     for name in made.hosts:
         host = next(enrol.host for enrol in enrolled if enrol.host.hostname == name)
         lines.append(f"  {name}: {describe(host)}")
-    lines += [_seat(one) for one in made.seats]
-    lines += [f"  network {words}" for words in map(fabric.describe, made.networks)]
+    lines += [_place_rank(one) for one in made.slots]
+    lines += [f"  network {words}" for words in map(network.describe, made.networks)]
     lines.append(
         f"model {config.model}, data {config.data}, {_batch(config.batch_size, config.global_batch_size)}"
     )
@@ -107,7 +107,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     return "\n".join(lines)
 
 
-def _seat(one: placement.Seat) -> str:
+def _place_rank(one: placement.Slot) -> str:
     where = f"GPU {one.device_index}" if one.gpu else f"CPUs {','.join(map(str, one.cpus))}"
     return f"  rank {one.launch_rank}: {one.host}, {where}, {one.threads} threads"
 
@@ -121,7 +121,7 @@ def _batch(per_device: int | None, over_all: int | None) -> str:
 def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
     lines = []
     for point in cells:
-        shared = placement.oversubscribed(point, placement.place(point, made.seats))
+        shared = placement.oversubscribed(point, placement.place(point, made.slots))
         note = "  OVERSUBSCRIBED: ranks share CPUs, no efficiency will be claimed" if shared else ""
         servers = f", servers {point.servers} {point.server_hosts}" if point.servers else ""
         over = f" over {point.interconnect}" if len(made.networks) > 1 and point.kind in EXCHANGING else ""

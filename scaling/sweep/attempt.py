@@ -12,20 +12,21 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.plan import placement, ports
 from scaling.plan.plan import Plan
+from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
+from scaling.records.events import Ended, Failed, Ready
 from scaling.records.messages import Assign, Release, Report, Reserve, Tell
 from scaling.records.point import EXCHANGING, Point, Record
-from scaling.records.run import Ended, Failed, Ready
 from scaling.records.task import Clocks, Command, Task
 from scaling.sweep import warmup
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold
-from scaling.transport.mailbox import Desk
+from scaling.transport.mailbox import Mailbox
 
 
 class Bench(Record, frozen=True):
     """What all trials of a sweep share. `logs` is the folder of their logs."""
 
     plan: Plan
-    desk: Desk
+    mailbox: Mailbox
     logs: str
     clock: Callable[[], float]
     unix_clock: Callable[[], float]
@@ -46,7 +47,7 @@ class Bench(Record, frozen=True):
         )
 
 
-class Trial:
+class Attempt:
     """One attempt at a point: ports, helpers, workers, warm-up, windows, end."""
 
     def __init__(self, bench: Bench, point: Point, attempt: int, retries: tuple[str, ...]) -> None:
@@ -54,7 +55,7 @@ class Trial:
         self._bench = bench
         self._module = frameworks.load(point.strategy)
         self._traits = self._module.traits(point.strategy)
-        mine = placement.place(point, bench.plan.seats)
+        mine = placement.place(point, bench.plan.slots)
         self._ranks = self._tasks(point, mine, len(retries))
         self._held: dict[int, tuple[int, ...]] = {}
         self._alive: set[tuple[int, str]] = set()
@@ -63,7 +64,7 @@ class Trial:
         self._started = False
         self.state = PointState(
             point=point,
-            ranks=tuple(RankState(task=task) for task in placement.workers(self._ranks, self._traits)),
+            ranks=tuple(RankState(task=task) for task in worker_tasks(self._ranks, self._traits)),
             expected=bench.plan.config.windows,
             started_s=bench.clock(),
             started_unix_s=bench.unix_clock(),
@@ -76,16 +77,16 @@ class Trial:
         for slot, one in enumerate(self._wanted):
             self._agents.add(one.launch_rank)
             order = Reserve(attempt=attempt, slot=slot, count=one.count, address=one.address)
-            bench.desk.order([one.launch_rank], order)
+            bench.mailbox.order([one.launch_rank], order)
         if not self._wanted:
             self._start_all()
 
-    def _tasks(self, point: Point, mine: Sequence[placement.Seat], retry: int) -> tuple[Task, ...]:
+    def _tasks(self, point: Point, mine: Sequence[placement.Slot], retry: int) -> tuple[Task, ...]:
         plan = self._bench.plan
-        return placement.tasks(
+        return rank_tasks(
             point,
             mine,
-            placement.server_seats(point, mine, plan.seats),
+            placement.server_slots(point, mine, plan.slots),
             plan.network(point).places,
             attempt=self.attempt,
             retry=retry,
@@ -115,11 +116,11 @@ class Trial:
     def _start_all(self) -> None:
         self._ranks = ports.assigned(self._ranks, self._traits, self._held)
         state = self.state
-        tasks = placement.workers(self._ranks, self._traits)
+        tasks = worker_tasks(self._ranks, self._traits)
         ranks = tuple(replace(rank, task=task) for rank, task in zip(state.ranks, tasks, strict=True))
         exchanges = state.point.kind in EXCHANGING
         wanted = self._module.helpers(self._ranks[0]) if exchanges else []
-        helpers = tuple(HelperState(task=placement.helper(self._ranks, one)) for one in wanted)
+        helpers = tuple(HelperState(task=helper_task(self._ranks, one)) for one in wanted)
         self.state = replace(state, ranks=ranks, helpers=helpers)
         for helper in helpers:
             self._start(helper.task)
@@ -130,7 +131,7 @@ class Trial:
         self._started = True
         self._alive.add((task.rank, task.role))
         self._agents.add(task.launch_rank)
-        self._bench.desk.order([task.launch_rank], Assign(task=task))
+        self._bench.mailbox.order([task.launch_rank], Assign(task=task))
 
     def _start_workers(self) -> None:
         announced = self.state.announced
@@ -169,11 +170,11 @@ class Trial:
 
     def _command(self, command: Command) -> None:
         self.state = commanded(self.state, command)
-        self._bench.desk.order(sorted(self._agents), Tell(attempt=self.attempt, command=command))
+        self._bench.mailbox.order(sorted(self._agents), Tell(attempt=self.attempt, command=command))
 
     def release(self, reason: str, *, grace_s: float = 2.0) -> None:
         """Have every agent of the point end what still runs of it; once."""
         if not self._released:
             self._released = True
             order = Release(attempt=self.attempt, reason=reason, grace_s=grace_s)
-            self._bench.desk.order(sorted(self._agents), order)
+            self._bench.mailbox.order(sorted(self._agents), order)

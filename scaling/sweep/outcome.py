@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scaling.records.run import Failed, Finished, HelperRecord, Outcome, PointRecord, RankRecord
+from scaling.records.events import Failed, Finished, Outcome
+from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import Telemetry
 from scaling.sweep.state import HelperState, PointState, RankState, helper_failed, rank_failed
 
@@ -17,7 +18,7 @@ MOST_BUSY_PERCENT = 80
 CONSEQUENCES = ("error", "cancelled", "interrupted", "hang")
 
 
-def record(state: PointState, *, ended_s: float) -> PointRecord:
+def record_of(state: PointState, *, ended_s: float) -> PointRecord:
     """Make what is kept of an ended point. A synchronous exchange whose ranks' parameters differ is void."""
     ranks = tuple(_rank_record(rank) for rank in state.ranks)
     outcome: Outcome = _root_cause(state) or Finished()

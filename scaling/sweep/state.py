@@ -10,9 +10,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from scaling.records.messages import Report
-from scaling.records.point import Pattern, Point, Record
-from scaling.records.run import (
+from scaling.records.events import (
     Announce,
     Ended,
     Error,
@@ -25,6 +23,8 @@ from scaling.records.run import (
     Result,
     Window,
 )
+from scaling.records.messages import Report
+from scaling.records.point import Pattern, Point, Record
 from scaling.records.task import Command, Finish, Run, Task
 
 Phase = Literal["starting", "warming", "measuring", "finishing", "ended"]

@@ -9,17 +9,18 @@ import time
 from collections.abc import Callable, Sequence
 
 from scaling import frameworks
-from scaling.agent.agent import INTERRUPT_GRACE_S
 from scaling.analysis import analyse
+from scaling.errors import Interrupted
 from scaling.plan.plan import Plan
-from scaling.records.messages import Report, Reserved
+from scaling.records.events import Failed, Finished
+from scaling.records.messages import INTERRUPT_GRACE_S, Report, Reserved
 from scaling.records.point import Point
-from scaling.records.run import Failed, Finished, PointRecord
+from scaling.records.run import PointRecord
 from scaling.records.store import Store, done_keys
-from scaling.sweep import outcome as verdict
-from scaling.sweep.attempt import Bench, Trial
-from scaling.sweep.view.live import View
-from scaling.transport.mailbox import Desk, Interrupted
+from scaling.sweep.attempt import Attempt, Bench
+from scaling.sweep.outcome import record_of
+from scaling.sweep.view.base import View
+from scaling.transport.mailbox import Mailbox
 
 RETRIED = ("port-taken",)
 
@@ -30,7 +31,7 @@ class Sweep:
     def __init__(
         self,
         plan: Plan,
-        desk: Desk,
+        mailbox: Mailbox,
         store: Store,
         view: View,
         *,
@@ -40,7 +41,7 @@ class Sweep:
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
         self.plan = plan
-        self.desk = desk
+        self.mailbox = mailbox
         self.store = store
         self.view = view
         self.records = list(records)
@@ -51,7 +52,7 @@ class Sweep:
         logs = store.folder.resolve() / "logs"
         # After those whose logs are there: a resumed run appends to no older log.
         self._attempt = max((int(log.name[:4]) for log in logs.glob("[0-9]" * 4 + "-*")), default=0)
-        self._bench = Bench(plan=plan, desk=desk, logs=str(logs), clock=clock, unix_clock=unix_clock)
+        self._bench = Bench(plan=plan, mailbox=mailbox, logs=str(logs), clock=clock, unix_clock=unix_clock)
 
     def run(self) -> None:
         """Measure everything. Raises Interrupted after a signal, StoreError when a record cannot be kept;
@@ -112,19 +113,19 @@ class Sweep:
 
     def _tried(self, point: Point, number: int, retries: tuple[str, ...]) -> PointRecord:
         self._attempt += 1
-        trial = Trial(self._bench, point, self._attempt, retries)
-        self.view.began(trial.state, number)
+        current = Attempt(self._bench, point, self._attempt, retries)
+        self.view.began(current.state, number)
         try:
-            while not trial.over:
-                for said in self.desk.news():
-                    if isinstance(said, Report) and said.attempt == trial.attempt:
-                        trial.hear(said)
-                    elif isinstance(said, Reserved) and said.attempt == trial.attempt:
-                        trial.reserved(said.slot, said.ports)
-                if self.desk.signalled is not None:
-                    raise Interrupted(self.desk.signalled)
-                self.view.progress(trial.state)
+            while not current.over:
+                for said in self.mailbox.news():
+                    if isinstance(said, Report) and said.attempt == current.attempt:
+                        current.hear(said)
+                    elif isinstance(said, Reserved) and said.attempt == current.attempt:
+                        current.reserved(said.slot, said.ports)
+                if self.mailbox.signalled is not None:
+                    raise Interrupted(self.mailbox.signalled)
+                self.view.progress(current.state)
         finally:
-            grace_s = 2.0 if self.desk.signalled is None else INTERRUPT_GRACE_S
-            trial.release("the point is over", grace_s=grace_s)
-        return verdict.record(trial.state, ended_s=self._clock())
+            grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
+            current.release("the point is over", grace_s=grace_s)
+        return record_of(current.state, ended_s=self._clock())

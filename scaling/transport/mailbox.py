@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from scaling.errors import Interrupted
 from scaling.records.messages import ENCODER, SWEEP_DECODER, Dismiss, Enrol, Signalled, ToAgent, ToSweep
 from scaling.transport.base import Cluster
 
 
-class Interrupted(Exception):
-    """A signal asked for the end; `number` is the signal's."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-    @property
-    def by_launcher(self) -> bool:
-        """Whether mpirun itself may be ending: it sends TERM to its ranks, also after a Ctrl-C."""
-        return self.number == signal.SIGTERM
-
-    @property
-    def exit_code(self) -> int:
-        """As shells count: 130 for Ctrl-C, 143 for TERM."""
-        return 128 + (signal.SIGINT if self.number == signal.SIGUSR1 else self.number)
-
-
-class Desk:
+class Mailbox:
     """Rank 0's side of the messages: orders out, reports in, taking turns with its own agent.
 
     `turn` lets the agent of this rank (in tests: of all ranks) work, `wait` sleeps until there may be news.

@@ -15,9 +15,9 @@ import traceback
 
 from scaling import frameworks
 from scaling.frameworks.base import Trainer
-from scaling.records.run import Announce, Error, Hello, Ready
-from scaling.records.task import Task
-from scaling.worker.channel import EVENTS_FD, Channel
+from scaling.records.events import Announce, Error, Hello, Ready
+from scaling.records.task import EVENTS_FD, Task
+from scaling.worker.channel import Channel
 from scaling.worker.failures import cause_of, message_of
 from scaling.worker.loop import Worker
 

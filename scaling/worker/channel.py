@@ -14,10 +14,9 @@ import time
 
 import msgspec
 
-from scaling.records.run import Event
+from scaling.records.events import Event
 from scaling.records.task import Command, Task
 
-EVENTS_FD = "SCALING_EVENTS_FD"
 HOLD_S = 0.5
 
 

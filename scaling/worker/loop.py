@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from scaling.frameworks.base import Stale, Trainer
-from scaling.records.run import Event, Result, Window
+from scaling.records.events import Event, Result, Window
 from scaling.records.task import Command, Finish, Run
 
 KIB = 1024

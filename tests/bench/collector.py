@@ -11,9 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from scaling.records import store
+from scaling.records.events import Ready, Window
 from scaling.records.messages import Report
 from scaling.records.point import Point
-from scaling.records.run import Ready, Window
 from scaling.records.task import Run
 from scaling.report.formats import terminal
 from scaling.sweep.state import PointState, RankState, commanded, fold

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
-from scaling.analysis.breakdown import step_time
+from scaling.analysis.step_time import step_time
 from scaling.emulated import layers, profiles
 from scaling.frameworks.pytorch.ddp import DEFAULT_BUCKET_MB, bucket_bytes
 from scaling.records import store

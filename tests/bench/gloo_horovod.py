@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from scaling.analysis import stats
-from scaling.analysis.breakdown import step_time
+from scaling.analysis.step_time import step_time
 from scaling.records.run import PointRecord
 from tests.bench.launching import measured
 

@@ -11,7 +11,8 @@ from typing import IO
 
 from launch import _mpi
 from scaling.records import store
-from scaling.records.run import Finished, PointRecord
+from scaling.records.events import Finished
+from scaling.records.run import PointRecord
 
 
 def command(ranks: int, flags: Sequence[str], results: Path) -> tuple[list[str], dict[str, str]]:

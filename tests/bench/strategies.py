@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 from scaling import frameworks
 from scaling.analysis import stats
-from scaling.analysis.breakdown import step_time
+from scaling.analysis.step_time import step_time
 from scaling.plan.config import SweepConfig
 from tests.bench.launching import measured
 from tests.bench.plain import launch

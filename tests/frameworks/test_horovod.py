@@ -25,9 +25,9 @@ from scaling.frameworks.horovod_rendezvous import Slot, slots
 from scaling.frameworks.mx import hvd
 from scaling.frameworks.pytorch import hvd as horovod_torch
 from scaling.frameworks.tf import hvd as horovod_tf
-from scaling.plan import placement
+from scaling.plan import tasks
+from scaling.records.events import Announce, Failed
 from scaling.records.point import Kind
-from scaling.records.run import Announce, Failed
 from scaling.records.task import Clocks, Task
 from tests.support import ranks
 from tests.support.ranks import one_task
@@ -109,7 +109,7 @@ def test_the_plain_loop_is_not_told_of_horovod(name: str, kind: Kind) -> None:
 def test_the_rendezvous_is_no_rank(name: str) -> None:
     (wanted,) = MODULES[name].helpers(on_two_hosts(name)[0])
     assert wanted == Helper(name="rendezvous")
-    helper = placement.helper(on_two_hosts(name), wanted)
+    helper = tasks.helper_task(on_two_hosts(name), wanted)
     assert not [key for key in MODULES[name].environ(helper, {}) if key.startswith("HOROVOD")]
 
 
@@ -241,7 +241,7 @@ def test_the_rendezvous_listens_where_it_is_told_and_ends_on_term(name: str, tmp
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", port))
-        task = placement.helper(of, MODULES[name].helpers(of[0])[0])
+        task = tasks.helper_task(of, MODULES[name].helpers(of[0])[0])
         child = Child(task, child_environ(os.environ, task, MODULES[name].environ(task, {})))
         try:
             said = eventually(lambda: [one for one in child.events() if isinstance(one, Announce)])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scaling.records.run import Failed
+from scaling.records.events import Failed
 from scaling.sweep.state import PointState
 from tests.frameworks.test_horovod import every_binding, need
 from tests.process.test_faults import nothing_left

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from scaling import frameworks
-from scaling.records.run import Failed, Finished, PointRecord
+from scaling.records.events import Failed, Finished
+from scaling.records.run import PointRecord
 from scaling.records.task import Task
 from scaling.sweep.state import PointState
 from tests.process.test_faults import nothing_left

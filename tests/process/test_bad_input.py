@@ -11,10 +11,10 @@ import pytest
 
 from scaling.errors import LaunchError, UsageError
 from scaling.plan import config, plan
-from scaling.plan.placement import check_versions
 from scaling.records import store
-from scaling.records.run import Gpu
+from scaling.records.host import Gpu
 from scaling.run import flags
+from scaling.run.enrolment import check_versions
 from tests.support.inline import enrol, host
 
 GPU = Gpu(index=0, name="NVIDIA H200", uuid="GPU-0", memory_bytes=1 << 37)

@@ -15,8 +15,8 @@ from scaling.hosts.fabric import Entry
 from scaling.lab import slowdown
 from scaling.plan import matrix, plan
 from scaling.plan.plan import Plan
-from scaling.records.run import Nic
-from scaling.run import flags
+from scaling.records.host import Nic
+from scaling.run import flags, header
 from tests.support.inline import enrol, host
 from tests.support.ranks import tasks
 from tests.support.scripted_records import point
@@ -120,7 +120,7 @@ def test_another_model_or_device_displaces_the_settings_of_an_older_run() -> Non
 def test_emulated_ranks_take_no_cpus_of_their_own_and_are_never_oversubscribed() -> None:
     made = planned("--device", "emulated:p100", size=4)
     (exchange,) = (point for point in made.cells if point.kind == "exchange" and point.world_size == 4)
-    assert not matrix.refused([exchange], made.seats)
+    assert not matrix.refused([exchange], made.slots)
     for task in tasks("torch:gloo", "exchange", 4, **EMULATED):
         assert task.cpus == ()
 
@@ -158,7 +158,7 @@ def test_links_are_slowed_while_a_run_lasts(monkeypatch: pytest.MonkeyPatch) -> 
     lab = Lab(monkeypatch)
     with (
         pytest.raises(KeyboardInterrupt),
-        slowdown.shaped(Setting(shrink=10, dilate=4), {slowdown.VARIABLE: "one"}),
+        slowdown.shaped(40.0, {slowdown.VARIABLE: "one"}),
     ):
         assert lab.shaped == [{"ib0": 1e11 / 40}]
         raise KeyboardInterrupt
@@ -168,21 +168,21 @@ def test_links_are_slowed_while_a_run_lasts(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_a_broken_run_left_is_mended_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch)
     lab.now_bits_per_s = 1e9
-    with slowdown.shaped(Setting(shrink=1, dilate=1), {slowdown.VARIABLE: "one"}):
+    with slowdown.shaped(1.0, {slowdown.VARIABLE: "one"}):
         assert lab.shaped == [{"ib0": 1e11}]
     assert lab.shaped == [{"ib0": 1e11}], "nothing is shaped that is right already"
 
 
 def test_a_lab_that_goes_down_meanwhile_is_no_further_error(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch)
-    with slowdown.shaped(Setting(shrink=2, dilate=1), {slowdown.VARIABLE: "one"}):
+    with slowdown.shaped(2.0, {slowdown.VARIABLE: "one"}):
         lab.is_up = False
     assert len(lab.shaped) == 1
 
 
 def test_without_a_lab_no_link_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Lab(monkeypatch)
-    with slowdown.shaped(Setting(shrink=2, dilate=2), {}):
+    with slowdown.shaped(4.0, {}):
         pass
     assert lab.shaped == []
 
@@ -190,8 +190,8 @@ def test_without_a_lab_no_link_is_touched(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_header_tells_what_was_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     Lab(monkeypatch)
     setting = Setting(shrink=10, dilate=4)
-    told = slowdown.told("emulated:p100", "resnet50", 64, setting, {slowdown.VARIABLE: "one"})
+    told = header.emulation("emulated:p100", "resnet50", 64, setting, {slowdown.VARIABLE: "one"})
     for words in ("NVIDIA Tesla P100", "219 images/s of resnet50 at batch 64", "https://", "/ 10", "x 4", "2.5"):
         assert words in told
-    assert "40 times as fast" in slowdown.told("emulated:p100", "resnet50", 64, setting, {})
-    assert slowdown.told("cpu", "resnet50", 64, setting, {}) == ""
+    assert "40 times as fast" in header.emulation("emulated:p100", "resnet50", 64, setting, {})
+    assert header.emulation("cpu", "resnet50", 64, setting, {}) == ""

@@ -14,11 +14,12 @@ import pytest
 
 from scaling.agent.agent import Agent
 from scaling.agent.child import MARK
+from scaling.errors import Interrupted
 from scaling.records import store
+from scaling.records.events import Failed, Finished
 from scaling.records.messages import Reserve
-from scaling.records.run import Failed, Finished, PointRecord
+from scaling.records.run import PointRecord
 from scaling.report.formats import terminal
-from scaling.transport.mailbox import Interrupted
 from tests.support.inline import Launch, Run
 
 QUICK: dict[str, Any] = {"rounds": 1, "windows": 3, "kinds": ["exchange", "solo"], "window_s": 0.01}

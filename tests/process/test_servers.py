@@ -14,7 +14,10 @@ import pytest
 from scaling.errors import UsageError
 from scaling.frameworks.base import Helper, Traits
 from scaling.plan import config, placement, plan, ports
-from scaling.records.run import Failed, Finished, Nic, PointRecord
+from scaling.plan.tasks import helper_task, rank_tasks
+from scaling.records.events import Failed, Finished
+from scaling.records.host import Nic
+from scaling.records.run import PointRecord
 from scaling.records.task import Clocks, Task
 from scaling.sweep.state import PointState
 from tests.process.test_faults import nothing_left
@@ -154,9 +157,9 @@ def made(traits: Traits, servers: int = 0) -> tuple[Task, ...]:
     settings = config.build({"strategy": ["fake:ps"], "device": "cpu", "servers": servers or 1}, source="test")
     planned = plan.make(settings, launch.enrolled)
     point = next(one for one in planned.cells if one.world_size == 4 and one.kind == "exchange")
-    mine = placement.place(point, planned.seats)
-    beside = placement.server_seats(point, mine, planned.seats) if servers else ()
-    tasks = placement.tasks(
+    mine = placement.place(point, planned.slots)
+    beside = placement.server_slots(point, mine, planned.slots) if servers else ()
+    tasks = rank_tasks(
         point, mine, beside, planned.networks[0].places, attempt=1, retry=0, seed=1, clocks=Clocks(), logs="logs"
     )
     wanted, numbers = ports.wanted(tasks, traits), count(5000)
@@ -184,9 +187,9 @@ def test_who_needs_no_ports_gets_none() -> None:
 
 def test_a_helper_has_no_cpus_of_its_own_unless_it_computes() -> None:
     tasks = made(Traits(servers=True), servers=2)
-    server = placement.helper(tasks, Helper(name="server-1", server=1))
+    server = helper_task(tasks, Helper(name="server-1", server=1))
     assert (server.role, server.cpus, server.launch_rank, server.interface) == ("server-1", (), 2, "ib0")
-    computing = placement.helper(tasks, Helper(name="trainer-3", rank=3, computes=True))
+    computing = helper_task(tasks, Helper(name="trainer-3", rank=3, computes=True))
     assert (computing.cpus, computing.launch_rank) == (tasks[3].cpus, 3)
     assert computing.cpus
     assert computing.log.endswith(".3.log.trainer-3")

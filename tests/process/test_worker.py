@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.frameworks.fake.strategy import FakeTrainer
-from scaling.records.run import Event, Result, Window
+from scaling.records.events import Event, Result, Window
 from scaling.records.task import Finish, Run
 from scaling.worker.channel import Channel
 from scaling.worker.failures import cause_of, message_of

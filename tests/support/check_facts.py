@@ -12,7 +12,7 @@ from scaling.check import networks
 from scaling.check.facts import Facts, Link, Load, Prepared, RankFacts, Verdict
 from scaling.check.verdicts import judge
 from scaling.hosts.fabric import Entry
-from scaling.records.run import Gpu, HostInfo, Nic
+from scaling.records.host import Gpu, HostInfo, Nic
 
 GBIT = 1e9
 Changes = Mapping[str, Mapping[str, Any]]

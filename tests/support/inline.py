@@ -20,27 +20,16 @@ from scaling.agent.supervisor import ChildLike
 from scaling.frameworks.fake.strategy import make
 from scaling.plan import config, plan
 from scaling.records import store
+from scaling.records.events import Announce, Error, Event, Failed, Finished, Hello, Outcome, Ready
+from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
-from scaling.records.run import (
-    SCHEMA,
-    Announce,
-    Error,
-    Event,
-    Failed,
-    Finished,
-    Header,
-    Hello,
-    HostInfo,
-    Outcome,
-    PointRecord,
-    Ready,
-)
+from scaling.records.run import SCHEMA, Header, PointRecord
 from scaling.records.task import Command, Task
 from scaling.sweep.sweep import Sweep
-from scaling.sweep.view.live import View
+from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
 from scaling.transport.inline import Hub
-from scaling.transport.mailbox import Desk
+from scaling.transport.mailbox import Mailbox
 from scaling.worker.failures import cause_of, message_of
 from scaling.worker.loop import Worker
 
@@ -200,7 +189,7 @@ class Launch:
         made = plan.make(wanted, self.enrolled)
         unix = unix_clock or (time.time if self.real else self.clock)
         now = datetime.fromtimestamp(unix(), timezone.utc)
-        desk = Desk(self.hub.rank(0), turn=self.turn, wait=self.wait)
+        mailbox = Mailbox(self.hub.rank(0), turn=self.turn, wait=self.wait)
         records = store.load(resume)[1] if resume else ()
         opened = store.Store.resume(resume) if resume else self._create(results, now, made, wanted)
         with opened:
@@ -208,7 +197,7 @@ class Launch:
             width = config.target_half_width(wanted)
             sweep = Sweep(
                 made,
-                desk,
+                mailbox,
                 opened,
                 shown,
                 records=records,
@@ -219,7 +208,7 @@ class Launch:
             try:
                 sweep.run()
             finally:
-                desk.dismiss(len(self.agents))
+                mailbox.dismiss(len(self.agents))
                 self.turn()
         header, kept = store.load(opened.folder)
         return Run(folder=opened.folder, header=header, records=kept)

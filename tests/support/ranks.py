@@ -29,9 +29,10 @@ from scaling.agent.child import Child, child_environ, log_tail
 from scaling.frameworks.base import Stale
 from scaling.plan import placement
 from scaling.plan import ports as reserved
-from scaling.plan.placement import Seat
+from scaling.plan.placement import Slot
+from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
+from scaling.records.events import Announce
 from scaling.records.point import Kind, Point
-from scaling.records.run import Announce
 from scaling.records.task import Clocks, Task
 from scaling.workloads import feeds as data
 from scaling.workloads import models
@@ -67,13 +68,13 @@ def tasks(
     )  # fmt: skip
     cpus = sorted(os.sched_getaffinity(0))
     mine = [
-        Seat(launch_rank=rank, host="localhost", local_rank=rank, cpus=(cpus[rank % len(cpus)],), threads=1,
+        Slot(launch_rank=rank, host="localhost", local_rank=rank, cpus=(cpus[rank % len(cpus)],), threads=1,
              device_index=rank)
         for rank in range(size)
     ]  # fmt: skip
     clocks = Clocks(startup_s=LIMIT_S, stall_s=LIMIT_S, deadline_s=LIMIT_S)
-    beside = placement.server_seats(point, mine, mine)
-    made = placement.tasks(point, mine, beside, {}, attempt=1, retry=0, seed=1, clocks=clocks, logs="")
+    beside = placement.server_slots(point, mine, mine)
+    made = rank_tasks(point, mine, beside, {}, attempt=1, retry=0, seed=1, clocks=clocks, logs="")
     wanted = reserved.wanted(made, traits)
     given = iter(free_ports(sum(one.count for one in wanted)) if ports is None else ports)
     held = {slot: tuple(islice(given, one.count)) for slot, one in enumerate(wanted)}
@@ -121,7 +122,7 @@ def run(of: Sequence[Task], steps: int = 1, joined: int = 0) -> list[Trained]:
         files = [Path(folder, str(task.rank)) for task in of]
         processes = [
             _start(replace(task, announced=announced), file, steps, joined)
-            for task, file in zip(placement.workers(of, traits), files, strict=False)
+            for task, file in zip(worker_tasks(of, traits), files, strict=False)
         ]
         for process in processes:
             stack.callback(_end, process)
@@ -150,7 +151,7 @@ def helping(of: Sequence[Task]) -> Iterator[dict[str, str]]:
     children: list[Child] = []
     try:
         for wanted in module.helpers(of[0]) if exchanges else []:
-            task = placement.helper(of, wanted)
+            task = helper_task(of, wanted)
             children.append(Child(task, child_environ(os.environ, task, module.environ(task, {}))))
         announced: dict[str, str] = {}
         for child in children:

@@ -7,23 +7,14 @@ from typing import Any
 
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
+from scaling.records.events import Failed, Finished, Hello, Ready, Window
+from scaling.records.host import HostInfo
 from scaling.records.messages import Report
 from scaling.records.point import Kind, Point
-from scaling.records.run import (
-    SCHEMA,
-    Failed,
-    Finished,
-    Header,
-    Hello,
-    HostInfo,
-    PointRecord,
-    RankRecord,
-    Ready,
-    Window,
-)
+from scaling.records.run import SCHEMA, Header, PointRecord, RankRecord
 from scaling.records.task import Run, Task
 from scaling.sweep.state import PointState, RankState, commanded, fold
-from scaling.sweep.view.live import View
+from scaling.sweep.view.base import View
 
 BATCH = 32
 WINDOW_S = 0.2

@@ -11,19 +11,10 @@ from msgspec.structs import replace
 from scaling.analysis.analyse import Row, rows
 from scaling.analysis.breakdown import Loss
 from scaling.analysis.stats import Estimate
+from scaling.records.events import Failed, Finished, Ready, Window
+from scaling.records.host import HostInfo
 from scaling.records.point import Point
-from scaling.records.run import (
-    SCHEMA,
-    Failed,
-    Finished,
-    Header,
-    HelperRecord,
-    HostInfo,
-    PointRecord,
-    RankRecord,
-    Ready,
-    Window,
-)
+from scaling.records.run import SCHEMA, Header, HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import Flow, Sample, Telemetry, Traffic
 
 STEPS = 10

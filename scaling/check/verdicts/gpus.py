@@ -7,7 +7,7 @@ from itertools import combinations
 
 from scaling.check.facts import Facts, RankFacts, Verdict
 from scaling.check.verdicts.words import grouped, some
-from scaling.records.run import Gpu
+from scaling.records.host import Gpu
 
 Gpus = Mapping[str, tuple[Gpu, ...]]  # by node
 

@@ -13,7 +13,7 @@ from statistics import median
 
 from scaling.check.facts import Facts, Level, Link, Matrix, Pair, Verdict
 from scaling.check.verdicts.words import grouped, some
-from scaling.hosts.fabric import GBIT, Network
+from scaling.records.network import GBIT, Network
 
 SLOW, VERY_SLOW = 0.7, 0.35  # of the median's bandwidth: a warning, an error
 LATE, LATE_S = 3.0, 100e-6  # so many times the median's latency, and so much more

@@ -8,7 +8,7 @@ from statistics import median_low
 
 from scaling.check.facts import Facts, Level, Verdict
 from scaling.check.verdicts.words import grouped, some
-from scaling.hosts.fabric import GBIT
+from scaling.records.network import GBIT
 
 CLOCK_S = 0.05  # beyond it the order of two nodes' log lines misleads
 HOSTS_FILE = "a line `ADDRESS NAME` per node in every /etc/hosts, with addresses of a network that the nodes share"

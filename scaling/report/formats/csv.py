@@ -11,7 +11,7 @@ from scaling.analysis.breakdown import Loss
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
 from scaling.records.run import PointRecord
-from scaling.report.words import rounded
+from scaling.text import rounded
 
 Value = str | int | float | None
 

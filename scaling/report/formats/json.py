@@ -9,7 +9,7 @@ import msgspec
 
 from scaling.analysis.analyse import Analysis, analyse
 from scaling.records.run import Header, PointRecord
-from scaling.report.words import rounded
+from scaling.text import rounded
 
 
 def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str] = ()) -> str:

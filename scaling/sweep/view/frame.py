@@ -14,8 +14,9 @@ from typing import NamedTuple
 from scaling.analysis.analyse import Row
 from scaling.analysis.stats import Estimate
 from scaling.sweep.state import PointState
-from scaling.sweep.view.plain import decimals, duration, phase
+from scaling.sweep.view.plain import phase
 from scaling.sweep.view.ranks import Gauge, nodes, ranks, worst
+from scaling.text import decimals, duration
 
 Span = tuple[str, str]  # text, rich style
 Line = list[Span]

@@ -12,13 +12,16 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TextIO, cast
+from typing import TYPE_CHECKING, Literal, TextIO, cast
 
 from scaling.analysis.analyse import Row
-from scaling.records.run import Failed, Header, PointRecord
+from scaling.records.events import Failed
+from scaling.records.run import Header, PointRecord
 from scaling.sweep.state import PointState
+from scaling.sweep.view.base import View
 from scaling.sweep.view.frame import ASCII, Glyphs, Scene, frame
-from scaling.sweep.view.plain import NoView, PlainView, Stream, failure, headline, one_line
+from scaling.sweep.view.plain import NoView, PlainView, Stream, failure, headline
+from scaling.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,37 +29,6 @@ if TYPE_CHECKING:
 
 REFRESH_S = 1.0
 DUMB = ("dumb", "unknown")
-
-
-class View(Protocol):
-    """Told of everything that happens in a sweep, in order."""
-
-    def opened(self, header: Header, total: int) -> None:
-        """The sweep begins; `total` points are planned. Once."""
-
-    def began(self, state: PointState, number: int) -> None:
-        """A try at point `number`, counted from 1, begins."""
-
-    def progress(self, state: PointState) -> None:
-        """The newest state of the running point: on every turn of the event loop."""
-
-    def finished(
-        self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
-    ) -> None:
-        """A point ended, well or not. `rows` is the table so far, `left_s` the time left in seconds."""
-
-    def extended(self, total: int) -> None:
-        """A round was added; now `total` points are planned."""
-
-    def note(self, text: str) -> None:
-        """A warning or another event worth a line."""
-
-    def closed(self, stream: TextIO | None = None) -> None:
-        """The sweep is over or broken off: restore the terminal. May be called again.
-
-        `stream` is where the terminal is now, if another than before: a launcher that was told to end may
-        no longer forward what its ranks print.
-        """
 
 
 def make(

@@ -12,40 +12,16 @@ from contextlib import suppress
 from typing import TextIO
 
 from scaling.analysis.analyse import Row
-from scaling.analysis.breakdown import step_time
-from scaling.records.run import Failed, Header, PointRecord
+from scaling.analysis.step_time import step_time
+from scaling.records.events import Failed
+from scaling.records.run import Header, PointRecord
 from scaling.sweep.state import PointState
+from scaling.text import counted, decimals, duration, one_line
 
 HEARTBEAT_S = 30.0
-MINUTE_S = 60
-HOUR_S = 3600
 NAMED = 4
 
 # ---------------------------------------------------------------- words
-
-
-def one_line(text: str) -> str:
-    """`text` on one line without control characters: messages come from whatever failed."""
-    if not text.isprintable():
-        text = "".join(sign if sign.isprintable() else " " for sign in text)
-    return " ".join(text.split())
-
-
-def duration(seconds: float) -> str:
-    """`4.9 s`, `42 s`, `1 min 10 s`, `2 h 5 min`."""
-    if seconds < 9.95:
-        return f"{max(seconds, 0.0):.1f} s"
-    whole = round(seconds)
-    if whole < MINUTE_S:
-        return f"{whole} s"
-    if whole < HOUR_S:
-        return f"{whole // MINUTE_S} min {whole % MINUTE_S} s"
-    return f"{whole // HOUR_S} h {whole % HOUR_S // MINUTE_S} min"
-
-
-def decimals(value: float) -> int:
-    """How many decimals show about four digits of `value`."""
-    return 0 if value >= 1000 else 1 if value >= 10 else 2 if value >= 0.1 else 4
 
 
 def number(value: float) -> str:
@@ -114,7 +90,7 @@ def headline(header: Header) -> str:
     config = header.config
     hosts = len(set(header.host_of_rank))
     model = " on ".join(str(config[key]) for key in ("model", "data") if config.get(key))
-    ranks = f"{_plural(header.launch_size, 'rank')} on {_plural(hosts, 'host')}"
+    ranks = f"{counted(header.launch_size, 'rank')} on {counted(hosts, 'host')}"
     strategies = ", ".join(config.get("strategy") or ())
     device = f"{config.get('device')} EMULATED" if header.device == "emulated" else header.device
     parts = (strategies, model, device, ranks, header.why_default)
@@ -140,7 +116,7 @@ def _hosts(header: Header) -> Iterator[str]:
     infos = {host.hostname: host for host in header.hosts}
     alike: dict[str, list[str]] = {}
     for name, ranks in Counter(header.host_of_rank).items():
-        text = _plural(ranks, "rank")
+        text = counted(ranks, "rank")
         if info := infos.get(name):
             gpus = Counter(gpu.name for gpu in info.gpus)
             devices = ", ".join(f"{count} x {gpu}" for gpu, count in gpus.items())
@@ -148,11 +124,7 @@ def _hosts(header: Header) -> Iterator[str]:
         alike.setdefault(text, []).append(name)
     for text, names in alike.items():
         named = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-        yield f"{_plural(len(names), 'host')} ({named}): {text}" + (" each" if len(names) > 1 else "")
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+        yield f"{counted(len(names), 'host')} ({named}): {text}" + (" each" if len(names) > 1 else "")
 
 
 # ---------------------------------------------------------------- the stream and the view

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scaling.records.run import Failed
+from scaling.records.events import Failed
 from scaling.sweep.state import PointState, RankState
 from scaling.sweep.view.plain import number
 

@@ -11,7 +11,7 @@ from scaling.errors import UsageError
 from scaling.frameworks.base import Baseline, Helper, Traits, read_options
 from scaling.frameworks.mx import dist_kvstore
 from scaling.frameworks.mx import rank as mxnet_rank
-from scaling.plan import placement
+from scaling.plan import tasks
 from scaling.records.point import Kind
 from scaling.records.task import Server, Task
 from tests.support import ranks
@@ -69,7 +69,7 @@ def test_environ_of_helpers() -> None:
     """Each binds its own address; a server the port that is reserved for it."""
     of = on_two_hosts()
     scheduler, first, second = (
-        dist_kvstore.environ(placement.helper(of, wanted), {}) for wanted in dist_kvstore.helpers(of[0])
+        dist_kvstore.environ(tasks.helper_task(of, wanted), {}) for wanted in dist_kvstore.helpers(of[0])
     )
     assert scheduler == {**COMMON, "DMLC_ROLE": "scheduler", "DMLC_NODE_HOST": "10.0.0.1"}
     assert first == {**SERVER, "DMLC_NODE_HOST": "10.0.0.1", "PORT": "6001"}

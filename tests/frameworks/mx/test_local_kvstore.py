@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from scaling.frameworks.base import Strategy, Traits, read_options
 from scaling.frameworks.mx import local_kvstore, rank
 from scaling.hosts import gpus
-from scaling.plan import placement
-from scaling.records.run import Gpu
+from scaling.plan import tasks
+from scaling.records.host import Gpu
 from scaling.records.task import Task
 from tests.support import ranks
 from tests.support.ranks import one_task
@@ -32,7 +32,7 @@ every_name = pytest.mark.parametrize("name", local_kvstore.NAMES)
 
 def node(name: str = "mxnet:local", size: int = 2, **fields: Any) -> Task:
     """The task of the one worker of a point."""
-    (task,) = placement.workers(ranks.tasks(name, "exchange", size, **fields), local_kvstore.traits(name))
+    (task,) = tasks.worker_tasks(ranks.tasks(name, "exchange", size, **fields), local_kvstore.traits(name))
     return task
 
 

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from scaling.agent.child import Child, child_environ
 from scaling.frameworks.mx import dist_kvstore, ps_lite, rank
-from scaling.plan import placement
-from scaling.records.run import Announce, Failed
+from scaling.plan import tasks
+from scaling.records.events import Announce, Failed
 from tests.support import ranks
 
 needs_mxnet = pytest.mark.skipif(rank.missing() is not None, reason=rank.missing() or "")
@@ -69,7 +69,7 @@ def test_a_helper_listens_where_it_is_told_and_ends_on_term(
     )
     of = [replace(alone, log=str(tmp_path / "0.log"), **mine)]
     (wanted,) = (each for each in dist_kvstore.helpers(of[0]) if each.name == role)
-    task = placement.helper(of, wanted)
+    task = tasks.helper_task(of, wanted)
     child = Child(task, child_environ(os.environ, task, dist_kvstore.environ(task, {})))
     try:
         said = eventually(lambda: [one for one in child.events() if isinstance(one, Announce)])

@@ -20,8 +20,8 @@ from scaling.errors import UsageError
 from scaling.frameworks.base import Strategy, read_options
 from scaling.frameworks.pytorch import ddp, loop, store
 from scaling.hosts import gpus
+from scaling.records.host import Gpu
 from scaling.records.point import Kind
-from scaling.records.run import Gpu
 from scaling.worker.failures import cause_of
 from scaling.workloads import models
 from tests.support import ranks

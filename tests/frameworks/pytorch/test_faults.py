@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from scaling.records.run import Failed
+from scaling.records.events import Failed
 from scaling.sweep.state import PointState
 from tests.process.test_faults import nothing_left
 from tests.support.inline import Launch, Run

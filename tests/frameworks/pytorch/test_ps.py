@@ -16,7 +16,7 @@ from scaling.frameworks.pytorch import loop, ps, ps_client
 from scaling.frameworks.pytorch.loop import Training
 from scaling.frameworks.pytorch.ps_server import Averaged, Immediate
 from scaling.frameworks.pytorch.ps_shards import Bucket, Tags
-from scaling.plan import placement
+from scaling.plan import tasks
 from scaling.records.task import Server
 from scaling.worker.failures import cause_of
 from tests.support import ranks
@@ -46,7 +46,7 @@ def test_a_helper_for_each_server_and_everybodys_own_interface() -> None:
     assert found == [("server-0", 0, False), ("server-1", 1, False), ("server-2", 2, False)]
     assert ps.environ(task, {}) == {"GLOO_SOCKET_IFNAME": "eth7"}
     for index, helper in enumerate(ps.helpers(task)):
-        assert ps.environ(placement.helper([task], helper), {}) == {"GLOO_SOCKET_IFNAME": f"ib{index}"}
+        assert ps.environ(tasks.helper_task([task], helper), {}) == {"GLOO_SOCKET_IFNAME": f"ib{index}"}
 
 
 def test_what_it_cannot_do() -> None:

@@ -22,8 +22,8 @@ from scaling.errors import UsageError
 from scaling.frameworks.base import Strategy, Traits, read_options
 from scaling.frameworks.tf import loop, multiworker
 from scaling.hosts import gpus
+from scaling.records.host import Gpu
 from scaling.records.point import Kind
-from scaling.records.run import Gpu
 from scaling.records.task import Task
 from scaling.workloads import models
 from tests.support import ranks

@@ -20,7 +20,7 @@ from scaling.agent.child import Child, child_environ
 from scaling.errors import UsageError
 from scaling.frameworks.base import Helper, Traits, read_options
 from scaling.frameworks.tf import loop, ps
-from scaling.plan import placement
+from scaling.plan import tasks
 from scaling.records.point import Kind
 from scaling.records.task import Server, Task
 from scaling.workloads import feeds, models
@@ -158,7 +158,7 @@ def coordinate(of: Sequence[Task], folder: Path, code: str) -> str:
     """Run code that has the coordinator's `task`, beside its helpers; what it printed."""
     of = [replace(task, log=f"{folder}/{task.rank}.log") for task in of]
     with ranks.helping(of) as announced:
-        (task,) = placement.workers(of, ps.traits("tensorflow:ps"))
+        (task,) = tasks.worker_tasks(of, ps.traits("tensorflow:ps"))
         task = replace(task, announced=announced)
         done = subprocess.run(
             [sys.executable, "-c", COORDINATOR.format(code=code)],
@@ -235,7 +235,7 @@ def test_a_helper_dies_with_its_agent(role: str, tmp_path: Path, tensorflow: Non
     """It watches its lifeline while it serves; TensorFlow's own way to wait would not let it."""
     of = [replace(task, log=f"{tmp_path}/log") for task in tasks_of(1)]
     helper = next(each for each in ps.helpers(of[0]) if each.name == role)
-    task = placement.helper(of, helper)
+    task = tasks.helper_task(of, helper)
     child = Child(task, child_environ(os.environ, task, ps.environ(task, {})))
     try:
         assert ranks._announced(child).keys() == {role}

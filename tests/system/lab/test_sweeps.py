@@ -18,8 +18,9 @@ from scaling.analysis import analyse, traffic_receipt
 from scaling.lab import changes
 from scaling.lab.state import Lab
 from scaling.records import store
+from scaling.records.events import Failed, Finished
 from scaling.records.point import Point
-from scaling.records.run import Failed, Finished, PointRecord
+from scaling.records.run import PointRecord
 from tests.support import labs
 from tests.support.labs import needs_lab
 

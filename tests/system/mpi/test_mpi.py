@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from scaling.records import store
-from scaling.records.run import Finished
+from scaling.records.events import Finished
 from tests.support.mpis import MPIS, Mpi, mpirun
 
 FAKE = ("-m", "scaling.run", "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02")
@@ -74,9 +74,9 @@ def test_a_failed_point_is_exit_1_and_the_table_says_why(tmp_path: Path, mpi: Mp
 @pytest.mark.parametrize("mpi", MPIS, ids=str)
 def test_a_bug_of_ours_ends_all_ranks_with_its_traceback(tmp_path: Path, mpi: Mpi) -> None:
     code = (
-        "import sys\nfrom scaling.plan import placement\nfrom scaling.run import __main__ as run\n"
+        "import sys\nfrom scaling.run import enrolment\nfrom scaling.run import __main__ as run\n"
         "def broken(*_): raise RuntimeError('a planted bug')\n"
-        "placement.check_versions = broken\nsys.exit(run.main(['--strategy', 'fake:a']))\n"
+        "enrolment.check_versions = broken\nsys.exit(run.main(['--strategy', 'fake:a']))\n"
     )
     done = mpirun(mpi, 3, "-c", code, cwd=tmp_path)
     assert done.returncode not in (0, 2)

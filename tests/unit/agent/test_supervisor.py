@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from scaling.agent.supervisor import Charge
-from scaling.records.run import Announce, Event, Failed, Finished, Outcome, Ready, Window
+from scaling.agent.supervisor import Supervisor
+from scaling.records.events import Announce, Event, Failed, Finished, Outcome, Ready, Window
 from scaling.records.task import Clocks, Command, Finish, Run
 from tests.process.test_agent import TASK
 
@@ -50,18 +50,18 @@ def window(index: int) -> Window:
     return Window(index=index, measured=False, steps=1, samples=1, start_s=0.0, end_s=1.0, end_unix_s=0.0)
 
 
-def charge(role: str = "worker") -> tuple[Charge, Silent]:
+def supervisor(role: str = "worker") -> tuple[Supervisor, Silent]:
     child = Silent(role)
-    return Charge(child, {}, 0.0), child
+    return Supervisor(child, {}, 0.0), child
 
 
-def cause(one: Charge) -> str | None:
+def cause(one: Supervisor) -> str | None:
     outcome = one.ended().outcome
     return outcome.cause if isinstance(outcome, Failed) else None
 
 
 def test_not_ready_in_time() -> None:
-    one, child = charge()
+    one, child = supervisor()
     one.attend(100.0)
     assert child.stacks == []
     one.attend(100.1)
@@ -70,26 +70,26 @@ def test_not_ready_in_time() -> None:
 
 
 def test_a_helper_is_ready_once_it_announced_itself() -> None:
-    one, child = charge("server")
+    one, child = supervisor("server")
     one.heard(Announce(values={"SERVER": "a:1"}), 50.0)
     one.attend(999.0)
     assert child.stacks == []
     one.attend(1001.0)
     assert cause(one) == "timeout"
-    silent, _ = charge("server")
+    silent, _ = supervisor("server")
     silent.attend(100.1)
     assert cause(silent) == "startup"
 
 
 def test_waiting_for_a_command_is_no_stall() -> None:
-    one, child = charge()
+    one, child = supervisor()
     one.heard(READY, 5.0)
     one.attend(900.0)
     assert child.stacks == []
 
 
 def test_the_first_step_may_take_as_long_as_the_start() -> None:
-    one, child = charge()
+    one, child = supervisor()
     one.heard(READY, 5.0)
     one.tell(ONE, 10.0)
     one.attend(109.0)
@@ -99,7 +99,7 @@ def test_the_first_step_may_take_as_long_as_the_start() -> None:
 
 
 def test_silence_after_that_is_a_stall_unless_the_command_was_answered() -> None:
-    one, child = charge()
+    one, child = supervisor()
     one.heard(READY, 5.0)
     one.tell(ONE, 10.0)
     one.heard(window(0), 50.0)
@@ -114,7 +114,7 @@ def test_silence_after_that_is_a_stall_unless_the_command_was_answered() -> None
 
 
 def test_an_end_that_does_not_come_is_a_stall() -> None:
-    one, _ = charge()
+    one, _ = supervisor()
     one.heard(READY, 5.0)
     one.tell(ONE, 10.0)
     one.heard(window(0), 11.0)
@@ -124,7 +124,7 @@ def test_an_end_that_does_not_come_is_a_stall() -> None:
 
 
 def test_the_first_reason_stays_and_brings_the_log() -> None:
-    one, child = charge()
+    one, child = supervisor()
     one.end(1.0, Failed(cause="cancelled", message="because"))
     one.end(2.0, Failed(cause="interrupted", message="later"))
     assert len(child.stacks) == 1
@@ -134,21 +134,21 @@ def test_the_first_reason_stays_and_brings_the_log() -> None:
 
 
 def test_a_child_that_died_by_itself_is_not_called_cancelled() -> None:
-    one, child = charge()
+    one, child = supervisor()
     child.dead, child.outcome = True, Failed(cause="crash(SIGKILL)", message="ended by SIGKILL")
     one.end(1.0, Failed(cause="cancelled", message="because"))
     assert cause(one) == "crash(SIGKILL)"
 
 
 def test_who_is_dying_when_it_is_ended_died_by_itself() -> None:
-    one, child = charge()
+    one, child = supervisor()
     one.end(1.0, Failed(cause="cancelled", message="because"))
     child.outcome = Failed(cause="crash(SIGKILL)", message="ended by SIGKILL")
     assert cause(one) == "crash(SIGKILL)"  # the agent has only sent TERM so far
 
 
 def test_a_child_that_finished_all_the_same_has_finished() -> None:
-    one, child = charge()
+    one, child = supervisor()
     child.outcome = Finished()
     one.end(1.0, Failed(cause="cancelled", message="because"))
     assert cause(one) is None

@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
-from scaling.records.run import Failed, PointRecord
+from scaling.records.events import Failed
+from scaling.records.run import PointRecord
 from tests.support.scripted_records import STRONG, by_size, close, failed, mean, point, record, sweep, throttled
 
 # ---------------------------------------------------------------- failures and flags

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from scaling.analysis import analyse, breakdown
+from scaling.analysis import analyse, step_time
 from tests.support.inline import Launch
 
 
@@ -23,7 +23,7 @@ def test_ranks_that_are_slow_in_turns_straggle(tmp_path: Path) -> None:
             for window, start, end in zip(rank.windows[:2], edges, edges[1:], strict=False)
         ]
         ranks.append(replace(rank, windows=tuple(windows)))
-    time = breakdown.lock_step(replace(record, ranks=tuple(ranks)))
+    time = step_time.lock_step(replace(record, ranks=tuple(ranks)))
     assert time is not None
     assert (time.mean_s, time.step_s) == (1.0, 1.5)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from scaling.analysis.analyse import comparisons, join, joinable
-from scaling.records.run import Gpu, Header
+from scaling.records.host import Gpu
+from scaling.records.run import Header
 from tests.support.scripted_records import by_size, close, header, host, mean, point, record, sweep
 
 

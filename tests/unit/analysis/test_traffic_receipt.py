@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from scaling.analysis import traffic_receipt
 from scaling.analysis.traffic_receipt import Receipt
+from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.point import Pattern, Point
-from scaling.records.run import Failed, Finished, HelperRecord, PointRecord, RankRecord, Ready, Window
+from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import Telemetry, Traffic
 
 S = 1_000_000

@@ -21,10 +21,9 @@ from scaling.check.mail import Mail
 from scaling.check.messages import Measure
 from scaling.check.prober import Prober
 from scaling.check.verdicts import judge
-from scaling.errors import LaunchError, UsageError
+from scaling.errors import Interrupted, LaunchError, UsageError
 from scaling.hosts.fabric import Entry
 from scaling.transport.inline import Hub
-from scaling.transport.mailbox import Interrupted
 from tests.support.check_facts import FABRIC, FOUR, nic, node, rank, ranks
 
 # ---------------------------------------------------------------- which networks

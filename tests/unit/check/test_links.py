@@ -13,7 +13,7 @@ import pytest
 from scaling.check import links
 from scaling.check.links import FIRST_BYTES, FLOAT, HELLO, PING, Listener, probe, rate_bits_per_s, window_bytes
 from scaling.check.messages import Measure
-from scaling.hosts.fabric import Place
+from scaling.records.network import Place
 
 HERE = Place(address="127.0.0.1", interface="lo")
 TOKEN = b"0123456789abcdef"

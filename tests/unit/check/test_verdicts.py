@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from scaling.check.facts import Link, Load
 from scaling.check.verdicts.limits import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES
 from scaling.check.verdicts.words import grouped, size, some
-from scaling.records.run import Hca
+from scaling.records.host import Hca
 from tests.support.check_facts import FABRIC, FOUR, facts, gpu, nic, ok, only, to_mend
 
 IB_CARD = Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True, interfaces=("ib0",))

@@ -21,7 +21,7 @@ import pytest
 import scaling
 from scaling.hosts import proc
 from scaling.hosts.info import code_hash, describe, gather, git_revision, pick_cpus
-from scaling.records.run import Gpu, HostInfo
+from scaling.records.host import Gpu, HostInfo
 from tests.support.fake_nvml import FakeGpu, Install, installer
 
 

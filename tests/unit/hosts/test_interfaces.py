@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaling.hosts import interfaces
-from scaling.records.run import Hca
+from scaling.records.host import Hca
 from scaling.records.telemetry import Traffic
 
 

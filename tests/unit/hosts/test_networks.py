@@ -7,9 +7,10 @@ import re
 import pytest
 
 from scaling.errors import LaunchError, UsageError
-from scaling.hosts.fabric import Entry, Network, Place, describe
+from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.records.run import Hca, HostInfo, Nic
+from scaling.records.host import Hca, HostInfo, Nic
+from scaling.records.network import Network, Place, describe
 from tests.support.inline import host
 
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from scaling.agent import device_probe
 from scaling.analysis import analyse, joining
-from scaling.records.run import Ended, Finished, Header, PointRecord
+from scaling.records.events import Ended, Finished
+from scaling.records.run import Header, PointRecord
 from scaling.records.telemetry import Telemetry
 from scaling.report.formats import csv, json, markdown, terminal
 from scaling.sweep import outcome
@@ -113,7 +114,7 @@ def test_a_busy_machine_is_warned_of() -> None:
         ended = Ended(outcome=Finished(), telemetry=Telemetry(machine_cpu_percent=used))
         ranks = tuple(RankState(task=task, ended=ended) for task in of)
         state = PointState(point=of[0].point, ranks=ranks, expected=3, started_s=0.0, started_unix_s=0.0)
-        found = outcome.record(state, ended_s=1.0).warnings
+        found = outcome.record_of(state, ended_s=1.0).warnings
         assert bool([text for text in found if "CPUs were over 80 % busy" in text]) == warned
 
 

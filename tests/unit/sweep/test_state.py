@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from scaling.records.events import Announce, Ended, Error, Event, Failed, Finished, Hello, Ready, Result, Window
 from scaling.records.messages import Report
-from scaling.records.run import Announce, Ended, Error, Event, Failed, Finished, Hello, Ready, Result, Window
 from scaling.records.task import Finish, Run
 from scaling.records.telemetry import Sample, Telemetry
-from scaling.sweep.outcome import record
+from scaling.sweep.outcome import record_of
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold
 from tests.process.test_agent import POINT, TASK
 
@@ -59,7 +59,7 @@ def test_a_point_that_goes_well() -> None:
         measured(), (0, RESULT), (1, RESULT), (0, Ended(outcome=Finished())), (1, Ended(outcome=Finished()))
     )
     assert state.phase == "ended"
-    found = record(state, ended_s=15.0)
+    found = record_of(state, ended_s=15.0)
     assert found.outcome == Finished()
     assert found.wall_s == 5.0
     assert [(rank.host, len(rank.warmup), len(rank.windows)) for rank in found.ranks] == [
@@ -74,7 +74,7 @@ def test_the_first_failure_is_the_cause_and_brings_its_log() -> None:
     exited = Failed(cause="exit(1)", message="exited with code 1", log_tail="Traceback")
     cancelled = Failed(cause="cancelled", message="another rank failed first")
     state = folded(start(), (1, error), (1, Ended(outcome=exited)), (0, Ended(outcome=cancelled)))
-    found = record(state, ended_s=11.0)
+    found = record_of(state, ended_s=11.0)
     assert found.outcome == Failed(
         cause="oom", message="MemoryError", rank=1, host="node2", log="log.1", log_tail="Traceback"
     )
@@ -87,7 +87,7 @@ def test_a_dead_peer_is_the_cause_whoever_tells_first(*, survivor_first: bool) -
     tells: tuple[int, Event] = (0, GONE)
     state = folded(start(), *([tells, dead] if survivor_first else [dead, tells]))
     state = folded(state, (0, Ended(outcome=Failed(cause="exit(1)", message=""))))
-    outcome = record(state, ended_s=11.0).outcome
+    outcome = record_of(state, ended_s=11.0).outcome
     assert isinstance(outcome, Failed)
     assert (outcome.cause, outcome.rank, outcome.host) == ("crash(SIGKILL)", 1, "node2")
 
@@ -96,7 +96,7 @@ def test_an_error_of_its_own_stays_the_cause_when_a_peer_dies_of_it() -> None:
     own = Error(cause="error", message="ValueError: shapes do not fit")
     state = folded(start(), (0, own), (1, Ended(outcome=KILLED)))
     state = folded(state, (0, Ended(outcome=Failed(cause="exit(1)", message=""))))
-    outcome = record(state, ended_s=11.0).outcome
+    outcome = record_of(state, ended_s=11.0).outcome
     assert isinstance(outcome, Failed)
     assert outcome.message == "ValueError: shapes do not fit"
 
@@ -112,10 +112,10 @@ def test_other_digests_void_a_synchronous_point_only() -> None:
     state = folded(
         measured(), (0, RESULT), (1, other), (0, Ended(outcome=Finished())), (1, Ended(outcome=Finished()))
     )
-    outcome = record(state, ended_s=11.0).outcome
+    outcome = record_of(state, ended_s=11.0).outcome
     assert isinstance(outcome, Failed)
     assert outcome.cause == "digest"
-    assert record(replace(state, synchronous=False), ended_s=11.0).outcome == Finished()
+    assert record_of(replace(state, synchronous=False), ended_s=11.0).outcome == Finished()
 
 
 def with_helper(state: PointState, role: str = "server") -> PointState:
@@ -143,10 +143,10 @@ def test_a_killed_server_is_the_cause_and_not_how_workers_take_it() -> None:
     for said in (GONE, aborted):
         state = folded(with_helper(start()), (0, READY), (1, READY), (0, said))
         state = folded(state, (0, Ended(outcome=KILLED)), role="server")
-        outcome = record(state, ended_s=11.0).outcome
+        outcome = record_of(state, ended_s=11.0).outcome
         assert isinstance(outcome, Failed)
         assert (outcome.cause, outcome.message) == ("crash(SIGKILL)", "helper server: ended by SIGKILL")
-    alone = record(folded(start(), (1, aborted)), ended_s=11.0).outcome
+    alone = record_of(folded(start(), (1, aborted)), ended_s=11.0).outcome
     assert isinstance(alone, Failed)
     assert (alone.cause, alone.rank) == ("crash(SIGABRT)", 1)
 
@@ -154,7 +154,7 @@ def test_a_killed_server_is_the_cause_and_not_how_workers_take_it() -> None:
 def test_a_server_that_was_ended_with_its_point_ended_well() -> None:
     ended = Ended(outcome=Failed(cause="cancelled", message="the point is over"), environ={"A": "b"})
     state = folded(with_helper(measured()), (0, Announce(values={"X": "1"})), (0, ended), role="server")
-    (helper,) = record(state, ended_s=11.0).helpers
+    (helper,) = record_of(state, ended_s=11.0).helpers
     assert (helper.name, helper.host, helper.outcome) == ("server", "node1", Finished())
     assert (helper.environ, helper.announced) == ({"A": "b"}, {"X": "1"})
 
@@ -165,7 +165,7 @@ def test_throttling_lost_cpus_and_drift_are_warned_of() -> None:
     ranks = tuple(replace(rank, task=replace(rank.task, cpus=(0, 1))) for rank in state.ranks)
     state = replace(state, ranks=ranks, settled=False)
     state = folded(state, (0, RESULT), (1, RESULT), (0, Ended(outcome=Finished(), telemetry=throttled)))
-    found = record(replace(state, synchronous=False), ended_s=11.0).warnings
+    found = record_of(replace(state, synchronous=False), ended_s=11.0).warnings
     assert found[0].startswith("never settled")
     assert found[1:] == (
         "rank 0 on node1 was throttled: hw thermal",

@@ -12,7 +12,9 @@ import pytest
 
 from scaling.agent.agent import Agent
 from scaling.analysis import analyse
-from scaling.records.run import Failed, Finished, Nic, PointRecord
+from scaling.records.events import Failed, Finished
+from scaling.records.host import Nic
+from scaling.records.run import PointRecord
 from scaling.sweep.state import PointState
 from tests.support.inline import Launch, enrol, host
 
@@ -24,7 +26,7 @@ class Recorder:
         self.seen: list[str] = []
         self.totals: list[int] = []
 
-    def opened(self, _header: object, total: int) -> None:
+    def opened(self, make_header: object, total: int) -> None:
         self.seen.append(f"opened {total}")
 
     def began(self, state: PointState, number: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from scaling.records.events import Window
 from scaling.records.point import Kind
-from scaling.records.run import Window
 from scaling.records.task import Finish, Run
 from scaling.sweep.state import PointState, RankState
 from scaling.sweep.warmup import CEILING_WINDOWS, Decision, Pace, decide, steps_per_window

@@ -11,10 +11,10 @@ from typing import Any, TextIO, cast
 
 import pytest
 
-from scaling.records.run import Ended, Error, Failed, Hello
+from scaling.records.events import Ended, Error, Failed, Hello
 from scaling.sweep.state import failing
 from scaling.sweep.view import live as view
-from scaling.sweep.view.live import View
+from scaling.sweep.view.base import View
 from scaling.sweep.view.plain import PlainView
 from tests.support.scripted_points import (
     CRASH,

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from scaling.records.run import Failed, PointRecord
+from scaling.records.events import Failed
+from scaling.records.run import PointRecord
 from scaling.records.task import Finish
 from scaling.sweep.state import HelperState, PointState, commanded, failing
 from scaling.sweep.view import live
-from scaling.sweep.view.plain import PlainView, duration, number, phase
+from scaling.sweep.view.plain import PlainView, number, phase
+from scaling.text import duration
 from tests.support.scripted_points import (
     CRASH,
     Clock,

@@ -1,0 +1,105 @@
+"""What a child reports while it lives, and how it ended."""
+
+from __future__ import annotations
+
+from scaling.records.point import Record
+from scaling.records.telemetry import Telemetry
+
+
+class Hello(Record, frozen=True, tag="hello"):
+    """The child runs and has read its task."""
+
+    pid: int
+    affinity: tuple[int, ...]
+
+
+class Announce(Record, frozen=True, tag="announce"):
+    """A helper is up: what the workers must know to reach it."""
+
+    values: dict[str, str]
+
+
+class Ready(Record, frozen=True, tag="ready"):
+    """Framework imported, model built, exchange connected."""
+
+    import_s: float
+    build_s: float
+    parameters: int
+    gradient_bytes: int
+    device_name: str
+    versions: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+
+
+class Window(Record, frozen=True, tag="window"):
+    """One window of one rank. Consecutive windows of a `Run` share their edges, so their seconds add up
+    to the time from the start to the last synchronisation. `loss` is None where there is none (`comm`).
+
+    `staleness` is None in synchronous modes; else how many steps of other ranks came between a step's pull
+    of the parameters and its push, mean over the window's steps.
+    """
+
+    index: int
+    measured: bool
+    steps: int
+    samples: int
+    start_s: float
+    end_s: float
+    end_unix_s: float
+    loss: float | None = None
+    staleness: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Between the two device synchronisations."""
+        return self.end_s - self.start_s
+
+
+class Result(Record, frozen=True, tag="result"):
+    """The worker's last word: hash of the parameters (None where nothing is trained), memory in bytes."""
+
+    digest: str | None
+    peak_memory_bytes: int
+    peak_rss_bytes: int
+
+
+class Error(Record, frozen=True, tag="error"):
+    """The child caught an exception: `cause` as in `Failed`."""
+
+    cause: str
+    message: str
+    traceback: str = ""
+
+
+class Finished(Record, frozen=True, tag="finished"):
+    """It ended as it should."""
+
+
+class Failed(Record, frozen=True, tag="failed"):
+    """Why a child or a point has no result.
+
+    cause: oom | crash(SIGNAL) | exit(CODE) | error | hang | timeout | startup | missing | nan-loss |
+    digest | port-taken | no-result | refused | cancelled | interrupted
+    """
+
+    cause: str
+    message: str
+    rank: int = 0
+    host: str = ""
+    log: str = ""
+    log_tail: str = ""
+
+
+Outcome = Finished | Failed
+
+
+class Ended(Record, frozen=True, tag="ended"):
+    """From the agent, once per child: how it ended; nothing of it runs any more."""
+
+    outcome: Outcome
+    environ: dict[str, str] = {}
+    telemetry: Telemetry = Telemetry()
+    strays: int = 0
+
+
+Event = Hello | Announce | Ready | Window | Result | Error | Ended

@@ -1,0 +1,64 @@
+"""The machine of an agent: processors, GPUs, network interfaces and RDMA cards."""
+
+from __future__ import annotations
+
+from scaling.records.point import Record
+
+
+class Gpu(Record, frozen=True):
+    """One GPU as NVML tells it. `links[j]` is how it reaches GPU j of its host (NV4, PIX, SYS, self) and
+    `p2p[j]` whether peer access works."""
+
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int
+    power_limit_w: float | None = None
+    max_sm_clock_mhz: float | None = None
+    links: tuple[str, ...] = ()
+    p2p: tuple[bool, ...] = ()
+
+
+class Nic(Record, frozen=True):
+    """One network interface; `speed_bits_per_s` is None where the kernel does not know it."""
+
+    name: str
+    address: str
+    netmask: str
+    up: bool
+    mtu: int
+    speed_bits_per_s: float | None = None
+
+
+class Hca(Record, frozen=True):
+    """One port of an RDMA card. `interfaces` are the card's network interfaces (IPoIB, or Ethernet's own);
+    `link_layer` is InfiniBand or Ethernet (RoCE)."""
+
+    name: str
+    port: int
+    link_layer: str
+    active: bool
+    rate_bits_per_s: float | None = None
+    interfaces: tuple[str, ...] = ()
+
+
+class HostInfo(Record, frozen=True):
+    """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple
+    of its hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab."""
+
+    hostname: str
+    os: str
+    kernel: str
+    cpu_model: str
+    sockets: int
+    cores: tuple[tuple[int, ...], ...]
+    memory_bytes: int
+    load_1m: float
+    python: str
+    versions: dict[str, str]
+    nics: tuple[Nic, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    gpu_driver: str = ""
+    virtual: str = ""
+    hcas: tuple[Hca, ...] = ()
+    boot_id: str = ""

@@ -1,0 +1,73 @@
+"""Numbers and words for people: the same in every format and on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+MINUTE_S = 60
+HOUR_S = 3600
+
+
+def one_line(text: str) -> str:
+    """`text` on one line without control characters: messages come from whatever failed."""
+    if not text.isprintable():
+        text = "".join(sign if sign.isprintable() else " " for sign in text)
+    return " ".join(text.split())
+
+
+def duration(seconds: float) -> str:
+    """`4.9 s`, `42 s`, `1 min 10 s`, `2 h 5 min`."""
+    if seconds < 9.95:
+        return f"{max(seconds, 0.0):.1f} s"
+    whole = round(seconds)
+    if whole < MINUTE_S:
+        return f"{whole} s"
+    if whole < HOUR_S:
+        return f"{whole // MINUTE_S} min {whole % MINUTE_S} s"
+    return f"{whole // HOUR_S} h {whole % HOUR_S // MINUTE_S} min"
+
+
+def decimals(value: float) -> int:
+    """How many decimals show about four digits of `value`."""
+    return 0 if value >= 1000 else 1 if value >= 10 else 2 if value >= 0.1 else 4
+
+
+def low_to_high(values: Sequence[float]) -> str:
+    """`1.103 to 1.110`, or one number where they do not differ."""
+    low, high = (f"{value:.3f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
+
+
+def date(unix_s: float) -> str:
+    """The minute, in UTC: a table must not depend on where it is read."""
+    return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def several(names: Sequence[str], shown: int = 6) -> str:
+    """`a b c`, or `a b c d e ... z` when there are many."""
+    if len(names) <= shown:
+        return " ".join(names)
+    return " ".join((*names[: shown - 1], "...", names[-1]))
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 host`, `4 hosts`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def spread(values: Sequence[int], noun: str) -> str:
+    """`10 windows`, or `8-10 windows` where they differ."""
+    low, high = min(values), max(values)
+    return counted(high, noun) if low == high else f"{low}-{high} {noun}s"
+
+
+def rounded(value: Any) -> Any:
+    """Plain data with its floats to 10 digits and 12 decimals: what comes after is the libraries' versions,
+    and two readers of a run shall get the same bytes."""
+    if isinstance(value, float):
+        return float(f"{round(value, 12) + 0.0:.10g}")
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
