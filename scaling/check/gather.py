@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
+from scaling import frameworks
 from scaling.check.facts import Load, RankFacts
 from scaling.hosts import info, proc
 
@@ -27,7 +28,7 @@ NAMED = 3
 
 def rank_facts(mpi: str) -> RankFacts:
     """This rank's part. Raises nothing: what a host does not tell is None."""
-    host = info.gather()
+    host = info.gather(frameworks.distributions())
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     size, free = shared_memory()
     return RankFacts(

@@ -31,9 +31,6 @@ BYTES_PER_CORE_S = 1.0e9
 LAYER_S = 160e-6
 HOP_S = 240e-6
 STEP_S = 4e-3
-# Cores of each rank that a strategy's own clock keeps busy while a step lasts: Horovod's ranks agree every
-# cycle_time_ms (which is dilated too) on what to exchange. Seen with torch; the clock is one library's.
-POLLING = {"torch:horovod": 0.12, "tensorflow:horovod": 0.12, "mxnet:horovod": 0.12}
 
 # Of the machine's cores, and never the last one: bursts run on the others.
 BUSY = 0.4
@@ -45,7 +42,8 @@ MOST_SHRINK = 10.0
 class Load(Record, frozen=True):
     """What is emulated on one machine of `cores` cores: `ranks` of the `world_size` devices, each with
     `gradient_bytes` in `layers` spans, `tail_bytes` of them in the last bucket, and `step_s` seconds of compute in
-    a step, over links of nodes that carry `link_bits_per_s` (None: unknown); `polling` as in POLLING."""
+    a step, over links of nodes that carry `link_bits_per_s` (None: unknown); of each rank a strategy's own clock
+    keeps `polling` cores busy meanwhile."""
 
     gradient_bytes: int
     tail_bytes: int

@@ -1,70 +1,65 @@
-"""Name -> strategy module. Imports nothing but what is asked for, so that a broken framework costs one row."""
+"""Name -> strategy. Imports no framework, and no strategy but what is asked for: a broken one costs one row."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from importlib import import_module
-from typing import cast
+from types import ModuleType
 
 from scaling.errors import UsageError, near
-from scaling.frameworks.base import Strategy
+from scaling.frameworks import fake, mx, outside, pytorch, tf
+from scaling.frameworks.base import Framework, Strategy
 
-HERE = "scaling.frameworks."
-# In the order in which --list prints them.
-TABLE: dict[str, str] = {
-    "torch:nccl": HERE + "pytorch.ddp",
-    "torch:gloo": HERE + "pytorch.ddp",
-    "torch:horovod": HERE + "pytorch.hvd",
-    "torch:ps-sync": HERE + "pytorch.ps",
-    "torch:ps-async": HERE + "pytorch.ps",
-    "tensorflow:ring": HERE + "tf.multiworker",
-    "tensorflow:nccl": HERE + "tf.multiworker",
-    "tensorflow:ps": HERE + "tf.ps",
-    "tensorflow:horovod": HERE + "tf.hvd",
-    "mxnet:local": HERE + "mx.local_kvstore",
-    "mxnet:device": HERE + "mx.local_kvstore",
-    "mxnet:nccl": HERE + "mx.local_kvstore",
-    "mxnet:dist_sync": HERE + "mx.dist_kvstore",
-    "mxnet:dist_device_sync": HERE + "mx.dist_kvstore",
-    "mxnet:dist_async": HERE + "mx.dist_kvstore",
-    "mxnet:horovod": HERE + "mx.hvd",
-}
+# A framework is a folder and a line here. `fake` has any mode and is not listed.
+FOLDERS: dict[str, ModuleType] = {folder.FRAMEWORK.name: folder for folder in (pytorch, tf, mx, fake)}
+FRAMEWORKS: dict[str, Framework] = {name: folder.FRAMEWORK for name, folder in FOLDERS.items()}
 # `<framework>:plain` is the loop without any exchange: the baseline of every strategy of the framework.
-PLAIN: dict[str, str] = {
-    "torch": HERE + "pytorch.ddp",
-    "tensorflow": HERE + "tf.multiworker",
-    "mxnet": HERE + "mx.dist_kvstore",
-    "fake": HERE + "fake.strategy",
-}
+PLAIN = "plain"
+# In the order in which --list prints them.
+NAMES: tuple[str, ...] = tuple(
+    f"{one.name}:{mode}"
+    for one in FRAMEWORKS.values()
+    for mode in one.strategies
+    if one.name != "fake" and mode != PLAIN
+)
 # Names that users of a framework write for the same mode.
-ALIASES: dict[str, str] = {"mxnet:dist_sync_device": "mxnet:dist_device_sync"}
+ALIASES: dict[str, str] = {
+    f"{one.name}:{alias}": f"{one.name}:{mode}"
+    for one in FRAMEWORKS.values()
+    for alias, mode in one.aliases.items()
+}
 
 
 @lru_cache(maxsize=64)
 def load(name: str) -> Strategy:
-    """Return the module of a strategy.
+    """Return the strategy of a name.
 
     `fake:<anything>` is the scripted one; `package.module:mode` takes a file from outside, which must
-    list the name in its NAMES. Raises UsageError for an unknown name, with the near match.
+    list the name. Raises UsageError for an unknown name, with the near match.
     """
     name = ALIASES.get(name, name)
     framework, _, mode = name.partition(":")
     if framework == "fake" and mode:
-        return cast(Strategy, import_module("scaling.frameworks.fake.strategy"))
-    if mode == "plain" and framework in PLAIN:
-        return cast(Strategy, import_module(PLAIN[framework]))
-    if name in TABLE:
-        return cast(Strategy, import_module(TABLE[name]))
+        return _of(framework, PLAIN)
+    if framework in FRAMEWORKS and mode in FRAMEWORKS[framework].strategies:
+        return _of(framework, mode)
     if "." in framework and mode:
-        return _outside(framework, name)
-    raise UsageError(f"--strategy {name}: unknown; {near(name, [*TABLE, 'fake:NAME'])}")
+        return outside.load(framework, name)
+    raise UsageError(f"--strategy {name}: unknown; {near(name, [*NAMES, 'fake:NAME'])}")
 
 
-def _outside(module: str, name: str) -> Strategy:
-    try:
-        found = import_module(module)
-    except ImportError as error:
-        raise UsageError(f"--strategy {name}: cannot import {module}: {error}") from None
-    if name not in getattr(found, "NAMES", ()):
-        raise UsageError(f"--strategy {name}: {module} does not list it in NAMES")
-    return cast(Strategy, found)
+def startup_s(name: str) -> float:
+    """About how long a worker of a strategy takes to be ready; one from outside as long as its baseline's."""
+    framework = FRAMEWORKS.get(load(name).baseline.partition(":")[0])
+    return framework.startup_s if framework else Framework.startup_s
+
+
+def distributions() -> dict[str, tuple[str, ...]]:
+    """By package of any framework, the names under which it is distributed."""
+    return {package: names for one in FRAMEWORKS.values() for package, names in one.distributions.items()}
+
+
+def _of(framework: str, mode: str) -> Strategy:
+    module = import_module(f"{FOLDERS[framework].__name__}.{FRAMEWORKS[framework].strategies[mode]}")
+    made = getattr(module, "STRATEGY", None)
+    return made if isinstance(made, Strategy) else outside.ModuleStrategy(module, f"{framework}:{mode}")

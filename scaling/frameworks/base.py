@@ -1,4 +1,4 @@
-"""The seam: what one strategy file must have (strategies/README.md tells how to write one)."""
+"""The seam between the benchmark and a way to exchange gradients; README.md here tells how to write one."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Traits(Record, frozen=True):
     ports: TCP ports to reserve on rank 0's host (`task.ports`); rank_ports: one on each rank's host too
     (`task.rank_ports`); servers: it has parameter servers, placed by --servers (`task.servers`, a port each).
     synchronous: ranks wait for each other in each step and must end with one digest, or the point is void.
+    polling_cores: cores that a clock of the strategy's own keeps busy beside each rank, however long a step is.
     """
 
     drives: Literal["device", "node", "point"] = "device"
@@ -34,6 +35,7 @@ class Traits(Record, frozen=True):
     rank_ports: bool = False
     servers: bool = False
     synchronous: bool = True
+    polling_cores: float = 0.0
 
     @property
     def pattern(self) -> Pattern:
@@ -98,48 +100,87 @@ class Stale(Protocol):
         since it was last asked. Only called after `sync`."""
 
 
-class Strategy(Protocol):
-    """A strategy module. `NAMES` are its `framework:mode` names; `OPTIONS` its knobs; `BASELINE` the plain
-    loop without exchange that efficiency is measured against (its module is a `Baseline`)."""
+class Strategy:
+    """One way, or a few like ways, to exchange gradients in one framework: the agent's side of it.
 
-    NAMES: tuple[str, ...]
-    BASELINE: str
-    OPTIONS: Mapping[str, Option]
+    A subclass sets `names` (each `framework:mode`) and `baseline`, the plain loop that efficiency is measured
+    against, and overrides what differs from the defaults: no helpers, nothing refused, nothing missing. Its file
+    imports no framework. `trainer` and `server` name the modules that the worker and the helpers load: a
+    `TrainerModule` and a `ServerModule`; by default they are the strategy's own, which may then import its
+    framework only inside functions.
+    """
 
-    def traits(self, name: str) -> Traits:
+    names: tuple[str, ...] = ()
+    baseline: str = ""
+    options: Mapping[str, Option] = {}
+    trainer: str = ""
+    server: str = ""
+
+    @property
+    def trainer_module(self) -> str:
+        """Where the worker finds `connect`."""
+        return self.trainer or type(self).__module__
+
+    @property
+    def server_module(self) -> str:
+        """Where a helper finds `serve`."""
+        return self.server or type(self).__module__
+
+    def traits(self, _name: str) -> Traits:
         """How it is launched and judged."""
+        return Traits()
 
-    def refuse(self, point: Point) -> str | None:
+    def devices(self, _name: str) -> tuple[Device, ...]:
+        """The kinds of device that it runs on."""
+        return ("cpu", "cuda")
+
+    def missing(self, _name: str) -> str | None:
+        """Why it cannot run on this host and how to mend that, found without importing the framework."""
+        return None
+
+    def refuse(self, _point: Point) -> str | None:
         """Why it cannot do what the point asks for (precision, memory format, compile, model), naming the flag
         and what it can do; None when it can. Asked at planning, without the framework."""
+        return None
 
-    def prepare(self) -> None:
-        """In the worker, before `connect`: import the framework, which is timed apart."""
-
-    def devices(self, name: str) -> tuple[Device, ...]:
-        """The kinds of device that it runs on."""
-
-    def missing(self, name: str) -> str | None:
-        """Why it cannot run on this host and how to mend that, found without importing the framework."""
-
-    def helpers(self, task: Task) -> list[Helper]:
-        """Servers and rendezvous that must be up before the workers; `task` is rank 0's. Only asked for
+    def helpers(self, _task: Task) -> list[Helper]:
+        """Servers and rendezvous that must be up before the workers; the task is rank 0's. Only asked for
         points that exchange (`exchange`, `comm`)."""
+        return []
 
-    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
+    def environ(self, _task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
         """Environment of this child, worker or helper (`task.role`); pure."""
+        return {}
+
+
+class TrainerModule(Protocol):
+    """What a worker loads. Importing it imports the framework, which is timed apart from connecting."""
 
     def connect(self, task: Task) -> Trainer:
-        """In the worker: import the framework, join the exchange, build model and optimiser."""
-
-    def serve(self, task: Task, announce: Any) -> None:
-        """In a helper: serve `task.role`; call `announce({...})` once reachable; return never or at the end."""
+        """Join the exchange, build model and optimiser."""
 
 
-class Baseline(Strategy, Protocol):
-    """The module of a plain loop. `PLAIN_OPTIONS` are those of its `OPTIONS` that the loop itself obeys."""
+class ServerModule(Protocol):
+    """What a helper loads."""
 
-    PLAIN_OPTIONS: Mapping[str, Option]
+    def serve(self, task: Task, announce: Callable[[dict[str, str]], None]) -> None:
+        """Serve `task.role`; call `announce({...})` once reachable; return never or at the end."""
+
+
+class Framework(Record, frozen=True):
+    """What must be known of a framework before any of its strategies is asked.
+
+    distributions: by package, the names under which it is distributed, for the versions in a run's header.
+    strategies: by mode, the module of its folder that holds the strategy as `STRATEGY`, in the order of --list.
+    aliases: other names that its users write for a mode. startup_s: seconds until a worker is ready, importing
+    mostly, for --dry-run.
+    """
+
+    name: str
+    strategies: dict[str, str]
+    distributions: dict[str, tuple[str, ...]] = {}
+    aliases: dict[str, str] = {}
+    startup_s: float = 3.0
 
 
 TRUE = ("1", "true", "yes", "on")

@@ -12,6 +12,7 @@ import platform
 import re
 import socket
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -26,22 +27,16 @@ from scaling.records.host import HostInfo, Nic
 
 PACKAGE = Path(__file__).parents[1]
 
-# Package -> the names under which it is distributed, the first installed one counts.
-DISTRIBUTIONS = {
-    "mpi4py": ("mpi4py",),
-    "torch": ("torch",),
-    "torchvision": ("torchvision",),
-    "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
-    "keras": ("keras",),
-    "mxnet": ("mxnet", "mxnet-cu112", "mxnet-cu110", "mxnet-cu102"),
-    "horovod": ("horovod",),
-    "numpy": ("numpy",),
-    "nvidia-ml-py": ("nvidia-ml-py",),
-}
+# What every framework runs with.
+PACKAGES: Mapping[str, Sequence[str]] = {name: (name,) for name in ("mpi4py", "numpy", "nvidia-ml-py")}
 
 
-def gather() -> HostInfo:
-    """Describe this host as this process sees it: its CPU affinity, cgroup and visible GPUs count."""
+def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
+    """Describe this host as this process sees it: its CPU affinity, cgroup and visible GPUs count.
+
+    `packages` are those whose versions count beside PACKAGES, each with the names under which it is
+    distributed, of which the first installed one counts.
+    """
     gpus, driver = gather_gpus()
     cpuinfo = proc.cpuinfo()
     total_bytes: int = psutil.virtual_memory().total
@@ -55,7 +50,7 @@ def gather() -> HostInfo:
         memory_bytes=min(total_bytes, proc.memory_limit_bytes() or total_bytes),
         load_1m=os.getloadavg()[0],
         python=platform.python_version(),
-        versions=_versions(),
+        versions=_versions({**PACKAGES, **packages}),
         nics=_nics(),
         gpus=gpus,
         gpu_driver=driver,
@@ -146,12 +141,12 @@ def _nic(name: str, address: Any, state: Any) -> Nic:
 # ---------------------------------------------------------------- versions and code
 
 
-def _versions() -> dict[str, str]:
-    found = {package: _version(names) for package, names in DISTRIBUTIONS.items()}
+def _versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    found = {package: _version(names) for package, names in packages.items()}
     return {"scaling": scaling.__version__} | {package: text for package, text in found.items() if text}
 
 
-def _version(names: tuple[str, ...]) -> str:
+def _version(names: Sequence[str]) -> str:
     """The version of the first distribution that is installed, "" where none is."""
     for name in names:
         with suppress(metadata.PackageNotFoundError):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import cast
 
 from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.emulated import profiles
 from scaling.errors import UsageError, near
-from scaling.frameworks.base import Baseline, Strategy, Traits, read_options
+from scaling.frameworks.base import Traits, read_options
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, place
 from scaling.records.point import EXCHANGING, Device, Point
@@ -49,7 +48,7 @@ def _batch(config: SweepConfig, size: int) -> int:
 
 
 def _of_size(config: SweepConfig, device: Device, name: str, size: int, batch: int) -> Iterable[Point]:
-    plain = frameworks.load(name).BASELINE
+    plain = frameworks.load(name).baseline
     wanted = config.kinds
     own, shared = _options(config, name), _options(config, plain)
     yield _point(config, device, name, "exchange", size, batch, own)
@@ -105,8 +104,8 @@ def _options(config: SweepConfig, name: str) -> dict[str, str]:
 
     A key without a strategy concerns each that knows it; one that none knows is refused.
     """
-    module = frameworks.load(name)
-    known = cast(Baseline, module).PLAIN_OPTIONS if name == module.BASELINE else module.OPTIONS
+    strategy = frameworks.load(name)
+    known = strategy.options
     mine: dict[str, str] = {}
     for text in config.option:
         whole, equals, value = text.partition("=")
@@ -114,7 +113,7 @@ def _options(config: SweepConfig, name: str) -> dict[str, str]:
         target = frameworks.ALIASES.get(target, target)
         if not equals or not key:
             raise UsageError(f"--option {text}: write key=value or STRATEGY.key=value")
-        if target and target not in (*(config.strategy or ()), module.BASELINE):
+        if target and target not in (*(config.strategy or ()), strategy.baseline):
             raise UsageError(f"--option {text}: {target} is not measured; {near(target, config.strategy or ())}")
         concerned = target == name if target else key in known or not _known(config, key)
         if concerned:
@@ -127,8 +126,7 @@ def _options(config: SweepConfig, name: str) -> dict[str, str]:
 
 
 def _known(config: SweepConfig, key: str) -> bool:
-    modules: list[Strategy] = [frameworks.load(name) for name in config.strategy or ()]
-    return any(key in module.OPTIONS for module in modules)
+    return any(key in frameworks.load(name).options for name in config.strategy or ())
 
 
 # ---------------------------------------------------------------- nodes and servers

@@ -25,9 +25,6 @@ from scaling.records.network import Network
 from scaling.records.point import Device, Point, Record
 from scaling.workloads import feeds, models
 
-# Importing is most of it.
-STARTUP_GUESS_S = {"torch": 3.0, "tensorflow": 9.0, "mxnet": 4.0}
-
 
 class Plan(Record, frozen=True):
     """Everything decided before the first point. `cells` are the points of one round, not yet shuffled.
@@ -72,7 +69,7 @@ class Plan(Record, frozen=True):
     def estimate_s(self) -> float:
         """About how long the planned rounds take: start-up, warm-up and measured windows."""
         config = self.config
-        starts = [STARTUP_GUESS_S.get(point.strategy.partition(":")[0], 3.0) for point in self.cells]
+        starts = [frameworks.startup_s(point.strategy) for point in self.cells]
         windows_s = (config.windows + 6) * max(config.window_s, self.slept_s)
         return config.rounds * (sum(starts) + len(starts) * windows_s)
 
@@ -170,7 +167,9 @@ def _emulated(
         ranks=min(largest, max(Counter(one.machine for one in slots).values())),
         cores=min(len(enrol.host.cores) for enrol in enrolled),
         link_bits_per_s=max(lab_bits_per_s),
-        polling=max(scale.POLLING.get(name, 0.0) for name in config.strategy or ("",)),
+        polling=max(
+            (frameworks.load(name).traits(name).polling_cores for name in config.strategy or ()), default=0.0
+        ),
     )
     found = scale.setting(load, config.shrink, config.dilate)
     return replace(config, shrink=found.shrink, dilate=found.dilate)
@@ -215,7 +214,7 @@ def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device) ->
 
 
 def _emulating() -> list[str]:
-    return [name for name in frameworks.TABLE if "emulated" in frameworks.load(name).devices(name)]
+    return [name for name in frameworks.NAMES if "emulated" in frameworks.load(name).devices(name)]
 
 
 def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) -> None:

@@ -58,8 +58,8 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     child.adopt_orphans()
     agent = Agent(cluster)
     signals.hand_to(agent)
-    missing = {name: reason for name in frameworks.TABLE if (reason := frameworks.load(name).missing(name))}
-    agent.enrol(gather(), version=__version__, code=code_hash(), missing=missing)
+    missing = {name: reason for name in frameworks.NAMES if (reason := frameworks.load(name).missing(name))}
+    agent.enrol(gather(frameworks.distributions()), version=__version__, code=code_hash(), missing=missing)
     if cluster.rank != 0:
         agent.serve()
         return 0

@@ -20,14 +20,14 @@ from scaling.workloads import feeds, models
 def everything(missing: Mapping[str, str]) -> str:
     """Strategies, models and data, each with what it lacks here and how to mend that."""
     lines = ["strategies (--strategy)"]
-    for name in frameworks.TABLE:
+    for name in frameworks.NAMES:
         module = frameworks.load(name)
         lines.append(f"  {name:<24}{missing.get(name, 'ready')}{_kind_of(module.traits(name))}")
     lines += ["  package.module:mode  a strategy file of your own (scaling/frameworks/README.md)", ""]
     lines += ["options (--option [STRATEGY.]KEY=VALUE) and their defaults"]
     for family, names in _families().items():
         lines.append(f"  {', '.join(names)}")
-        options = frameworks.load(family).OPTIONS.items()
+        options = frameworks.load(family).options.items()
         lines += [f"    {f'{key}={option.default}':<32}{option.help}" for key, option in options]
     lines.append("")
     lines += ["models (--model), and their trained parameters"]
@@ -57,8 +57,8 @@ def _kind_of(traits: Traits) -> str:
 def _families() -> dict[str, list[str]]:
     """Strategies with the same options, by the first of them."""
     found: dict[str, list[str]] = {}
-    for name in frameworks.TABLE:
-        same = (first for first in found if frameworks.load(first).OPTIONS is frameworks.load(name).OPTIONS)
+    for name in frameworks.NAMES:
+        same = (first for first in found if frameworks.load(first).options is frameworks.load(name).options)
         found.setdefault(next(same, name), []).append(name)
     return found
 

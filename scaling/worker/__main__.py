@@ -12,9 +12,12 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from importlib import import_module
+from typing import cast
 
 from scaling import frameworks
-from scaling.frameworks.base import Trainer
+from scaling.frameworks.base import ServerModule, Trainer, TrainerModule
 from scaling.records.events import Announce, Error, Hello, Ready
 from scaling.records.task import EVENTS_FD, Task
 from scaling.worker.channel import Channel
@@ -36,8 +39,8 @@ def main() -> int:
         if task.role == "worker":
             _work(task, channel)
         else:
-            serve = frameworks.load(task.point.strategy).serve
-            serve(task, lambda values: channel.send(Announce(values=values)))
+            server = cast(ServerModule, import_module(frameworks.load(task.point.strategy).server_module))
+            server.serve(task, lambda values: channel.send(Announce(values=values)))
     except Exception as error:
         traceback.print_exc()
         channel.send(Error(cause=cause_of(error), message=message_of(error), traceback=traceback.format_exc()))
@@ -54,10 +57,12 @@ def _pin(task: Task) -> None:
 
 def _work(task: Task, channel: Channel) -> None:
     begun_s = time.monotonic()
-    strategy = frameworks.load(task.point.strategy)
-    strategy.prepare()
+    module = cast(TrainerModule, import_module(frameworks.load(task.point.strategy).trainer_module))
+    # A file that the agent imports too cannot import its framework at its top.
+    prepare: Callable[[], None] = getattr(module, "prepare", lambda: None)
+    prepare()
     imported_s = time.monotonic()
-    trainer = strategy.connect(task)
+    trainer = module.connect(task)
     channel.send(_ready(trainer, imported_s - begun_s, time.monotonic() - imported_s))
     worker = Worker(trainer, channel.send, channel.waiting)
     while worker.obey(channel.receive()):

@@ -41,7 +41,7 @@ def main(names: Sequence[str]) -> None:
 
 def available() -> list[str]:
     """The strategies that run on this machine's CPU."""
-    loaded = {name: frameworks.load(name) for name in frameworks.TABLE}
+    loaded = {name: frameworks.load(name) for name in frameworks.NAMES}
     return [name for name, one in loaded.items() if "cpu" in one.devices(name) and one.missing(name) is None]
 
 

@@ -29,7 +29,7 @@ TOLERANCE = 1e-3
 # Their gRPC servers listen on all interfaces, and cannot be told otherwise.
 OVER_GRPC = ("tensorflow:ring", "tensorflow:ps")
 
-every_strategy = pytest.mark.parametrize("name", frameworks.TABLE)
+every_strategy = pytest.mark.parametrize("name", frameworks.NAMES)
 
 
 def device_for(name: str, size: int) -> Device:
@@ -73,7 +73,7 @@ def test_before_the_worker_no_framework_is_imported() -> None:
     code = (
         "import sys\n"
         "from scaling import frameworks\nfrom scaling.workloads import feeds, models\n"
-        "for name in [*frameworks.TABLE, *(f'{framework}:plain' for framework in frameworks.PLAIN)]:\n"
+        "for name in [*frameworks.NAMES, *(f'{framework}:plain' for framework in frameworks.FRAMEWORKS)]:\n"
         "    module = frameworks.load(name)\n"
         "    module.missing(name), module.devices(name), module.traits(name)\n"
         f"print(*set({FRAMEWORKS}) & set(sys.modules))"
@@ -85,10 +85,10 @@ def test_before_the_worker_no_framework_is_imported() -> None:
 @every_strategy
 def test_names_itself_and_its_baseline(name: str) -> None:
     module = frameworks.load(name)
-    assert name in module.NAMES
-    assert module.BASELINE in frameworks.load(module.BASELINE).NAMES
+    assert name in module.names
+    assert module.baseline in frameworks.load(module.baseline).names
     assert set(module.devices(name)) <= set(get_args(Device))
-    assert set(module.devices(name)) <= set(module.devices(module.BASELINE))
+    assert set(module.devices(name)) <= set(module.devices(module.baseline))
 
 
 @every_strategy
@@ -116,7 +116,7 @@ def test_digests_agree(name: str, size: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_one_step_equals_the_plain_loop_on_the_joined_batch(name: str, size: int) -> None:
     module = synchronous(name)
-    wanted = plain(module.BASELINE, size, device_for(name, size))
+    wanted = plain(module.baseline, size, device_for(name, size))
     for trained in exchanged(name, size):
         assert trained.before.keys() == wanted.before.keys()
         for key, start in wanted.before.items():

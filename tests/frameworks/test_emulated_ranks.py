@@ -54,7 +54,7 @@ def test_two_emulated_devices_exchange_the_real_gradients_shrunken(strategy: str
 def test_what_one_rank_does_alone_is_another_thing(strategy: str) -> None:
     """The digest sees whether gradients were exchanged: each rank's own are others."""
     both = emulating(strategy, "exchange", 2)
-    (alone,) = run([one_task(frameworks.load(strategy).BASELINE, "solo", **EMULATED)], steps=3)
+    (alone,) = run([one_task(frameworks.load(strategy).baseline, "solo", **EMULATED)], steps=3)
     first, _ = run(both, steps=3)
     assert alone.digest != first.digest
 

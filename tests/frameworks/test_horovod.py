@@ -19,12 +19,9 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.agent.child import Child, child_environ
 from scaling.errors import UsageError
-from scaling.frameworks import horovod_rendezvous
+from scaling.frameworks import horovod_rendezvous, hvd
 from scaling.frameworks.base import Helper, Strategy, Traits, read_options
-from scaling.frameworks.horovod_rendezvous import Slot, slots
-from scaling.frameworks.mx import hvd
-from scaling.frameworks.pytorch import hvd as horovod_torch
-from scaling.frameworks.tf import hvd as horovod_tf
+from scaling.frameworks.hvd import Slot, slots
 from scaling.plan import tasks
 from scaling.records.events import Announce, Failed
 from scaling.records.point import Kind
@@ -32,11 +29,17 @@ from scaling.records.task import Clocks, Task
 from tests.support import ranks
 from tests.support.ranks import one_task
 
-MODULES: dict[str, Strategy] = {
-    "torch:horovod": horovod_torch,
-    "tensorflow:horovod": horovod_tf,
-    "mxnet:horovod": hvd,
-}
+STRATEGIES = {name: frameworks.load(f"{name}:horovod") for name in ("torch", "tensorflow", "mxnet")}
+MODULES: dict[str, Strategy] = {f"{name}:horovod": strategy for name, strategy in STRATEGIES.items()}
+
+
+def binding_missing(framework: str) -> str | None:
+    """What the strategies have in common: the framework itself is not looked for."""
+    strategy = STRATEGIES[framework]
+    assert isinstance(strategy, hvd.Horovod)
+    return hvd.Horovod.missing(strategy, "")
+
+
 every_binding = pytest.mark.parametrize("name", MODULES)
 
 
@@ -65,7 +68,7 @@ def on_two_hosts(name: str = "torch:horovod", **fields: Any) -> list[Task]:
 @pytest.mark.parametrize("kind", ["exchange", "comm"])
 def test_environ_of_two_ranks_on_each_of_two_hosts(kind: Kind) -> None:
     task = on_two_hosts(kind=kind)[2]
-    assert horovod_torch.environ(task, {"RENDEZVOUS": "10.0.0.1:5001"}) == {
+    assert STRATEGIES["torch"].environ(task, {"RENDEZVOUS": "10.0.0.1:5001"}) == {
         "HOROVOD_HOSTNAME": "node2",
         "HOROVOD_RANK": "2",
         "HOROVOD_SIZE": "4",
@@ -86,7 +89,7 @@ def test_environ_of_two_ranks_on_each_of_two_hosts(kind: Kind) -> None:
 
 
 def test_gpus_talk_over_the_same_interface() -> None:
-    cuda, cpu = (horovod_torch.environ(on_two_hosts(device=device)[0], {}) for device in ("cuda", "cpu"))
+    cuda, cpu = (STRATEGIES["torch"].environ(on_two_hosts(device=device)[0], {}) for device in ("cuda", "cpu"))
     assert cuda == {**cpu, "NCCL_SOCKET_IFNAME": "=ib0", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
 
 
@@ -115,7 +118,7 @@ def test_the_rendezvous_is_no_rank(name: str) -> None:
 
 def test_options_reach_horovod() -> None:
     given = {"fusion_threshold_mb": "0.5", "cycle_time_ms": "2.5", "cache_capacity": "0", "accumulate": "2"}
-    asked = horovod_torch.environ(on_two_hosts(options=given)[0], {})
+    asked = STRATEGIES["torch"].environ(on_two_hosts(options=given)[0], {})
     assert asked["HOROVOD_FUSION_THRESHOLD"] == "524288"
     assert asked["HOROVOD_CYCLE_TIME"] == "2.5"
     assert asked["HOROVOD_CACHE_CAPACITY"] == "0"
@@ -132,14 +135,14 @@ def test_ranks_dealt_out_over_hosts() -> None:
 
 @every_binding
 def test_traits_and_devices(name: str) -> None:
-    assert MODULES[name].traits(name) == Traits(ports=1)
+    assert MODULES[name].traits(name) == Traits(ports=1, polling_cores=0.12)
     assert MODULES[name].devices(name) == ("cpu", "cuda", "emulated")
 
 
 @every_binding
 def test_options(name: str) -> None:
     module = MODULES[name]
-    assert read_options(module.OPTIONS, {}) == {
+    assert read_options(module.options, {}) == {
         "fusion_threshold_mb": 128.0,
         "cycle_time_ms": 1.0,
         "cache_capacity": 1024,
@@ -147,7 +150,7 @@ def test_options(name: str) -> None:
         "accumulate": 1,
     }
     # One `--option accumulate=2` concerns the baseline too.
-    assert frameworks.load(module.BASELINE).OPTIONS["accumulate"] == module.OPTIONS["accumulate"]
+    assert frameworks.load(module.baseline).options["accumulate"] == module.options["accumulate"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ def test_options(name: str) -> None:
 @every_binding
 def test_a_wrong_value_is_refused(name: str, key: str, text: str) -> None:
     with pytest.raises(UsageError, match=f"--option {key}={text}: expected "):
-        read_options(MODULES[name].OPTIONS, {key: text})
+        read_options(MODULES[name].options, {key: text})
 
 
 @every_binding
@@ -184,29 +187,29 @@ def test_refuses_what_the_loop_refuses(name: str) -> None:
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A Horovod without any binding; yields its folder."""
     spec = ModuleSpec("horovod", None, origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(horovod_rendezvous, "find_spec", lambda _: spec)
+    monkeypatch.setattr(hvd, "find_spec", lambda _: spec)
     yield tmp_path
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow", "mxnet"])
 def test_a_binding_is_missing(framework: str, installed: Path) -> None:
-    reason = horovod_rendezvous.missing(framework)
+    reason = binding_missing(framework)
     assert reason == f"horovod is built without {framework}: ./launch/install horovod"
     (installed / framework).mkdir()
     (installed / framework / "mpi_lib.cpython-311-x86_64-linux-gnu.so").touch()
-    assert horovod_rendezvous.missing(framework) is None
+    assert binding_missing(framework) is None
 
 
 def test_pytorchs_binding_has_a_name_of_its_own(installed: Path) -> None:
     (installed / "torch").mkdir()
     (installed / "torch" / "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so").touch()
-    assert horovod_rendezvous.missing("torch") is None
+    assert binding_missing("torch") is None
 
 
 @every_binding
 def test_horovod_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     need(name)
-    monkeypatch.setattr(horovod_rendezvous, "find_spec", lambda _: None)
+    monkeypatch.setattr(hvd, "find_spec", lambda _: None)
     assert MODULES[name].missing(name) == "horovod is not installed: ./launch/install horovod"
 
 
@@ -268,7 +271,7 @@ def test_a_taken_port_is_told_as_such(tmp_path: Path) -> None:
         other.bind(("127.0.0.1", task.ports[0]))
         other.listen()
         with pytest.raises(OSError, match="Address already in use"):
-            horovod_torch.serve(task, lambda _: None)
+            horovod_rendezvous.serve(task, lambda _: None)
 
 
 # ---------------------------------------------------------------- training
@@ -287,7 +290,7 @@ def test_options_do_not_change_the_update(name: str, fields: dict[str, Any], tol
     """Half precision on the way costs half precision, and nothing else."""
     need(name)
     first, second = ranks.run(ranks.tasks(name, "exchange", 2, **fields), 2)
-    (plain,) = ranks.run(ranks.tasks(MODULES[name].BASELINE, "solo", 1), joined=2)
+    (plain,) = ranks.run(ranks.tasks(MODULES[name].baseline, "solo", 1), joined=2)
     assert first.digest == second.digest
     assert first.versions["horovod"]
     for key, start in plain.before.items():

@@ -63,7 +63,7 @@ def helper_kinds(name: str) -> int:
     return len({helper.name.partition("-")[0] for helper in frameworks.load(name).helpers(task)})
 
 
-@pytest.mark.parametrize("name", frameworks.TABLE)
+@pytest.mark.parametrize("name", frameworks.NAMES)
 def test_whoever_is_killed_is_the_cause_and_the_sweep_goes_on(name: str, tmp_path: Path) -> None:
     module = frameworks.load(name)
     if reason := module.missing(name):

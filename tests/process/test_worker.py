@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling.frameworks.fake.strategy import FakeTrainer
+from scaling.frameworks.fake.trainer import FakeTrainer
 from scaling.records.events import Event, Result, Window
 from scaling.records.task import Finish, Run
 from scaling.worker.channel import Channel

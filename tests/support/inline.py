@@ -17,7 +17,7 @@ from scaling import __version__
 from scaling.agent.agent import Agent
 from scaling.agent.child import Child, adopt_orphans
 from scaling.agent.supervisor import ChildLike
-from scaling.frameworks.fake.strategy import make
+from scaling.frameworks.fake.trainer import make
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.events import Announce, Error, Event, Failed, Finished, Hello, Outcome, Ready

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,13 +147,13 @@ def listening(process: psutil.Process) -> frozenset[str]:
 def helping(of: Sequence[Task]) -> Iterator[dict[str, str]]:
     """The helpers of a point, up and announced: what they announced. Ends them, and asserts that nothing of
     them is left."""
-    module = frameworks.load(of[0].point.strategy)
+    strategy = frameworks.load(of[0].point.strategy)
     exchanges = of[0].point.kind in ("exchange", "comm")
     children: list[Child] = []
     try:
-        for wanted in module.helpers(of[0]) if exchanges else []:
+        for wanted in strategy.helpers(of[0]) if exchanges else []:
             task = helper_task(of, wanted)
-            children.append(Child(task, child_environ(os.environ, task, module.environ(task, {}))))
+            children.append(Child(task, child_environ(os.environ, task, strategy.environ(task, {}))))
         announced: dict[str, str] = {}
         for child in children:
             announced.update(_announced(child))
@@ -232,9 +233,7 @@ def join_feeds(size: int) -> None:
 
 def train(task: Task, steps: int) -> Trained:
     """Connect, train, tell."""
-    strategy = frameworks.load(task.point.strategy)
-    strategy.prepare()
-    trainer: Any = strategy.connect(task)
+    trainer: Any = import_module(frameworks.load(task.point.strategy).trainer_module).connect(task)
     weights = getattr(trainer, "weights", dict)
     before: dict[str, NDArray[Any]] = weights()
     after, losses = before, []

@@ -1,1 +1,7 @@
 """A scripted strategy without a framework: it sleeps, fails and counts on command."""
+
+from __future__ import annotations
+
+from scaling.frameworks.base import Framework
+
+FRAMEWORK = Framework(name="fake", strategies={"plain": "strategy"})

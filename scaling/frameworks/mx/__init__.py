@@ -1,1 +1,22 @@
 """MXNet's kvstores, and Horovod under it."""
+
+from __future__ import annotations
+
+from scaling.frameworks.base import Framework
+
+FRAMEWORK = Framework(
+    name="mxnet",
+    strategies={
+        "local": "local_kvstore",
+        "device": "local_kvstore",
+        "nccl": "local_kvstore",
+        "dist_sync": "dist_kvstore",
+        "dist_device_sync": "dist_kvstore",
+        "dist_async": "dist_kvstore",
+        "horovod": "hvd",
+        "plain": "dist_kvstore",
+    },
+    aliases={"dist_sync_device": "dist_device_sync"},
+    distributions={"mxnet": ("mxnet", "mxnet-cu112", "mxnet-cu110", "mxnet-cu102"), "horovod": ("horovod",)},
+    startup_s=4.0,
+)

@@ -7,57 +7,40 @@ Adasum, process sets or join.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Any
 
-from scaling.frameworks import horovod_rendezvous as rendezvous
-from scaling.frameworks.base import Helper, Option, Trainer, Traits
+from scaling.frameworks import hvd
+from scaling.frameworks.base import Trainer
 from scaling.frameworks.mx import emulated, loop, rank
-from scaling.records.point import Device, Point
+from scaling.records.point import Point
 from scaling.records.task import Task
 
-NAMES: tuple[str, ...] = ("mxnet:horovod",)
-BASELINE = "mxnet:plain"
-OPTIONS: Mapping[str, Option] = {**rendezvous.OPTIONS, **rank.OPTIONS}
+
+class MXNetHorovod(hvd.Horovod):
+    """Nothing is refused but what the loop cannot do."""
+
+    names = ("mxnet:horovod",)
+    baseline = "mxnet:plain"
+    framework = "mxnet"
+    options = {**hvd.OPTIONS, **rank.OPTIONS}
+    trainer = __name__
+
+    def missing(self, name: str) -> str | None:
+        """Found in the installed files; neither MXNet nor Horovod is imported."""
+        return rank.missing() or super().missing(name)
+
+    def refuse(self, point: Point) -> str | None:
+        """What no MXNet strategy can do."""
+        return rank.refuse(point)
+
+    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
+        """MXNet's own and Horovod's variables."""
+        return {**rank.environ(task), **super().environ(task, announced)}
 
 
-# ---------------------------------------------------------------- before the worker
-
-
-def traits(name: str) -> Traits:
-    """One port, for the rendezvous."""
-    return rendezvous.traits(name)
-
-
-def devices(name: str) -> tuple[Device, ...]:
-    """Gloo on CPU and for emulated devices, NCCL on CUDA."""
-    return rendezvous.devices(name)
-
-
-def missing(_name: str) -> str | None:
-    """Found in the installed files; neither MXNet nor Horovod is imported."""
-    return rank.missing() or rendezvous.missing("mxnet")
-
-
-def refuse(point: Point) -> str | None:
-    """What no MXNet strategy can do."""
-    return rank.refuse(point)
-
-
-def helpers(task: Task) -> list[Helper]:
-    """The rendezvous."""
-    return rendezvous.helpers(task)
-
-
-def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-    """MXNet's and Horovod's variables."""
-    return {**rank.environ(task), **rendezvous.environ(task)}
-
-
-def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
-    """Serve the rendezvous."""
-    rendezvous.serve(task, announce)
+STRATEGY = MXNetHorovod()
 
 
 # ---------------------------------------------------------------- in the worker
@@ -82,7 +65,7 @@ class Exchange(loop.Exchange):
         self.hvd = _horovod()
         self.hvd.init()
         self.versions["horovod"] = metadata.version("horovod")
-        named = rendezvous.options_of(self.task.point)["compression"]
+        named = hvd.options_of(self.task.point)["compression"]
         return self.hvd.DistributedTrainer(
             parameters, "sgd", options, compression=getattr(self.hvd.Compression, named)
         )

@@ -5,58 +5,36 @@ It does not know Horovod's Adasum, process sets or join.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Any
 
-from scaling.frameworks import horovod_rendezvous as rendezvous
-from scaling.frameworks.base import Helper, Option, Trainer, Traits
+from scaling.frameworks import hvd
+from scaling.frameworks.base import Trainer
 from scaling.frameworks.pytorch import emulated, loop
 from scaling.frameworks.pytorch.loop import TorchRank, Training
-from scaling.records.point import Device, Point
+from scaling.records.point import Point
 from scaling.records.task import Task
 
-NAMES: tuple[str, ...] = ("torch:horovod",)
-BASELINE = "torch:plain"
-OPTIONS: Mapping[str, Option] = {**rendezvous.OPTIONS, **loop.OPTIONS}
+
+class PyTorchHorovod(hvd.Horovod):
+    """Nothing is refused but what the loop cannot do."""
+
+    names = ("torch:horovod",)
+    baseline = "torch:plain"
+    framework = "torch"
+    options = {**hvd.OPTIONS, **loop.OPTIONS}
+    trainer = __name__
+
+    def missing(self, name: str) -> str | None:
+        """Found in the installed files; neither PyTorch nor Horovod is imported."""
+        return loop.missing() or super().missing(name)
+
+    def refuse(self, point: Point) -> str | None:
+        """What no PyTorch strategy can do."""
+        return loop.refuse(point)
 
 
-# ---------------------------------------------------------------- before the worker
-
-
-def traits(name: str) -> Traits:
-    """One port, for the rendezvous."""
-    return rendezvous.traits(name)
-
-
-def devices(name: str) -> tuple[Device, ...]:
-    """Gloo on CPU and for emulated devices, NCCL on CUDA."""
-    return rendezvous.devices(name)
-
-
-def missing(_name: str) -> str | None:
-    """Found in the installed files; neither torch nor Horovod is imported."""
-    return loop.missing() or rendezvous.missing("torch")
-
-
-def refuse(point: Point) -> str | None:
-    """What the loop cannot do; Horovod adds nothing: its hooks are on the parameters, compiled or not."""
-    return loop.refuse(point)
-
-
-def helpers(task: Task) -> list[Helper]:
-    """The rendezvous."""
-    return rendezvous.helpers(task)
-
-
-def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-    """Horovod's variables."""
-    return rendezvous.environ(task)
-
-
-def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
-    """Serve the rendezvous."""
-    rendezvous.serve(task, announce)
+STRATEGY = PyTorchHorovod()
 
 
 # ---------------------------------------------------------------- in the worker
@@ -162,7 +140,7 @@ def _horovod() -> Any:
 
 
 def _compression(rank: TorchRank) -> Any:
-    named = getattr(_horovod().Compression, rendezvous.options_of(rank.task.point)["compression"])
+    named = getattr(_horovod().Compression, hvd.options_of(rank.task.point)["compression"])
     return ChannelsLast(named) if rank.task.point.memory_format == "channels_last" else named
 
 

@@ -1,1 +1,22 @@
 """TensorFlow's strategies for several workers, its parameter server, and Horovod under it."""
+
+from __future__ import annotations
+
+from scaling.frameworks.base import Framework
+
+FRAMEWORK = Framework(
+    name="tensorflow",
+    strategies={
+        "ring": "multiworker",
+        "nccl": "multiworker",
+        "ps": "ps",
+        "horovod": "hvd",
+        "plain": "multiworker",
+    },
+    distributions={
+        "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
+        "keras": ("keras",),
+        "horovod": ("horovod",),
+    },
+    startup_s=9.0,
+)

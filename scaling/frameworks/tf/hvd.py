@@ -6,59 +6,42 @@ It does not know Horovod's Adasum, process sets or join.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
-from scaling.frameworks import horovod_rendezvous as rendezvous
-from scaling.frameworks.base import Helper, Option, Trainer, Traits
+from scaling.frameworks import hvd
+from scaling.frameworks.base import Trainer
 from scaling.frameworks.tf import emulated, loop
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.rank import TensorFlowRank
-from scaling.records.point import Device, Point
+from scaling.records.point import Point
 from scaling.records.task import Task
 
-NAMES: tuple[str, ...] = ("tensorflow:horovod",)
-BASELINE = "tensorflow:plain"
-OPTIONS: Mapping[str, Option] = {**rendezvous.OPTIONS, **loop.OPTIONS}
+
+class TensorFlowHorovod(hvd.Horovod):
+    """Nothing is refused but what the loop cannot do."""
+
+    names = ("tensorflow:horovod",)
+    baseline = "tensorflow:plain"
+    framework = "tensorflow"
+    options = {**hvd.OPTIONS, **loop.OPTIONS}
+    trainer = __name__
+
+    def missing(self, name: str) -> str | None:
+        """Found in the installed files; neither TensorFlow nor Horovod is imported."""
+        return loop.missing() or super().missing(name)
+
+    def refuse(self, point: Point) -> str | None:
+        """What no TensorFlow strategy can do."""
+        return loop.refuse(point)
+
+    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
+        """TensorFlow's own and Horovod's variables."""
+        return {**loop.ENVIRON, **super().environ(task, announced)}
 
 
-# ---------------------------------------------------------------- before the worker
-
-
-def traits(name: str) -> Traits:
-    """One port, for the rendezvous."""
-    return rendezvous.traits(name)
-
-
-def devices(name: str) -> tuple[Device, ...]:
-    """Gloo on CPU and for emulated devices, NCCL on CUDA."""
-    return rendezvous.devices(name)
-
-
-def missing(_name: str) -> str | None:
-    """Found in the installed files; neither TensorFlow nor Horovod is imported."""
-    return loop.missing() or rendezvous.missing("tensorflow")
-
-
-def refuse(point: Point) -> str | None:
-    """What the loop cannot do; Horovod adds nothing: its operations stay outside what XLA compiles."""
-    return loop.refuse(point)
-
-
-def helpers(task: Task) -> list[Helper]:
-    """The rendezvous."""
-    return rendezvous.helpers(task)
-
-
-def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-    """Keras' and Horovod's variables."""
-    return {**loop.ENVIRON, **rendezvous.environ(task)}
-
-
-def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
-    """Serve the rendezvous."""
-    rendezvous.serve(task, announce)
+STRATEGY = TensorFlowHorovod()
 
 
 # ---------------------------------------------------------------- in the worker
@@ -134,7 +117,7 @@ class Exchange:
         self.hvd = _horovod()
         self.hvd.init()
         rank.versions["horovod"] = metadata.version("horovod")
-        named = rendezvous.options_of(rank.task.point)["compression"]
+        named = hvd.options_of(rank.task.point)["compression"]
         self._compression = getattr(self.hvd.Compression, named)
 
     def mean(self, gradients: Iterable[Any]) -> list[Any]:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from scaling import frameworks
 from scaling.errors import UsageError
-from scaling.frameworks.base import Baseline, Helper, Traits, read_options
+from scaling.frameworks.base import Helper, Traits, read_options
 from scaling.frameworks.mx import dist_kvstore
 from scaling.frameworks.mx import rank as mxnet_rank
 from scaling.plan import tasks
@@ -17,7 +18,7 @@ from scaling.records.task import Server, Task
 from tests.support import ranks
 from tests.support.ranks import one_task
 
-strategy: Baseline = dist_kvstore
+strategy = frameworks.load("mxnet:dist_sync")
 
 
 # ---------------------------------------------------------------- before the worker

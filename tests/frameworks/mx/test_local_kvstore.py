@@ -13,7 +13,8 @@ import pytest
 from msgspec import json
 from msgspec.structs import replace
 
-from scaling.frameworks.base import Strategy, Traits, read_options
+from scaling import frameworks
+from scaling.frameworks.base import Traits, read_options
 from scaling.frameworks.mx import local_kvstore, rank
 from scaling.hosts import gpus
 from scaling.plan import tasks
@@ -22,7 +23,7 @@ from scaling.records.task import Task
 from tests.support import ranks
 from tests.support.ranks import one_task
 
-strategy: Strategy = local_kvstore
+strategy = frameworks.load("mxnet:local")
 
 GPU = Gpu(index=0, name="T", uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm_clock_mhz=1.0)
 

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from scaling import frameworks
 from scaling.errors import UsageError
-from scaling.frameworks.base import Strategy, read_options
+from scaling.frameworks.base import read_options
 from scaling.frameworks.pytorch import ddp, loop, store
 from scaling.hosts import gpus
 from scaling.records.host import Gpu
@@ -27,7 +28,7 @@ from scaling.workloads import models
 from tests.support import ranks
 from tests.support.ranks import one_task
 
-strategy: Strategy = ddp
+strategy = frameworks.load("torch:gloo")
 
 GPU = Gpu(index=0, name="T", uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm_clock_mhz=1.0)
 

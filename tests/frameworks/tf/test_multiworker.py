@@ -17,9 +17,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from scaling import frameworks
 from scaling.agent.child import child_environ
 from scaling.errors import UsageError
-from scaling.frameworks.base import Strategy, Traits, read_options
+from scaling.frameworks.base import Traits, read_options
 from scaling.frameworks.tf import loop, multiworker
 from scaling.hosts import gpus
 from scaling.records.host import Gpu
@@ -29,7 +30,7 @@ from scaling.workloads import models
 from tests.support import ranks
 from tests.support.ranks import one_task
 
-strategy: Strategy = multiworker
+strategy = frameworks.load("tensorflow:ring")
 
 GPU = Gpu(index=0, name="T", uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm_clock_mhz=1.0)
 

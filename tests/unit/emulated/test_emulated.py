@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from scaling import frameworks
 from scaling.emulated import layers, profiles, scale
 from scaling.emulated.layers import Layer
 from scaling.emulated.scale import Load, Setting
@@ -247,7 +248,7 @@ def test_a_slow_link_leaves_the_machine_more_time() -> None:
 
 
 def test_a_strategy_that_polls_needs_more_time() -> None:
-    polling = replace(RESNET, polling=scale.POLLING["torch:horovod"])
+    polling = replace(RESNET, polling=frameworks.load("torch:horovod").traits("torch:horovod").polling_cores)
     found = scale.setting(polling)
     assert found.dilate > scale.setting(RESNET).dilate
     assert polling.cores_in_use(found.shrink, found.dilate) <= polling.budget

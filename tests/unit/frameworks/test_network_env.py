@@ -83,7 +83,7 @@ ON_CPU: dict[str, dict[str, Any]] = {
 OVER_NCCL = ("torch:nccl", "torch:horovod", "tensorflow:horovod", "mxnet:horovod", "tensorflow:nccl")
 
 
-@pytest.mark.parametrize("name", frameworks.TABLE)
+@pytest.mark.parametrize("name", frameworks.NAMES)
 def test_every_strategy_is_held_to_the_network(name: str) -> None:
     assert steered(on(name, SOCKETS)) == ON_CPU[name]
 

@@ -19,6 +19,7 @@ import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 import scaling
+from scaling import frameworks
 from scaling.hosts import proc
 from scaling.hosts.info import code_hash, describe, gather, git_revision, pick_cpus
 from scaling.records.host import Gpu, HostInfo
@@ -30,11 +31,13 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     yield from installer(monkeypatch)
 
 
+PACKAGES = frameworks.distributions()
+
 # ---------------------------------------------------------------- gather
 
 
 def test_this_host() -> None:
-    host = gather()
+    host = gather(PACKAGES)
     assert host.hostname == socket.gethostname()
     assert host.kernel == os.uname().release
     assert host.cpu_model
@@ -54,13 +57,13 @@ def test_this_host() -> None:
 
 def test_gpus_and_driver_are_in_it(install: Install) -> None:
     install(FakeGpu())
-    host = gather()
+    host = gather(PACKAGES)
     assert ([gpu.name for gpu in host.gpus], host.gpu_driver) == (["NVIDIA H200"], "570.86.15")
 
 
 def test_no_gpu(install: Install) -> None:
     install(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND)
-    host = gather()
+    host = gather(PACKAGES)
     assert (host.gpus, host.gpu_driver) == ((), "")
     assert describe(host).endswith("; no GPU")
 
@@ -68,8 +71,9 @@ def test_no_gpu(install: Install) -> None:
 def test_gathering_imports_no_framework() -> None:
     code = """
 import sys
+from scaling import frameworks
 from scaling.hosts.info import gather
-gather()
+gather(frameworks.distributions())
 frameworks = {"torch", "torchvision", "tensorflow", "mxnet", "horovod", "mpi4py", "numpy"}
 print(sorted(frameworks & sys.modules.keys()))
 """
@@ -81,7 +85,7 @@ def test_the_cgroups_limit_counts_when_it_is_lower(monkeypatch: pytest.MonkeyPat
     total = psutil.virtual_memory().total
     for limit, expected in ((None, total), (2**30, 2**30), (2**62, total)):
         monkeypatch.setattr(proc, "memory_limit_bytes", lambda limit=limit: limit)
-        assert gather().memory_bytes == expected
+        assert gather(PACKAGES).memory_bytes == expected
 
 
 def test_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +106,7 @@ def test_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
     states = {"eth0": state(0), "ib0": state(400_000), "old0": state(65535), "v6only": state(1000)}
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: addresses)
     monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
-    assert [(nic.name, nic.address, nic.netmask, nic.speed_bits_per_s) for nic in gather().nics] == [
+    assert [(nic.name, nic.address, nic.netmask, nic.speed_bits_per_s) for nic in gather(PACKAGES).nics] == [
         ("eth0", "10.0.0.1", "", None),
         ("eth0", "10.0.0.2", "", None),
         ("ib0", "10.10.0.1", "", 400e9),
@@ -117,7 +121,7 @@ def test_versions_under_other_distribution_names(monkeypatch: pytest.MonkeyPatch
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", version)
-    assert gather().versions == {
+    assert gather(PACKAGES).versions == {
         "scaling": scaling.__version__,
         "tensorflow": "tensorflow-cpu 1",
         "keras": "keras 1",

@@ -1,0 +1,166 @@
+"""What a worker of the scripted strategy does: it sleeps as its script says (strategy.py) and fails where told."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scaling.frameworks.base import Trainer, read_options
+from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS
+from scaling.frameworks.fake.strategy import OPTIONS, STRATEGY
+from scaling.frameworks.fake.traffic import Star
+from scaling.records.point import EXCHANGING
+from scaling.records.task import Task
+
+
+class FakeTrainer:
+    """Sleeps by the script. `clock` and `sleep` may be virtual."""
+
+    parameters = 1000
+    gradient_bytes = 4000
+    device_name = "fake"
+
+    def __init__(
+        self,
+        task: Task,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.versions: dict[str, str] = {}
+        self.notes: tuple[str, ...] = ()
+        self._task = task
+        self._script = read_options(OPTIONS, task.point.options)
+        self._clock, self._sleep = clock, sleep
+        point = task.point
+        # Ranks of one point share its noise: in lock-step they are equally slow.
+        self._random = random.Random(f"{task.seed}/{point.key}")
+        self._step_s = scripted_step_s(task, self._script) * self._deviation("round_noise")
+        self._due_s = 0.0
+        self._stepped = False
+        self._steps = 0
+        self.star: Star | None = None
+        self._drives = STRATEGY.traits(point.strategy).drives
+        self.samples = 0
+
+    def step(self) -> None:
+        """Sleep until the scripted end, absolute so that lateness does not add up."""
+        self._steps += 1
+        self._stepped = True
+        self._fail_if_due()
+        now_s = self._clock()
+        begin_s = self._due_s if 0 <= now_s - self._due_s < 0.5 * self._step_s else now_s
+        self._due_s = begin_s + self._step_s * self._deviation("noise")
+        self._sleep(max(0.0, self._due_s - now_s))
+        if self.star is not None:
+            self.star.exchange()
+        point = self._task.point
+        if point.kind != "comm":
+            alone = self._drives == "device" or point.kind in ("solo", "together")
+            self.samples += point.batch_size if alone else point.global_batch_size
+
+    def sync(self) -> None:
+        """Nothing runs behind; a pause between two commands is not caught up on."""
+        if not self._stepped:
+            self._due_s = 0.0
+        self._stepped = False
+
+    def loss(self) -> float | None:
+        """Falls by 1 % a step."""
+        if self._task.point.kind == "comm":
+            return None
+        nan = self._due("nan")
+        return float("nan") if nan else 2.3 * 0.99**self._steps
+
+    def digest(self) -> str | None:
+        """The same on every rank, unless the script says otherwise."""
+        return f"differs-{self._task.rank}" if self._fails("digest") else "fake"
+
+    def peak_memory_bytes(self) -> int:
+        """None of its own."""
+        return 0
+
+    def close(self) -> None:
+        """Hang up."""
+        if self.star is not None:
+            self.star.close()
+
+    def _deviation(self, option: str) -> float:
+        sigma = self._script[option]
+        return max(0.1, self._random.gauss(1.0, sigma)) if sigma else 1.0
+
+    def _fails(self, fault: str) -> bool:
+        script, point = self._script, self._task.point
+        return (
+            script["fail"] == fault
+            and script["fail_kind"] == point.kind
+            and script["fail_rank"] == self._task.rank
+            and script["fail_world"] in (0, point.world_size)
+        )
+
+    def _due(self, fault: str) -> bool:
+        return self._fails(fault) and self._steps >= self._script["fail_step"]
+
+    def _fail_if_due(self) -> None:
+        if self._steps == self._script["fail_step"]:
+            for fault, act in FAULTS.items():
+                if self._fails(fault):
+                    act(self._task)
+
+    def fail_early(self) -> None:
+        """The faults that come before `ready`."""
+        for planted, act in EARLY_FAULTS.items():
+            if self._fails(planted):
+                act(self._task)
+
+
+class StaleTrainer(FakeTrainer):
+    """Its steps are as many behind as there are other ranks."""
+
+    def staleness(self) -> float:
+        """The others' steps between a pull and its push."""
+        return self._task.point.world_size - 1.0
+
+
+def make(
+    task: Task, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> FakeTrainer:
+    """The trainer of a task, on a clock that may be virtual."""
+    exchanges = task.point.kind in EXCHANGING
+    stale = exchanges and not STRATEGY.traits(task.point.strategy).synchronous
+    return (StaleTrainer if stale else FakeTrainer)(task, clock, sleep)
+
+
+def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
+    """Seconds of one step of this rank without noise, by the formula in strategy.py's docstring."""
+    point = task.point
+    alone = point.world_size == 1
+    compute_s: float = script["step_s"] * (1.0 if alone else 1.0 + script["contention"])
+    slowest_s = compute_s * (1.0 if alone else 1.0 + script["straggle"])
+    match point.kind:
+        case "solo":
+            return float(script["step_s"])
+        case "together":
+            return slowest_s if task.rank == point.world_size - 1 else compute_s
+        case "comm":
+            return float(script["comm_s"])
+        case _:
+            exchange_s = 0.0 if alone else script["exchange_s"]
+            return slowest_s + float(exchange_s) + float(script["overhead_s"])
+
+
+def connect(task: Task) -> Trainer:
+    """Check the server, connect for traffic, sleep for `start_s`, be ready."""
+    script = read_options(OPTIONS, task.point.options)
+    trainer = make(task)
+    trainer.fail_early()
+    if script["helper"] and task.point.kind == "exchange":
+        host, _, port = os.environ["FAKE_SERVER"].rpartition(":")
+        socket.create_connection((host, int(port)), timeout=5).close()
+    if script["traffic_bytes"] and task.point.kind in EXCHANGING and task.point.world_size > 1:
+        trainer.star = Star(task, script["traffic_bytes"])
+    time.sleep(script["start_s"])
+    return trainer

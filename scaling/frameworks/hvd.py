@@ -1,0 +1,127 @@
+"""Horovod's three bindings, the agent's side that they share: options, environment, and what is missing.
+
+It does not know Horovod's MPI controller, nor elastic jobs. Hierarchical all-reduce is no option: Horovod
+0.28 has it over MPI alone. Workers need the rendezvous only until they are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from scaling.frameworks import network_env
+from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_options
+from scaling.frameworks.options import count_from_0, number_from_0, one_of
+from scaling.records.point import EXCHANGING, Device, Point, Record
+from scaling.records.task import Task
+
+RENDEZVOUS = "rendezvous"
+MIB = 1 << 20
+# The agent's clocks end a hung point and find its cause; Gloo's own timeout only comes after them.
+TIMEOUT_MARGIN_S = 30.0
+
+# The defaults are Horovod's own (horovod/common/operations.cc, BackgroundThreadLoop).
+OPTIONS: Mapping[str, Option] = {
+    "fusion_threshold_mb": Option(
+        type=number_from_0, default=128.0, help="MiB of gradients that are exchanged as one; 0: each alone"
+    ),
+    "cycle_time_ms": Option(
+        type=number_from_0, default=1.0, help="ms between two looks for gradients that all ranks have"
+    ),
+    "cache_capacity": Option(
+        type=count_from_0,
+        default=1024,
+        help="gradients whose turn is agreed on by a bit; 0: by name each time",
+    ),
+    "compression": Option(
+        type=one_of("none", "fp16"), default="none", help="of gradients on their way: none or fp16"
+    ),
+}
+
+
+def options_of(point: Point) -> dict[str, Any]:
+    """The values of these options; a point carries those of its framework's loop too."""
+    return read_options(OPTIONS, {key: text for key, text in point.options.items() if key in OPTIONS})
+
+
+class Horovod(Strategy):
+    """What the strategy of each binding has in common; `framework` is the binding's."""
+
+    framework = ""
+    server = "scaling.frameworks.horovod_rendezvous"
+
+    def traits(self, _name: str) -> Traits:
+        """One port, for the rendezvous.
+
+        Ranks agree every cycle_time_ms (which is dilated too) on what to exchange: so much of a core was seen to
+        go into that with torch, and the clock is one library's.
+        """
+        return Traits(ports=1, polling_cores=0.12)
+
+    def devices(self, _name: str) -> tuple[Device, ...]:
+        """Gloo on CPU and for emulated devices, NCCL on CUDA if Horovod was built with it."""
+        return ("cpu", "cuda", "emulated")
+
+    def missing(self, _name: str) -> str | None:
+        """Whether Horovod is installed with the framework's binding; neither is imported."""
+        package = find_spec("horovod")
+        if package is None or package.origin is None:
+            return "horovod is not installed: ./launch/install horovod"
+        if not any(Path(package.origin).parent.glob(f"{self.framework}/mpi_lib*.so")):
+            return f"horovod is built without {self.framework}: ./launch/install horovod"
+        return None
+
+    def helpers(self, _task: Task) -> list[Helper]:
+        """The rendezvous, on rank 0."""
+        return [Helper(name=RENDEZVOUS)]
+
+    def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
+        """Horovod's variables of a worker; nothing for the rendezvous."""
+        if task.point.kind not in EXCHANGING or task.role == RENDEZVOUS:
+            return {}
+        options, clocks = options_of(task.point), task.clocks
+        slot = slots(task.hosts)[task.rank]
+        return {
+            **{f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in Slot.__struct_fields__},
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": task.address,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(task.ports[0]),
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(int(max(clocks.startup_s, clocks.stall_s) + TIMEOUT_MARGIN_S)),
+            "HOROVOD_FUSION_THRESHOLD": str(int(options["fusion_threshold_mb"] * MIB / task.point.shrink)),
+            "HOROVOD_CYCLE_TIME": str(options["cycle_time_ms"] * task.point.dilate),
+            "HOROVOD_CACHE_CAPACITY": str(options["cache_capacity"]),
+            **network_env.horovod(task),
+            **network_env.nccl(task),
+        }
+
+
+class Slot(Record, frozen=True):
+    """A rank as Horovod counts it: among all, on its host, and among the ranks of its local rank."""
+
+    hostname: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+def slots(hosts: Sequence[str]) -> tuple[Slot, ...]:
+    """Return the places of ranks whose hosts are `hosts`, in any order of hosts."""
+    locals_ = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    return tuple(
+        Slot(
+            hostname=host,
+            rank=rank,
+            size=len(hosts),
+            local_rank=locals_[rank],
+            local_size=hosts.count(host),
+            cross_rank=locals_[:rank].count(locals_[rank]),
+            cross_size=locals_.count(locals_[rank]),
+        )
+        for rank, host in enumerate(hosts)
+    )

@@ -1,0 +1,82 @@
+"""Strategies from outside the package: a class in one file, or for one more release a module of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from scaling.errors import UsageError
+from scaling.frameworks.base import Helper, Option, Strategy, Traits
+from scaling.records.point import Device, Point
+from scaling.records.task import Task
+
+
+def load(module: str, name: str) -> Strategy:
+    """The strategy `name` of a module: an object `STRATEGY`, a class of its own, or the module's functions.
+
+    Raises UsageError where the module cannot be imported or has no strategy of this name.
+    """
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        raise UsageError(f"--strategy {name}: cannot import {module}: {error}") from None
+    if hasattr(found, "NAMES"):
+        strategy: Strategy = ModuleStrategy(found, name)
+        listed = "NAMES"
+    else:
+        strategy, listed = _of_class(found, module, name), "its names"
+    if name not in strategy.names:
+        raise UsageError(f"--strategy {name}: {module} does not list it in {listed}")
+    return strategy
+
+
+def _of_class(found: ModuleType, module: str, name: str) -> Strategy:
+    made = getattr(found, "STRATEGY", None)
+    if isinstance(made, Strategy):
+        return made
+    own = [one for one in vars(found).values() if isinstance(one, type) and one.__module__ == found.__name__]
+    for one in own:
+        if issubclass(one, Strategy) and name in one.names:
+            return one()
+    raise UsageError(f"--strategy {name}: {module} has no class derived from Strategy that lists it in its names")
+
+
+class ModuleStrategy(Strategy):
+    """A module of functions as a strategy: how they were written before Strategy was a class."""
+
+    def __init__(self, module: ModuleType, name: str) -> None:
+        self._module: Any = module
+        self.names = tuple(self._module.NAMES)
+        self.baseline = self._module.BASELINE
+        plain = name == self.baseline
+        self.options: Mapping[str, Option] = self._module.PLAIN_OPTIONS if plain else self._module.OPTIONS
+        self.trainer = self.server = module.__name__
+
+    def traits(self, name: str) -> Traits:
+        """As the module says."""
+        found: Traits = self._module.traits(name)
+        return found
+
+    def devices(self, name: str) -> tuple[Device, ...]:
+        """As the module says."""
+        return tuple(self._module.devices(name))
+
+    def missing(self, name: str) -> str | None:
+        """As the module says."""
+        reason: str | None = self._module.missing(name)
+        return reason
+
+    def refuse(self, point: Point) -> str | None:
+        """As the module says."""
+        reason: str | None = self._module.refuse(point)
+        return reason
+
+    def helpers(self, task: Task) -> list[Helper]:
+        """As the module says."""
+        return list(self._module.helpers(task))
+
+    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
+        """As the module says."""
+        return dict(self._module.environ(task, announced))
