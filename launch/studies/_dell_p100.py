@@ -119,11 +119,11 @@ def beside(model: str, rows: list[dict[str, Any]]) -> str:
 
 def _measured(rows: list[dict[str, Any]], word: str, size: int) -> str:
     row = next((row for row in rows if (row["interconnect"], row["world_size"]) == (word, size)), None)
-    if row is None or row["images_per_s"] is None:
+    if row is None or row["samples_per_s"] is None:
         return _cell(None, None, "failed" if row else "")
     receipt = (row["receipt"] or {}).get("verdict", "")
     speedup = row["speedup"]["mean"] if row["speedup"] else None
-    return _cell(row["images_per_s"]["mean"], speedup, {"VERIFIED": "", "": ""}.get(receipt, receipt))
+    return _cell(row["samples_per_s"]["mean"], speedup, {"VERIFIED": "", "": ""}.get(receipt, receipt))
 
 
 def _cell(rate: float | None, speedup: float | None, mark: str) -> str:

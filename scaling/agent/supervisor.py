@@ -103,7 +103,7 @@ class Supervisor:
             if task.counts_traffic:
                 connections.read()  # what it imports, it imports now
             # Opening takes time, which no command should wait for. A server is watched for its CPU alone.
-            device = task.point.device if isinstance(event, Ready) else "cpu"
+            device = task.point.hardware.device if isinstance(event, Ready) else "cpu"
             self._probe = DeviceProbe.open(device, task.device_index, self.child.pid)
         elif isinstance(event, Window) and isinstance(self._told, Run):
             self._stepped = True

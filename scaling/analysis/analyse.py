@@ -16,26 +16,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from scaling.analysis import audit, bottleneck, footnotes, traffic_receipt, training_loss
-from scaling.analysis.breakdown import Loss, Round, intervals, split
+from scaling.analysis.breakdown import Round, intervals, split
 from scaling.analysis.comparisons import comparisons as compare
 from scaling.analysis.comparisons import equal_losses, standings
 from scaling.analysis.controls import Controls, missing_controls, rounds
-from scaling.analysis.curves import Exchange, curve_keys, exchanges, times
+from scaling.analysis.curves import Exchange, comparable, curve_keys, exchanges, times
 from scaling.analysis.joining import join, joinable
-from scaling.analysis.rows import Analysis, Baseline, Cell, Comparison, Contender, Row, ServerUse, Standing
+from scaling.analysis.rows import Analysis, Baseline, Comparison, Contender, Row, ServerUse, Standing
 from scaling.analysis.stats import Estimate, interval
 from scaling.analysis.step_time import StepTime
 from scaling.records.events import Failed, Finished
-from scaling.records.point import SERVER, Point
+from scaling.records.point import SERVER
 from scaling.records.run import HelperRecord, PointRecord
 
 __all__ = [
-    "Analysis", "Baseline", "Comparison", "Contender", "Loss", "Row", "Standing", "analyse", "baselines",
+    "Analysis", "Baseline", "Comparison", "Contender", "Row", "Standing", "analyse", "baselines",
     "comparisons", "join", "joinable", "kept", "rows",
 ]  # fmt: skip
 
@@ -67,6 +67,7 @@ def analyse(records: Iterable[PointRecord]) -> Analysis:
     controls, cells = Controls(latest), exchanges(latest)
     keys = curve_keys([cell.point for cell in cells])
     curves = {key: number for number, key in enumerate(dict.fromkeys(keys[cell.point.cell] for cell in cells))}
+    groups = {key: number for number, key in enumerate(dict.fromkeys(comparable(cell.point) for cell in cells))}
     own = {keys[cell.point.cell]: cell.times for cell in cells if cell.point.world_size == 1}
     ranked, losses = standings(cells), equal_losses(cells)
     measured = []
@@ -75,7 +76,12 @@ def analyse(records: Iterable[PointRecord]) -> Analysis:
         found = _measured(cell, controls, own.get(keys[name], {}))
         loss_at, count = losses.get(name, (None, None))
         whole = replace(
-            found.row, curve=curves[keys[name]], standing=ranked.get(name), loss_at=loss_at, loss_at_samples=count
+            found.row,
+            curve=curves[keys[name]],
+            group=groups[comparable(cell.point)],
+            standing=ranked.get(name),
+            loss_at=loss_at,
+            loss_at_samples=count,
         )
         measured.append(found._replace(row=whole))
     return Analysis(
@@ -114,12 +120,12 @@ def _row(
     first_loss, last_loss = training_loss.first_and_last_loss(records)
     return replace(
         _bare_row(cell),
-        images_per_s=interval(cell.rates) if cell.times else None,
+        samples_per_s=interval(cell.rates) if cell.times else None,
         speedup=interval([value * point.world_size for value in efficiencies]) if efficiencies else None,
         efficiency=efficiency,
         strategy_efficiency=_strategy_efficiency(cell, own) if claimed else None,
-        loss=split(by_round) if efficiency else None,
-        loss_intervals=intervals(by_round) if efficiency else {},
+        breakdown=split(by_round) if efficiency else None,
+        breakdown_intervals=intervals(by_round) if efficiency else {},
         first_loss=first_loss,
         last_loss=last_loss,
         staleness=training_loss.staleness(records),
@@ -154,22 +160,17 @@ def _footnotes(
     yield from footnotes.warnings(cell.records)
 
 
-def _cell(point: Point) -> dict[str, Any]:
-    return {field: getattr(point, field) for field in Cell.__struct_fields__}
-
-
 def _bare_row(cell: Exchange) -> Row:
     """What was to be measured, and on what it ran."""
     point, servers = cell.point, _server_use(cell.records)
     known = [one.cpu_percent for one in servers if one.cpu_percent is not None]
     return Row(
-        **_cell(point),
+        workload=point.workload,
+        hardware=point.hardware,
         strategy=point.strategy,
         interconnect=point.interconnect,
         options=point.options,
         placement=point.placement,
-        batch_rule=point.batch_rule,
-        batch_size=point.batch_size,
         global_batch_size=point.global_batch_size,
         world_size=point.world_size,
         nodes=max(1, *(record.nodes for record in cell.records)),
@@ -203,7 +204,7 @@ def _failure(records: Sequence[PointRecord]) -> Failed:
 
 
 def _strategy_efficiency(cell: Exchange, own: Mapping[int, StepTime]) -> Estimate | None:
-    share = 1 if cell.point.batch_rule == "weak" else cell.point.world_size
+    share = 1 if cell.point.workload.batch_rule == "weak" else cell.point.world_size
     both = [own[n].step_s / (share * time.step_s) for n, time in cell.times.items() if n in own]
     return interval(both) if both else None
 
@@ -258,10 +259,10 @@ def _baseline(records: Sequence[PointRecord]) -> Baseline:
     point, by_round = records[0].point, times(records)
     stamps = audit.flags(records, None, None)
     return Baseline(
-        **_cell(point),
+        workload=point.workload,
+        hardware=point.hardware,
         strategy=point.strategy,
-        batch_size=point.batch_size,
-        images_per_s=interval([point.batch_size / time.step_s for time in by_round.values()])
+        samples_per_s=interval([point.workload.batch_size / time.step_s for time in by_round.values()])
         if by_round
         else None,
         footnotes=(*footnotes.findings(records, stamps, {}, None), *footnotes.warnings(records)),

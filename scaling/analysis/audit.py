@@ -58,7 +58,7 @@ def flags(records: Sequence[PointRecord], failed: Failed | None, efficiency: Est
     """The stamps of a row, worst first."""
     found = {
         "FAILED": failed is not None,
-        "EMULATED": any(record.point.device == "emulated" for record in records),
+        "EMULATED": any(record.point.hardware.device == "emulated" for record in records),
         "AUDIT": any(audit(record) for record in records),
         "OVERSUBSCRIBED": oversubscribed(records),
         "SUPERLINEAR": efficiency is not None and efficiency.mean > SUPERLINEAR,

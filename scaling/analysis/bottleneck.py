@@ -23,7 +23,7 @@ SLOW_PART = 0.4
 LEAST_BUSY = 0.25
 
 
-class Path(Record, frozen=True):
+class Path(Record, frozen=True, kw_only=True):
     """From one node to another, over the measured windows: the bytes that arrived there, and for how long there
     were some to send. Rates and shares are those of the cluster that is emulated, if one is."""
 
@@ -46,7 +46,7 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
         if not found or not isinstance(record.outcome, Finished):
             continue
         measured_s += record.measured_s
-        slowed = record.point.shrink * record.point.dilate
+        slowed = record.point.hardware.shrink * record.point.hardware.dilate
         for path, count, seconds in found:
             sent[path] += count
             busy_s[path] += seconds

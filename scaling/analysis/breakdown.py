@@ -21,7 +21,7 @@ from scaling.records.point import Record
 CAUSES = ("contention", "straggling", "exposed", "small_batch")
 
 
-class Loss(Record, frozen=True):
+class Breakdown(Record, frozen=True, kw_only=True):
     """Fractions of the exchange's step time, means over rounds; with `unexplained` they add up to
     1 - efficiency. None: the control that tells it was not measured (its part is in `unexplained`).
 
@@ -41,7 +41,7 @@ class Loss(Record, frozen=True):
     unexplained: float
 
 
-class Round(Record, frozen=True):
+class Round(Record, frozen=True, kw_only=True):
     """The step times of one round that explain an exchange, seconds; None where not measured.
 
     `ideal_s` is what a step would take at efficiency 1; `solo_s` one device alone at the point's batch.
@@ -91,7 +91,7 @@ def _beside(together: StepTime, *, synchronous: bool) -> tuple[float, float]:
     return together.harmonic_s, together.harmonic_s
 
 
-def split(measured: Sequence[Round]) -> Loss:
+def split(measured: Sequence[Round]) -> Breakdown:
     """Return the loss by cause over rounds.
 
     A cause is the mean over the rounds that tell it; what is then left of 1 - efficiency, negative or
@@ -99,7 +99,7 @@ def split(measured: Sequence[Round]) -> Loss:
     """
     means = {cause: fmean(known) if known else None for cause, known in _told(measured).items()}
     lost = 1 - fmean(one.efficiency for one in measured)
-    return Loss(unexplained=lost - sum(value for value in means.values() if value is not None), **means)
+    return Breakdown(unexplained=lost - sum(value for value in means.values() if value is not None), **means)
 
 
 def intervals(measured: Sequence[Round]) -> dict[str, Estimate]:

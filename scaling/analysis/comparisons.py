@@ -1,4 +1,4 @@
-"""Which exchanges belong together: cells over rounds, curves over world sizes, contests of equals. Pure."""
+"""Which exchanges of a world size are compared, and what comes out: best, differences, equal losses. Pure."""
 
 from __future__ import annotations
 
@@ -8,48 +8,43 @@ from statistics import fmean
 
 from scaling.analysis import training_loss
 from scaling.analysis.controls import Key
-from scaling.analysis.curves import Exchange, _contest
-from scaling.analysis.rows import Cell, Comparison, Contender, Standing
+from scaling.analysis.curves import Exchange, comparable
+from scaling.analysis.rows import Comparison, Contender, Standing
 from scaling.analysis.stats import paired
 from scaling.records.point import Point
 
-# ---------------------------------------------------------------- curves
 
-
-# ---------------------------------------------------------------- contests
-
-
-def contests(cells: Iterable[Exchange]) -> list[list[Exchange]]:
-    """The measured cells of equal work at equal world size."""
+def groups(cells: Iterable[Exchange]) -> list[list[Exchange]]:
+    """The measured cells of equal work at equal world size, which may be compared."""
     found: dict[Key, list[Exchange]] = defaultdict(list)
     for cell in cells:
         if cell.times:
-            found[(*_contest(cell.point), cell.point.world_size)].append(cell)
-    return [contest for _, contest in sorted(found.items(), key=lambda item: item[0])]
+            found[(*comparable(cell.point), cell.point.world_size)].append(cell)
+    return [group for _, group in sorted(found.items(), key=lambda item: item[0])]
 
 
 def comparisons(cells: Iterable[Exchange]) -> Iterator[Comparison]:
     """At each world size, the best against each of the others; asynchronous modes among themselves."""
-    for contest in contests(cells):
-        for best, others in _rankings(contest):
+    for group in groups(cells):
+        for best, others in _rankings(group):
             yield from (_compare(best, other) for other in others)
 
 
 def standings(cells: Iterable[Exchange]) -> Mapping[str, Standing]:
     """By cell, where it stands among its rivals; a cell without any is left out."""
     found = {}
-    for contest in contests(cells):
-        for best, others in _rankings(contest):
+    for group in groups(cells):
+        for best, others in _rankings(group):
             found[best.point.cell] = Standing(best=True)
             for other in others:
                 found[other.point.cell] = Standing(best=False, difference=_compare(best, other).difference)
     return found
 
 
-def _rankings(contest: Sequence[Exchange]) -> Iterator[tuple[Exchange, list[Exchange]]]:
+def _rankings(group: Sequence[Exchange]) -> Iterator[tuple[Exchange, list[Exchange]]]:
     """The best by mean images/s and its rivals, synchronous first; none where there is no rival."""
     for synchronous in (True, False):
-        rivals = [exchange for exchange in contest if exchange.synchronous == synchronous]
+        rivals = [exchange for exchange in group if exchange.synchronous == synchronous]
         if len(rivals) > 1:
             best = max(rivals, key=lambda exchange: fmean(exchange.rates))
             yield best, [exchange for exchange in rivals if exchange is not best]
@@ -61,11 +56,10 @@ def _compare(best: Exchange, other: Exchange) -> Comparison:
     slow = [1 / other.times[number].step_s for number in shared]
     point, enough = best.point, len(shared) >= 2
     return Comparison(
-        **{field: getattr(point, field) for field in Cell.__struct_fields__},
+        workload=point.workload,
+        hardware=point.hardware,
         world_size=point.world_size,
         placement=point.placement,
-        batch_rule=point.batch_rule,
-        batch_size=point.batch_size,
         synchronous=best.synchronous,
         best=_contender(point),
         other=_contender(other.point),
@@ -79,12 +73,12 @@ def _contender(point: Point) -> Contender:
 
 
 def equal_losses(cells: Iterable[Exchange]) -> Mapping[str, tuple[float | None, int]]:
-    """By cell, the training loss after as many samples as all measured cells of its contest have reached, and
-    that number; contests without any loss are left out."""
+    """By cell, the training loss after as many samples as all measured cells of its group have reached, and that
+    number; groups without any loss are left out."""
     found = {}
-    for contest in contests(cells):
-        count = training_loss.equal_samples(exchange.records for exchange in contest)
+    for group in groups(cells):
+        count = training_loss.equal_samples(exchange.records for exchange in group)
         if count is not None:
-            for exchange in contest:
+            for exchange in group:
                 found[exchange.point.cell] = training_loss.loss_after(exchange.records, count), count
     return found

@@ -21,42 +21,29 @@ LEFT_OVER = {
 }
 
 
-def conditions(point: Point) -> Key:
-    """What a control and its exchange always share."""
-    emulated = (point.profile, point.shrink, point.dilate)
-    return (point.model, point.data, point.device, point.precision, point.memory_format, point.compile, *emulated)
-
-
-def options(point: Point) -> tuple[tuple[str, str], ...]:
-    """The strategy's options in a fixed order, hashable."""
-    return tuple(sorted(point.options.items()))
-
-
-def reference_batch(point: Point) -> int:
-    """The batch of the one device behind efficiency: per device (weak rule) or global (strong rule)."""
-    return point.batch_size if point.batch_rule == "weak" else point.global_batch_size
-
-
 def _key(point: Point) -> Key:
     """By which an exchange finds this control. A plain loop uses no network and no strategy's options."""
     if point.kind == "solo":
-        return _solo_key(point, point.strategy, point.batch_size)
+        return _solo_key(point, point.strategy, point.workload.batch_size)
     if point.kind == "together":
         return _together_key(point, point.strategy)
     return _comm_key(point)
 
 
 def _solo_key(point: Point, plain: str, batch_size: int) -> Key:
-    return ("solo", plain, batch_size, *conditions(point))
+    return ("solo", plain, point.workload.alone(batch_size), point.hardware)
 
 
 def _together_key(point: Point, plain: str) -> Key:
-    return ("together", plain, point.batch_size, point.world_size, point.placement, *conditions(point))
+    work = point.workload.alone(point.workload.batch_size)
+    return ("together", plain, work, point.hardware, point.world_size, point.placement)
 
 
 def _comm_key(point: Point) -> Key:
-    where = (point.interconnect, options(point), point.world_size, point.placement)
-    return ("comm", point.strategy, *where, point.servers, point.server_hosts, *conditions(point))
+    # Gradients are as large at any batch.
+    work = point.workload.alone(0)
+    where = (point.interconnect, point.sorted_options, point.world_size, point.placement)
+    return ("comm", point.strategy, work, point.hardware, *where, point.servers, point.server_hosts)
 
 
 class Controls:
@@ -96,7 +83,7 @@ class Controls:
 
     def solo_records(self, point: Point) -> Mapping[int, PointRecord]:
         """The records behind the baseline of `point`, failed ones too."""
-        return self.solos.get(_solo_key(point, self.plain(point.strategy), reference_batch(point)), {})
+        return self.solos.get(_solo_key(point, self.plain(point.strategy), point.reference.batch_size), {})
 
     def together(self, point: Point) -> Mapping[int, StepTime]:
         """As many plain loops as the point has ranks, at once, at its batch per device."""
@@ -109,7 +96,7 @@ class Controls:
     def behind(self, point: Point) -> Mapping[Kind, Sequence[PointRecord]]:
         """The controls that a row's efficiency and losses rest on."""
         plain = self.plain(point.strategy)
-        solos = {_solo_key(point, plain, size) for size in (point.batch_size, reference_batch(point))}
+        solos = {_solo_key(point, plain, size) for size in (point.workload.batch_size, point.reference.batch_size)}
         return {
             "solo": [record for key in solos for record in self._records.get(key, {}).values()],
             "together": list(self._records.get(_together_key(point, plain), {}).values()),
@@ -132,10 +119,10 @@ def rounds(
     point: Point, exchange: Mapping[int, StepTime], controls: Controls, *, synchronous: bool
 ) -> tuple[Round, ...]:
     """Join a cell's exchanges with the controls of their rounds; rounds without a baseline are left out."""
-    share = 1 if point.batch_rule == "weak" else point.world_size
-    reference = controls.solo(point, reference_batch(point))
+    share = 1 if point.workload.batch_rule == "weak" else point.world_size
+    reference = controls.solo(point, point.reference.batch_size)
     solo, together, comm = (
-        controls.solo(point, point.batch_size),
+        controls.solo(point, point.workload.batch_size),
         controls.together(point),
         controls.comm(point),
     )
@@ -173,7 +160,7 @@ def missing_controls(point: Point, measured: Sequence[Round], controls: Controls
 
 
 def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], controls: Controls) -> str:
-    cause = controls.why_missing(kind, point, point.batch_size)
+    cause = controls.why_missing(kind, point, point.workload.batch_size)
     failed = f" (failed: {cause})" if cause else ""
     is_async = kind == "together" and not measured[0].synchronous
     left = "contention and exposed communication" if is_async else LEFT_OVER[kind]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scaling.analysis.controls import Key, conditions, options, reference_batch
+from scaling.analysis.controls import Key
 from scaling.analysis.step_time import StepTime, step_time
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
@@ -66,9 +66,9 @@ def curve_keys(points: Sequence[Point]) -> dict[str, Key]:
 
 
 def _series(point: Point) -> Key:
-    return (*_contest(point), point.interconnect, point.strategy, options(point), point.server_hosts)
+    return (*comparable(point), point.interconnect, point.strategy, point.sorted_options, point.server_hosts)
 
 
-def _contest(point: Point) -> Key:
-    """What must be equal for two exchanges of one world size to be compared."""
-    return (*conditions(point), point.placement, point.batch_rule, reference_batch(point))
+def comparable(point: Point) -> Key:
+    """What two exchanges of one world size share if their rates may be compared, and all of one scaling curve."""
+    return (point.reference, point.hardware, point.placement)

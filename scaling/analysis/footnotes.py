@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from scaling.analysis.audit import audit, describe, flags, throttle_reasons
-from scaling.analysis.controls import Controls, reference_batch
+from scaling.analysis.controls import Controls
 from scaling.analysis.stats import Estimate
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.events import Failed
@@ -98,8 +98,9 @@ def _superlinear(records: Sequence[PointRecord], solo: Mapping[int, PointRecord]
         return f"the baseline ran on {_names(base)}, the row on {_names(devices)} as well"
     if efficiency.low is not None and efficiency.low <= 1:
         return "probably noise: the interval reaches below 100 %; more rounds would tell"
-    if point.batch_rule == "strong" and point.world_size > 1:
-        return f"probably the smaller batch of {point.batch_size} per device, whose data fit the caches better"
+    if point.workload.batch_rule == "strong" and point.world_size > 1:
+        batch = point.workload.batch_size
+        return f"probably the smaller batch of {batch} per device, whose data fit the caches better"
     return "probably the baseline's machine was busier or its clocks lower; measure on an idle machine"
 
 
@@ -115,7 +116,7 @@ def no_baseline(point: Point, controls: Controls, count: int, measured: int) -> 
     """Why `count` of the `measured` rounds of a row have no efficiency; empty when all have."""
     if count == 0:
         return ()
-    batch_size = reference_batch(point)
+    batch_size = point.reference.batch_size
     cause = controls.why_missing("solo", point, batch_size)
     why = f"failed: {cause}" if cause else "was not measured"
     rounds = "" if count == measured else f" in {count} of {measured} rounds"

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 from scaling.analysis.bottleneck import Path
-from scaling.analysis.breakdown import Loss
+from scaling.analysis.breakdown import Breakdown
 from scaling.analysis.stats import Estimate, is_distinguishable
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.events import Failed
-from scaling.records.point import BatchRule, Device, MemoryFormat, Placement, Precision, Record, ServerHosts
+from scaling.records.point import (
+    Hardware,
+    Placement,
+    Record,
+    ServerHosts,
+    Workload,
+)
 
 
-class Cell(Record, frozen=True, kw_only=True):
-    """What the records of a row, a baseline or a comparison share; the last three are those of emulated devices
-    (points.Point), whose `shrink` and `dilate` are undone in all figures."""
-
-    model: str
-    data: str
-    device: Device
-    precision: Precision
-    memory_format: MemoryFormat
-    compile: bool
-    profile: str = ""
-    shrink: float = 1.0
-    dilate: float = 1.0
-
-    @property
-    def hardware(self) -> str:
-        """`cuda`, or `emulated:p100 (sizes / 10, times x 4)`."""
-        if not self.profile:
-            return self.device
-        return f"{self.device}:{self.profile} (sizes / {self.shrink:g}, times x {self.dilate:g})"
-
-
-class Standing(Record, frozen=True):
+class Standing(Record, frozen=True, kw_only=True):
     """Where a row stands among those of its contest: of the same world size and work, and synchronous as it is
     or asynchronous as it is.
 
@@ -49,7 +33,7 @@ class Standing(Record, frozen=True):
         return self.difference is not None and is_distinguishable(self.difference)
 
 
-class ServerUse(Record, frozen=True):
+class ServerUse(Record, frozen=True, kw_only=True):
     """A parameter server of a row: where it ran, and how much of one core it used while windows were measured,
     mean over rounds; None where that is not known."""
 
@@ -58,13 +42,13 @@ class ServerUse(Record, frozen=True):
     cpu_percent: float | None
 
 
-class Row(Cell, frozen=True, kw_only=True):
-    """One exchange at one world size, over its rounds. `batch_size` is per device.
+class Row(Record, frozen=True, kw_only=True):
+    """One exchange at one world size, over its rounds. What emulated devices shrink and dilate is undone in it.
 
-    `rounds` counts those with a result, `rounds_tried` the failed ones too. `images_per_s` is None when
+    `rounds` counts those with a result, `rounds_tried` the failed ones too. `samples_per_s` is None when
     every round failed (then `failed` says why); `efficiency`, `strategy_efficiency` (against the
-    strategy's own single rank) and `loss` are None without a baseline, and when OVERSUBSCRIBED.
-    `loss_intervals` are by cause, those of `losses.intervals`.
+    strategy's own single rank) and `breakdown` are None without a baseline, and when OVERSUBSCRIBED.
+    `loss_intervals` are by cause, those of `breakdown.intervals`.
     `intra_node` is the efficiency at the largest world size on one node and `inter_node` what crossing
     nodes leaves of it, over the rounds that have both, on rows that cross nodes. `flags` are of FAILED,
     EMULATED, AUDIT, OVERSUBSCRIBED, SUPERLINEAR, UNSETTLED, THROTTLED, ASYNC, and on rows that cross nodes one of
@@ -75,35 +59,37 @@ class Row(Cell, frozen=True, kw_only=True):
     `loss_at_samples` samples, the most that all rows of its contest have reached, asynchronous or not.
     `staleness` is None in synchronous modes; else the steps of other ranks between a step's pull and its
     push, mean over ranks, windows and rounds. `server_cpu_percent` is of one core, the mean of
-    `server_use`; `standing` is None for a row without rival. Rows of one scaling curve share `curve`.
+    `server_use`; `standing` is None for a row without rival. Rows of one scaling curve share `curve`, those whose
+    rates may be compared at one world size `group`.
     `machine_cpu_percent` is of all cores of the machine that emulated, None for real devices.
     """
 
     strategy: str
+    workload: Workload
+    hardware: Hardware
     interconnect: str
     options: dict[str, str]
     placement: Placement
-    batch_rule: BatchRule
-    batch_size: int
     global_batch_size: int
     world_size: int
     nodes: int
     rounds: int
     rounds_tried: int
-    images_per_s: Estimate | None = None
+    samples_per_s: Estimate | None = None
     speedup: Estimate | None = None
     efficiency: Estimate | None = None
     strategy_efficiency: Estimate | None = None
     intra_node: float | None = None
     inter_node: float | None = None
-    loss: Loss | None = None
+    breakdown: Breakdown | None = None
     first_loss: float | None = None
     last_loss: float | None = None
     flags: tuple[str, ...] = ()
     failed: Failed | None = None
     footnotes: tuple[str, ...] = ()
-    loss_intervals: dict[str, Estimate] = {}
+    breakdown_intervals: dict[str, Estimate] = {}
     curve: int = 0
+    group: int = 0
     synchronous: bool = True
     staleness: float | None = None
     loss_at: float | None = None
@@ -118,16 +104,17 @@ class Row(Cell, frozen=True, kw_only=True):
     machine_cpu_percent: float | None = None
 
 
-class Baseline(Cell, frozen=True, kw_only=True):
-    """The plain loop on one device; `images_per_s` is None when every round failed."""
+class Baseline(Record, frozen=True, kw_only=True):
+    """The plain loop on one device; `samples_per_s` is None when every round failed."""
 
     strategy: str
-    batch_size: int
-    images_per_s: Estimate | None
+    workload: Workload
+    hardware: Hardware
+    samples_per_s: Estimate | None
     footnotes: tuple[str, ...] = ()
 
 
-class Contender(Record, frozen=True):
+class Contender(Record, frozen=True, kw_only=True):
     """Who is compared."""
 
     strategy: str
@@ -137,7 +124,7 @@ class Contender(Record, frozen=True):
     server_hosts: ServerHosts = "shared"
 
 
-class Comparison(Cell, frozen=True, kw_only=True):
+class Comparison(Record, frozen=True, kw_only=True):
     """The best by mean images/s of a world size against one other. Synchronous modes are compared with
     synchronous ones and asynchronous with asynchronous: a stale image is not worth a fresh one.
 
@@ -145,10 +132,10 @@ class Comparison(Cell, frozen=True, kw_only=True):
     intervals; None with fewer than two shared rounds.
     """
 
+    workload: Workload
+    hardware: Hardware
     world_size: int
     placement: Placement
-    batch_rule: BatchRule
-    batch_size: int
     synchronous: bool
     best: Contender
     other: Contender
@@ -161,7 +148,7 @@ class Comparison(Cell, frozen=True, kw_only=True):
         return self.difference is not None and is_distinguishable(self.difference)
 
 
-class Analysis(Record, frozen=True):
+class Analysis(Record, frozen=True, kw_only=True):
     """All that the records say."""
 
     rows: tuple[Row, ...]

@@ -16,7 +16,7 @@ from scaling.records.point import Record
 STEADY_WINDOWS = 4
 
 
-class Estimate(Record, frozen=True):
+class Estimate(Record, frozen=True, kw_only=True):
     """A mean over `n` rounds with its confidence interval; `low` and `high` are None when n < 2."""
 
     mean: float

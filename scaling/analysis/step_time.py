@@ -11,7 +11,7 @@ from scaling.records.point import Record
 from scaling.records.run import PointRecord
 
 
-class StepTime(Record, frozen=True):
+class StepTime(Record, frozen=True, kw_only=True):
     """Seconds of one step of a point. `step_s` is the point's own, on which images/s and efficiency rest;
     `mean_s` and `harmonic_s` are means over its ranks, of times and of rates."""
 
@@ -34,7 +34,7 @@ def step_time(record: PointRecord) -> StepTime | None:
         steps = sum(window.steps for window in rank.windows)
         if not steps or rank.measured_s <= 0:
             return None
-        times.append(rank.measured_s / steps / record.point.dilate)
+        times.append(rank.measured_s / steps / record.point.hardware.dilate)
     harmonic_s = 1 / fmean(1 / time for time in times)
     step_s = max(times) if record.synchronous else harmonic_s
     return StepTime(step_s=step_s, mean_s=fmean(times), harmonic_s=harmonic_s)
@@ -50,4 +50,4 @@ def lock_step(record: PointRecord) -> StepTime | None:
     longest_s = sum(
         max(w.seconds for w in same) for same in zip(*(rank.windows for rank in record.ranks), strict=False)
     )
-    return replace(time, step_s=max(time.step_s, longest_s / steps / record.point.dilate))
+    return replace(time, step_s=max(time.step_s, longest_s / steps / record.point.hardware.dilate))

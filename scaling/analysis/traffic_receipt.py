@@ -19,6 +19,7 @@ from itertools import chain
 from typing import Literal
 
 from scaling.records.events import Finished
+from scaling.records.network import Place
 from scaling.records.point import SERVER, Record
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import Traffic
@@ -30,7 +31,7 @@ LEAST_SEEN = 0.5
 ORDER: tuple[Verdict, ...] = ("MISLABELLED", "UNVERIFIED", "VERIFIED")
 
 
-class Receipt(Record, frozen=True):
+class Receipt(Record, frozen=True, kw_only=True):
     """Proof of the network of one record, or of all rounds of a row.
 
     `sent_bytes` are by card over all nodes, `expected_bytes` what the algorithm must send between nodes, None
@@ -129,15 +130,15 @@ def _counted(record: PointRecord) -> dict[str, Sequence[Traffic]]:
     return found
 
 
-def _places(record: PointRecord) -> dict[str, RankRecord | HelperRecord]:
-    """For each host a child that knows which card it was told to take."""
-    found: dict[str, RankRecord | HelperRecord] = {}
+def _places(record: PointRecord) -> dict[str, Place]:
+    """For each host, which card its children were told to take."""
+    found: dict[str, Place] = {}
     for one in _children(record):
-        found.setdefault(one.host, one)
+        found.setdefault(one.host, one.place)
     return found
 
 
-def _wanted(place: RankRecord | HelperRecord, carried: Sequence[Traffic]) -> tuple[str, ...]:
+def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
     """The interface, or the ports of the cards that RDMA was to take."""
     ports = [one.name for one in carried if "/" in one.name]
     if place.hca == "any":

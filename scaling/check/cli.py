@@ -18,7 +18,7 @@ EPILOG = "Exit codes: 0 no error found, 1 an error found, 2 a mistake in the cal
 _BAD_USAGE: Any = typer.BadParameter.__base__
 
 
-class Asked(Record, frozen=True):
+class Asked(Record, frozen=True, kw_only=True):
     """What the command line asks for."""
 
     interconnect: tuple[str, ...] = ()

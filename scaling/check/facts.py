@@ -15,7 +15,7 @@ Pair = tuple[str, str]
 Matrix = dict[Pair, float]
 
 
-class RankFacts(Record, frozen=True, tag="rank"):
+class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     """What one rank tells of itself and its host.
 
     `memlock_bytes` is the soft limit of locked memory, None for unlimited; the sizes of /dev/shm are None where
@@ -34,14 +34,14 @@ class RankFacts(Record, frozen=True, tag="rank"):
     hardware: tuple[str, ...] = ()
 
 
-class Load(Record, frozen=True):
+class Load(Record, frozen=True, kw_only=True):
     """What runs on a host beside the launch, in cores' worth of CPU time; `by` are the largest, by name."""
 
     other_cores: float = 0.0
     by: tuple[tuple[str, float], ...] = ()
 
 
-class Prepared(Record, frozen=True, tag="prepared"):
+class Prepared(Record, frozen=True, kw_only=True, tag="prepared"):
     """A node listens. `ports` by network; `refused`: why it cannot listen there. `resolved` are the IPv4 addresses
     of every node's name as this node sees them, none where it does not resolve in time."""
 
@@ -51,7 +51,7 @@ class Prepared(Record, frozen=True, tag="prepared"):
     load: Load = Load()
 
 
-class Link(Record, frozen=True, tag="link"):
+class Link(Record, frozen=True, kw_only=True, tag="link"):
     """What a pair of nodes measured over one network; None what was not reached before `error`.
 
     `latency_s` is half the median round trip of small messages, `forth_bits_per_s` what one TCP flow carried from
@@ -68,7 +68,7 @@ class Link(Record, frozen=True, tag="link"):
     error: str = ""
 
 
-class Facts(Record, frozen=True):
+class Facts(Record, frozen=True, kw_only=True):
     """All of it. `ranks[r]` is rank r's; `absent[network][node]` says why a node is not on a network;
     `named`: the networks were asked for, by --interconnect or a fabric file, and not just found;
     `left_out` are the (network, node, node) that there was no time to measure."""
@@ -124,7 +124,7 @@ def _directions(links: list[Link]) -> Iterator[tuple[Pair, float]]:
             yield back, link.back_bits_per_s
 
 
-class Verdict(Record, frozen=True):
+class Verdict(Record, frozen=True, kw_only=True):
     """One line: `mend` is a command or a setting, "" where nothing needs mending."""
 
     level: Level
@@ -133,7 +133,7 @@ class Verdict(Record, frozen=True):
     mend: str = ""
 
 
-class Findings(Record, frozen=True):
+class Findings(Record, frozen=True, kw_only=True):
     """The whole preflight, as `--json` writes it."""
 
     facts: Facts

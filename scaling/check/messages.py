@@ -9,7 +9,7 @@ from scaling.records.network import Place
 from scaling.records.point import Record
 
 
-class Prepare(Record, frozen=True, tag="prepare"):
+class Prepare(Record, frozen=True, kw_only=True, tag="prepare"):
     """To the first rank of a node: listen at `places` (by network), resolve `names`, watch the load of all
     processes but `mine`. Only who says `token` is served."""
 
@@ -19,7 +19,7 @@ class Prepare(Record, frozen=True, tag="prepare"):
     token: bytes
 
 
-class Measure(Record, frozen=True, tag="measure"):
+class Measure(Record, frozen=True, kw_only=True, tag="measure"):
     """Measure the link to a node that listens. `latency_s` and `bandwidth_s` (each way) are the time to spend,
     `limit_s` is when to give up."""
 
@@ -35,11 +35,11 @@ class Measure(Record, frozen=True, tag="measure"):
     limit_s: float
 
 
-class Leave(Record, frozen=True, tag="leave"):
+class Leave(Record, frozen=True, kw_only=True, tag="leave"):
     """The preflight is over."""
 
 
-class Signalled(Record, frozen=True, tag="signalled"):
+class Signalled(Record, frozen=True, kw_only=True, tag="signalled"):
     """The rank was told by a signal to end."""
 
     signal: int

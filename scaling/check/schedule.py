@@ -17,14 +17,14 @@ BANDWIDTH_S = (0.08, 0.3)  # ... on one direction of its bandwidth
 OVERHEAD_S = 0.06  # orders, connections and answers of a round
 
 
-class Round(Record, frozen=True):
+class Round(Record, frozen=True, kw_only=True):
     """Pairs that measure over one network at the same time, none of them with a node in common."""
 
     network: str
     pairs: tuple[Pair, ...]
 
 
-class Plan(Record, frozen=True):
+class Plan(Record, frozen=True, kw_only=True):
     """The rounds to take, those that there is no time for, and what each pair may spend."""
 
     rounds: tuple[Round, ...]

@@ -14,10 +14,10 @@ class EmulatedDevice:
     `shrink`; `timeline` is the device's time. UsageError where the profile does not know model or batch."""
 
     def __init__(self, point: Point) -> None:
-        self.rate = profiles.rate(point.profile, point.model, point.batch_size)
-        self.spans = layers.spans(layers.of(point.model), self.rate.step_s, point.shrink)
-        self.timeline = Timeline(point.dilate)
-        self.name = f"emulated {profiles.find(point.profile).device}"
+        self.rate = profiles.rate(point.hardware.profile, point.workload.model, point.workload.batch_size)
+        self.spans = layers.spans(layers.of(point.workload.model), self.rate.step_s, point.hardware.shrink)
+        self.timeline = Timeline(point.hardware.dilate)
+        self.name = f"emulated {profiles.find(point.hardware.profile).device}"
 
 
 def value(rank: int, step: int) -> float:

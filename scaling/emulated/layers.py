@@ -20,7 +20,7 @@ FLOAT32_BYTES = 4
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
 
 
-class Layer(Record, frozen=True, array_like=True):
+class Layer(Record, frozen=True, kw_only=True, array_like=True):
     """A module with parameters. `sizes` are their elements; `forward` and `backward` count the operations of one
     image (a multiply and an add are two). Layers that multiply no matrices (normalisation) count none."""
 
@@ -30,7 +30,7 @@ class Layer(Record, frozen=True, array_like=True):
     backward: int
 
 
-class Span(Record, frozen=True):
+class Span(Record, frozen=True, kw_only=True):
     """A stretch of a step: seconds of the forward and of the backward pass, and the parameters whose gradients
     are there at its end, in elements."""
 

@@ -14,28 +14,28 @@ FILE = Path(__file__).with_name("profiles.toml")
 PREFIX = "emulated:"
 
 
-class Rate(Record, frozen=True, forbid_unknown_fields=True):
+class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """images/s of training on one device; `source` is a key of the file's sources."""
 
     model: str
     batch_size: int
-    images_per_s: float
+    samples_per_s: float
     source: str
 
     @property
     def step_s(self) -> float:
         """Seconds of a step: forward, backward, update."""
-        return self.batch_size / self.images_per_s
+        return self.batch_size / self.samples_per_s
 
 
-class Profile(Record, frozen=True, forbid_unknown_fields=True):
+class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A device by its full name, and what is known of it."""
 
     device: str
     rates: tuple[Rate, ...]
 
 
-class File(Record, frozen=True, forbid_unknown_fields=True):
+class File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of profiles.toml."""
 
     sources: dict[str, str]

@@ -39,7 +39,7 @@ TAIL = 0.045
 MOST_SHRINK = 10.0
 
 
-class Load(Record, frozen=True):
+class Load(Record, frozen=True, kw_only=True):
     """What is emulated on one machine of `cores` cores: `ranks` of the `world_size` devices, each with
     `gradient_bytes` in `layers` spans, `tail_bytes` of them in the last bucket, and `step_s` seconds of compute in
     a step, over links of nodes that carry `link_bits_per_s` (None: unknown); of each rank a strategy's own clock
@@ -104,7 +104,7 @@ class Load(Record, frozen=True):
         return max(1.0, average, moved_s / (TAIL * self.shortest_s + share * self.wire_s))
 
 
-class Setting(Record, frozen=True):
+class Setting(Record, frozen=True, kw_only=True):
     """Bytes are divided by `shrink`, times multiplied by `dilate`, links' rates divided by both."""
 
     shrink: float

@@ -10,7 +10,7 @@ from scaling.records.point import Device, Pattern, Point, Record
 from scaling.records.task import Task
 
 
-class Option(Record, frozen=True):
+class Option(Record, frozen=True, kw_only=True):
     """A knob of a strategy, set by `--option key=value`: how it is read, its default, what it does."""
 
     type: Callable[[str], Any]
@@ -18,7 +18,7 @@ class Option(Record, frozen=True):
     help: str
 
 
-class Traits(Record, frozen=True):
+class Traits(Record, frozen=True, kw_only=True):
     """What the sweep must know of a strategy to launch and judge it.
 
     drives: what one worker process drives: its rank's `device`; all devices of a `node` (a point must then
@@ -45,7 +45,7 @@ class Traits(Record, frozen=True):
         return "servers" if self.servers else "ring"
 
 
-class Helper(Record, frozen=True):
+class Helper(Record, frozen=True, kw_only=True):
     """A child that is not a worker (server, scheduler, rendezvous), run by rank `rank`'s agent, or where
     `task.servers[server]` is. It reports `Announce` before any worker starts and ends with the point.
 
@@ -167,7 +167,7 @@ class ServerModule(Protocol):
         """Serve `task.role`; call `announce({...})` once reachable; return never or at the end."""
 
 
-class Framework(Record, frozen=True):
+class Framework(Record, frozen=True, kw_only=True):
     """What must be known of a framework before any of its strategies is asked.
 
     distributions: by package, the names under which it is distributed, for the versions in a run's header.

@@ -90,15 +90,17 @@ class Horovod(Strategy):
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": task.address,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(task.ports[0]),
             "HOROVOD_GLOO_TIMEOUT_SECONDS": str(int(max(clocks.startup_s, clocks.stall_s) + TIMEOUT_MARGIN_S)),
-            "HOROVOD_FUSION_THRESHOLD": str(int(options["fusion_threshold_mb"] * MIB / task.point.shrink)),
-            "HOROVOD_CYCLE_TIME": str(options["cycle_time_ms"] * task.point.dilate),
+            "HOROVOD_FUSION_THRESHOLD": str(
+                int(options["fusion_threshold_mb"] * MIB / task.point.hardware.shrink)
+            ),
+            "HOROVOD_CYCLE_TIME": str(options["cycle_time_ms"] * task.point.hardware.dilate),
             "HOROVOD_CACHE_CAPACITY": str(options["cache_capacity"]),
             **network_env.horovod(task),
             **network_env.nccl(task),
         }
 
 
-class Slot(Record, frozen=True):
+class Slot(Record, frozen=True, kw_only=True):
     """A rank as Horovod counts it: among all, on its host, and among the ranks of its local rank."""
 
     hostname: str

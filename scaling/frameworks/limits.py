@@ -8,13 +8,13 @@ from scaling.records.point import Point
 
 def refuse(point: Point) -> str | None:
     """Why the point cannot be emulated, naming the flag; None when it can, or need not be."""
-    if point.device != "emulated":
+    if point.hardware.device != "emulated":
         return None
-    if point.precision != "fp32":
-        return f"--precision {point.precision}: the images/s of emulated devices are those of fp32"
-    if point.memory_format != "contiguous":
-        return f"--memory-format {point.memory_format}: emulated devices compute nothing; leave it out"
-    if point.compile:
+    if point.workload.precision != "fp32":
+        return f"--precision {point.workload.precision}: the images/s of emulated devices are those of fp32"
+    if point.workload.memory_format != "contiguous":
+        return f"--memory-format {point.workload.memory_format}: emulated devices compute nothing; leave it out"
+    if point.workload.compile:
         return "--compile: emulated devices compute nothing; leave it out"
     if (parts := options.accumulated(point)) != 1:
         return f"--option accumulate={parts}: emulated devices take a batch as a whole; leave it out"

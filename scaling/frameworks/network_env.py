@@ -16,27 +16,27 @@ def nccl(task: Task) -> dict[str, str]:
     `=` makes NCCL take a name as a whole and not as a prefix. On one host, and where it may choose among the
     RDMA cards, only its rendezvous is told the interface. Nothing without GPUs.
     """
-    if task.point.device != "cuda":
+    if task.point.hardware.device != "cuda":
         return {}
-    bootstrap = {"NCCL_SOCKET_IFNAME": f"={task.interface}"}
-    if task.hca == "any" or task.interface == "lo":
+    bootstrap = {"NCCL_SOCKET_IFNAME": f"={task.place.interface}"}
+    if task.place.hca == "any" or task.place.interface == "lo":
         return bootstrap
-    if task.hca:
-        return {**bootstrap, "NCCL_NET": "IB", "NCCL_IB_HCA": f"={task.hca}"}
+    if task.place.hca:
+        return {**bootstrap, "NCCL_NET": "IB", "NCCL_IB_HCA": f"={task.place.hca}"}
     return {**bootstrap, "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
 
 
 def gloo(task: Task) -> dict[str, str]:
     """Gloo inside torch. Without it, it takes whatever the host name resolves to, whatever MASTER_ADDR says."""
-    return {"GLOO_SOCKET_IFNAME": task.interface}
+    return {"GLOO_SOCKET_IFNAME": task.place.interface}
 
 
 def horovod(task: Task) -> dict[str, str]:
     """Gloo inside Horovod, which is also its control plane."""
-    return {"HOROVOD_GLOO_IFACE": task.interface}
+    return {"HOROVOD_GLOO_IFACE": task.place.interface}
 
 
 def ps_lite(task: Task, address: str) -> dict[str, str]:
     """MXNet's servers and workers: the address that a node binds and tells the others, which wins over the
     interface."""
-    return {"DMLC_NODE_HOST": address, "DMLC_INTERFACE": task.interface}
+    return {"DMLC_NODE_HOST": address, "DMLC_INTERFACE": task.place.interface}

@@ -70,6 +70,6 @@ def accumulated(point: Point) -> int:
 def refuse(point: Point) -> str | None:
     """Micro-batches must be of equal size: the mean of their means is then that of the batch."""
     parts = accumulated(point)
-    if point.batch_size % parts:
-        return f"--option accumulate={parts}: does not divide the batch of {point.batch_size} per device"
+    if point.workload.batch_size % parts:
+        return f"--option accumulate={parts}: does not divide the batch of {point.workload.batch_size} per device"
     return None

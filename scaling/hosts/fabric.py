@@ -21,7 +21,7 @@ from scaling.records.point import Record
 VARIABLE = "SCALING_FABRIC"
 
 
-class Entry(Record, frozen=True, forbid_unknown_fields=True):
+class Entry(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A network as the fabric file describes it: by `interface`, by `subnet`, or by both."""
 
     interface: str = ""

@@ -25,7 +25,7 @@ COUNT = re.compile(r"\d+")  # Open MPI keeps hosts of no slots and does not use 
 NAME = re.compile(r"[A-Za-z0-9_+^][\w.@+-]*|\[[0-9A-Fa-f:.]+\]")
 
 
-class Host(Record, frozen=True):
+class Host(Record, frozen=True, kw_only=True):
     """A line of a hostfile. `slots` is how many ranks the host takes (None: the line does not say), `format`
     whose format it is in (None: anybody's), `line` counts from 1, `remark` is a comment behind the host."""
 

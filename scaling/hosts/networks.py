@@ -10,10 +10,9 @@ from scaling.hosts import fabric
 from scaling.hosts.fabric import Entry
 from scaling.records import network
 from scaling.records.host import HostInfo, Nic
-from scaling.records.network import AUTO, Network, Place
+from scaling.records.network import ALONE, AUTO, Network, Place
 
 LOOPBACK = "127.0.0.1"
-ALONE = Place(address=LOOPBACK, interface="lo")
 Nics = Mapping[IPv4Network, Nic]
 
 

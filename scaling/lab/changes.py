@@ -13,7 +13,7 @@ from scaling.lab.state import Holder, Lab, Nic, Program
 from scaling.records.point import Record
 
 
-class Change(Record, frozen=True):
+class Change(Record, frozen=True, kw_only=True):
     """One word of `rate`: of a network, or of one node's link (`node`). `value` is "up", "down", or a rate:
     `rate_bits_per_s`, or as a share of the network's rate."""
 

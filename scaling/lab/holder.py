@@ -25,7 +25,7 @@ from scaling.records.point import Record
 STAY = b"stay\n"
 
 
-class Opened(Record, frozen=True):
+class Opened(Record, frozen=True, kw_only=True):
     """What the holder answers: its pid and, as in state.Holder, its descriptors and the networks' identities;
     or why it could not."""
 

@@ -21,7 +21,7 @@ from scaling.records.point import Record
 GRACE_S, PATIENCE_S = 2.0, 15.0
 
 
-class Run(Record, frozen=True):
+class Run(Record, frozen=True, kw_only=True):
     """The run that is on: its process (of `lab run`; when that was killed, one that it left behind), the mark
     that all its processes carry in their environment as RUN, since when, and its arguments."""
 

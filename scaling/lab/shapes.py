@@ -18,7 +18,7 @@ MOST_NODES, MOST_SLOTS, MOST_NICS = 64, 256, 8
 DEFAULT_NICS = ("ib0=100gbit,10.10.0.0/24", "eth0=10gbit,10.20.0.0/24")
 
 
-class Shape(Record, frozen=True):
+class Shape(Record, frozen=True, kw_only=True):
     """A lab that is asked for."""
 
     name: str

@@ -23,7 +23,7 @@ PACKET_S = 0.005
 QUEUE_S = 0.32
 
 
-class Bucket(Record, frozen=True):
+class Bucket(Record, frozen=True, kw_only=True):
     """How a rate is shaped: what may be sent at once, what waits, and the largest packet of the sender's
     segmentation offload, all in bytes."""
 

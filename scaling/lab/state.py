@@ -23,7 +23,7 @@ ROOT = Path("/run/scaling-lab")
 SWITCH = "switch"
 
 
-class Nic(Record, frozen=True):
+class Nic(Record, frozen=True, kw_only=True):
     """A card that every node has, and its network: the rate declared for it, and the one shaped now."""
 
     name: str
@@ -41,7 +41,7 @@ class Nic(Record, frozen=True):
         return IPv4Network(self.subnet).prefixlen
 
 
-class Program(Record, frozen=True):
+class Program(Record, frozen=True, kw_only=True):
     """A process for certain: the kernel gives a pid again, but not with the same start (clock ticks)."""
 
     pid: int
@@ -53,7 +53,7 @@ class Program(Record, frozen=True):
         return start_ticks(self.pid) == self.start_ticks
 
 
-class Holder(Record, frozen=True):
+class Holder(Record, frozen=True, kw_only=True):
     """The process that keeps a lab's namespaces open.
 
     namespaces[room][kind]: its descriptor of the `net`, `uts`, `ipc` or `mnt` namespace of a node, or of the
@@ -65,7 +65,7 @@ class Holder(Record, frozen=True):
     inodes: dict[str, int]
 
 
-class Lab(Record, frozen=True):
+class Lab(Record, frozen=True, kw_only=True):
     """A lab that is up. `links["node2.ib0"]` is a link's share of its network's shaped rate where that is not
     1; `down` names the cards that are taken down."""
 

@@ -21,7 +21,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 DEVICES = ("auto", "cpu", "cuda")
 
 
-class SweepConfig(Record, frozen=True, forbid_unknown_fields=True):
+class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to measure and how. Lists of words are tuples; None means: chosen from the devices found."""
 
     strategy: tuple[str, ...] | None = None

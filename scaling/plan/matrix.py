@@ -12,7 +12,8 @@ from scaling.errors import UsageError, near
 from scaling.frameworks.base import Traits, read_options
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, place
-from scaling.records.point import EXCHANGING, Device, Point
+from scaling.records.point import EXCHANGING, Device, Hardware, Point, Workload
+from scaling.workloads import models
 
 
 def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Point, ...]:
@@ -83,19 +84,21 @@ def _point(
         kind=kind,  # type: ignore[arg-type]
         world_size=size,
         round=0,
-        model=config.model,
-        data=config.data,
-        device=device,
-        batch_rule="weak" if config.global_batch_size is None else "strong",
-        batch_size=batch,
-        precision=config.precision,
-        memory_format=config.memory_format,
-        compile=config.compile,
+        workload=Workload(
+            model=config.model,
+            data=config.data,
+            batch_rule="weak" if config.global_batch_size is None else "strong",
+            batch_size=batch,
+            precision=config.precision,
+            memory_format=config.memory_format,
+            compile=config.compile,
+            unit=models.spec(config.model).unit,
+        ),
+        hardware=Hardware(
+            device=device, profile=profile, shrink=config.shrink or 1.0, dilate=config.dilate or 1.0
+        ),
         placement=config.placement,
         options=options,
-        profile=profile,
-        shrink=config.shrink or 1.0,
-        dilate=config.dilate or 1.0,
     )
 
 
@@ -132,7 +135,7 @@ def _known(config: SweepConfig, key: str) -> bool:
 # ---------------------------------------------------------------- nodes and servers
 
 
-def refused(points: Iterable[Point], slots: Sequence[Slot]) -> dict[str, str]:
+def refused(points: Sequence[Point], slots: Sequence[Slot]) -> dict[str, str]:
     """By cell, why a point cannot run on these nodes; raises UsageError when no exchange could."""
     found: dict[str, str] = {}
     runs = False
@@ -145,9 +148,11 @@ def refused(points: Iterable[Point], slots: Sequence[Slot]) -> dict[str, str]:
         else:
             runs = runs or point.kind == "exchange"
     if not runs:
-        cell = next(iter(found))
-        strategy, size = cell.split("/")[0], cell.split("/")[2]
-        raise UsageError(f"--strategy {strategy} at {size}: {found[cell]}; choose smaller --world-sizes")
+        first = next(point for point in points if point.cell in found)
+        raise UsageError(
+            f"--strategy {first.strategy} at n{first.world_size}: {found[first.cell]}; "
+            "choose smaller --world-sizes"
+        )
     return found
 
 

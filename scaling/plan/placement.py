@@ -14,7 +14,7 @@ from scaling.records.messages import Enrol
 from scaling.records.point import Point, Record
 
 
-class Slot(Record, frozen=True):
+class Slot(Record, frozen=True, kw_only=True):
     """A rank of the launch: its host, its place there, its own CPUs, its GPU.
 
     `device_index` counts the GPUs that this rank's agent sees (a batch system may show each rank one);
@@ -104,7 +104,7 @@ def place(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:
 
 def oversubscribed(point: Point, slots: Sequence[Slot]) -> bool:
     """Whether two ranks of the point share a CPU."""
-    if point.device != "cpu":
+    if point.hardware.device != "cpu":
         return False
     taken = [(one.machine or one.host, cpu) for one in slots for cpu in one.cpus]
     return len(taken) != len(set(taken))

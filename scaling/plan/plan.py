@@ -26,7 +26,7 @@ from scaling.records.point import Device, Point, Record
 from scaling.workloads import feeds, models
 
 
-class Plan(Record, frozen=True):
+class Plan(Record, frozen=True, kw_only=True):
     """Everything decided before the first point. `cells` are the points of one round, not yet shuffled.
 
     `config` is the given one with every None that depends on the launch resolved. `missing` says by strategy
@@ -62,8 +62,11 @@ class Plan(Record, frozen=True):
         """Of an emulated device, how long a step takes on the clock at least; else 0."""
         if self.device != "emulated":
             return 0.0
-        steps = (profiles.rate(one.profile, one.model, one.batch_size).step_s * one.dilate for one in self.cells)
-        return max(steps)
+        return max(
+            profiles.rate(one.hardware.profile, one.workload.model, one.workload.batch_size).step_s
+            * one.hardware.dilate
+            for one in self.cells
+        )
 
     @property
     def estimate_s(self) -> float:

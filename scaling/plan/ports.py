@@ -11,7 +11,7 @@ from scaling.records.point import Record
 from scaling.records.task import Task
 
 
-class Wanted(Record, frozen=True):
+class Wanted(Record, frozen=True, kw_only=True):
     """So many ports on an address of the host of rank `launch_rank` of the launch."""
 
     launch_rank: int

@@ -8,9 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from scaling.frameworks.base import Helper, Traits
-from scaling.hosts.networks import ALONE
 from scaling.plan.placement import Slot
-from scaling.records.network import Place
+from scaling.records.network import ALONE, Place
 from scaling.records.point import Point
 from scaling.records.task import Clocks, Server, Task
 
@@ -42,7 +41,7 @@ def rank_tasks(
 
 
 def _server(one: Slot, place: Place) -> Server:
-    return Server(launch_rank=one.launch_rank, host=one.host, address=place.address, interface=place.interface)
+    return Server(launch_rank=one.launch_rank, host=one.host, place=place)
 
 
 def _task(
@@ -65,12 +64,10 @@ def _task(
         hosts=hosts,
         device_index=one.device_index,
         # On GPUs workers keep the launcher's binding, which knows what is near which GPU.
-        cpus=one.cpus if point.device == "cpu" else (),
+        cpus=one.cpus if point.hardware.device == "cpu" else (),
         threads=one.threads,
-        address=here[hosts[0]].address,
-        addresses=tuple(here[host].address for host in hosts),
-        interface=here[one.host].interface,
-        hca=here[one.host].hca,
+        place=here[one.host],
+        places=tuple(here[host] for host in hosts),
         counts_traffic=crosses and one.host not in hosts[:rank],
         **shared,
     )
@@ -105,7 +102,7 @@ def helper_task(of: Sequence[Task], wanted: Helper) -> Task:
         log=log,
         cpus=(),
         launch_rank=server.launch_rank,
-        interface=server.interface,
+        place=server.place,
         counts_traffic=server.host not in task.hosts,
     )
 

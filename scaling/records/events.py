@@ -6,20 +6,20 @@ from scaling.records.point import Record
 from scaling.records.telemetry import Telemetry
 
 
-class Hello(Record, frozen=True, tag="hello"):
+class Hello(Record, frozen=True, kw_only=True, tag="hello"):
     """The child runs and has read its task."""
 
     pid: int
     affinity: tuple[int, ...]
 
 
-class Announce(Record, frozen=True, tag="announce"):
+class Announce(Record, frozen=True, kw_only=True, tag="announce"):
     """A helper is up: what the workers must know to reach it."""
 
     values: dict[str, str]
 
 
-class Ready(Record, frozen=True, tag="ready"):
+class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     """Framework imported, model built, exchange connected."""
 
     import_s: float
@@ -31,7 +31,7 @@ class Ready(Record, frozen=True, tag="ready"):
     notes: tuple[str, ...] = ()
 
 
-class Window(Record, frozen=True, tag="window"):
+class Window(Record, frozen=True, kw_only=True, tag="window"):
     """One window of one rank. Consecutive windows of a `Run` share their edges, so their seconds add up
     to the time from the start to the last synchronisation. `loss` is None where there is none (`comm`).
 
@@ -55,7 +55,7 @@ class Window(Record, frozen=True, tag="window"):
         return self.end_s - self.start_s
 
 
-class Result(Record, frozen=True, tag="result"):
+class Result(Record, frozen=True, kw_only=True, tag="result"):
     """The worker's last word: hash of the parameters (None where nothing is trained), memory in bytes."""
 
     digest: str | None
@@ -63,7 +63,7 @@ class Result(Record, frozen=True, tag="result"):
     peak_rss_bytes: int
 
 
-class Error(Record, frozen=True, tag="error"):
+class Error(Record, frozen=True, kw_only=True, tag="error"):
     """The child caught an exception: `cause` as in `Failed`."""
 
     cause: str
@@ -71,11 +71,11 @@ class Error(Record, frozen=True, tag="error"):
     traceback: str = ""
 
 
-class Finished(Record, frozen=True, tag="finished"):
+class Finished(Record, frozen=True, kw_only=True, tag="finished"):
     """It ended as it should."""
 
 
-class Failed(Record, frozen=True, tag="failed"):
+class Failed(Record, frozen=True, kw_only=True, tag="failed"):
     """Why a child or a point has no result.
 
     cause: oom | crash(SIGNAL) | exit(CODE) | error | hang | timeout | startup | missing | nan-loss |
@@ -93,7 +93,7 @@ class Failed(Record, frozen=True, tag="failed"):
 Outcome = Finished | Failed
 
 
-class Ended(Record, frozen=True, tag="ended"):
+class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     """From the agent, once per child: how it ended; nothing of it runs any more."""
 
     outcome: Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scaling.records.point import Record
 
 
-class Gpu(Record, frozen=True):
+class Gpu(Record, frozen=True, kw_only=True):
     """One GPU as NVML tells it. `links[j]` is how it reaches GPU j of its host (NV4, PIX, SYS, self) and
     `p2p[j]` whether peer access works."""
 
@@ -19,7 +19,7 @@ class Gpu(Record, frozen=True):
     p2p: tuple[bool, ...] = ()
 
 
-class Nic(Record, frozen=True):
+class Nic(Record, frozen=True, kw_only=True):
     """One network interface; `speed_bits_per_s` is None where the kernel does not know it."""
 
     name: str
@@ -30,7 +30,7 @@ class Nic(Record, frozen=True):
     speed_bits_per_s: float | None = None
 
 
-class Hca(Record, frozen=True):
+class Hca(Record, frozen=True, kw_only=True):
     """One port of an RDMA card. `interfaces` are the card's network interfaces (IPoIB, or Ethernet's own);
     `link_layer` is InfiniBand or Ethernet (RoCE)."""
 
@@ -42,7 +42,7 @@ class Hca(Record, frozen=True):
     interfaces: tuple[str, ...] = ()
 
 
-class HostInfo(Record, frozen=True):
+class HostInfo(Record, frozen=True, kw_only=True):
     """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple
     of its hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab."""
 

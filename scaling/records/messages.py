@@ -10,7 +10,7 @@ from scaling.records.point import Record
 from scaling.records.task import Command, Task
 
 
-class Enrol(Record, frozen=True, tag="enrol"):
+class Enrol(Record, frozen=True, kw_only=True, tag="enrol"):
     """An agent's first message. `missing[strategy]` says why it cannot run on that host."""
 
     host: HostInfo
@@ -19,7 +19,7 @@ class Enrol(Record, frozen=True, tag="enrol"):
     missing: dict[str, str]
 
 
-class Reserved(Record, frozen=True, tag="reserved"):
+class Reserved(Record, frozen=True, kw_only=True, tag="reserved"):
     """The agent holds these TCP ports for the attempt, bound but not listening; none if it could not."""
 
     attempt: int
@@ -27,7 +27,7 @@ class Reserved(Record, frozen=True, tag="reserved"):
     ports: tuple[int, ...]
 
 
-class Report(Record, frozen=True, tag="report"):
+class Report(Record, frozen=True, kw_only=True, tag="report"):
     """An event of one child of one attempt."""
 
     attempt: int
@@ -36,7 +36,7 @@ class Report(Record, frozen=True, tag="report"):
     event: Event
 
 
-class Signalled(Record, frozen=True, tag="signalled"):
+class Signalled(Record, frozen=True, kw_only=True, tag="signalled"):
     """The agent was told by a signal to end."""
 
     signal: int
@@ -45,7 +45,7 @@ class Signalled(Record, frozen=True, tag="signalled"):
 ToSweep = Enrol | Reserved | Report | Signalled
 
 
-class Reserve(Record, frozen=True, tag="reserve"):
+class Reserve(Record, frozen=True, kw_only=True, tag="reserve"):
     """Hold `count` free TCP ports on `address` for the attempt; the answer has the same `slot`."""
 
     attempt: int
@@ -54,20 +54,20 @@ class Reserve(Record, frozen=True, tag="reserve"):
     address: str
 
 
-class Assign(Record, frozen=True, tag="assign"):
+class Assign(Record, frozen=True, kw_only=True, tag="assign"):
     """Start this child."""
 
     task: Task
 
 
-class Tell(Record, frozen=True, tag="tell"):
+class Tell(Record, frozen=True, kw_only=True, tag="tell"):
     """Hand a command to the attempt's worker; its helpers' CPU use is read while measured windows run."""
 
     attempt: int
     command: Command
 
 
-class Release(Record, frozen=True, tag="release"):
+class Release(Record, frozen=True, kw_only=True, tag="release"):
     """End what still runs of the attempt and give back its ports. `grace_s` is what TERM gets before KILL."""
 
     attempt: int
@@ -75,7 +75,7 @@ class Release(Record, frozen=True, tag="release"):
     grace_s: float = 2.0
 
 
-class Dismiss(Record, frozen=True, tag="dismiss"):
+class Dismiss(Record, frozen=True, kw_only=True, tag="dismiss"):
     """The launch is over."""
 
 

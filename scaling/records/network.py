@@ -10,7 +10,7 @@ GBIT = 1e9
 AUTO = "auto"
 
 
-class Place(Record, frozen=True):
+class Place(Record, frozen=True, kw_only=True):
     """A host's address and interface on a network, and the card that RDMA may take.
 
     hca: "mlx5_0", several with commas; "" for sockets alone; "any" where NCCL may choose for itself.
@@ -21,7 +21,11 @@ class Place(Record, frozen=True):
     hca: str = ""
 
 
-class Network(Record, frozen=True):
+# Of a host whose ranks meet on its loopback.
+ALONE = Place(address="127.0.0.1", interface="lo")
+
+
+class Network(Record, frozen=True, kw_only=True):
     """What a word of --interconnect was found to be: each host's place, and why this network.
 
     `rate_bits_per_s` is what one node's link carries, None where neither the kernel nor the fabric file knows;

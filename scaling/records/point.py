@@ -1,15 +1,18 @@
-"""What is measured: one cell of the sweep, and the words it is described with."""
+"""What is measured: one cell of the sweep, the work it does, the hardware it runs on."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 Kind = Literal["exchange", "solo", "together", "comm"]
 # How strategies name the helpers that hold parameters: server-0, server-1, ...
 SERVER = "server-"
 EXCHANGING: tuple[Kind, ...] = ("exchange", "comm")
+# What a sample is.
+Unit = Literal["images", "sequences", "tokens"]
 Device = Literal["cpu", "cuda", "emulated"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 BatchRule = Literal["weak", "strong"]
@@ -21,57 +24,94 @@ Pattern = Literal["", "ring", "servers", "inside"]
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """The base of all: immutable, fields by keyword."""
+    """The base of all: immutable. msgspec does not inherit `kw_only`: each subclass says it again."""
 
 
-class Point(Record, frozen=True):
-    """One cell of the sweep. `batch_size` is per device; the controls of the plain loop (`solo`,
-    `together`) carry the strategy `<framework>:plain`, so that strategies of a framework share them.
+class Workload(Record, frozen=True, kw_only=True, order=True):
+    """What is trained, and how: everything that two rates must share to be of the same work, devices apart.
 
-    `servers` is the number of parameter servers, 0 for strategies without any; `server_hosts` whether they
-    share the training nodes or have nodes of their own.
+    `batch_size` counts the samples of one step on one device; `unit` is what a sample is.
+    """
 
-    Of an emulated device: `profile` (emulated/profiles.toml); gradients' bytes were divided by `shrink`, times
+    model: str
+    data: str
+    batch_rule: BatchRule
+    batch_size: int
+    precision: Precision = "fp32"
+    memory_format: MemoryFormat = "contiguous"
+    compile: bool = False
+    unit: Unit = "images"
+
+    def alone(self, batch_size: int) -> Workload:
+        """The same at this batch, where no rule shares a batch among devices: what controls have."""
+        return replace(self, batch_rule="weak", batch_size=batch_size)
+
+
+class Hardware(Record, frozen=True, kw_only=True, order=True):
+    """The kind of device that trains.
+
+    Of an emulated one: `profile` (emulated/profiles.toml); gradients' bytes were divided by `shrink`, times
     multiplied by `dilate`, links' rates divided by both. Times in records are those that the clock showed.
+    """
+
+    device: Device
+    profile: str = ""
+    shrink: float = 1.0
+    dilate: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """`cuda`, or `emulated:p100 (sizes / 10, times x 4)`."""
+        if not self.profile:
+            return self.device
+        return f"{self.device}:{self.profile} (sizes / {self.shrink:g}, times x {self.dilate:g})"
+
+
+class Point(Record, frozen=True, kw_only=True):
+    """One cell of the sweep: which exchange trains what, on how many devices of which kind.
+
+    The controls of the plain loop (`solo`, `together`) carry the strategy `<framework>:plain`, so that strategies
+    of a framework share them. `servers` is the number of parameter servers, 0 for strategies without any;
+    `server_hosts` whether they share the training nodes or have nodes of their own.
     """
 
     strategy: str
     kind: Kind
     world_size: int
     round: int
-    model: str
-    data: str
-    device: Device
-    batch_rule: BatchRule
-    batch_size: int
-    precision: Precision = "fp32"
-    memory_format: MemoryFormat = "contiguous"
-    compile: bool = False
+    workload: Workload
+    hardware: Hardware
     placement: Placement = "pack"
     interconnect: str = "auto"
     options: dict[str, str] = {}
     servers: int = 0
     server_hosts: ServerHosts = "shared"
-    profile: str = ""
-    shrink: float = 1.0
-    dilate: float = 1.0
 
     @property
     def global_batch_size(self) -> int:
         """Samples of one step over all devices."""
-        return self.batch_size * self.world_size
+        return self.workload.batch_size * self.world_size
+
+    @property
+    def reference(self) -> Workload:
+        """The work of the one device behind efficiency: the batch per device under the weak rule, the global one
+        under the strong."""
+        weak = self.workload.batch_rule == "weak"
+        return replace(self.workload, batch_size=self.workload.batch_size if weak else self.global_batch_size)
+
+    @property
+    def sorted_options(self) -> tuple[tuple[str, str], ...]:
+        """The strategy's options in a fixed order, hashable."""
+        return tuple(sorted(self.options.items()))
 
     @property
     def cell(self) -> str:
         """Identity without the round: what is repeated."""
-        options = ",".join(f"{k}={v}" for k, v in sorted(self.options.items()))
+        options = ",".join(f"{k}={v}" for k, v in self.sorted_options)
         servers = (f"{self.servers} servers {self.server_hosts}",) if self.servers else ()
-        emulated = (f"{self.profile} / {self.shrink:g} x {self.dilate:g}",) if self.profile else ()
         parts = (
-            self.strategy, self.kind, f"n{self.world_size}", self.model, self.data, self.device,
-            self.batch_rule, f"b{self.batch_size}", self.precision, self.memory_format,
-            "compiled" if self.compile else "eager", self.placement, self.interconnect, options, *servers,
-            *emulated,
+            self.strategy, self.kind, f"n{self.world_size}", *map(str, astuple(self.workload)),
+            *map(str, astuple(self.hardware)), self.placement, self.interconnect, options, *servers,
         )  # fmt: skip
         return "/".join(parts)
 

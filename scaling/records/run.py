@@ -3,7 +3,8 @@
 Times are seconds; `*_unix_s` are wall-clock, all others CLOCK_MONOTONIC of the host that wrote them. A
 new field needs a default; a changed meaning a new SCHEMA, a migration in `store.py` and a fixture file.
 
-SCHEMA history:  1  the first.
+SCHEMA history:  1  the first;
+                 2  a point holds its work and its hardware, ranks and helpers their place whole.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ from typing import Any
 
 from scaling.records.events import Outcome, Ready, Result, Window
 from scaling.records.host import HostInfo
-from scaling.records.network import Network
+from scaling.records.network import ALONE, Network, Place
 from scaling.records.point import Device, Pattern, Point, Record
 from scaling.records.telemetry import Telemetry
 
-SCHEMA = 1
+SCHEMA = 2
+# Of a helper in records of schema 1, which did not say.
+NOWHERE = Place(address="", interface="")
 
 
-class RankRecord(Record, frozen=True):
+class RankRecord(Record, frozen=True, kw_only=True):
     """One rank's part of a point: raw windows, warm-up apart."""
 
     rank: int
@@ -29,8 +32,7 @@ class RankRecord(Record, frozen=True):
     cpus: tuple[int, ...] = ()
     threads: int = 1
     device_index: int = 0
-    interface: str = "lo"
-    hca: str = ""
+    place: Place = ALONE
     environ: dict[str, str] = {}
     ready: Ready | None = None
     warmup: tuple[Window, ...] = ()
@@ -44,7 +46,7 @@ class RankRecord(Record, frozen=True):
         return self.windows[-1].end_s - self.windows[0].start_s if self.windows else 0.0
 
 
-class HelperRecord(Record, frozen=True):
+class HelperRecord(Record, frozen=True, kw_only=True):
     """A server, scheduler or rendezvous of a point: where it ran, how it ended and, while the measured
     windows ran, how much of one core it used (`telemetry.cpu_percent`)."""
 
@@ -55,11 +57,10 @@ class HelperRecord(Record, frozen=True):
     environ: dict[str, str] = {}
     announced: dict[str, str] = {}
     telemetry: Telemetry = Telemetry()
-    interface: str = ""
-    hca: str = ""
+    place: Place = NOWHERE
 
 
-class PointRecord(Record, frozen=True, tag="point"):
+class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     """One measurement of one point, however it ended.
 
     `ranks` are its workers: one per device, or a single one that drives all devices. `hosts[r]` is the host of
@@ -88,7 +89,7 @@ class PointRecord(Record, frozen=True, tag="point"):
         return len(set(self.hosts) or {rank.host for rank in self.ranks})
 
 
-class Header(Record, frozen=True, tag="header"):
+class Header(Record, frozen=True, kw_only=True, tag="header"):
     """The first line of a run. `config` is the SweepConfig as plain data."""
 
     schema: int

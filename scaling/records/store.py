@@ -17,6 +17,7 @@ import msgspec
 
 from scaling.errors import StoreError, UsageError
 from scaling.records.events import Finished
+from scaling.records.migrations import upgraded
 from scaling.records.run import SCHEMA, Header, PointRecord
 
 FILE = "run.jsonl"
@@ -44,9 +45,9 @@ def load(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
         raise UsageError(f"{path}: not a run: it has no header line")
     header = _read_header(path, whole[0])
     try:
-        records = tuple(_POINT.decode(line) for line in whole[1:])
-    except msgspec.MsgspecError:
-        raise UsageError(_damage(path, whole)) from None
+        records = tuple(_read_point(line, header.schema) for line in whole[1:])
+    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError):
+        raise UsageError(_damage(path, whole, header.schema)) from None
     return header, records
 
 
@@ -66,12 +67,20 @@ def _read_header(path: Path, line: bytes) -> Header:
         raise UsageError(f"{path}:1: not a run's header: {error}") from None
 
 
-def _damage(path: Path, lines: list[bytes]) -> str:
+def _read_point(line: bytes, schema: int) -> PointRecord:
+    if schema == SCHEMA:
+        return _POINT.decode(line)
+    return msgspec.convert(upgraded(msgspec.json.decode(line), schema), PointRecord)
+
+
+def _damage(path: Path, lines: list[bytes], schema: int) -> str:
     for number, line in enumerate(lines[1:], start=2):
         try:
-            _POINT.decode(line)
+            _read_point(line, schema)
         except msgspec.MsgspecError as error:
             return f"{path}:{number}: not a point record: {error}"
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return f"{path}:{number}: not a point record of schema {schema}"
     raise AssertionError("only called on a damaged file")
 
 

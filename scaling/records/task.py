@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from scaling.records.network import ALONE, Place
 from scaling.records.point import Point, Record
 
 
-class Clocks(Record, frozen=True):
+class Clocks(Record, frozen=True, kw_only=True):
     """The three clocks of a child, seconds: until `ready`, without an event, in all."""
 
     startup_s: float = 300.0
@@ -13,23 +14,26 @@ class Clocks(Record, frozen=True):
     deadline_s: float = 1800.0
 
 
-class Server(Record, frozen=True):
-    """Where a parameter server runs: beside which agent, and its address, interface and reserved port."""
+class Server(Record, frozen=True, kw_only=True):
+    """Where a parameter server runs: beside which agent, its place on the network, its reserved port."""
 
     launch_rank: int
     host: str
-    address: str
-    interface: str
+    place: Place
     port: int = 0
 
+    @property
+    def address(self) -> str:
+        """What it binds and is reached by."""
+        return self.place.address
 
-class Task(Record, frozen=True):
+
+class Task(Record, frozen=True, kw_only=True):
     """All that a child needs for one point: one JSON line on its stdin.
 
     `rank` and `local_rank` count inside the point; `launch_rank` is the agent's MPI rank. `hosts[r]` is the
-    host of rank r and `addresses[r]` its address on the network that is used. `address` is rank 0's, where
-    `ports` are reserved; `rank_ports[r]` is rank r's own. `interface` and `hca` (fabric.Place) are this child's
-    host's on that network. `device_index` and `cpus` are this child's;
+    host of rank r and `places[r]` its place on the network that is used; `place` is this child's own. `ports` are
+    reserved at rank 0's address; `rank_ports[r]` is rank r's own. `device_index` and `cpus` are this child's;
     a worker that drives all devices of its host has their `device_indices`, and the CPUs of all.
     `role` is "worker" or the name of a helper. Beside one child of each host of several its traffic is counted
     (`counts_traffic`).
@@ -49,10 +53,8 @@ class Task(Record, frozen=True):
     log: str
     role: str = "worker"
     retry: int = 0
-    address: str = "127.0.0.1"
-    interface: str = "lo"
-    hca: str = ""
-    addresses: tuple[str, ...] = ()
+    place: Place = ALONE
+    places: tuple[Place, ...] = ()
     ports: tuple[int, ...] = ()
     rank_ports: tuple[int, ...] = ()
     servers: tuple[Server, ...] = ()
@@ -61,8 +63,18 @@ class Task(Record, frozen=True):
     counts_traffic: bool = False
     clocks: Clocks = Clocks()
 
+    @property
+    def address(self) -> str:
+        """Rank 0's, where all meet."""
+        return self.places[0].address if self.places else self.place.address
 
-class Run(Record, frozen=True, tag="run"):
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """By rank."""
+        return tuple(place.address for place in self.places)
+
+
+class Run(Record, frozen=True, kw_only=True, tag="run"):
     """Run `windows` windows of `steps` steps. With `linger`, go on stepping unmeasured afterwards until
     the next command, so that the devices beside stay as loaded as they were."""
 
@@ -72,7 +84,7 @@ class Run(Record, frozen=True, tag="run"):
     linger: bool = False
 
 
-class Finish(Record, frozen=True, tag="finish"):
+class Finish(Record, frozen=True, kw_only=True, tag="finish"):
     """Report the digest and end."""
 
 

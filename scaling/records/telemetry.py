@@ -5,7 +5,7 @@ from __future__ import annotations
 from scaling.records.point import Record
 
 
-class Sample(Record, frozen=True, array_like=True):
+class Sample(Record, frozen=True, kw_only=True, array_like=True):
     """One reading of a GPU while windows were timed, None where this GPU does not tell; `throttle` names
     the reasons that cost speed."""
 
@@ -18,7 +18,7 @@ class Sample(Record, frozen=True, array_like=True):
     throttle: tuple[str, ...] = ()
 
 
-class Traffic(Record, frozen=True, array_like=True):
+class Traffic(Record, frozen=True, kw_only=True, array_like=True):
     """What one interface (`eth0`) or port of an RDMA card (`mlx5_0/1`) of the host carried meanwhile."""
 
     name: str
@@ -26,7 +26,7 @@ class Traffic(Record, frozen=True, array_like=True):
     sent_bytes: int
 
 
-class Flow(Record, frozen=True, array_like=True):
+class Flow(Record, frozen=True, kw_only=True, array_like=True):
     """What this host sent meanwhile over TCP from one address of its own to one of a peer: the bytes that arrived,
     and for how long the busiest of the connections had some to send."""
 
@@ -36,7 +36,7 @@ class Flow(Record, frozen=True, array_like=True):
     busy_s: float
 
 
-class Telemetry(Record, frozen=True):
+class Telemetry(Record, frozen=True, kw_only=True):
     """The device while measured windows ran. `load_1m` is the host's at their end, `affinity_cpus` the worker's;
     `traffic` and `flows` are read beside one child of each host, `machine_cpu_percent` (100: all cores) where one
     emulates."""

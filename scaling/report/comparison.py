@@ -17,7 +17,7 @@ from scaling.report.parts import (
     Line,
     Notes,
     Section,
-    loss_columns,
+    breakdown_columns,
 )
 
 TITLE = "Comparison at each world size"
@@ -25,19 +25,19 @@ TITLE = "Comparison at each world size"
 
 def comparisons(rows: Sequence[Row], known: Context, planned: int, notes: Notes) -> tuple[Section, ...]:
     """A table per way of measuring that has rivals at some world size; sizes without rivals are left out."""
-    by_ways: dict[labels.Ways, dict[int, list[Row]]] = {}
+    by_group: dict[int, dict[int, list[Row]]] = {}
     for row in rows:
-        by_ways.setdefault(labels.ways(row), {}).setdefault(row.world_size, []).append(row)
+        by_group.setdefault(row.group, {}).setdefault(row.world_size, []).append(row)
     found = []
-    for by_size in by_ways.values():
-        contests = [contest for _, contest in sorted(by_size.items()) if len(contest) > 1]
-        if contests:
-            found.append(_section(contests, known, planned, notes))
+    for by_size in by_group.values():
+        rivals = [of_size for _, of_size in sorted(by_size.items()) if len(of_size) > 1]
+        if rivals:
+            found.append(_section(rivals, known, planned, notes))
     return tuple(found)
 
 
-def _section(contests: Sequence[Sequence[Row]], known: Context, planned: int, notes: Notes) -> Section:
-    first = contests[0][0]
+def _section(rivals: Sequence[Sequence[Row]], known: Context, planned: int, notes: Notes) -> Section:
+    first = rivals[0][0]
     return Section(
         title=", ".join((TITLE, *labels.varying(first, known))),
         columns=(
@@ -45,17 +45,17 @@ def _section(contests: Sequence[Sequence[Row]], known: Context, planned: int, no
             RATE,
             AGAINST_BEST,
             EFFICIENCY,
-            *loss_columns(is_strong=first.batch_rule == "strong"),
+            *breakdown_columns(is_strong=first.workload.batch_rule == "strong"),
         ),
-        lines=tuple(line for contest in contests for line in _lines(contest, known, planned, notes)),
+        lines=tuple(line for of_size in rivals for line in _lines(of_size, known, planned, notes)),
     )
 
 
-def _lines(contest: Sequence[Row], known: Context, planned: int, notes: Notes) -> Iterable[Line]:
+def _lines(rivals: Sequence[Row], known: Context, planned: int, notes: Notes) -> Iterable[Line]:
     """Synchronous contenders by images/s, then the asynchronous ones."""
-    size = f"N = {contest[0].world_size}"
-    waiting = [row for row in contest if row.synchronous]
-    others = [row for row in contest if not row.synchronous]
+    size = f"N = {rivals[0].world_size}"
+    waiting = [row for row in rivals if row.synchronous]
+    others = [row for row in rivals if not row.synchronous]
     apart = f"{size}, asynchronous: ranked among themselves" if others else size
     for rows, label in ((waiting, size), (others, apart)):
         for index, row in enumerate(sorted(rows, key=_rate, reverse=True)):
@@ -64,7 +64,7 @@ def _lines(contest: Sequence[Row], known: Context, planned: int, notes: Notes) -
 
 
 def _rate(row: Row) -> float:
-    return row.images_per_s.mean if row.images_per_s else -1.0
+    return row.samples_per_s.mean if row.samples_per_s else -1.0
 
 
 def _line(row: Row, known: Context, marks: tuple[int, ...], above: str, remark: str) -> Line:
@@ -73,7 +73,7 @@ def _line(row: Row, known: Context, marks: tuple[int, ...], above: str, remark: 
         says = f"failed: {row.failed.cause}"
     else:
         efficiency, says = efficiency_cells(row)
-        cells += [words.mean_rate(row.images_per_s), words.standing(row), *efficiency]
+        cells += [words.mean_rate(row.samples_per_s), words.standing(row), *efficiency]
     return Line(
         cells=tuple(cells),
         says=says,

@@ -22,7 +22,7 @@ from scaling.report.parts import (
     N,
     Notes,
     Section,
-    loss_columns,
+    breakdown_columns,
 )
 
 MOST_SERVERS = 4
@@ -37,11 +37,11 @@ def groups(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def curve(
-    group: Sequence[Row], known: Context, planned: int, notes: Notes, stale: frozenset[tuple[labels.Ways, int]]
+    group: Sequence[Row], known: Context, planned: int, notes: Notes, stale: frozenset[tuple[int, int]]
 ) -> Section:
-    """The table of one curve. `planned` are the rounds that each row should have; `stale` the contests, by ways
-    and world size, in which an asynchronous row takes part."""
-    is_strong = group[0].batch_rule == "strong"
+    """The table of one curve. `planned` are the rounds that each row should have; `stale` the groups
+    and world sizes in which an asynchronous row takes part."""
+    is_strong = group[0].workload.batch_rule == "strong"
     has_nodes = any(row.nodes > 1 for row in group)
     return Section(
         title=labels.title(group, known),
@@ -57,7 +57,7 @@ def curve(
 def _columns(*, has_nodes: bool, is_strong: bool) -> tuple[Column, ...]:
     nodes = (NODES,) if has_nodes else ()
     batch = (DEVICE_BATCH,) if is_strong else ()
-    return (N, *nodes, *batch, RATE, SPEEDUP, EFFICIENCY, *loss_columns(is_strong=is_strong))
+    return (N, *nodes, *batch, RATE, SPEEDUP, EFFICIENCY, *breakdown_columns(is_strong=is_strong))
 
 
 def notes_of(row: Row, planned: int) -> tuple[str, ...]:
@@ -70,8 +70,8 @@ def _line(row: Row, before: Row | None, marks: tuple[int, ...], *, has_nodes: bo
     cells = [str(row.world_size)]
     if has_nodes:
         cells.append(str(row.nodes))
-    if row.batch_rule == "strong":
-        cells.append(str(row.batch_size))
+    if row.workload.batch_rule == "strong":
+        cells.append(str(row.workload.batch_size))
     cells, says = _measured_cells(row, cells)
     return Line(
         cells=tuple(cells),
@@ -92,34 +92,32 @@ def _measured_cells(row: Row, cells: list[str]) -> tuple[list[str], str]:
     """All cells, or those there are and what is said in place of the others."""
     if row.failed is not None:
         return cells, f"failed: {row.failed.cause}"
-    cells = [*cells, words.rate(row.images_per_s), words.speedup(row.speedup)]
+    cells = [*cells, words.rate(row.samples_per_s), words.speedup(row.speedup)]
     efficiency, says = efficiency_cells(row)
     return [*cells, *efficiency], says
 
 
 def efficiency_cells(row: Row) -> tuple[list[str], str]:
     """Efficiency and the loss by cause, or what is said in their place."""
-    if row.efficiency is None or row.loss is None:
+    if row.efficiency is None or row.breakdown is None:
         return [], "OVERSUBSCRIBED" if "OVERSUBSCRIBED" in row.flags else "no baseline"
-    loss = row.loss
-    parts = [loss.contention, loss.straggling, loss.exposed]
-    if row.batch_rule == "strong":
-        parts.append(loss.small_batch)
-    return [words.percent(row.efficiency), *map(words.fraction, (*parts, loss.unexplained))], ""
+    lost = row.breakdown
+    parts = [lost.contention, lost.straggling, lost.exposed]
+    if row.workload.batch_rule == "strong":
+        parts.append(lost.small_batch)
+    return [words.percent(row.efficiency), *map(words.fraction, (*parts, lost.unexplained))], ""
 
 
 # ---------------------------------------------------------------- below a table
 
 
-def _details(
-    group: Sequence[Row], stale: frozenset[tuple[labels.Ways, int]]
-) -> Iterable[tuple[str, tuple[str, ...]]]:
+def _details(group: Sequence[Row], stale: frozenset[tuple[int, int]]) -> Iterable[tuple[str, tuple[str, ...]]]:
     """What has no column: the second baseline, the two factors of efficiency across nodes, the training, what
     an asynchronous mode saw, the servers."""
     own = [row for row in group if row.world_size > 1 and row.strategy_efficiency]
     across = [row for row in group if row.intra_node is not None]
     trained = [row for row in group if row.first_loss is not None]
-    equal = [row for row in trained if (labels.ways(row), row.world_size) in stale]
+    equal = [row for row in trained if (row.group, row.world_size) in stale]
     lagging = [row for row in group if row.staleness is not None]
     served = [row for row in group if row.server_use]
     yield "against its own N=1", tuple(_at(row, words.percent(row.strategy_efficiency)) for row in own)

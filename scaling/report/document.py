@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis.analyse import Analysis, analyse, kept
-from scaling.analysis.rows import Baseline, Cell, Row
+from scaling.analysis.rows import Baseline, Row
 from scaling.records.run import Header, PointRecord
 from scaling.report import labels, words
 from scaling.report.comparison import comparisons
@@ -22,9 +22,7 @@ def document(header: Header, records: Sequence[PointRecord], joined: Sequence[st
     known = labels.context(found.rows)
     planned = max((row.rounds_tried for row in found.rows), default=0)
     compared = comparisons(found.rows, known, planned, notes)
-    stale = frozenset(
-        (labels.ways(row), row.world_size) for row in found.rows if not row.synchronous and row.rounds
-    )
+    stale = frozenset((row.group, row.world_size) for row in found.rows if not row.synchronous and row.rounds)
     curves = groups(found.rows)
     return Document(
         facts=facts(header, kept(records), found.rows, known),
@@ -46,7 +44,7 @@ def _notices(found: Analysis) -> Iterable[str]:
 
 def _emulated(rows: Sequence[Row]) -> Iterable[str]:
     """First of all: whose figures these are not."""
-    found = list(dict.fromkeys(row.hardware for row in rows if row.profile))
+    found = list(dict.fromkeys(row.hardware.label for row in rows if row.hardware.profile))
     if found:
         yield (
             "EMULATED: no device computed anything; times and images/s are those of the cluster that is emulated: "
@@ -58,17 +56,20 @@ def _emulated(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def _plain(found: Analysis, notes: Notes) -> Iterable[tuple[str, ...]]:
-    references = {row.batch_size if row.batch_rule == "weak" else row.global_batch_size for row in found.rows}
+    references = {
+        row.workload.batch_size if row.workload.batch_rule == "weak" else row.global_batch_size
+        for row in found.rows
+    }
     conditions = zip(*(labels.conditions(one) for one in found.baselines), strict=True)
     varying = [index for index, values in enumerate(conditions) if len(set(values)) > 1]
     several = len({one.strategy for one in found.baselines}) > 1
     for one in found.baselines:
         name = ", ".join((one.strategy, *(labels.conditions(one)[index] for index in varying)))
-        value = words.rate(one.images_per_s) if one.images_per_s else "failed"
-        is_whole = one.batch_size in references and one.images_per_s is not None
+        value = words.rate(one.samples_per_s) if one.samples_per_s else "failed"
+        is_whole = one.workload.batch_size in references and one.samples_per_s is not None
         remark = f"= 100 %{_for(one) if several else ''}" if is_whole else ""
         marks = mark_text(notes.marks(one.footnotes))
-        yield f"{name}, one device", f"batch {one.batch_size}", value, _joined(remark, _stamp(one), marks)
+        yield f"{name}, one device", f"batch {one.workload.batch_size}", value, _joined(remark, _stamp(one), marks)
 
 
 def _for(one: Baseline) -> str:
@@ -78,15 +79,15 @@ def _for(one: Baseline) -> str:
 def _single_ranks(rows: Sequence[Row], known: Context) -> Iterable[tuple[str, ...]]:
     """The second baseline; a comparison has it at N = 1."""
     for row in rows:
-        if row.world_size == 1 and row.images_per_s is not None:
+        if row.world_size == 1 and row.samples_per_s is not None:
             efficiency = words.percent(row.efficiency) if row.efficiency else ""
-            batch = f"batch {row.batch_size}"
+            batch = f"batch {row.workload.batch_size}"
             said = _joined(efficiency, _stamp(row))
-            yield f"{labels.title([row], known)}, one rank", batch, words.rate(row.images_per_s), said
+            yield f"{labels.title([row], known)}, one rank", batch, words.rate(row.samples_per_s), said
 
 
-def _stamp(cell: Cell) -> str:
-    return "EMULATED" if cell.profile else ""
+def _stamp(measured: Row | Baseline) -> str:
+    return "EMULATED" if measured.hardware.profile else ""
 
 
 def _joined(*parts: str) -> str:

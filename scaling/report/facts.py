@@ -41,15 +41,15 @@ def _each(texts: Iterable[str]) -> str:
 
 
 def _model(point: Point) -> str:
-    layout = "" if point.memory_format == "contiguous" else f", {point.memory_format}"
-    compiled = ", compiled" if point.compile else ""
-    return f"{point.model} on {point.data}, {point.precision}{layout}{compiled}"
+    layout = "" if point.workload.memory_format == "contiguous" else f", {point.workload.memory_format}"
+    compiled = ", compiled" if point.workload.compile else ""
+    return f"{point.workload.model} on {point.workload.data}, {point.workload.precision}{layout}{compiled}"
 
 
 def _batch(point: Point) -> str:
     """The rule, and with it the batch per device and the global batch of every row."""
-    if point.batch_rule == "weak":
-        return f"{point.batch_size} per device, {point.batch_size} x N in all (weak scaling)"
+    if point.workload.batch_rule == "weak":
+        return f"{point.workload.batch_size} per device, {point.workload.batch_size} x N in all (weak scaling)"
     total = point.global_batch_size
     return f"{total} in all, {total} / N per device (strong scaling)"
 

@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from scaling import text
-from scaling.analysis.rows import Cell, Row
+from scaling.analysis.rows import Baseline, Row
 from scaling.records.point import Record
 from scaling.report import words
 
 Ways = tuple[str, ...]
 
 
-class Context(Record, frozen=True):
+class Context(Record, frozen=True, kw_only=True):
     """What labels leave out because all share it, which of the `ways` they name because they differ, and
     whether they tell the parameter servers."""
 
@@ -32,16 +32,17 @@ def context(rows: Sequence[Row]) -> Context:
     )
 
 
-def conditions(cell: Cell) -> Ways:
-    """What a row, a baseline and a comparison were measured with."""
-    compiled = "compiled" if cell.compile else "eager"
-    return (cell.model, cell.data, cell.hardware, cell.precision, cell.memory_format, compiled)
+def conditions(measured: Row | Baseline) -> Ways:
+    """What a row or a baseline was measured with."""
+    work = measured.workload
+    compiled = "compiled" if work.compile else "eager"
+    return (work.model, work.data, measured.hardware.label, work.precision, work.memory_format, compiled)
 
 
 def ways(row: Row) -> Ways:
-    """What must be equal for two rows to be of one contest, their world size apart."""
-    weak = row.batch_rule == "weak"
-    batch = f"{row.batch_size} per device" if weak else f"{row.global_batch_size} in all"
+    """What may differ between the groups of rows that are compared, as titles name it."""
+    weak = row.workload.batch_rule == "weak"
+    batch = f"{row.workload.batch_size} per device" if weak else f"{row.global_batch_size} in all"
     return (*conditions(row), row.placement, batch)
 
 
@@ -52,7 +53,7 @@ def _varying(rows: Iterable[Row]) -> tuple[int, ...]:
 
 
 def varying(row: Row, known: Context) -> tuple[str, ...]:
-    """What differs between the contests of a report."""
+    """What differs between the groups of a report."""
     found = ways(row)
     return tuple(found[index] for index in known.varying)
 

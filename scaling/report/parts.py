@@ -9,7 +9,7 @@ from scaling.records.point import Record
 MOST_NOTES = 4
 
 
-class Column(Record, frozen=True):
+class Column(Record, frozen=True, kw_only=True):
     """A column: its name, and the same as a heading of two short lines. `losses` stand under one heading;
     `is_text` is set to the left."""
 
@@ -19,7 +19,7 @@ class Column(Record, frozen=True):
     is_text: bool = False
 
 
-class Line(Record, frozen=True):
+class Line(Record, frozen=True, kw_only=True):
     """A line of a section's table. Where cells end before the columns do, `says` speaks for the rest.
 
     `above`: what the rule above it says, if there is one. `remark` stands beside the flags. `efficiency` is the
@@ -35,14 +35,14 @@ class Line(Record, frozen=True):
     efficiency: float | None = None
 
 
-class Detail(Record, frozen=True):
+class Detail(Record, frozen=True, kw_only=True):
     """A line below a section's table: a value for some of its world sizes."""
 
     label: str
     values: tuple[str, ...]
 
 
-class Section(Record, frozen=True):
+class Section(Record, frozen=True, kw_only=True):
     """A table: one scaling curve, or the comparison of several."""
 
     title: str
@@ -51,7 +51,7 @@ class Section(Record, frozen=True):
     details: tuple[Detail, ...] = ()
 
 
-class Document(Record, frozen=True):
+class Document(Record, frozen=True, kw_only=True):
     """All of a report. `baselines` are (who, batch, images/s, efficiency); where there are `comparisons`, they
     and the baselines stand before the `sections`."""
 
@@ -98,7 +98,7 @@ CONTENDER = Column(name="contender", heading=("", ""), is_text=True)
 AGAINST_BEST = Column(name="against the best", heading=("", "against the best"), is_text=True)
 
 
-def loss_columns(*, is_strong: bool) -> tuple[Column, ...]:
+def breakdown_columns(*, is_strong: bool) -> tuple[Column, ...]:
     """One per cause."""
     small = (Column(name="small batch", heading=("small", "batch"), is_loss=True),) if is_strong else ()
     return (

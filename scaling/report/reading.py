@@ -14,7 +14,7 @@ def how_to_read(found: Analysis, *, compares: bool) -> Iterable[str]:
     if not rows:
         return
     yield _efficiency(found.baselines)
-    if any(row.loss is not None for row in rows):
+    if any(row.breakdown is not None for row in rows):
         yield _loss(rows)
     if compares:
         yield _ranked(rows)
@@ -24,7 +24,7 @@ def how_to_read(found: Analysis, *, compares: bool) -> Iterable[str]:
             "steps of other ranks between a step's pull of the parameters and its push; straggling has no "
             "meaning. Judge them by the loss after equal samples."
         )
-    if any(row.profile for row in rows):
+    if any(row.hardware.profile for row in rows):
         yield (
             "EMULATED: devices sleep as long as published ones compute; gradients, exchange and network are real. "
             "Bytes were divided and times multiplied as said above, links slowed by both; all of it is undone in "
@@ -70,7 +70,7 @@ def _efficiency(baselines: Sequence[Baseline]) -> str:
 
 
 def _loss(rows: Sequence[Row]) -> str:
-    strong = any(row.batch_rule == "strong" for row in rows)
+    strong = any(row.workload.batch_rule == "strong" for row in rows)
     small = "small batch, 1/N of the batch costs more than 1/N of the time; " if strong else ""
     return (
         "loss: contention, devices at work slow each other; straggling, the slowest rank against the "

@@ -37,7 +37,7 @@ ViewKind = Literal["live", "plain", "none"]
 EPILOG = "Exit codes: 0 all points measured, 1 a point failed, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."
 
 
-class Invocation(Record, frozen=True):
+class Invocation(Record, frozen=True, kw_only=True):
     """What the command line asks for. `given` are the fields set by flags, `base` those of the file."""
 
     given: dict[str, Any]

@@ -41,7 +41,7 @@ def emulation(
 
 def _rate(profile: str, model: str, batch_size: int) -> str:
     one = profiles.rate(profile, model, batch_size)
-    return f"{one.images_per_s:g} images/s of {model} at batch {batch_size} ({profiles.source(one)})"
+    return f"{one.samples_per_s:g} images/s of {model} at batch {batch_size} ({profiles.source(one)})"
 
 
 def _links(name: str | None, divisor: float) -> str:

@@ -126,8 +126,8 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
         servers = f", servers {point.servers} {point.server_hosts}" if point.servers else ""
         over = f" over {point.interconnect}" if len(made.networks) > 1 and point.kind in EXCHANGING else ""
         lines.append(
-            f"  {point.strategy + over:<24}{point.kind:<10}N={point.world_size:<4}batch {point.batch_size}"
-            f"{servers}{note}"
+            f"  {point.strategy + over:<24}{point.kind:<10}N={point.world_size:<4}"
+            f"batch {point.workload.batch_size}{servers}{note}"
         )
     counts = Counter(point.kind for point in cells)
     lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))

@@ -22,7 +22,7 @@ from scaling.sweep.state import HelperState, PointState, RankState, commanded, f
 from scaling.transport.mailbox import Mailbox
 
 
-class Bench(Record, frozen=True):
+class Bench(Record, frozen=True, kw_only=True):
     """What all trials of a sweep share. `logs` is the folder of their logs."""
 
     plan: Plan

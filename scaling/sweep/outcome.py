@@ -82,8 +82,7 @@ def _helper_record(helper: HelperState, *, well: bool) -> HelperRecord:
         outcome=outcome,
         environ=ended.environ if ended else {},
         announced=helper.announced or {},
-        interface=helper.task.interface,
-        hca=helper.task.hca,
+        place=helper.task.place,
         telemetry=ended.telemetry if ended else Telemetry(),
     )
 
@@ -98,8 +97,7 @@ def _rank_record(rank: RankState) -> RankRecord:
         cpus=task.cpus,
         threads=task.threads,
         device_index=task.device_index,
-        interface=task.interface,
-        hca=task.hca,
+        place=task.place,
         environ=ended.environ if ended else {},
         ready=rank.ready,
         warmup=rank.warmup,

@@ -30,7 +30,7 @@ from scaling.records.task import Command, Finish, Run, Task
 Phase = Literal["starting", "warming", "measuring", "finishing", "ended"]
 
 
-class RankState(Record, frozen=True):
+class RankState(Record, frozen=True, kw_only=True):
     """One worker, as far as its events tell. `in_chunk` counts the windows of the running command."""
 
     task: Task
@@ -44,7 +44,7 @@ class RankState(Record, frozen=True):
     ended: Ended | None = None
 
 
-class HelperState(Record, frozen=True):
+class HelperState(Record, frozen=True, kw_only=True):
     """One helper, as far as its events tell; `announced` is None until it can be reached."""
 
     task: Task
@@ -59,7 +59,7 @@ class HelperState(Record, frozen=True):
         return next(servers, self.task.hosts[self.task.rank])
 
 
-class PointState(Record, frozen=True):
+class PointState(Record, frozen=True, kw_only=True):
     """One running point. `expected` is the number of measured windows that each rank will report.
 
     `failure` is the first failure: the cause; what follows from it is recorded as cancelled.

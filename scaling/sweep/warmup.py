@@ -20,14 +20,14 @@ CEILING_WINDOWS = 16
 MAX_STEPS = 100_000
 
 
-class Pace(Record, frozen=True):
+class Pace(Record, frozen=True, kw_only=True):
     """What a window should last and how many are measured."""
 
     windows: int
     window_s: float
 
 
-class Decision(Record, frozen=True):
+class Decision(Record, frozen=True, kw_only=True):
     """The next command; `settled` is False where measuring begins though windows still drift."""
 
     command: Command

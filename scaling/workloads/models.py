@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from scaling.errors import UsageError, near
-from scaling.records.point import Device, Record
+from scaling.records.point import Device, Record, Unit
 
 
-class ModelSpec(Record, frozen=True):
+class ModelSpec(Record, frozen=True, kw_only=True):
     """A model as every framework must build it.
 
-    `image` is (channels, height, width); `batch_size` the default per device, by kind of device;
-    `learning_rate` goes with SGD of momentum 0.9 and that batch. `parameters[framework]` are the trained ones,
-    within 0.5 % of each other (tests hold every builder to them); frameworks without the model are absent.
+    `image` is (channels, height, width), `unit` what a sample is; `batch_size` the default per device, by kind of
+    device; `learning_rate` goes with SGD of momentum 0.9 and that batch. `parameters[framework]` are the trained
+    ones, within 0.5 % of each other (tests hold every builder to them); frameworks without the model are absent.
     """
 
     name: str
@@ -22,6 +22,7 @@ class ModelSpec(Record, frozen=True):
     learning_rate: float
     parameters: dict[str, int]
     source: str
+    unit: Unit = "images"
 
 
 FRAMEWORKS = ("torch", "tensorflow", "mxnet")

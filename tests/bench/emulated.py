@@ -40,8 +40,8 @@ SWEEP = (
 def expected_s(point: Point) -> float:
     """max(compute, exchange) with its tail: DDP's buckets, one after the other over the nodes' links, each once
     its last gradient is there. Inside a node bytes take no time."""
-    rate = profiles.rate(point.profile, point.model, point.batch_size)
-    spans = layers.spans(layers.of(point.model), rate.step_s)
+    rate = profiles.rate(point.hardware.profile, point.workload.model, point.workload.batch_size)
+    spans = layers.spans(layers.of(point.workload.model), rate.step_s)
     now_s = sum(span.forward_s for span in spans)
     ready: list[tuple[float, int]] = []
     for span in reversed(spans):
@@ -68,7 +68,7 @@ def main() -> None:
         for model in MODELS:
             first = measured(model, *_given(0))
             setting = first[0].point
-            given = _given(1) or (max(1.0, setting.shrink / 2), 2 * setting.dilate)
+            given = _given(1) or (max(1.0, setting.hardware.shrink / 2), 2 * setting.hardware.dilate)
             for line in compared(first, measured(model, *given)):
                 out(line + "\n")
                 sys.stdout.flush()
@@ -88,7 +88,8 @@ def compared(first: list[PointRecord], second: list[PointRecord]) -> Iterable[st
             steps.append(step_s)
             ratio = 100 * (step_s / expected - 1)
             yield (
-                f"{point.model:12} {name:5} sizes / {point.shrink:<4g} times x {point.dilate:<4g} "
+                f"{point.workload.model:12} {name:5} "
+                f"sizes / {point.hardware.shrink:<4g} times x {point.hardware.dilate:<4g} "
                 f"step {1e3 * step_s:7.1f} ms, expected {1e3 * expected:7.1f}: {ratio:+5.1f} % (within 6 %); "
                 f"CPU {busy:.0f} %"
             )

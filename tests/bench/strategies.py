@@ -57,7 +57,7 @@ def compare(name: str, rounds: int = ROUNDS) -> stats.Estimate:
                 ours.append(rate)
             else:
                 run = launch.run(name, ranks=RANKS, batch_size=BATCH, steps=steps)
-                plain.append(run.images_per_s)
+                plain.append(run.samples_per_s)
         _say(f"  round {number + 1}: {ours[-1]:.1f} against {plain[-1]:.1f}, {ours[-1] / plain[-1]:.3f}")
     ratio = stats.interval([a / b for a, b in zip(ours, plain, strict=True)])
     _say(f"{name}: scaling {sum(ours) / rounds:.1f}, {WAYS[name].script}.py {sum(plain) / rounds:.1f} images/s")

@@ -27,6 +27,7 @@ from scaling.records.events import Announce, Failed
 from scaling.records.point import Kind
 from scaling.records.task import Clocks, Task
 from tests.support import ranks
+from tests.support.points import placed
 from tests.support.ranks import one_task
 
 STRATEGIES = {name: frameworks.load(f"{name}:horovod") for name in ("torch", "tensorflow", "mxnet")}
@@ -55,7 +56,8 @@ def on_two_hosts(name: str = "torch:horovod", **fields: Any) -> list[Task]:
     given: dict[str, Any] = {"kind": "exchange", **fields}
     return [
         replace(
-            task, hosts=hosts, local_rank=task.rank % 2, local_world_size=2, address="10.0.0.1", interface="ib0",
+            placed(task, ["10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.2"], "ib0"),
+            hosts=hosts, local_rank=task.rank % 2, local_world_size=2,
             clocks=Clocks(startup_s=300.0, stall_s=120.0, deadline_s=1800.0),
         )
         for task in ranks.tasks(name, size=4, ports=(5001,), **given)

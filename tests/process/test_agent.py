@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 
 from scaling.agent.child import MARK, child_environ
-from scaling.records.point import Point
 from scaling.records.task import Task
+from tests.support.points import make_point
 
-POINT = Point(
+POINT = make_point(
     strategy="fake:a", kind="exchange", world_size=1, round=0, model="digits-cnn", data="digits",
     device="cpu", batch_rule="weak", batch_size=32,
 )  # fmt: skip

@@ -7,7 +7,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from scaling.emulated.scale import Setting
 from scaling.errors import UsageError
@@ -18,6 +17,7 @@ from scaling.plan.plan import Plan
 from scaling.records.host import Nic
 from scaling.run import flags, header
 from tests.support.inline import enrol, host
+from tests.support.points import changed
 from tests.support.ranks import tasks
 from tests.support.scripted_records import point
 
@@ -49,30 +49,32 @@ def test_a_profile_brings_model_batch_and_strategy() -> None:
     assert made.device == "emulated"
     assert made.config.device == "emulated:p100"
     assert (made.config.model, made.config.batch_size, made.config.strategy) == ("resnet50", 64, ("torch:gloo",))
-    assert {point.profile for point in made.cells} == {"p100"}
+    assert {point.hardware.profile for point in made.cells} == {"p100"}
     assert all("p100" in point.cell for point in made.cells)
 
 
 def test_on_a_real_network_nothing_is_shrunk_or_dilated() -> None:
-    (setting,) = {(point.shrink, point.dilate) for point in planned("--device", "emulated:p100").cells}
+    (setting,) = {
+        (point.hardware.shrink, point.hardware.dilate) for point in planned("--device", "emulated:p100").cells
+    }
     assert setting == (1.0, 1.0)
     given = planned("--device", "emulated:p100", "--shrink", "10", "--dilate", "2")
-    assert {(point.shrink, point.dilate) for point in given.cells} == {(10.0, 2.0)}
+    assert {(point.hardware.shrink, point.hardware.dilate) for point in given.cells} == {(10.0, 2.0)}
 
 
 def test_in_a_lab_both_are_chosen_for_the_machine_and_kept_for_a_resumed_run() -> None:
     made = planned("--device", "emulated:p100", lab=(1e11, 1e10), nodes=4, size=16)
-    (setting,) = {(point.shrink, point.dilate) for point in made.cells}
+    (setting,) = {(point.hardware.shrink, point.hardware.dilate) for point in made.cells}
     assert setting == (made.config.shrink, made.config.dilate)
     assert setting[0] > 1
     assert setting[1] > 1
     given = planned("--device", "emulated:p100", "--dilate", "30", lab=(1e11, 1e10), nodes=4, size=16)
-    assert {point.dilate for point in given.cells} == {30.0}
+    assert {point.hardware.dilate for point in given.cells} == {30.0}
 
 
 def test_settings_are_part_of_what_a_point_is() -> None:
     one = point(**EMULATED)
-    assert len({one.cell, replace(one, shrink=2.0).cell, replace(one, dilate=2.0).cell, point().cell}) == 4
+    assert len({one.cell, changed(one, shrink=2.0).cell, changed(one, dilate=2.0).cell, point().cell}) == 4
     assert "p100" not in point().cell
 
 

@@ -188,7 +188,7 @@ def test_who_needs_no_ports_gets_none() -> None:
 def test_a_helper_has_no_cpus_of_its_own_unless_it_computes() -> None:
     tasks = made(Traits(servers=True), servers=2)
     server = helper_task(tasks, Helper(name="server-1", server=1))
-    assert (server.role, server.cpus, server.launch_rank, server.interface) == ("server-1", (), 2, "ib0")
+    assert (server.role, server.cpus, server.launch_rank, server.place.interface) == ("server-1", (), 2, "ib0")
     computing = helper_task(tasks, Helper(name="trainer-3", rank=3, computes=True))
     assert (computing.cpus, computing.launch_rank) == (tasks[3].cpus, 3)
     assert computing.cpus

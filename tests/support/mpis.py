@@ -18,7 +18,7 @@ from launch import _mpi
 from scaling.records.point import Record
 
 
-class Mpi(Record, frozen=True):
+class Mpi(Record, frozen=True, kw_only=True):
     """One MPI: its name, the prefix it is installed in, and what its library says of itself."""
 
     name: str

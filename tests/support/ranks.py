@@ -33,10 +33,11 @@ from scaling.plan import ports as reserved
 from scaling.plan.placement import Slot
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
 from scaling.records.events import Announce
-from scaling.records.point import Kind, Point
+from scaling.records.point import Kind
 from scaling.records.task import Clocks, Task
 from scaling.workloads import feeds as data
 from scaling.workloads import models
+from tests.support.points import make_point
 
 LIMIT_S = 240
 
@@ -63,7 +64,7 @@ def tasks(
     """One task per rank on this host. `fields` are the point's, by default the digits at batch 4 on CPU."""
     traits = frameworks.load(strategy).traits(strategy)
     settled = {"model": "digits-cnn", "data": "digits", "device": "cpu", "batch_size": 4, **fields}
-    point = Point(
+    point = make_point(
         strategy=strategy, kind=kind, world_size=size, round=0, batch_rule="weak",
         servers=servers if traits.servers else 0, **settled,
     )  # fmt: skip

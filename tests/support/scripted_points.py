@@ -15,6 +15,7 @@ from scaling.records.run import SCHEMA, Header, PointRecord, RankRecord
 from scaling.records.task import Run, Task
 from scaling.sweep.state import PointState, RankState, commanded, fold
 from scaling.sweep.view.base import View
+from tests.support.points import make_point
 
 BATCH = 32
 WINDOW_S = 0.2
@@ -32,7 +33,7 @@ class Clock:
 
 
 def point(world_size: int, kind: Kind = "exchange", number: int = 0, strategy: str = "torch:gloo") -> Point:
-    return Point(
+    return make_point(
         strategy=strategy, kind=kind, world_size=world_size, round=number, model="digits-cnn", data="digits",
         device="cpu", batch_rule="weak", batch_size=BATCH,
     )  # fmt: skip
@@ -131,20 +132,20 @@ CRASH = Failed(
 def row(world_size: int, share: float = 0.95, strategy: str = "torch:gloo", **fields: Any) -> Row:
     rate = 320.0 * world_size * share
     estimates: dict[str, Any] = {
-        "images_per_s": Estimate(mean=rate, low=rate - 1.5, high=rate + 1.5, n=3),
+        "samples_per_s": Estimate(mean=rate, low=rate - 1.5, high=rate + 1.5, n=3),
         "efficiency": Estimate(mean=share, low=share - 0.004, high=share + 0.004, n=3),
     }
     return Row(
-        model="digits-cnn", data="digits", device="cpu", precision="fp32", memory_format="contiguous",
-        compile=False, strategy=strategy, interconnect="auto", options={}, placement="pack",
-        batch_rule="weak", batch_size=BATCH, global_batch_size=BATCH * world_size, world_size=world_size,
+        workload=point(1).workload, hardware=point(1).hardware, strategy=strategy,
+        interconnect="auto", options={}, placement="pack",
+        global_batch_size=BATCH * world_size, world_size=world_size,
         nodes=1, rounds=3, rounds_tried=3, **(estimates | fields),
     )  # fmt: skip
 
 
 def ten_rows() -> list[Row]:
     rows = [row(n, 1.0 - 0.03 * n, s) for s in ("torch:gloo", "torch:nccl") for n in (1, 2, 4, 8)]
-    failed = row(16, flags=("FAILED",), failed=CRASH, images_per_s=None, efficiency=None)
+    failed = row(16, flags=("FAILED",), failed=CRASH, samples_per_s=None, efficiency=None)
     return [*rows, failed, row(16, 0.6, flags=("UNSETTLED",))]
 
 

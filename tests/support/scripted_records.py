@@ -9,13 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.analyse import Row, rows
-from scaling.analysis.breakdown import Loss
+from scaling.analysis.breakdown import Breakdown
 from scaling.analysis.stats import Estimate
 from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.host import HostInfo
+from scaling.records.network import Place
 from scaling.records.point import Point
 from scaling.records.run import SCHEMA, Header, HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import Flow, Sample, Telemetry, Traffic
+from tests.support.points import make_point
 
 STEPS = 10
 WINDOWS = 3
@@ -37,7 +39,7 @@ def point(kind: str = "exchange", world_size: int = 1, number: int = 0, **change
         "batch_rule": "weak",
         "batch_size": 32,
     }
-    return Point(**{**base, **changes})
+    return make_point(**{**base, **changes})
 
 
 def windows(step_s: float, batch_size: int, *, start_s: float = 100.0, losses: bool = True) -> tuple[Window, ...]:
@@ -69,7 +71,7 @@ def record(of: Point, *steps_s: float, hosts: Sequence[str] = ("node1",), **chan
             outcome=Finished(),
             cpus=(rank,),
             ready=Ready(import_s=1.0, build_s=0.1, parameters=10, gradient_bytes=40, device_name="Test CPU"),
-            windows=windows(time_s, of.batch_size, losses=of.kind != "comm"),
+            windows=windows(time_s, of.workload.batch_size, losses=of.kind != "comm"),
         )
         for rank, time_s in enumerate(times)
     )
@@ -134,7 +136,8 @@ def carried(made: PointRecord, card: str, *, slow: str = "") -> PointRecord:
         flow = Flow(address=rank.host, peer=peer.host, sent_bytes=sent, busy_s=share * made.measured_s)
         traffic = (Traffic(name=card, received_bytes=sent, sent_bytes=sent),)
         told = Telemetry(traffic=traffic, flows=(flow,))
-        ranks.append(replace(rank, interface=made.point.interconnect, telemetry=told))
+        place = Place(address="", interface=made.point.interconnect)
+        ranks.append(replace(rank, place=place, telemetry=told))
     return replace(made, ranks=tuple(ranks), hosts=tuple(names), pattern="ring")
 
 
@@ -243,7 +246,7 @@ def half(estimate: Estimate | None) -> float:
     return estimate.half_width
 
 
-def loss_of(row: Row) -> Loss:
+def loss_of(row: Row) -> Breakdown:
     """The loss that must be claimed."""
-    assert row.loss is not None
-    return row.loss
+    assert row.breakdown is not None
+    return row.breakdown

@@ -88,7 +88,7 @@ def no_daemons() -> Iterator[None]:
         policy.unlink()
 
 
-class Cluster(Record, frozen=True):
+class Cluster(Record, frozen=True, kw_only=True):
     """A running Slurm: the folder with all of its files, and the variables that its commands need."""
 
     folder: Path

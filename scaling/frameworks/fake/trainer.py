@@ -60,7 +60,7 @@ class FakeTrainer:
         point = self._task.point
         if point.kind != "comm":
             alone = self._drives == "device" or point.kind in ("solo", "together")
-            self.samples += point.batch_size if alone else point.global_batch_size
+            self.samples += point.workload.batch_size if alone else point.global_batch_size
 
     def sync(self) -> None:
         """Nothing runs behind; a pause between two commands is not caught up on."""

@@ -74,8 +74,8 @@ def refuse(point: Point) -> str | None:
     options = read_options(OPTIONS, point.options)
     if point.strategy == ASYNCHRONOUS and not options["update_on_kvstore"]:
         return "--option update_on_kvstore=false: mxnet:dist_async updates on its servers only"
-    if options["compression"] != "none" and point.precision != "fp32":
-        return f"--option compression=2bit: mxnet compresses fp32 gradients only, not {point.precision}"
+    if options["compression"] != "none" and point.workload.precision != "fp32":
+        return f"--option compression=2bit: mxnet compresses fp32 gradients only, not {point.workload.precision}"
     return rank.refuse(point)
 
 
@@ -90,7 +90,7 @@ def environ(task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
     if task.point.kind not in EXCHANGING:
         return common
     whole = read_options(OPTIONS, task.point.options)["bigarray_bound"]
-    bound = max(1, round(whole / task.point.shrink))
+    bound = max(1, round(whole / task.point.hardware.shrink))
     return {**common, **ps_lite.environ(task, bigarray_bound=bound)}
 
 
@@ -176,7 +176,7 @@ class CountedKvstore(Kvstore):
 
     def update_samples(self) -> int:
         """Each push is an update for itself: this rank's alone."""
-        return self.task.point.batch_size
+        return self.task.point.workload.batch_size
 
     def make_optimizer(self, parameters: dict[str, Any], options: dict[str, Any]) -> Any:
         """SGD that counts."""

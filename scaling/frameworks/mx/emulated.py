@@ -24,7 +24,7 @@ LEFT_OUT = SimpleNamespace(grad_req="null")
 def made(kind: type[Exchange], task: Task) -> Trainer:
     """A rank of this class, on an emulated device with the emulated block in the model's place."""
     found: Any = kind
-    if task.point.device == "emulated":
+    if task.point.hardware.device == "emulated":
         found = class_of(kind, EmulatedTraining if issubclass(kind, Training) else EmulatedGradients)
     trainer: Trainer = found(task)
     return trainer
@@ -53,7 +53,7 @@ class EmulatedDevices(Exchange):
 
     def update_samples(self) -> int:
         """None is fed."""
-        return self.task.point.batch_size
+        return self.task.point.workload.batch_size
 
     def _optimizer_options(self) -> dict[str, Any]:
         # Without momentum: nothing is learnt.
@@ -99,7 +99,7 @@ class EmulatedTraining(EmulatedDevices, Training):
                 self._exchange(number, value(self.task.rank, self._steps))
         self.update()
         self._steps += 1
-        self.samples += self.task.point.batch_size * len(self.contexts)
+        self.samples += self.task.point.workload.batch_size * len(self.contexts)
 
     def update(self) -> None:
         """The gradients are exchanged or on their way: what updates where they arrive is left."""

@@ -40,7 +40,7 @@ class Exchange(MxnetRank):
 
     def update_samples(self) -> int:
         """Samples that the gradients of one update are summed over; the update is their mean."""
-        return self.task.point.batch_size
+        return self.task.point.workload.batch_size
 
     def make_trainer(self, parameters: dict[str, Any], options: dict[str, Any]) -> Any:
         """The gluon.Trainer of SGD with these `options` of the optimiser."""

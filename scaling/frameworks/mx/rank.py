@@ -32,13 +32,16 @@ def refuse(point: Point) -> str | None:
     """What no MXNet strategy can do of a point."""
     if (why := limits.refuse(point)) is not None:
         return why
-    if not vision.available(point.model):
-        return f"--model {point.model}: not in Gluon; mxnet has {', '.join(vision.BUILDERS)}"
-    if point.precision != "fp32" and (point.precision, point.device) != ("fp16", "cuda"):
-        return f"--precision {point.precision}: mxnet computes in fp32 (fp16 with CUDA)"
-    if point.memory_format != "contiguous":
-        return f"--memory-format {point.memory_format}: mxnet has its models in contiguous (NCHW)"
-    if point.compile:
+    if not vision.available(point.workload.model):
+        return f"--model {point.workload.model}: not in Gluon; mxnet has {', '.join(vision.BUILDERS)}"
+    if point.workload.precision != "fp32" and (point.workload.precision, point.hardware.device) != (
+        "fp16",
+        "cuda",
+    ):
+        return f"--precision {point.workload.precision}: mxnet computes in fp32 (fp16 with CUDA)"
+    if point.workload.memory_format != "contiguous":
+        return f"--memory-format {point.workload.memory_format}: mxnet has its models in contiguous (NCHW)"
+    if point.workload.compile:
         return "--compile: mxnet runs hybridized graphs always; leave it out"
     return options.refuse(point)
 
@@ -54,7 +57,7 @@ def environ(task: Task, contexts: int = 1) -> dict[str, str]:
         "MXNET_CPU_WORKER_NTHREADS": "1",
         "MXNET_KVSTORE_REDUCTION_NTHREADS": str(task.threads * contexts),
     }
-    if task.point.device == "cuda":
+    if task.point.hardware.device == "cuda":
         # cuDNN and cuBLAS compute "fp32" in TF32 by default.
         settings["NVIDIA_TF32_OVERRIDE"] = "0"
     return settings
@@ -96,12 +99,12 @@ class MxnetRank:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.mx = load_mxnet()
-        self.cuda = task.point.device == "cuda"
+        self.cuda = task.point.hardware.device == "cuda"
         if self.cuda and not self.mx.context.num_gpus():
             raise RuntimeError(f"mxnet {self.mx.__version__} finds no GPU: ./launch/install mxnet-cuda")
         self.contexts = self.find_contexts()
-        self.spec = models.spec(task.point.model)
-        self.dtype = "float16" if task.point.precision == "fp16" else "float32"
+        self.spec = models.spec(task.point.workload.model)
+        self.dtype = "float16" if task.point.workload.precision == "fp16" else "float32"
         self.device_name = self._name_device()
         self.versions = self._versions()
         self.notes: tuple[str, ...] = vision.notes(self.spec)

@@ -133,11 +133,11 @@ class Distributed(Training):
         """Join the process group; DDP then gives all ranks rank 0's weights."""
         _join(self)
         options = read_options(OPTIONS, self.task.point.options)
-        emulated = self.task.point.device == "emulated"
+        emulated = self.task.point.hardware.device == "emulated"
         self._parallel = self.torch.nn.parallel.DistributedDataParallel(
             module,
             device_ids=[self.device.index] if self.cuda else None,
-            **_caps(options["bucket_cap_mb"], self.task.point.shrink),
+            **_caps(options["bucket_cap_mb"], self.task.point.hardware.shrink),
             # Copying gradients out of the buckets takes a GPU no time, and would take this CPU much of a step.
             gradient_as_bucket_view=emulated or options["gradient_as_bucket_view"],
             static_graph=options["static_graph"],
@@ -169,7 +169,7 @@ class GradientExchange(TorchRank):
         cap_mb = read_options(OPTIONS, task.point.options)["bucket_cap_mb"]
         self._buckets = [
             self.torch.ones(size // FLOAT32_BYTES, device=self.device)
-            for size in bucket_bytes(reversed(sizes), cap_mb, task.point.shrink)
+            for size in bucket_bytes(reversed(sizes), cap_mb, task.point.hardware.shrink)
         ]
 
     def step(self) -> None:

@@ -24,7 +24,7 @@ from scaling.records.task import Task
 def made(kind: type[TorchRank], task: Task) -> Trainer:
     """A rank of this class, on an emulated device with the emulated module in the model's place."""
     found: Any = kind
-    if task.point.device == "emulated":
+    if task.point.hardware.device == "emulated":
         found = class_of(kind, EmulatedTraining if issubclass(kind, Training) else EmulatedRank)
     trainer: Trainer = found(task)
     return trainer
@@ -76,7 +76,7 @@ class EmulatedTraining(EmulatedRank, Training):
         (self._model(images) * value(self.task.rank, self._steps)).backward()
         self.update()
         self._steps += 1
-        self.samples += self.task.point.batch_size
+        self.samples += self.task.point.workload.batch_size
         self.timeline.ask()
 
     def update(self) -> None:

@@ -141,7 +141,7 @@ def _horovod() -> Any:
 
 def _compression(rank: TorchRank) -> Any:
     named = getattr(_horovod().Compression, hvd.options_of(rank.task.point)["compression"])
-    return ChannelsLast(named) if rank.task.point.memory_format == "channels_last" else named
+    return ChannelsLast(named) if rank.task.point.workload.memory_format == "channels_last" else named
 
 
 class ChannelsLast:

@@ -46,9 +46,9 @@ class TorchRank:
 
         self.task = task
         self.torch: Any = torch
-        self.cuda = task.point.device == "cuda"
+        self.cuda = task.point.hardware.device == "cuda"
         self.device = torch.device("cuda", task.device_index) if self.cuda else torch.device("cpu")
-        self.spec = models.spec(task.point.model)
+        self.spec = models.spec(task.point.workload.model)
         torch.set_num_threads(task.threads)
         if self.cuda:
             self._prepare_cuda()
@@ -88,7 +88,7 @@ class TorchRank:
         backends = self.torch.backends
         backends.cudnn.benchmark = True
         # Torch convolves in TF32 by default: "fp32" must switch it off.
-        tf32 = self.task.point.precision == "tf32"
+        tf32 = self.task.point.workload.precision == "tf32"
         backends.cuda.matmul.allow_tf32 = tf32
         backends.cudnn.allow_tf32 = tf32
 
@@ -116,7 +116,9 @@ class Training(TorchRank):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         torch, point = self.torch, task.point
-        layout = torch.channels_last if point.memory_format == "channels_last" else torch.contiguous_format
+        layout = (
+            torch.channels_last if point.workload.memory_format == "channels_last" else torch.contiguous_format
+        )
         self._format = {"device": self.device, "memory_format": layout, "non_blocking": True}
         # The same weights on every rank, and with every strategy.
         torch.manual_seed(task.seed)
@@ -124,9 +126,9 @@ class Training(TorchRank):
         self.describe(self._module)
         self._model = self.wrap(self._module)
         self._optimizer = self.make_optimizer()
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(point.precision)
+        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(point.workload.precision)
         self._autocast = torch.autocast(self.device.type, dtype=half, enabled=half is not None)
-        self._scaler = torch.amp.GradScaler(self.device.type, enabled=point.precision == "fp16")
+        self._scaler = torch.amp.GradScaler(self.device.type, enabled=point.workload.precision == "fp16")
         self._feed = feeds.feed(task, self.spec)
         self._batch = self._moved(0) if self._feed.fixed else None
         self._parts = accumulated(point)
@@ -134,7 +136,7 @@ class Training(TorchRank):
         self._steps = 0
         self._loss: Any = None
         self.samples = 0
-        if point.compile:
+        if point.workload.compile:
             self._compile()
 
     def wrap(self, module: Any) -> Any:

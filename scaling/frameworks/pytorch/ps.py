@@ -55,7 +55,7 @@ def traits(name: str) -> Traits:
 
 def refuse(point: Point) -> str | None:
     """Float16 gradients are scaled by what no server knows."""
-    if point.precision == "fp16":
+    if point.workload.precision == "fp16":
         return "--precision fp16: parameter servers take fp32, tf32 or bf16"
     return loop.refuse(point)
 
@@ -96,7 +96,7 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     ps_server.serve(
         task,
         server_index(task.role),
-        cap_mb=options["bucket_cap_mb"] / task.point.shrink,
+        cap_mb=options["bucket_cap_mb"] / task.point.hardware.shrink,
         half=options["compression"] == "fp16",
         synchronous=traits(task.point.strategy).synchronous,
         announce=announce,
@@ -117,7 +117,7 @@ def _client(rank: TorchRank, elements: int) -> Client:
     return Client(
         rank,
         elements,
-        cap_mb=options["bucket_cap_mb"] / rank.task.point.shrink,
+        cap_mb=options["bucket_cap_mb"] / rank.task.point.hardware.shrink,
         half=options["compression"] == "fp16",
         synchronous=traits(rank.task.point.strategy).synchronous,
         staged=rank.cuda,
@@ -131,7 +131,7 @@ class Served(Training):
         """Connect; all workers then have rank 0's parameters."""
         sizes = [each.numel() for each in trained(self._module)]
         self._client = _client(self, offsets(sizes)[1])
-        remote = Remote(self._client, self._module, lazy=not self.task.point.compile)
+        remote = Remote(self._client, self._module, lazy=not self.task.point.workload.compile)
         self._client.start()
         return remote
 

@@ -133,7 +133,7 @@ def serve(
     buckets = cut(int(store.get(ELEMENTS)), cap_mb, len(task.servers))
     tags = Tags(count=len(buckets))
     kind = Averaged if synchronous else Immediate
-    rate = models.spec(task.point.model).learning_rate
+    rate = models.spec(task.point.workload.model).learning_rate
     mine: list[Any] = [kind(one, tags, links, rate=rate, half=half) for one in buckets if one.server == me]
     _until_gone(partial(_serve_all, mine, links, tags))
 

@@ -18,7 +18,7 @@ FLOAT32_BYTES = 4
 ALIGNMENT = 16
 
 
-class Bucket(Record, frozen=True):
+class Bucket(Record, frozen=True, kw_only=True):
     """Elements `start` to `stop` of the flat vector; number `index`, on server `server`."""
 
     index: int
@@ -27,7 +27,7 @@ class Bucket(Record, frozen=True):
     server: int
 
 
-class Tags(Record, frozen=True):
+class Tags(Record, frozen=True, kw_only=True):
     """What tells the messages of one connection apart; `count` is the number of all buckets."""
 
     count: int

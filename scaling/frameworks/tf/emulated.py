@@ -21,7 +21,7 @@ from scaling.records.task import Task
 def made(kind: type[TensorFlowRank], task: Task) -> Trainer:
     """A rank of this class, on an emulated device with emulated variables in the model's place."""
     found: Any = kind
-    if task.point.device == "emulated":
+    if task.point.hardware.device == "emulated":
         found = class_of(kind, EmulatedTraining if issubclass(kind, Training) else EmulatedRank)
     trainer: Trainer = found(task)
     return trainer
@@ -73,7 +73,7 @@ class EmulatedTraining(EmulatedRank, Training):
         # Gradients of all ranks are there.
         self.timeline.meet()
         self._steps += 1
-        self.samples += self.task.point.batch_size
+        self.samples += self.task.point.workload.batch_size
 
     def sync(self) -> None:
         """Wait for the device."""

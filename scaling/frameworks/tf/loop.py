@@ -43,8 +43,8 @@ def refuse(point: Point) -> str | None:
     """What no TensorFlow strategy can do. Any `memory_format` will do: TensorFlow has one of its own."""
     if (why := limits.refuse(point)) is not None:
         return why
-    if not vision.available(point.model):
-        return f"--model {point.model}: not in Keras; tensorflow has {', '.join(vision.BUILDERS)}"
+    if not vision.available(point.workload.model):
+        return f"--model {point.workload.model}: not in Keras; tensorflow has {', '.join(vision.BUILDERS)}"
     return options.refuse(point)
 
 
@@ -94,7 +94,7 @@ class Learning(TensorFlowRank):
         self._parts = options.accumulated(task.point)
         # XLA gets forward and backward. The exchange stays outside: it has no such operations on CPU.
         compiled = self.tf.function(self._compute, autograph=False, jit_compile=True)
-        self._gradients = compiled if task.point.compile else self._compute
+        self._gradients = compiled if task.point.workload.compile else self._compute
         self.samples = 0
 
     # ------------------------------------------------------------ what strategies override
@@ -153,7 +153,7 @@ class Learning(TensorFlowRank):
     def _make_optimizer(self) -> Any:
         optimizers = self.keras.optimizers
         optimizer = optimizers.SGD(self.spec.learning_rate, momentum=MOMENTUM)
-        if self.task.point.precision == "fp16":
+        if self.task.point.workload.precision == "fp16":
             optimizer = optimizers.LossScaleOptimizer(optimizer)
         optimizer.build(self.sources)
         return optimizer
@@ -180,7 +180,7 @@ class Learning(TensorFlowRank):
             logits = tf.cast(self.model(images, training=True), tf.float32)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
             shared = loss / self.replicas
-            if self.task.point.precision == "fp16":
+            if self.task.point.workload.precision == "fp16":
                 shared = self.optimizer.scale_loss(shared)
         return loss, tape.gradient(shared, self.sources)
 
@@ -196,7 +196,7 @@ class Training(Learning):
         # Traced now, and not later under the clock for stalls.
         step = self.tf.function(self.distribute(self.train), autograph=False)
         self._step = step.get_concrete_function(*map(self.tf.TensorSpec.from_tensor, batch))
-        if task.point.compile:
+        if task.point.workload.compile:
             self._rehearse(batch)
         self._steps = 0
         self._loss: Any = None

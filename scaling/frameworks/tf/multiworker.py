@@ -189,7 +189,7 @@ def _mirrored(rank: TensorFlowRank) -> Any:
     mode = rank.task.point.strategy.partition(":")[2]
     packed = read_options(OPTIONS, rank.task.point.options)["bytes_per_pack"]
     options = experimental.CommunicationOptions(
-        bytes_per_pack=round(packed / rank.task.point.shrink),
+        bytes_per_pack=round(packed / rank.task.point.hardware.shrink),
         implementation=experimental.CommunicationImplementation[mode.upper()],
     )
     strategy = rank.tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)

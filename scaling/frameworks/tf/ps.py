@@ -62,7 +62,7 @@ def missing(_name: str) -> str | None:
 
 def refuse(point: Point) -> str | None:
     """What the shared loop refuses, and XLA."""
-    if point.compile:
+    if point.workload.compile:
         return "--compile: TensorFlow's XLA cannot read variables of another process; tensorflow:ps runs without"
     return loop.refuse(point)
 
@@ -115,21 +115,21 @@ def _session(tf: Any, task: Task) -> Any:
     # manual asks for one more than there are workers of a server.
     waiting = task.threads if trainer else max(task.point.world_size, len(os.sched_getaffinity(0)))
     config.inter_op_parallelism_threads = 1 + waiting
-    if trainer and task.point.device == "cuda":
+    if trainer and task.point.hardware.device == "cuda":
         config.gpu_options.visible_device_list = str(task.device_index)
         config.gpu_options.allow_growth = True
     else:
         config.device_count["GPU"] = 0
     if trainer:
         config.intra_op_parallelism_threads = task.threads
-        tf.config.experimental.enable_tensor_float_32_execution(task.point.precision == "tf32")
+        tf.config.experimental.enable_tensor_float_32_execution(task.point.workload.precision == "tf32")
     return config
 
 
 def _keep_images(task: Task) -> str:
     """The file of a rank's first batches, one record each: images (batch, height, width, channels) as
     float32, labels as int64. It is memory of this process and ends with it."""
-    feed = feeds.feed(task, models.spec(task.point.model))
+    feed = feeds.feed(task, models.spec(task.point.workload.model))
     memory = os.memfd_create("images")
     with open(memory, "wb", closefd=False) as file:
         for step in count():

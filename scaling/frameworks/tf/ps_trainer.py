@@ -134,9 +134,9 @@ class Cluster:
         """Trainers get the images that they announced."""
         tf, task = self._tf, self._task
         channels, height, width = spec.image
-        shape = (task.point.batch_size, height, width, channels)
-        split = 4 * task.point.batch_size * height * width * channels
-        record = split + 8 * task.point.batch_size
+        shape = (task.point.workload.batch_size, height, width, channels)
+        split = 4 * task.point.workload.batch_size * height * width * channels
+        record = split + 8 * task.point.workload.batch_size
         files = [task.announced[f"{ps.TRAINER}{rank}"] for rank in range(task.point.world_size)]
 
         def decode(text: Any) -> tuple[Any, Any]:

@@ -30,10 +30,10 @@ class TensorFlowRank:
         self.tf: Any = tensorflow
         self.keras: Any = keras
         gpus = tensorflow.config.list_physical_devices("GPU")
-        self._gpu = gpus[task.device_index] if task.point.device == "cuda" else None
+        self._gpu = gpus[task.device_index] if task.point.hardware.device == "cuda" else None
         self.cuda = self._gpu is not None and self.computes
         self.device = "/GPU:0" if self.cuda else "/CPU:0"
-        self.spec = models.spec(task.point.model)
+        self.spec = models.spec(task.point.workload.model)
         self.notes: tuple[str, ...] = vision.notes(self.spec)
         self._configure()
         self.device_name = self._name_device()
@@ -54,7 +54,7 @@ class TensorFlowRank:
     def build(self) -> Any:
         """The point's model, with the weights of the task's seed."""
         self.keras.utils.set_random_seed(self.task.seed)
-        self.keras.mixed_precision.set_dtype_policy(POLICIES.get(self.task.point.precision, "float32"))
+        self.keras.mixed_precision.set_dtype_policy(POLICIES.get(self.task.point.workload.precision, "float32"))
         return vision.build(self.spec)
 
     def describe(self, model: Any) -> list[tuple[int, ...]]:
@@ -77,10 +77,10 @@ class TensorFlowRank:
         # Operations that run beside each other would be threads beyond those that were asked for; on a GPU
         # they only enqueue, and TensorFlow's own choice stands.
         # An emulated device sleeps in one.
-        emulated = self.task.point.device == "emulated"
+        emulated = self.task.point.hardware.device == "emulated"
         config.threading.set_inter_op_parallelism_threads(0 if self.cuda else 2 if emulated else 1)
         # TensorFlow computes in TF32 by default: "fp32" must switch it off.
-        config.experimental.enable_tensor_float_32_execution(self.task.point.precision == "tf32")
+        config.experimental.enable_tensor_float_32_execution(self.task.point.workload.precision == "tf32")
 
     def _name_device(self) -> str:
         if self._gpu is not None:

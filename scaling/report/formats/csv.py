@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from io import StringIO
 
 from scaling.analysis.analyse import rows
-from scaling.analysis.breakdown import Loss
+from scaling.analysis.breakdown import Breakdown
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
 from scaling.records.run import PointRecord
@@ -27,17 +27,18 @@ def render(records: Sequence[PointRecord]) -> str:
 
 
 def _values(row: Row) -> dict[str, Value]:
-    loss = row.loss
+    breakdown = row.breakdown
     return {
-        **{name: getattr(row, name) for name in (*_WHO, *_WHERE)},
+        **{name: _field(row, name) for name in (*_WHO, *_WHERE)},
         "options": " ".join(f"{key}={value}" for key, value in sorted(row.options.items())),
-        **_estimate("images_per_s", row.images_per_s),
+        # For one release more: the name that samples_per_s had while all samples were images.
+        **_estimate("images_per_s", row.samples_per_s),
         **_estimate("speedup", row.speedup),
         **_estimate("efficiency_fraction", row.efficiency),
         **_estimate("strategy_efficiency_fraction", row.strategy_efficiency),
         "intra_node_fraction": row.intra_node,
         "inter_node_fraction": row.inter_node,
-        **{f"loss_{cause}_fraction": getattr(loss, cause, None) for cause in Loss.__struct_fields__},
+        **{f"loss_{cause}_fraction": getattr(breakdown, cause, None) for cause in Breakdown.__struct_fields__},
         "first_training_loss": row.first_loss,
         "last_training_loss": row.last_loss,
         "flags": " ".join(row.flags),
@@ -51,9 +52,18 @@ def _values(row: Row) -> dict[str, Value]:
         **_estimate("against_best_fraction", row.standing.difference if row.standing else None),
         **{name: value for cause in _CAUSES for name, value in _cause(row, cause).items()},
         **dict(zip(_RECEIPT, _receipt(row), strict=True)),
-        **{name: getattr(row, name) if row.profile else None for name in _EMULATION},
+        **{name: _field(row, name) if row.hardware.profile else None for name in _EMULATION},
         **dict(zip(_PATH, _busiest(row), strict=True)),
+        **_estimate("samples_per_s", row.samples_per_s),
+        "unit": row.workload.unit,
     }
+
+
+def _field(row: Row, name: str) -> Value:
+    """Of the row, of its work, or of its hardware."""
+    owner = next(one for one in (row, row.workload, row.hardware) if name in one.__struct_fields__)
+    value: Value = getattr(owner, name)
+    return value
 
 
 def _receipt(row: Row) -> tuple[Value, ...]:
@@ -81,7 +91,7 @@ def _standing(row: Row) -> str:
 
 def _cause(row: Row, cause: str) -> dict[str, Value]:
     """The interval of a cause of loss; its mean has a column of its own."""
-    found = _estimate(f"loss_{cause}_fraction", row.loss_intervals.get(cause))
+    found = _estimate(f"loss_{cause}_fraction", row.breakdown_intervals.get(cause))
     return {name: value for name, value in found.items() if name.endswith(("_low", "_high"))}
 
 
@@ -106,7 +116,7 @@ _EXCHANGE = ("synchronous", "staleness", "servers", "server_hosts", "server_cpu_
 _EMULATION = ("profile", "shrink", "dilate", "machine_cpu_percent")
 _RECEIPT = ("network_verdict", "network_share_fraction", "network_bytes_over_expected")
 _PATH = ("busiest_path", "busiest_path_busy_fraction", "busiest_path_bits_per_s")
-_CAUSES = Loss.__struct_fields__
+_CAUSES = Breakdown.__struct_fields__
 _ESTIMATES = ("images_per_s", "speedup", "efficiency_fraction", "strategy_efficiency_fraction")
 COLUMNS = (
     *_WHO,
@@ -115,7 +125,7 @@ COLUMNS = (
     *(f"{name}{end}" for name in _ESTIMATES for end in ("", "_low", "_high")),
     "intra_node_fraction",
     "inter_node_fraction",
-    *(f"loss_{cause}_fraction" for cause in Loss.__struct_fields__),
+    *(f"loss_{cause}_fraction" for cause in Breakdown.__struct_fields__),
     "first_training_loss",
     "last_training_loss",
     "flags",
@@ -132,4 +142,6 @@ COLUMNS = (
     *_RECEIPT,
     *_EMULATION,
     *_PATH,
+    *(f"samples_per_s{end}" for end in ("", "_low", "_high")),
+    "unit",
 )

@@ -196,7 +196,7 @@ def _table(rows: Sequence[Row], width: int, room: int, glyphs: Glyphs) -> list[L
     columns = [
         ("strategy", "", [_clip(_name(row), NAME_MAX, glyphs) for row in rows]),
         ("N", ">", [str(row.world_size) for row in rows]),
-        ("images/s", "", _estimates([row.images_per_s for row in rows], 1, "", glyphs)),
+        ("images/s", "", _estimates([row.samples_per_s for row in rows], 1, "", glyphs)),
         ("efficiency", "", _estimates([row.efficiency for row in rows], 100, " %", glyphs)),
     ]
     widths = [max(len(heading), *map(len, texts)) for heading, _, texts in columns]

@@ -86,7 +86,7 @@ def _pace(rank: RankState, state: PointState) -> tuple[str, str]:
     last = (rank.windows or rank.warmup)[-1:]
     if not last or last[0].seconds <= 0:
         return "", ""
-    seconds = last[0].seconds / state.point.dilate
+    seconds = last[0].seconds / state.point.hardware.dilate
     if state.point.kind == "comm":
         return number(seconds / last[0].steps * 1e3), " ms"
     return number(last[0].samples / seconds), " images/s"

@@ -32,19 +32,21 @@ class Feed(Protocol):
 def feed(task: Task, spec: ModelSpec) -> Feed:
     """The feed of one rank of a point."""
     # The agent imports this module: NumPy comes with the feeds.
-    if task.point.data == "digits":
+    if task.point.workload.data == "digits":
         from scaling.workloads.feeds.digits import Digits
 
         return Digits(
             spec.image,
-            batch_size=task.point.batch_size,
+            batch_size=task.point.workload.batch_size,
             seed=task.seed,
             rank=task.rank,
             world_size=task.point.world_size,
         )
     from scaling.workloads.feeds.synthetic import Synthetic
 
-    return Synthetic(spec.image, spec.classes, batch_size=task.point.batch_size, seed=task.seed, rank=task.rank)
+    return Synthetic(
+        spec.image, spec.classes, batch_size=task.point.workload.batch_size, seed=task.seed, rank=task.rank
+    )
 
 
 def check(name: str, classes: int) -> None:

@@ -31,7 +31,7 @@ ENVIRON = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "1", "KERAS_HOME": os
 class Measured(NamedTuple):
     """images/s over all ranks, and the mean of their last losses."""
 
-    images_per_s: float
+    samples_per_s: float
     loss: float
 
 
@@ -138,7 +138,7 @@ def _results(running: Sequence[Running]) -> list[dict[str, float]]:
 def main(strategy: str, steps: int = 40) -> None:
     """Print one run's rate and loss."""
     measured = run(strategy, ranks=2, batch_size=32, steps=steps)
-    sys.stdout.write(f"{strategy}: {measured.images_per_s:.1f} images/s, loss {measured.loss:.3f}\n")
+    sys.stdout.write(f"{strategy}: {measured.samples_per_s:.1f} images/s, loss {measured.loss:.3f}\n")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,11 @@ from scaling.frameworks.base import Helper, Traits, read_options
 from scaling.frameworks.mx import dist_kvstore
 from scaling.frameworks.mx import rank as mxnet_rank
 from scaling.plan import tasks
+from scaling.records.network import Place
 from scaling.records.point import Kind
 from scaling.records.task import Server, Task
 from tests.support import ranks
+from tests.support.points import changed, placed
 from tests.support.ranks import one_task
 
 strategy = frameworks.load("mxnet:dist_sync")
@@ -28,15 +30,12 @@ def on_two_hosts(kind: Kind = "exchange", **fields: Any) -> list[Task]:
     """Two ranks and two servers, on node1 and node2."""
     places = [("node1", "10.0.0.1"), ("node2", "10.0.0.2")]
     servers = tuple(
-        Server(launch_rank=rank, host=host, address=address, interface="ib0", port=6001 + rank)
+        Server(launch_rank=rank, host=host, place=Place(address=address, interface="ib0"), port=6001 + rank)
         for rank, (host, address) in enumerate(places)
     )
     hosts, addresses = zip(*places, strict=True)
     return [
-        replace(
-            task, hosts=hosts, addresses=addresses, address=addresses[0], interface="ib0", servers=servers,
-            ports=(5001,),
-        )
+        replace(placed(task, addresses, "ib0"), hosts=hosts, servers=servers, ports=(5001,))
         for task in ranks.tasks("mxnet:dist_sync", kind, 2, **fields)
     ]  # fmt: skip
 
@@ -182,4 +181,4 @@ def test_refuses_combinations_that_mxnet_does_not_have() -> None:
     assert dist_kvstore.refuse(half) == (
         "--option compression=2bit: mxnet compresses fp32 gradients only, not fp16"
     )
-    assert dist_kvstore.refuse(replace(half, precision="fp32")) is None
+    assert dist_kvstore.refuse(changed(half, precision="fp32")) is None

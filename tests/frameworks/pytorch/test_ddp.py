@@ -26,6 +26,7 @@ from scaling.records.point import Kind
 from scaling.worker.failures import cause_of
 from scaling.workloads import models
 from tests.support import ranks
+from tests.support.points import placed
 from tests.support.ranks import one_task
 
 strategy = frameworks.load("torch:gloo")
@@ -40,7 +41,7 @@ GPU = Gpu(index=0, name="T", uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm
 @pytest.mark.parametrize("kind", ["exchange", "comm"])
 def test_environ(name: str, kind: Kind) -> None:
     _, task = ranks.tasks(name, kind, 2, ports=(5001,))
-    task = msgspec.structs.replace(task, address="10.0.0.1", interface="ib0", local_rank=0)
+    task = msgspec.structs.replace(placed(task, ["10.0.0.1", "10.0.0.2"], "ib0"), local_rank=0)
     assert ddp.environ(task, {}) == {
         "MASTER_ADDR": "10.0.0.1",
         "MASTER_PORT": "5001",

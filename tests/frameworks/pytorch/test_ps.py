@@ -17,9 +17,11 @@ from scaling.frameworks.pytorch.loop import Training
 from scaling.frameworks.pytorch.ps_server import Averaged, Immediate
 from scaling.frameworks.pytorch.ps_shards import Bucket, Tags
 from scaling.plan import tasks
+from scaling.records.network import Place
 from scaling.records.task import Server
 from scaling.worker.failures import cause_of
 from tests.support import ranks
+from tests.support.points import changed, placed
 from tests.support.wires import End, Wire, World, world
 
 SMALL = {"bucket_cap_mb": "0.3"}
@@ -37,11 +39,16 @@ def test_traits() -> None:
 
 def test_a_helper_for_each_server_and_everybodys_own_interface() -> None:
     places = [
-        Server(launch_rank=index, host=f"n{index}", address=f"10.0.0.{index}", interface=f"ib{index}", port=5000)
+        Server(
+            launch_rank=index,
+            host=f"n{index}",
+            place=Place(address=f"10.0.0.{index}", interface=f"ib{index}"),
+            port=5000,
+        )
         for index in range(3)
     ]
     (task,) = ranks.tasks("torch:ps-sync", "exchange", 1)
-    task = replace(task, servers=tuple(places), interface="eth7")
+    task = replace(placed(task, ["10.0.0.1"], "eth7"), servers=tuple(places))
     found = [(helper.name, helper.server, helper.computes) for helper in ps.helpers(task)]
     assert found == [("server-0", 0, False), ("server-1", 1, False), ("server-2", 2, False)]
     assert ps.environ(task, {}) == {"GLOO_SOCKET_IFNAME": "eth7"}
@@ -54,7 +61,7 @@ def test_what_it_cannot_do() -> None:
     assert (ps.refuse(task.point) or "").startswith("--option accumulate=3: does not divide")
     point = replace(task.point, options={})
     for precision, reason in {"fp32": None, "tf32": None, "bf16": None, "fp16": "--precision fp16: "}.items():
-        found = ps.refuse(replace(point, precision=precision))
+        found = ps.refuse(changed(point, precision=precision))
         assert (found is None) == (reason is None)
         assert (found or "").startswith(reason or "")
 

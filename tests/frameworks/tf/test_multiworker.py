@@ -28,6 +28,7 @@ from scaling.records.point import Kind
 from scaling.records.task import Task
 from scaling.workloads import models
 from tests.support import ranks
+from tests.support.points import changed, placed
 from tests.support.ranks import one_task
 
 strategy = frameworks.load("tensorflow:ring")
@@ -45,7 +46,7 @@ def plain_task(**fields: Any) -> Any:
 @pytest.mark.parametrize("kind", ["exchange", "comm"])
 def test_the_addresses_choose_the_network(kind: Kind) -> None:
     _, task = ranks.tasks("tensorflow:ring", kind, 2, ports=(5001, 5002))
-    task = replace(task, addresses=("10.0.0.1", "10.0.0.2"), interface="ib0")
+    task = placed(task, ("10.0.0.1", "10.0.0.2"), "ib0")
     asked = multiworker.environ(task, {})
     assert json.loads(asked.pop("TF_CONFIG")) == {
         "cluster": {"worker": ["10.0.0.1:5001", "10.0.0.2:5002"]},
@@ -56,7 +57,7 @@ def test_the_addresses_choose_the_network(kind: Kind) -> None:
 
 def test_nccl_is_told_the_interface() -> None:
     (task,) = ranks.tasks("tensorflow:nccl", "exchange", 1, ports=(5001,), device="cuda")
-    asked = multiworker.environ(replace(task, interface="ib0"), {})
+    asked = multiworker.environ(placed(task, ["10.0.0.1"], "ib0"), {})
     assert asked["NCCL_SOCKET_IFNAME"] == "=ib0"
 
 
@@ -148,14 +149,14 @@ def test_keras_has_no_googlenet() -> None:
     assert "googlenet" not in reason.partition(":")[2]
     for name in models.CATALOGUE:
         if name != "googlenet":
-            assert multiworker.refuse(replace(point, model=name)) is None
+            assert multiworker.refuse(changed(point, model=name)) is None
 
 
 def test_micro_batches_must_divide_the_batch() -> None:
     point = plain_task(batch_size=6, options={"accumulate": "4"}).point
     assert multiworker.refuse(point) == "--option accumulate=4: does not divide the batch of 6 per device"
     assert multiworker.refuse(replace(point, options={"accumulate": "3"})) is None
-    assert multiworker.refuse(replace(point, options={}, memory_format="channels_last", compile=True)) is None
+    assert multiworker.refuse(changed(point, options={}, memory_format="channels_last", compile=True)) is None
 
 
 def test_options_are_read_from_words() -> None:

@@ -21,10 +21,12 @@ from scaling.errors import UsageError
 from scaling.frameworks.base import Helper, Traits, read_options
 from scaling.frameworks.tf import loop, ps
 from scaling.plan import tasks
+from scaling.records.network import Place
 from scaling.records.point import Kind
 from scaling.records.task import Server, Task
 from scaling.workloads import feeds, models
 from tests.support import ranks
+from tests.support.points import changed, placed
 
 
 def tasks_of(size: int = 2, *, servers: int = 1, kind: Kind = "exchange", **fields: Any) -> list[Task]:
@@ -37,9 +39,10 @@ def tasks_of(size: int = 2, *, servers: int = 1, kind: Kind = "exchange", **fiel
 def test_environ_gives_each_process_its_place() -> None:
     task, _ = tasks_of(ports=(5000, 5001, 5002, 5003, 5004), servers=2)
     beside = [
-        Server(launch_rank=0, host="a", address=f"10.0.0.{9 + i}", interface="ib0", port=600 + i) for i in (0, 1)
+        Server(launch_rank=0, host="a", place=Place(address=f"10.0.0.{9 + i}", interface="ib0"), port=600 + i)
+        for i in (0, 1)
     ]
-    task = replace(task, address="10.0.0.1", addresses=("10.0.0.1", "10.0.0.2"), servers=tuple(beside))
+    task = replace(placed(task, ("10.0.0.1", "10.0.0.2"), "ib0"), servers=tuple(beside))
     cluster = {
         "chief": ["10.0.0.1:5000"],
         "worker": ["10.0.0.1:5001", "10.0.0.2:5002"],
@@ -82,8 +85,8 @@ def test_missing_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_xla_does_not_reach_the_servers() -> None:
     point = tasks_of()[0].point
     assert ps.refuse(point) is None
-    assert (ps.refuse(replace(point, compile=True)) or "").startswith("--compile: TensorFlow's XLA cannot")
-    assert (ps.refuse(replace(point, model="googlenet")) or "").startswith("--model googlenet: not in Keras")
+    assert (ps.refuse(changed(point, compile=True)) or "").startswith("--compile: TensorFlow's XLA cannot")
+    assert (ps.refuse(changed(point, model="googlenet")) or "").startswith("--model googlenet: not in Keras")
 
 
 def test_options_are_read_from_words() -> None:
@@ -105,7 +108,7 @@ def test_a_trainer_keeps_its_ranks_first_batches(fields: dict[str, Any], count: 
         kept = Path(path).read_bytes()
     finally:
         os.close(int(path.rpartition("/")[2]))
-    feed, batch = feeds.feed(task, models.spec("digits-cnn")), task.point.batch_size
+    feed, batch = feeds.feed(task, models.spec("digits-cnn")), task.point.workload.batch_size
     record = batch * (4 * 32 * 32 + 8)
     assert len(kept) == count * record <= ps.FED_BYTES
     for step in {0, count - 1}:

@@ -17,7 +17,7 @@ def row(word: str, size: int, rate: float | None, verdict: str | None = "VERIFIE
     return {
         "interconnect": word,
         "world_size": size,
-        "images_per_s": None if rate is None else {"mean": rate},
+        "samples_per_s": None if rate is None else {"mean": rate},
         "speedup": None if rate is None else {"mean": rate / 220},
         "receipt": verdict and {"verdict": verdict},
     }

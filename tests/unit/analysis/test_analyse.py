@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from scaling.analysis.analyse import baselines, comparisons, rows
 from scaling.analysis.stats import Estimate
 from scaling.records.run import PointRecord
+from tests.support.points import changed
 from tests.support.scripted_records import (
     STRONG,
     by_size,
@@ -35,7 +36,7 @@ def weak_rounds() -> Iterator[PointRecord]:
 def test_images_per_s_is_the_longest_ranks() -> None:
     # 2 ranks x 32 images / 0.125 s of the slower rank
     (row,) = rows([record(point("exchange", 2), 0.1, 0.125)])
-    assert mean(row.images_per_s) == close(512.0)
+    assert mean(row.samples_per_s) == close(512.0)
 
 
 def test_efficiency_speedup_and_their_intervals_under_the_weak_rule() -> None:
@@ -43,7 +44,7 @@ def test_efficiency_speedup_and_their_intervals_under_the_weak_rule() -> None:
     # N=4: 4 x 0.1 / 0.16 = 2.5 times, 62.5 %, the same in all rounds
     assert table[4].efficiency == Estimate(mean=close(0.625), low=close(0.625), high=close(0.625), n=3)
     assert mean(table[4].speedup) == close(2.5)
-    assert mean(table[4].images_per_s) == close(4 * 32 / 0.16)
+    assert mean(table[4].samples_per_s) == close(4 * 32 / 0.16)
     # N=2: mean 0.82, s = 0.02, half = t(0.975, 2) s / sqrt(3) = 4.3026527 x 0.02 / 1.7320508 = 0.0496828
     assert mean(table[2].efficiency) == close(0.82)
     assert half(table[2].efficiency) == pytest.approx(0.0496828, abs=1e-7)
@@ -57,7 +58,7 @@ def test_efficiency_is_formed_inside_a_round() -> None:
     """The machine drifts by 20 % over the rounds, the ratio does not."""
     records = [one for n, solo in enumerate((0.10, 0.11, 0.12)) for one in sweep(n, solo, {2: solo / 0.8})]
     assert half(by_size(records)[2].efficiency) == pytest.approx(0.0, abs=1e-12)
-    assert half(by_size(records)[2].images_per_s) > 10
+    assert half(by_size(records)[2].samples_per_s) > 10
 
 
 def test_one_round_has_no_interval() -> None:
@@ -88,7 +89,7 @@ def test_strong_rule() -> None:
         record(point("comm", 2, batch_size=32, **STRONG), 0.05),
     ]
     row = by_size(records)[2]
-    assert (row.batch_rule, row.batch_size, row.global_batch_size) == ("strong", 32, 64)
+    assert (row.workload.batch_rule, row.workload.batch_size, row.global_batch_size) == ("strong", 32, 64)
     assert mean(row.efficiency) == close(0.8)
     assert mean(row.speedup) == close(1.6)
     # against its own rank: 0.25 / (2 x 0.125)
@@ -120,8 +121,8 @@ def test_strong_rule_without_the_small_solo() -> None:
 
 def test_no_baseline_means_no_efficiency() -> None:
     (row,) = rows([record(point("exchange", 2), 0.125)])
-    assert (row.efficiency, row.speedup, row.loss) == (None, None, None)
-    assert mean(row.images_per_s) == close(512.0)
+    assert (row.efficiency, row.speedup, row.breakdown) == (None, None, None)
+    assert mean(row.samples_per_s) == close(512.0)
     assert row.footnotes == ("no efficiency: the baseline fake:plain at batch 32 was not measured",)
 
 
@@ -130,7 +131,7 @@ def test_a_baseline_that_failed_in_one_round() -> None:
     records = [failed(one.point) if one.point.key == point("solo", number=1).key else one for one in records]
     row = by_size(records)[2]
     assert row.efficiency == Estimate(mean=close(0.8), low=None, high=None, n=1)
-    assert row.images_per_s is not None and row.images_per_s.n == 2
+    assert row.samples_per_s is not None and row.samples_per_s.n == 2
     note = "no efficiency in 1 of 2 rounds: the baseline fake:plain at batch 32 failed: oom"
     assert note in row.footnotes
 
@@ -148,9 +149,14 @@ def test_controls_of_another_precision_do_not_count() -> None:
 def test_baselines_list_the_plain_loops() -> None:
     records = [record(point("solo", number=n), 0.1) for n in range(3)]
     (found,) = baselines([*records, failed(point("solo", batch_size=64))])[:1]
-    assert (found.strategy, found.batch_size, mean(found.images_per_s)) == ("fake:plain", 32, close(320.0))
+    batch_size = found.workload.batch_size
+    assert (found.strategy, batch_size, mean(found.samples_per_s)) == (
+        "fake:plain",
+        32,
+        close(320.0),
+    )
     lost = baselines([*records, failed(point("solo", batch_size=64))])[1]
-    assert lost.images_per_s is None
+    assert lost.samples_per_s is None
     assert lost.footnotes == ("failed: oom: out of memory (rank 1 on node1; log: logs/a.log)",)
 
 
@@ -262,7 +268,7 @@ def test_networks_and_options_are_compared_but_not_models() -> None:
         record(p, 0.1),
         record(replace(p, interconnect="ib0"), 0.09),
         record(replace(p, options={"bucket_cap_mb": "10"}), 0.11),
-        record(replace(p, model="resnet50"), 0.05),
+        record(changed(p, model="resnet50"), 0.05),
     ]
     assert {(one.best.interconnect, tuple(one.other.options)) for one in comparisons(records)} == {
         ("ib0", ()),

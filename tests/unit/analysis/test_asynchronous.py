@@ -31,9 +31,9 @@ from tests.unit.analysis.test_audit import with_window
 def test_images_per_s_is_the_sum_of_the_ranks_own_rates() -> None:
     # 32 / 0.1 + 32 / 0.2 = 320 + 160; waiting for each other it would be 2 x 32 / 0.2 = 320
     made = record(point("exchange", 2), 0.1, 0.2)
-    assert mean(rows([made])[0].images_per_s) == close(320.0)
+    assert mean(rows([made])[0].samples_per_s) == close(320.0)
     (row,) = rows([asynchronous(made)])
-    assert mean(row.images_per_s) == close(480.0)
+    assert mean(row.samples_per_s) == close(480.0)
     assert (row.synchronous, row.flags) == (False, ("ASYNC",))
 
 
@@ -50,7 +50,7 @@ def test_the_strong_rule_is_no_exception() -> None:
         asynchronous(record(point("exchange", 2, batch_size=32, **STRONG), 0.125, 0.2)),
     ]
     row = by_size(records)[2]
-    assert mean(row.images_per_s) == close(416.0)
+    assert mean(row.samples_per_s) == close(416.0)
     assert (mean(row.speedup), mean(row.efficiency)) == (close(1.3), close(0.65))
 
 
@@ -144,7 +144,7 @@ def test_a_single_worker_counts_for_all_devices(waits: bool) -> None:
     # 4 devices x 32 images / 0.125 s
     made = by_one_worker(record(point("exchange", 4), 0.125, hosts=("node1", "node2")))
     (row,) = rows([made if waits else asynchronous(made)])
-    assert mean(row.images_per_s) == close(1024.0)
+    assert mean(row.samples_per_s) == close(1024.0)
     assert row.nodes == 2
     assert row.flags == (() if waits else ("ASYNC",))
 

@@ -20,7 +20,7 @@ def test_a_row_whose_rounds_all_failed() -> None:
     message = "torch:nccl needs a GPU; install the CUDA build: pip install torch"
     (row,) = rows([failed(point("exchange", 2, number=n), "missing", message) for n in range(3)])
     assert row.failed == Failed(cause="missing", message=message, rank=1, host="node1", log="logs/a.log")
-    assert (row.images_per_s, row.efficiency, row.rounds, row.rounds_tried) == (None, None, 0, 3)
+    assert (row.samples_per_s, row.efficiency, row.rounds, row.rounds_tried) == (None, None, 0, 3)
     assert row.flags == ("FAILED",)
     assert row.footnotes == (f"all 3 rounds failed: missing: {message} (rank 1 on node1; log: logs/a.log)",)
 
@@ -48,8 +48,8 @@ def test_oversubscribed_claims_nothing() -> None:
     ]
     row = by_size(records)[2]
     assert row.flags == ("OVERSUBSCRIBED",)
-    assert (row.efficiency, row.strategy_efficiency, row.loss) == (None, None, None)
-    assert mean(row.images_per_s) == close(512.0)
+    assert (row.efficiency, row.strategy_efficiency, row.breakdown) == (None, None, None)
+    assert mean(row.samples_per_s) == close(512.0)
     assert row.footnotes == ("OVERSUBSCRIBED: more workers than cores; neither efficiency nor loss is claimed",)
     assert by_size(records)[1].flags == ()
 

@@ -83,7 +83,13 @@ def test_difference_is_the_advantage_from_the_other_side() -> None:
     records = [record(point("exchange", 2, n, strategy=f"fake:{name}"), t) for n in range(3) for name, t in times]
     (found,) = comparisons(records)
     assert (mean(found.advantage), mean(found.difference)) == (close(0.25), close(-0.2))
-    assert (found.placement, found.batch_rule, found.batch_size, found.synchronous) == ("pack", "weak", 32, True)
+    work = found.workload
+    assert (found.placement, work.batch_rule, work.batch_size, found.synchronous) == (
+        "pack",
+        "weak",
+        32,
+        True,
+    )
 
 
 # ---------------------------------------------------------------- the servers' use

@@ -10,13 +10,15 @@ from msgspec.structs import replace
 from scaling.analysis import traffic_receipt
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.events import Failed, Finished, Ready, Window
-from scaling.records.point import Pattern, Point
+from scaling.records.network import Place
+from scaling.records.point import Pattern
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import Telemetry, Traffic
+from tests.support.points import make_point
 
 S = 1_000_000
 STEPS = 9  # measured; one more gives all ranks a common start
-POINT = Point(
+POINT = make_point(
     strategy="fake:a", kind="exchange", world_size=4, round=0, model="m", data="d", device="cpu",
     batch_rule="weak", batch_size=1,
 )  # fmt: skip
@@ -47,14 +49,15 @@ def point(
     ranks = tuple(
         RankRecord(
             rank=rank, launch_rank=rank, host=host, outcome=Finished(), ready=READY, windows=(WINDOW,),
-            interface=interface, hca=hca,
+            place=Place(address="", interface=interface, hca=hca),
             telemetry=counted.get(host, Telemetry()) if host not in hosts[:rank] else Telemetry(),
         )
         for rank, host in enumerate(hosts)
     )  # fmt: skip
     helpers = tuple(
         HelperRecord(
-            name=f"server-{index}", launch_rank=0, host=host, outcome=Finished(), interface=interface, hca=hca,
+            name=f"server-{index}", launch_rank=0, host=host, outcome=Finished(),
+            place=Place(address="", interface=interface, hca=hca),
             telemetry=counted.get(host, Telemetry()) if host not in hosts else Telemetry(),
         )
         for index, host in enumerate(servers)

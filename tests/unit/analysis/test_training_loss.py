@@ -76,7 +76,7 @@ def test_rows_of_a_contest_are_held_to_what_all_have_reached() -> None:
     a = warmed(made_with(3.0, 2.0, 1.0, strategy="fake:a"), 5.0, 4.0)
     b = asynchronous(made_with(3.5, 2.5, 1.5, strategy="fake:b"))
     other = made_with(2.0, 1.0, 0.5, strategy="fake:b", batch_size=16)
-    by_strategy = {(row.strategy, row.batch_size): row for row in rows([a, b, other])}
+    by_strategy = {(row.strategy, row.workload.batch_size): row for row in rows([a, b, other])}
     first, second = by_strategy["fake:a", 32], by_strategy["fake:b", 32]
     assert (first.loss_at, first.loss_at_samples) == (close(3.0), 960)
     assert (second.loss_at, second.loss_at_samples) == (close(1.5), 960)

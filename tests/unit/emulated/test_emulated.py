@@ -28,7 +28,7 @@ def test_every_figure_has_a_source_and_a_model_that_exists() -> None:
     for profile in file.profiles.values():
         assert len({(one.model, one.batch_size) for one in profile.rates}) == len(profile.rates)
         for one in profile.rates:
-            assert one.images_per_s > 0
+            assert one.samples_per_s > 0
             assert one.batch_size > 0
             assert one.model in models.CATALOGUE
             assert profiles.source(one)
@@ -38,7 +38,7 @@ def test_every_figure_has_a_source_and_a_model_that_exists() -> None:
 
 def test_a_step_takes_its_batch_over_the_published_rate() -> None:
     one = profiles.rate("p100", "googlenet", 144)
-    assert one.images_per_s == 220.0
+    assert one.samples_per_s == 220.0
     assert one.step_s == pytest.approx(144 / 220)
 
 

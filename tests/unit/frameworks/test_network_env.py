@@ -9,7 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.records.network import Place
 from scaling.records.task import Server, Task
+from tests.support.points import changed, placed
 from tests.support.ranks import tasks
 
 # How a task looks on a network: rank 1's address there, its interface, its RDMA card, the device.
@@ -22,18 +24,19 @@ NETWORK_WORDS = ("IFNAME", "IFACE", "NCCL_", "DMLC_NODE", "DMLC_INTERFACE", "ADD
 def on(name: str, network: tuple[str, str, str], device: str = "cpu") -> Task:
     subnet, interface, hca = network
     _, one = tasks(name, "exchange", 2)
-    return replace(
+    task = replace(
         one,
-        point=replace(one.point, device=device),
+        point=changed(one.point, device=device),
         hosts=("node1", "node2"),
-        address=f"{subnet}.1",
-        addresses=(f"{subnet}.1", f"{subnet}.2"),
-        interface=interface,
-        hca=hca,
         ports=(7000,),
         rank_ports=(7001, 7002),
-        servers=(Server(launch_rank=0, host="node1", address=f"{subnet}.1", interface=interface, port=7003),),
+        servers=(
+            Server(
+                launch_rank=0, host="node1", place=Place(address=f"{subnet}.1", interface=interface), port=7003
+            ),
+        ),
     )
+    return placed(task, (f"{subnet}.1", f"{subnet}.2"), interface, hca)
 
 
 def steered(of: Task) -> dict[str, Any]:

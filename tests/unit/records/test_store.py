@@ -11,11 +11,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from scaling.errors import StoreError, UsageError
 from scaling.records import store
-from scaling.records.run import SCHEMA
+from scaling.records.migrations import upgraded
+from scaling.records.network import Place
+from scaling.records.run import SCHEMA, PointRecord
 from tests.support.inline import Launch, Run
 
 SCHEMAS = Path(__file__).parents[2] / "schema"
@@ -144,3 +147,14 @@ def test_a_disk_that_cannot_take_the_header_leaves_nothing_behind(tmp_path: Path
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
     assert list((tmp_path / "results").iterdir()) == []
+
+
+def test_records_of_schema_1_have_their_work_hardware_and_place() -> None:
+    line = (SCHEMAS / "schema-1.jsonl").read_bytes().splitlines()[1]
+    plain = msgspec.json.decode(line)
+    record = msgspec.convert(upgraded(plain, 1), PointRecord)
+    for part in (record.point.workload, record.point.hardware):
+        kept = {name: value for name, value in msgspec.to_builtins(part).items() if name in plain["point"]}
+        assert kept == {name: plain["point"][name] for name in kept}
+    assert record.point.workload.unit == "images"
+    assert {rank.place for rank in record.ranks} == {Place(address="", interface="lo")}

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from scaling.records.run import PointRecord
 from scaling.report.formats import csv, json, markdown, terminal
-from scaling.report.parts import AGAINST_BEST, CONTENDER, EFFICIENCY, RATE, Line, loss_columns
+from scaling.report.parts import AGAINST_BEST, CONTENDER, EFFICIENCY, RATE, Line, breakdown_columns
+from tests.support.points import changed
 from tests.support.report_scenes import Run, default_run, frameworks_run, servers_run
 from tests.support.scripted_records import asynchronous, failed, header, host, point, record, served
 
@@ -96,7 +97,7 @@ def test_a_failed_contender_stays_in_it() -> None:
 
 def test_unequal_work_is_compared_apart() -> None:
     made, records = frameworks_run()
-    other = [replace(one, point=replace(one.point, precision="bf16")) for one in records]
+    other = [replace(one, point=changed(one.point, precision="bf16")) for one in records]
     text = text_of((made, [*records, *other]))
     for precision in ("fp32", "bf16"):
         assert len(block(text, "N = 2", f"{TITLE}, {precision}")) == 6
@@ -244,7 +245,7 @@ def test_what_does_not_fit_beside_a_row_stands_below_it() -> None:
     remark = "staleness 3.01, loss 2.154 after 2,048 images (synchronous: 0.576 to 0.920)"
     cells = ("mxnet:dist_async", "521.5", "best")
     line = Line(cells=cells, says="OVERSUBSCRIBED", flags=("ASYNC",), remark=remark)
-    columns = (CONTENDER, RATE, AGAINST_BEST, EFFICIENCY, *loss_columns(is_strong=False))
+    columns = (CONTENDER, RATE, AGAINST_BEST, EFFICIENCY, *breakdown_columns(is_strong=False))
     first, *below = [text.plain for text in terminal._drawn(line, terminal._layout(columns, [line]))]
     assert first.endswith("OVERSUBSCRIBED")
     assert " ".join(" ".join(below).split()) == f"└ ASYNC {remark}"

@@ -52,14 +52,14 @@ def emulated_run(dilate: float = 4.0, **changes: Any) -> tuple[Header, list[Poin
 def test_rates_are_those_of_the_cluster_that_is_emulated() -> None:
     _, records = emulated_run()
     one, two = analyse.rows(records)
-    assert mean(one.images_per_s) == pytest.approx(64 / STEP_S, rel=0.001)
-    assert mean(two.images_per_s) == pytest.approx(2 * 64 * 0.9 / STEP_S, rel=0.001)
+    assert mean(one.samples_per_s) == pytest.approx(64 / STEP_S, rel=0.001)
+    assert mean(two.samples_per_s) == pytest.approx(2 * 64 * 0.9 / STEP_S, rel=0.001)
     assert mean(two.efficiency) == close(0.9)
-    assert two.loss is not None
-    assert two.loss.exposed == close(0.1)
+    assert two.breakdown is not None
+    assert two.breakdown.exposed == close(0.1)
     assert two.machine_cpu_percent == close(31.0)
     (base,) = analyse.baselines(records)
-    assert mean(base.images_per_s) == pytest.approx(64 / STEP_S, rel=0.001)
+    assert mean(base.samples_per_s) == pytest.approx(64 / STEP_S, rel=0.001)
 
 
 def test_records_keep_what_the_clock_showed() -> None:

@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.breakdown import Loss
+from scaling.analysis.breakdown import Breakdown
 from scaling.records import store
 from scaling.records.run import PointRecord
 from scaling.report.formats import csv, json, markdown, terminal
+from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, default_run, strong_run
 from tests.support.scripted_records import failed, point
 
@@ -122,7 +123,7 @@ def test_rows_of_a_broken_off_run_say_how_many_rounds_they_have() -> None:
 
 def test_titles_name_what_differs_between_curves() -> None:
     made, records = default_run()
-    half = [replace(one, point=replace(one.point, precision="bf16")) for one in records]
+    half = [replace(one, point=changed(one.point, precision="bf16")) for one in records]
     text = terminal.render(made, [*records, *half], color=False)
     assert "\nfake:a, fp32\n" in text and "\nfake:a, bf16\n" in text
     assert "fake:plain, bf16, one device" in text
@@ -184,7 +185,7 @@ def test_csv() -> None:
     lost = next(line for line in lines if line["failed_cause"])
     assert (lost["failed_cause"], lost["images_per_s"]) == ("crash(SIGSEGV)", "")
     one = lines[0]
-    parts = [float(one[f"loss_{cause}_fraction"] or 0) for cause in Loss.__struct_fields__]
+    parts = [float(one[f"loss_{cause}_fraction"] or 0) for cause in Breakdown.__struct_fields__]
     assert sum(parts) == pytest.approx(1 - float(one["efficiency_fraction"]))
 
 

@@ -123,13 +123,13 @@ def test_known_answers_at_two_ranks(tmp_path: Path) -> None:
     found = Launch(2).sweep(tmp_path, rounds=3, option=SCRIPT)
     rows = {row.world_size: row for row in analyse.rows(found.records)}
     two = rows[2]
-    assert two.images_per_s is not None and two.images_per_s.mean == pytest.approx(2 * 32 / 0.1395)
+    assert two.samples_per_s is not None and two.samples_per_s.mean == pytest.approx(2 * 32 / 0.1395)
     assert two.speedup is not None and two.speedup.mean == pytest.approx(2 * 0.1 / 0.1395)
     assert two.efficiency is not None and two.efficiency.mean == pytest.approx(0.1 / 0.1395)
     assert two.efficiency.half_width == pytest.approx(0.0, abs=1e-9)
     assert two.strategy_efficiency is not None
     assert two.strategy_efficiency.mean == pytest.approx(0.104 / 0.1395)
-    loss = two.loss
+    loss = two.breakdown
     assert loss is not None
     assert loss.contention == pytest.approx(0.01275 / 0.1395)
     assert loss.straggling == pytest.approx(0.00275 / 0.1395)
@@ -143,7 +143,7 @@ def test_exchange_that_comm_cannot_explain_is_unexplained(tmp_path: Path) -> Non
     """The exchange alone takes .005 s, the step grew by .02: .015 have another cause."""
     options = ["step_s=0.1", "exchange_s=0.02", "comm_s=0.005"]
     found = Launch(2).sweep(tmp_path, rounds=2, option=options)
-    loss = {row.world_size: row for row in analyse.rows(found.records)}[2].loss
+    loss = {row.world_size: row for row in analyse.rows(found.records)}[2].breakdown
     assert loss is not None
     assert loss.exposed == pytest.approx(0.005 / 0.12)
     assert loss.unexplained == pytest.approx(0.015 / 0.12)
@@ -156,8 +156,8 @@ def test_ranks_that_share_cores_claim_no_efficiency(tmp_path: Path) -> None:
     assert rows[2].efficiency is not None
     assert "OVERSUBSCRIBED" in rows[4].flags
     assert rows[4].efficiency is None
-    assert rows[4].loss is None
-    assert rows[4].images_per_s is not None
+    assert rows[4].breakdown is None
+    assert rows[4].samples_per_s is not None
 
 
 def test_pack_fills_a_node_and_spread_deals_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +172,7 @@ def test_pack_fills_a_node_and_spread_deals_out(tmp_path: Path, monkeypatch: pyt
         assert [rank.host for rank in record.ranks] == expected
     tasks = [task for task in launch.tasks if task.point.kind == "exchange"]
     assert {task.address for task in tasks} == {"10.0.0.1"}
-    assert {task.interface for task in tasks} == {"eth0"}
+    assert {task.place.interface for task in tasks} == {"eth0"}
 
 
 def nics(address: str) -> tuple[Any, ...]:

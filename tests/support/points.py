@@ -1,0 +1,42 @@
+"""Points for tests: fields of the work and of the hardware are given by name, as those of the point itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from scaling.records.network import Place
+from scaling.records.point import Hardware, Point, Workload
+from scaling.records.task import Task
+
+
+def make_point(**fields: Any) -> Point:
+    """A point of these fields, each put where it belongs."""
+    work, hardware, own = _sorted(fields)
+    return Point(workload=Workload(**work), hardware=Hardware(**hardware), **own)
+
+
+def changed(point: Point, **fields: Any) -> Point:
+    """The point with other fields, each put where it belongs."""
+    work, hardware, own = _sorted(fields)
+    return replace(
+        point, workload=replace(point.workload, **work), hardware=replace(point.hardware, **hardware), **own
+    )
+
+
+def _sorted(fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Of the work, of the hardware, of the point."""
+    of_work, of_hardware = set(Workload.__struct_fields__), set(Hardware.__struct_fields__)
+    return (
+        {name: value for name, value in fields.items() if name in of_work},
+        {name: value for name, value in fields.items() if name in of_hardware},
+        {name: value for name, value in fields.items() if name not in of_work | of_hardware},
+    )
+
+
+def placed(task: Task, addresses: Sequence[str], interface: str, hca: str = "") -> Task:
+    """The task with its ranks at these addresses, all on one kind of card."""
+    places = tuple(Place(address=address, interface=interface, hca=hca) for address in addresses)
+    return replace(task, place=places[task.rank], places=places)
