@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from functools import lru_cache
 from importlib import import_module
-from types import ModuleType
 
 from scaling.errors import UsageError, near
-from scaling.frameworks import fake, mx, outside, pytorch, tf
+from scaling.frameworks import outside
 from scaling.frameworks.base import Framework, Strategy
 
-# A framework is a folder and a line here. `fake` has any mode and is not listed.
-FOLDERS: dict[str, ModuleType] = {folder.FRAMEWORK.name: folder for folder in (pytorch, tf, mx, fake)}
-FRAMEWORKS: dict[str, Framework] = {name: folder.FRAMEWORK for name, folder in FOLDERS.items()}
+# A framework is a folder here and its name in this line. `fake` has any mode and is not listed.
+FOLDERS = ("pytorch", "tf", "mx", "fake")
+
+
+def _framework(folder: str) -> Framework:
+    found: Framework = import_module(f"{__name__}.{folder}").FRAMEWORK
+    return found
+
+
+FRAMEWORKS: dict[str, Framework] = {one.name: one for one in map(_framework, FOLDERS)}
+FOLDER_OF = dict(zip(FRAMEWORKS, FOLDERS, strict=True))
 # `<framework>:plain` is the loop without any exchange: the baseline of every strategy of the framework.
 PLAIN = "plain"
 # In the order in which --list prints them.
@@ -60,6 +67,6 @@ def distributions() -> dict[str, tuple[str, ...]]:
 
 
 def _of(framework: str, mode: str) -> Strategy:
-    module = import_module(f"{FOLDERS[framework].__name__}.{FRAMEWORKS[framework].strategies[mode]}")
+    module = import_module(f"{__name__}.{FOLDER_OF[framework]}.{FRAMEWORKS[framework].strategies[mode]}")
     made = getattr(module, "STRATEGY", None)
     return made if isinstance(made, Strategy) else outside.ModuleStrategy(module, f"{framework}:{mode}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
@@ -12,12 +13,26 @@ from scaling.frameworks.base import Helper, Option, Strategy, Traits
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
 
+# For one release more: where the documented names of the seam stood.
+FORMERLY: Mapping[str, str] = {
+    "scaling.strategies": "scaling.frameworks",
+    "scaling.strategies.base": "scaling.frameworks.base",
+    "scaling.strategies.knobs": "scaling.frameworks.options",
+    "scaling.steering": "scaling.frameworks.network_env",
+    "scaling.points": "scaling.records.point",
+    "scaling.tasks": "scaling.records.task",
+    "scaling.models": "scaling.workloads.models",
+    "scaling.data": "scaling.workloads.feeds",
+}
+
 
 def load(module: str, name: str) -> Strategy:
     """The strategy `name` of a module: an object `STRATEGY`, a class of its own, or the module's functions.
 
     Raises UsageError where the module cannot be imported or has no strategy of this name.
     """
+    for old, new in FORMERLY.items():
+        sys.modules.setdefault(old, import_module(new))
     try:
         found = import_module(module)
     except ImportError as error:
