@@ -34,12 +34,6 @@ def decimals(value: float) -> int:
     return 0 if value >= 1000 else 1 if value >= 10 else 2 if value >= 0.1 else 4
 
 
-def low_to_high(values: Sequence[float]) -> str:
-    """`1.103 to 1.110`, or one number where they do not differ."""
-    low, high = (f"{value:.3f}" for value in (min(values), max(values)))
-    return low if low == high else f"{low} to {high}"
-
-
 def date(unix_s: float) -> str:
     """The minute, in UTC: a table must not depend on where it is read."""
     return datetime.fromtimestamp(unix_s, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
@@ -55,12 +49,6 @@ def several(names: Sequence[str], shown: int = 6) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 host`, `4 hosts`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def spread(values: Sequence[int], noun: str) -> str:
-    """`10 windows`, or `8-10 windows` where they differ."""
-    low, high = min(values), max(values)
-    return counted(high, noun) if low == high else f"{low}-{high} {noun}s"
 
 
 def rounded(value: Any) -> Any:

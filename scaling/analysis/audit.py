@@ -18,7 +18,7 @@ CLOCK_SPAN_S = 1.0
 def audit(record: PointRecord) -> tuple[str, ...]:
     """Check a finished exchange against two independent counts; return what is off by more than 1 %.
 
-    images/s x time must be the samples that the ranks really fed, and every rank's monotonic clock must
+    Samples per second x time must be the samples that the ranks really fed, and every rank's monotonic clock must
     have run as its wall clock did. A single worker that drives all devices feeds those of all; an
     asynchronous rank's own rate and time count, and not what it fed when its windows were over.
     """
@@ -33,7 +33,7 @@ def _samples(record: PointRecord) -> Iterator[str]:
     timed = round(record.point.global_batch_size * done)
     fed = sum(window.samples for rank in record.ranks for window in rank.windows)
     if abs(fed - timed) > TOLERANCE * timed:
-        yield f"audit: images/s x time is {timed} samples, the ranks fed {fed}"
+        yield f"audit: {record.point.workload.unit}/s x time is {timed} samples, the ranks fed {fed}"
 
 
 def _clock(rank: RankRecord) -> Iterator[str]:

@@ -1,97 +1,81 @@
-"""Who is better at each world size: one line per contender, synchronous and asynchronous ones apart. Pure."""
+"""Which strategy and network is the best at each world size: one line per row, asynchronous ones apart. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from scaling import text
+from msgspec.structs import replace
+
 from scaling.analysis.rows import Row
-from scaling.report import labels, words
-from scaling.report.curves import efficiency_cells, notes_of, shown_flags
+from scaling.report import cells, labels, quantities
 from scaling.report.labels import Context
-from scaling.report.parts import (
-    AGAINST_BEST,
-    CONTENDER,
-    EFFICIENCY,
-    RATE,
-    Line,
-    Notes,
-    Section,
-    breakdown_columns,
-)
+from scaling.report.parts import Line, Notes, Phrase, Section
 
 TITLE = "Comparison at each world size"
 
 
-def comparisons(rows: Sequence[Row], known: Context, planned: int, notes: Notes) -> tuple[Section, ...]:
-    """A table per way of measuring that has rivals at some world size; sizes without rivals are left out."""
-    by_group: dict[int, dict[int, list[Row]]] = {}
+def comparisons(rows: Sequence[Row], context: Context, planned: int, notes: Notes) -> tuple[Section, ...]:
+    """A table per group of rows that may be compared; world sizes at which a row has no rival are left out."""
+    groups: dict[int, dict[int, list[Row]]] = {}
     for row in rows:
-        by_group.setdefault(row.group, {}).setdefault(row.world_size, []).append(row)
-    found = []
-    for by_size in by_group.values():
-        rivals = [of_size for _, of_size in sorted(by_size.items()) if len(of_size) > 1]
-        if rivals:
-            found.append(_section(rivals, known, planned, notes))
-    return tuple(found)
+        groups.setdefault(row.group, {}).setdefault(row.world_size, []).append(row)
+    with_rivals = ([rivals for _, rivals in sorted(sizes.items()) if len(rivals) > 1] for sizes in groups.values())
+    return tuple(_section(by_size, context, planned, notes) for by_size in with_rivals if by_size)
 
 
-def _section(rivals: Sequence[Sequence[Row]], known: Context, planned: int, notes: Notes) -> Section:
-    first = rivals[0][0]
+def _section(by_size: Sequence[Sequence[Row]], context: Context, planned: int, notes: Notes) -> Section:
+    first = by_size[0][0]
     return Section(
-        title=", ".join((TITLE, *labels.varying(first, known))),
+        title=", ".join((TITLE, *labels.varying(first, context))),
         columns=(
-            CONTENDER,
-            RATE,
-            AGAINST_BEST,
-            EFFICIENCY,
-            *breakdown_columns(is_strong=first.workload.batch_rule == "strong"),
+            cells.NAME,
+            cells.rate_column(first.workload.unit, shows_interval=False),
+            cells.AGAINST_BEST,
+            cells.EFFICIENCY,
+            *cells.breakdown_columns(is_strong=cells.is_strong(first)),
         ),
-        lines=tuple(line for of_size in rivals for line in _lines(of_size, known, planned, notes)),
+        lines=tuple(line for rivals in by_size for line in _lines(rivals, context, planned, notes)),
+        group=first.group,
     )
 
 
-def _lines(rivals: Sequence[Row], known: Context, planned: int, notes: Notes) -> Iterable[Line]:
-    """Synchronous contenders by images/s, then the asynchronous ones."""
+def _lines(rivals: Sequence[Row], context: Context, planned: int, notes: Notes) -> Iterable[Line]:
+    """Synchronous rows by their rate, then the asynchronous ones."""
     size = f"N = {rivals[0].world_size}"
     waiting = [row for row in rivals if row.synchronous]
     others = [row for row in rivals if not row.synchronous]
     apart = f"{size}, asynchronous: ranked among themselves" if others else size
     for rows, label in ((waiting, size), (others, apart)):
         for index, row in enumerate(sorted(rows, key=_rate, reverse=True)):
-            marks = notes.marks(notes_of(row, planned))
-            yield _line(row, known, marks, label if index == 0 else "", _remark(row, waiting))
+            marks = notes.marks(cells.notes_of(row, planned))
+            line = cells.line(row, labels.name(row, context), above=label if index == 0 else "", marks=marks)
+            yield replace(line, remark=_remark(row, waiting))
 
 
 def _rate(row: Row) -> float:
     return row.samples_per_s.mean if row.samples_per_s else -1.0
 
 
-def _line(row: Row, known: Context, marks: tuple[int, ...], above: str, remark: str) -> Line:
-    cells, says = [labels.contender(row, known)], ""
-    if row.failed is not None:
-        says = f"failed: {row.failed.cause}"
-    else:
-        efficiency, says = efficiency_cells(row)
-        cells += [words.mean_rate(row.samples_per_s), words.standing(row), *efficiency]
-    return Line(
-        cells=tuple(cells),
-        says=says,
-        flags=shown_flags(row, says),
-        remark=remark,
-        marks=marks,
-        above=above,
-        efficiency=row.efficiency.mean if row.efficiency else None,
+def _remark(row: Row, synchronous: Sequence[Row]) -> Phrase:
+    """What an asynchronous row's samples are worth beside those of the synchronous ones."""
+    if row.synchronous:
+        return ()
+    staleness: Phrase = () if row.staleness is None else ("staleness ", quantities.steps(row.staleness))
+    if row.loss_at is None or row.loss_at_samples is None:
+        return staleness
+    return (
+        *staleness,
+        ", loss " if staleness else "loss ",
+        quantities.training_loss(row.loss_at),
+        " after ",
+        quantities.samples(row.loss_at_samples, row.workload.unit),
+        *_beside([other.loss_at for other in synchronous if other.loss_at is not None]),
     )
 
 
-def _remark(row: Row, synchronous: Sequence[Row]) -> str:
-    """What an asynchronous contender's images are worth beside those of the synchronous ones."""
-    if row.synchronous:
-        return ""
-    parts = [] if row.staleness is None else [f"staleness {row.staleness:.2f}"]
-    if row.loss_at is not None:
-        others = [one.loss_at for one in synchronous if one.loss_at is not None]
-        beside = f" (synchronous: {text.low_to_high(others)})" if others else ""
-        parts.append(f"loss {words.loss_at(row)} after {words.images(row.loss_at_samples)}{beside}")
-    return ", ".join(parts)
+def _beside(losses: Sequence[float]) -> Phrase:
+    """`(synchronous: 0.576 to 0.920)`."""
+    if not losses:
+        return ()
+    low, high = quantities.training_loss(min(losses)), quantities.training_loss(max(losses))
+    return " (synchronous: ", *quantities.low_to_high(low, high), ")"

@@ -1,4 +1,4 @@
-"""What ran: the block above the tables, as (label, text) lines."""
+"""What ran: the block above the tables. Pure."""
 
 from __future__ import annotations
 
@@ -9,31 +9,35 @@ from scaling.analysis.rows import Row
 from scaling.records import network
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord, RankRecord
-from scaling.report import labels, words
+from scaling.report import labels, quantities
 from scaling.report.labels import Context
-from scaling.text import counted, date, several, spread
+from scaling.report.parts import Entry, Phrase
+from scaling.text import date, several
 
-Fact = tuple[str, str]
 
-
-def facts(header: Header, records: Sequence[PointRecord], rows: Sequence[Row], known: Context) -> tuple[Fact, ...]:
+def facts(
+    header: Header, records: Sequence[PointRecord], rows: Sequence[Row], context: Context
+) -> tuple[Entry, ...]:
     """Return the lines in reading order; what a run does not have is left out."""
     points = [record.point for record in records if record.point.kind == "exchange"]
-    found = (
+    networks = map(network.describe, header.networks) if _crosses(header) else ()
+    said: tuple[tuple[str, str | Phrase], ...] = (
         ("model", _each(_model(point) for point in points)),
-        ("options", words.knobs(known.shared)),
-        ("batch", _each(_batch(point) for point in points)),
+        ("options", labels.options(context.shared)),
+        ("batch", quantities.distinct(_batch(point) for point in points)),
         ("devices", _devices(header, records)),
         ("emulated", header.emulation),
         ("why", header.why_default),
         ("hosts", _hosts(header)),
-        ("network", _each(map(network.describe, header.networks)) if _crosses(header) else ""),
+        ("network", _each(networks)),
         ("servers", labels.servers(rows)),
         ("measured", _measured(records)),
-        ("software", _software(header)),
+        ("software", ", ".join(dict.fromkeys(_versions(header)))),
         ("started", date(header.created_unix_s)),
     )
-    return tuple((label, text) for label, text in found if text)
+    return tuple(
+        Entry(label=label, phrase=(says,) if isinstance(says, str) else says) for label, says in said if says
+    )
 
 
 def _each(texts: Iterable[str]) -> str:
@@ -46,23 +50,25 @@ def _model(point: Point) -> str:
     return f"{point.workload.model} on {point.workload.data}, {point.workload.precision}{layout}{compiled}"
 
 
-def _batch(point: Point) -> str:
+def _batch(point: Point) -> Phrase:
     """The rule, and with it the batch per device and the global batch of every row."""
     if point.workload.batch_rule == "weak":
-        return f"{point.workload.batch_size} per device, {point.workload.batch_size} x N in all (weak scaling)"
-    total = point.global_batch_size
-    return f"{total} in all, {total} / N per device (strong scaling)"
+        size = quantities.integer(point.workload.batch_size)
+        return size, " per device, ", size, " x N in all (weak scaling)"
+    total = quantities.integer(point.global_batch_size)
+    return total, " in all, ", total, " / N per device (strong scaling)"
 
 
-def _devices(header: Header, records: Sequence[PointRecord]) -> str:
+def _devices(header: Header, records: Sequence[PointRecord]) -> Phrase:
     if header.device == "cuda":
         gpus = Counter(gpu.name for host in header.hosts for gpu in host.gpus)
-        return _each(f"cuda: {count} x {name}" for name, count in gpus.items())
+        numbers = {name: quantities.integer(count) for name, count in gpus.items()}
+        return quantities.distinct(("cuda: ", number, f" x {name}") for name, number in numbers.items())
     if header.device == "emulated":
-        return f"{header.config.get('device')}: none is there, each sleeps as long as it would compute"
-    cores = {_cores(record, rank) for record in records for rank in record.ranks if rank.cpus}
-    each = f", {spread(sorted(cores), 'core')} per rank" if cores else ""
-    return f"cpu: {_each(host.cpu_model for host in header.hosts)}{each}"
+        return (f"{header.config.get('device')}: none is there, each sleeps as long as it would compute",)
+    cores = sorted({_cores(record, rank) for record in records for rank in record.ranks if rank.cpus})
+    per_rank: Phrase = (", ", *quantities.spread(cores, "core"), " per rank") if cores else ()
+    return f"cpu: {_each(host.cpu_model for host in header.hosts)}", *per_rank
 
 
 def _cores(record: PointRecord, rank: RankRecord) -> int:
@@ -71,32 +77,28 @@ def _cores(record: PointRecord, rank: RankRecord) -> int:
     return len(rank.cpus) // max(1, driven)
 
 
-def _hosts(header: Header) -> str:
+def _hosts(header: Header) -> Phrase:
     names = list(dict.fromkeys(host.hostname for host in header.hosts))
     virtual = _each(host.virtual for host in header.hosts if host.virtual)
     where = f", virtual: {virtual}" if virtual else ""
     machines = {host.boot_id for host in header.hosts}
     where += ", all on one machine" if len(names) > 1 and len(machines) == 1 and machines != {""} else ""
-    ranks = counted(header.launch_size, "rank")
-    return f"{several(names)} ({counted(len(names), 'host')}, {ranks}{where})"
+    ranks = quantities.count(header.launch_size, "rank")
+    return f"{several(names)} (", quantities.count(len(names), "host"), ", ", ranks, f"{where})"
 
 
 def _crosses(header: Header) -> bool:
     return len({host.hostname for host in header.hosts}) > 1
 
 
-def _measured(records: Sequence[PointRecord]) -> str:
+def _measured(records: Sequence[PointRecord]) -> Phrase:
     exchanges = [record for record in records if record.point.kind == "exchange"]
     if not exchanges:
-        return ""
-    rounds = len({record.point.round for record in exchanges})
+        return ()
+    rounds = quantities.count(len({record.point.round for record in exchanges}), "round")
     windows = [len(rank.windows) for record in exchanges for rank in record.ranks if rank.windows]
-    each = f" of {spread(windows, 'window')}" if windows else ""
-    return f"{counted(rounds, 'round')}{each}, points in shuffled order"
-
-
-def _software(header: Header) -> str:
-    return ", ".join(dict.fromkeys(_versions(header)))
+    per_rank: Phrase = (" of ", *quantities.spread(windows, "window")) if windows else ()
+    return rounds, *per_rank, ", points in shuffled order"
 
 
 def _versions(header: Header) -> Iterator[str]:

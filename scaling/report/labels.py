@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from scaling import text
 from scaling.analysis.rows import Baseline, Row
-from scaling.records.point import Record
-from scaling.report import words
+from scaling.records.point import Record, Unit
+from scaling.report import quantities, words
+from scaling.report.parts import Phrase
 
-Ways = tuple[str, ...]
+Option = tuple[str, str]
+_ONE_SAMPLE: dict[Unit, str] = {"images": "an image", "sequences": "a sequence", "tokens": "a token"}
 
 
 class Context(Record, frozen=True, kw_only=True):
     """What labels leave out because all share it, which of the `ways` they name because they differ, and
     whether they tell the parameter servers."""
 
-    shared: frozenset[words.Option]
+    shared: frozenset[Option]
     varying: tuple[int, ...]
     tells_servers: bool
 
@@ -32,15 +33,15 @@ def context(rows: Sequence[Row]) -> Context:
     )
 
 
-def conditions(measured: Row | Baseline) -> Ways:
+def conditions(measured: Row | Baseline) -> tuple[str, ...]:
     """What a row or a baseline was measured with."""
     work = measured.workload
     compiled = "compiled" if work.compile else "eager"
     return (work.model, work.data, measured.hardware.label, work.precision, work.memory_format, compiled)
 
 
-def ways(row: Row) -> Ways:
-    """What may differ between the groups of rows that are compared, as titles name it."""
+def ways(row: Row) -> tuple[str, ...]:
+    """What titles name where it is not the same in the whole report; the analysis says which rows are compared."""
     weak = row.workload.batch_rule == "weak"
     batch = f"{row.workload.batch_size} per device" if weak else f"{row.global_batch_size} in all"
     return (*conditions(row), row.placement, batch)
@@ -52,10 +53,10 @@ def _varying(rows: Iterable[Row]) -> tuple[int, ...]:
     return tuple(index for index, found in enumerate(values) if len(set(found)) > 1)
 
 
-def varying(row: Row, known: Context) -> tuple[str, ...]:
+def varying(row: Row, context: Context) -> tuple[str, ...]:
     """What differs between the groups of a report."""
     found = ways(row)
-    return tuple(found[index] for index in known.varying)
+    return tuple(found[index] for index in context.varying)
 
 
 def _servers_differ(rows: Iterable[Row]) -> bool:
@@ -69,30 +70,56 @@ def _servers_differ(rows: Iterable[Row]) -> bool:
     return any(len(found) > 1 for found in counts.values())
 
 
-def contender(row: Row, known: Context) -> str:
+def name(row: Row, context: Context) -> str:
     """`torch:ps-sync over ib0 (wire=fp16), 2 servers dedicated`."""
-    return curve([row], known)
+    return curve([row], context)
 
 
-def curve(rows: Sequence[Row], known: Context) -> str:
+def curve(rows: Sequence[Row], context: Context) -> str:
     """The same for the rows of a scaling curve, whose servers may grow with the nodes: `1-4 servers`."""
-    name = words.who(rows[0], known.shared)
-    if not known.tells_servers or not rows[0].servers:
-        return name
+    exchange = _exchange(rows[0], context.shared)
+    if not context.tells_servers or not rows[0].servers:
+        return exchange
     dedicated = " dedicated" if rows[0].server_hosts == "dedicated" else ""
-    return f"{name}, {text.spread([row.servers for row in rows], 'server')}{dedicated}"
+    return f"{exchange}, {words.text(quantities.spread([row.servers for row in rows], 'server'))}{dedicated}"
 
 
-def title(rows: Sequence[Row], known: Context) -> str:
+def _exchange(row: Row, shared: Collection[Option]) -> str:
+    """`torch:nccl over ib0 (bucket_cap_mb=10)`.
+
+    The automatic network and the options that all of a report share go without saying.
+    """
+    exchange = row.strategy if row.interconnect == "auto" else f"{row.strategy} over {row.interconnect}"
+    own = [option for option in row.options.items() if option not in shared]
+    return f"{exchange} ({options(own)})" if own else exchange
+
+
+def title(rows: Sequence[Row], context: Context) -> str:
     """A curve's name and what is not the same in the whole report."""
-    return ", ".join((curve(rows, known), *varying(rows[0], known)))
+    return ", ".join((curve(rows, context), *varying(rows[0], context)))
 
 
-def servers(rows: Sequence[Row]) -> str:
+def servers(rows: Sequence[Row]) -> Phrase:
     """`one per node, on the training nodes`, where no label tells it; else nothing."""
     having = [row for row in rows if row.servers]
     if not having or _servers_differ(having):
-        return ""
+        return ()
     grows = len({row.servers for row in having}) > 1 and all(row.servers == row.nodes for row in having)
-    number = "one per node" if grows else text.spread([row.servers for row in having], "server")
-    return f"{number}, on the training nodes"
+    number = ("one per node",) if grows else quantities.spread([row.servers for row in having], "server")
+    return *number, ", on the training nodes"
+
+
+def rates(rows: Iterable[Row]) -> str:
+    """What samples per second are called in a report: `images/s`, with several `images/s or tokens/s`."""
+    return " or ".join(f"{unit}/s" for unit in dict.fromkeys(row.workload.unit for row in rows))
+
+
+def one_sample(rows: Iterable[Row]) -> str:
+    """`an image`."""
+    units = {row.workload.unit for row in rows}
+    return _ONE_SAMPLE[units.pop()] if len(units) == 1 else "a sample"
+
+
+def options(chosen: Iterable[Option]) -> str:
+    """`bucket_cap_mb=10, wire=fp16`."""
+    return ", ".join(f"{key}={value}" for key, value in sorted(chosen))

@@ -1,67 +1,166 @@
-"""What a report is made of, without any layout: the terminal's table and markdown draw the same parts."""
+"""What a report is made of: numbers with their units and digits, and no layout. Every format draws these parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from scaling.records.point import Record
 
+TITLE = "Scaling of data-parallel training"
 MOST_NOTES = 4
+Verdict = Literal["best", "slower", "faster", "not distinguishable", "not compared"]
+
+
+class Quantity(Record, frozen=True, kw_only=True):
+    """A number as people read it: in its unit, to so many digits; with an interval, the mean of it.
+
+    `grouped`: with a comma between thousands.
+    """
+
+    value: float
+    digits: int
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    grouped: bool = False
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the interval; None without one."""
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+class Against(Record, frozen=True, kw_only=True):
+    """A row against the best of those it is ranked with.
+
+    `difference` is this / best - 1, None for the best itself.
+    """
+
+    verdict: Verdict
+    difference: Quantity | None = None
+
+
+# None: not known, or not claimed.
+Cell = str | Quantity | Against | None
+# A text with numbers in it.
+Phrase = tuple[str | Quantity, ...]
 
 
 class Column(Record, frozen=True, kw_only=True):
-    """A column: its name, and the same as a heading of two short lines. `losses` stand under one heading;
-    `is_text` is set to the left."""
+    """A column of a table. `key` finds its cells; columns of one `group` stand side by side under its name.
 
-    name: str
-    heading: tuple[str, str]
-    is_loss: bool = False
+    The unit stands in the heading or, with `unit_in_cells`, behind each number. Without `shows_interval` a table
+    has room for the mean alone. `is_text` is set to the left.
+    """
+
+    key: str
+    title: str
+    unit: str = ""
+    group: str = ""
     is_text: bool = False
+    unit_in_cells: bool = False
+    shows_interval: bool = True
+
+    @property
+    def heading(self) -> str:
+        """The title with the unit that the cells leave out: `contention, %`; a rate's title is its unit."""
+        return self.title if self.unit_in_cells or self.unit in ("", self.title) else f"{self.title}, {self.unit}"
 
 
 class Line(Record, frozen=True, kw_only=True):
-    """A line of a section's table. Where cells end before the columns do, `says` speaks for the rest.
+    """A line of a section's table: its cells by key, also of keys for which a table has no column.
 
-    `above`: what the rule above it says, if there is one. `remark` stands beside the flags. `efficiency` is the
-    fraction, for its colour.
+    From the first column on whose cell is missing, `says` speaks for the rest. `above`: what the rule above the
+    line says, if there is one. `remark` stands beside the flags; `marks` are numbers of footnotes.
     """
 
-    cells: tuple[str, ...]
+    cells: dict[str, Cell]
     says: str = ""
     flags: tuple[str, ...] = ()
-    remark: str = ""
+    remark: Phrase = ()
     marks: tuple[int, ...] = ()
     above: str = ""
-    efficiency: float | None = None
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        """The flags that are not already said in the place of cells."""
+        return tuple(flag for flag in self.flags if flag not in ("FAILED", self.says))
+
+
+class Value(Record, frozen=True, kw_only=True):
+    """What is said of a curve at one world size."""
+
+    world_size: int
+    phrase: Phrase
 
 
 class Detail(Record, frozen=True, kw_only=True):
     """A line below a section's table: a value for some of its world sizes."""
 
     label: str
-    values: tuple[str, ...]
+    values: tuple[Value, ...]
 
 
 class Section(Record, frozen=True, kw_only=True):
-    """A table: one scaling curve, or the comparison of several."""
+    """A table: one scaling curve, or the comparison of several.
+
+    All its rates are of one unit. Those of sections of one `group` may be compared: one figure may show them.
+    """
 
     title: str
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     details: tuple[Detail, ...] = ()
+    group: int = 0
+
+
+class Baseline(Record, frozen=True, kw_only=True):
+    """What one device does: its plain loop, or the single rank of a strategy.
+
+    `rate` is None where all rounds failed; `efficiency` is a text for those that are the 100 % of others, empty
+    where it says nothing.
+    """
+
+    name: str
+    batch_size: int
+    rate: Quantity | None
+    efficiency: Quantity | str = ""
+    flags: tuple[str, ...] = ()
+    marks: tuple[int, ...] = ()
+
+
+class Baselines(Record, frozen=True, kw_only=True):
+    """The baselines whose rates are of one unit, `images/s`."""
+
+    rate_unit: str
+    lines: tuple[Baseline, ...]
+
+
+class Entry(Record, frozen=True, kw_only=True):
+    """What ran, or how to read a figure: a label and what it says."""
+
+    label: str
+    phrase: Phrase
 
 
 class Document(Record, frozen=True, kw_only=True):
-    """All of a report. `baselines` are (who, batch, images/s, efficiency); where there are `comparisons`, they
-    and the baselines stand before the `sections`."""
+    """All of a report; `marks` of lines are numbers of `footnotes`, of which the first is number 1."""
 
-    facts: tuple[tuple[str, str], ...]
+    facts: tuple[Entry, ...]
     notices: tuple[str, ...]
     comparisons: tuple[Section, ...]
     sections: tuple[Section, ...]
-    baselines: tuple[tuple[str, ...], ...]
+    baselines: tuple[Baselines, ...]
     footnotes: tuple[str, ...]
-    how_to_read: tuple[str, ...]
+    how_to_read: tuple[Entry, ...]
+
+    @property
+    def tables(self) -> tuple[Section | Baselines, ...]:
+        """All tables in reading order: where rows are compared, the baselines stand beside the comparison."""
+        if self.comparisons:
+            return (*self.comparisons, *self.baselines, *self.sections)
+        return (*self.sections, *self.baselines)
 
 
 class Notes:
@@ -81,30 +180,3 @@ class Notes:
     def texts(self) -> tuple[str, ...]:
         """All footnotes; the first is number 1."""
         return tuple(self._numbers)
-
-
-def mark_text(marks: Sequence[int]) -> str:
-    """`[1,2]`, or nothing."""
-    return f"[{','.join(map(str, marks))}]" if marks else ""
-
-
-N = Column(name="N", heading=("", "N"))
-NODES = Column(name="nodes", heading=("", "nodes"))
-DEVICE_BATCH = Column(name="batch per device", heading=("batch/", "device"))
-RATE = Column(name="images/s", heading=("", "images/s"))
-SPEEDUP = Column(name="speedup", heading=("", "speedup"))
-EFFICIENCY = Column(name="efficiency", heading=("", "efficiency"))
-CONTENDER = Column(name="contender", heading=("", ""), is_text=True)
-AGAINST_BEST = Column(name="against the best", heading=("", "against the best"), is_text=True)
-
-
-def breakdown_columns(*, is_strong: bool) -> tuple[Column, ...]:
-    """One per cause."""
-    small = (Column(name="small batch", heading=("small", "batch"), is_loss=True),) if is_strong else ()
-    return (
-        Column(name="contention", heading=("conten-", "tion"), is_loss=True),
-        Column(name="straggling", heading=("strag-", "gling"), is_loss=True),
-        Column(name="exposed comm.", heading=("exposed", "comm."), is_loss=True),
-        *small,
-        Column(name="unexplained", heading=("unex-", "plained"), is_loss=True),
-    )

@@ -1,99 +1,97 @@
-"""Numbers and names, the same in every format."""
+"""The parts of a report as texts, the same in every format. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
-from msgspec.structs import replace
-
-from scaling.analysis.rows import Row
-from scaling.analysis.stats import Estimate
+from scaling.report.parts import Against, Baseline, Cell, Column, Line, Phrase, Quantity, Value
 
 NONE = "-"
-Option = tuple[str, str]
+# A mean with its unit, and half its interval.
+Parts = tuple[str, str]
 
 
-def plus_minus(mean: float, half: float | None, digits: int, unit: str = "") -> str:
-    """`93.1 % ± 0.8`; without an interval the mean alone."""
-    text = f"{number(mean, digits)}{unit}"
-    return text if half is None else f"{text} ± {half:.{digits}f}"
-
-
-def number(value: float, digits: int) -> str:
+def number(value: float, digits: int, *, grouped: bool = False) -> str:
     """Fixed digits, and no minus before a zero."""
-    text = f"{value:.{digits}f}"
-    return text.removeprefix("-") if float(text) == 0 else text
+    shown = f"{value:{',' if grouped else ''}.{digits}f}"
+    return shown.removeprefix("-") if float(shown.replace(",", "")) == 0 else shown
 
 
-def rate(estimate: Estimate | None) -> str:
-    """images/s with half its interval, to about four digits."""
-    if estimate is None:
+def mean(quantity: Quantity, *, with_unit: bool = True) -> str:
+    """`93.1 %`."""
+    unit = f" {quantity.unit}" if with_unit and quantity.unit else ""
+    return number(quantity.value, quantity.digits, grouped=quantity.grouped) + unit
+
+
+def half(quantity: Quantity) -> str:
+    """Half of the interval, without the unit; nothing without an interval."""
+    width = quantity.half_width
+    return "" if width is None else number(width, quantity.digits, grouped=quantity.grouped)
+
+
+def plus_minus(of: str, half_: str) -> str:
+    """`93.1 % ± 0.8`; without an interval the mean alone."""
+    return f"{of} ± {half_}" if half_ else of
+
+
+def against(cell: Against) -> str:
+    """`best`, `4.2 ± 1.1 % slower`, `not distinguishable`; `-` where nothing was compared."""
+    if cell.verdict == "not compared":
         return NONE
-    digits = 2 if estimate.mean < 10 else 1 if estimate.mean < 1000 else 0
-    return plus_minus(estimate.mean, estimate.half_width, digits)
+    if cell.difference is None or cell.verdict == "not distinguishable":
+        return cell.verdict
+    size = number(abs(cell.difference.value), cell.difference.digits)
+    return f"{plus_minus(size, half(cell.difference))} {cell.difference.unit} {cell.verdict}"
 
 
-def mean_rate(estimate: Estimate | None) -> str:
-    """images/s alone, to about four digits."""
-    return rate(None if estimate is None else replace(estimate, low=None, high=None))
+def parts(quantity: Quantity, *, with_unit: bool = True) -> Parts:
+    """The mean and half the interval: `93.1 %` and `0.8`."""
+    return mean(quantity, with_unit=with_unit), half(quantity)
 
 
-def standing(row: Row) -> str:
-    """Against the best of its contest: `best`, `4.2 ± 1.1 % slower`, `not distinguishable`; `-` without a rival
-    or with too few rounds to tell."""
-    found = row.standing
-    if found is None or row.rounds < 2:
-        return NONE
-    if found.best:
-        return "best"
-    if found.difference is None or found.difference.half_width is None:
-        return NONE
-    if not found.distinguishable:
-        return "not distinguishable"
-    # The best by all its rounds may still lose in those that it shares with another.
-    word = "slower" if found.difference.mean < 0 else "faster"
-    mean, half = abs(found.difference.mean), found.difference.half_width
-    return f"{plus_minus(100 * mean, 100 * half, 1)} % {word}"
+def cells(line: Line, columns: Iterable[Column]) -> list[Parts]:
+    """A line's cells as their columns show them, up to the first that is missing."""
+    return [
+        _cell(line.cells[column.key], column) for column in takewhile(lambda one: one.key in line.cells, columns)
+    ]
 
 
-def loss_at(row: Row) -> str:
-    """The training loss after as many samples as all of its contest have reached: `1.204`."""
-    return NONE if row.loss_at is None else f"{row.loss_at:.3f}"
+def _cell(cell: Cell, column: Column) -> Parts:
+    match cell:
+        case None:
+            return NONE, ""
+        case str():
+            return cell, ""
+        case Against():
+            return against(cell), ""
+        case Quantity():
+            shown, width = parts(cell, with_unit=column.unit_in_cells)
+            return shown, width if column.shows_interval else ""
 
 
-def images(count: int | None) -> str:
-    """`12,800 images`."""
-    return NONE if count is None else f"{count:,} images"
+def baseline(line: Baseline) -> tuple[Parts, Parts, Parts, Parts]:
+    """Who, at which batch, its rate, its efficiency."""
+    rate = ("failed", "") if line.rate is None else parts(line.rate, with_unit=False)
+    efficiency = parts(line.efficiency) if isinstance(line.efficiency, Quantity) else (line.efficiency, "")
+    return (line.name, ""), (f"batch {line.batch_size}", ""), rate, efficiency
 
 
-def percent(estimate: Estimate | None) -> str:
-    """A fraction as percent with half its interval."""
-    if estimate is None:
-        return NONE
-    half = estimate.half_width
-    return plus_minus(100 * estimate.mean, None if half is None else 100 * half, 1, " %")
+def text(phrase: Phrase) -> str:
+    """A text with its numbers written out."""
+    return "".join(part if isinstance(part, str) else plus_minus(*parts(part)) for part in phrase)
 
 
-def fraction(value: float | None, unit: str = "") -> str:
-    """A fraction as percent."""
-    return NONE if value is None else number(100 * value, 1) + unit
+def value(at: Value) -> str:
+    """`N=4 89.1 % ± 0.0`."""
+    return f"N={at.world_size} {text(at.phrase)}"
 
 
-def speedup(estimate: Estimate | None) -> str:
-    """How many times one device."""
-    return NONE if estimate is None else f"{estimate.mean:.2f}"
+def stamped(*texts: str) -> str:
+    """What is said beside a line, with spaces between."""
+    return " ".join(filter(None, texts))
 
 
-def knobs(options: Iterable[Option]) -> str:
-    """`bucket_cap_mb=10, wire=fp16`."""
-    return ", ".join(f"{key}={value}" for key, value in sorted(options))
-
-
-def who(entry: Row, shared: Collection[Option]) -> str:
-    """`torch:nccl over ib0 (bucket_cap_mb=10)`.
-
-    The automatic network and the options that all of a report share go without saying.
-    """
-    name = entry.strategy if entry.interconnect == "auto" else f"{entry.strategy} over {entry.interconnect}"
-    own = [option for option in entry.options.items() if option not in shared]
-    return f"{name} ({knobs(own)})" if own else name
+def mark_text(marks: Sequence[int]) -> str:
+    """`[1,2]`, or nothing."""
+    return f"[{','.join(map(str, marks))}]" if marks else ""

@@ -1,4 +1,8 @@
-"""The rows as comma-separated values: one line per exchange and world size, raw numbers, stable names."""
+"""The rows as comma-separated values: one line per exchange and world size, raw numbers, stable names.
+
+They are those of the analysis and not of the document, which is what people read: fractions in percent, the first
+of many footnotes, and no cell for much that programs select by, as are the conditions and options of a row.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from scaling.analysis.breakdown import Breakdown
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
 from scaling.records.run import PointRecord
+from scaling.report import quantities
 from scaling.text import rounded
 
 Value = str | int | float | None
@@ -31,11 +36,7 @@ def _values(row: Row) -> dict[str, Value]:
     return {
         **{name: _field(row, name) for name in (*_WHO, *_WHERE)},
         "options": " ".join(f"{key}={value}" for key, value in sorted(row.options.items())),
-        # For one release more: the name that samples_per_s had while all samples were images.
-        **_estimate("images_per_s", row.samples_per_s),
-        **_estimate("speedup", row.speedup),
-        **_estimate("efficiency_fraction", row.efficiency),
-        **_estimate("strategy_efficiency_fraction", row.strategy_efficiency),
+        **_estimates(row),
         "intra_node_fraction": row.intra_node,
         "inter_node_fraction": row.inter_node,
         **{f"loss_{cause}_fraction": getattr(breakdown, cause, None) for cause in Breakdown.__struct_fields__},
@@ -48,7 +49,7 @@ def _values(row: Row) -> dict[str, Value]:
         **{name: getattr(row, name) for name in _EXCHANGE},
         "training_loss_at": row.loss_at,
         "training_loss_at_samples": row.loss_at_samples,
-        "standing": _standing(row),
+        "standing": quantities.verdict(row.standing) if row.standing else "",
         **_estimate("against_best_fraction", row.standing.difference if row.standing else None),
         **{name: value for cause in _CAUSES for name, value in _cause(row, cause).items()},
         **dict(zip(_RECEIPT, _receipt(row), strict=True)),
@@ -56,6 +57,17 @@ def _values(row: Row) -> dict[str, Value]:
         **dict(zip(_PATH, _busiest(row), strict=True)),
         **_estimate("samples_per_s", row.samples_per_s),
         "unit": row.workload.unit,
+    }
+
+
+def _estimates(row: Row) -> dict[str, Value]:
+    # For one release more: the name that samples_per_s had while all samples were images.
+    formerly = row.samples_per_s if row.workload.unit == "images" else None
+    found = (formerly, row.speedup, row.efficiency, row.strategy_efficiency)
+    return {
+        key: value
+        for name, estimate in zip(_ESTIMATES, found, strict=True)
+        for key, value in _estimate(name, estimate).items()
     }
 
 
@@ -77,20 +89,8 @@ def _busiest(row: Row) -> tuple[Value, ...]:
     return str(row.paths[0]), row.paths[0].busy_share, row.paths[0].bits_per_s
 
 
-def _standing(row: Row) -> str:
-    """Among its rivals, asynchronous ones apart: best | slower | faster | not distinguishable | not compared."""
-    found = row.standing
-    if found is None or found.best:
-        return "" if found is None else "best"
-    if found.difference is None:
-        return "not compared"
-    if not found.distinguishable:
-        return "not distinguishable"
-    return "slower" if found.difference.mean < 0 else "faster"
-
-
 def _cause(row: Row, cause: str) -> dict[str, Value]:
-    """The interval of a cause of loss; its mean has a column of its own."""
+    """The interval of a cause of lost efficiency; its mean has a column of its own."""
     found = _estimate(f"loss_{cause}_fraction", row.breakdown_intervals.get(cause))
     return {name: value for name, value in found.items() if name.endswith(("_low", "_high"))}
 

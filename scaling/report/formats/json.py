@@ -1,4 +1,8 @@
-"""The findings as JSON for programs: the run, rows, baselines, comparisons."""
+"""The analysis as JSON for programs: the run, rows, baselines, comparisons.
+
+It is that of the rows and not of the document, which leaves out what no table has room for: all footnotes of a
+row, the use of each server, every pair that was compared.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,13 @@ _FORMERLY = {"images_per_s": "samples_per_s", "loss": "breakdown", "loss_interva
 
 def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str] = ()) -> str:
     """Return one JSON object; `joined` says how runs in one table differ. Fractions are of 1."""
-    found = analyse(records)
+    analysis = analyse(records)
     document = {
         "run": _run(header),
         "joined": list(joined),
-        "rows": rounded([_flat(row) for row in found.rows]),
-        "baselines": rounded([_flat(baseline) for baseline in found.baselines]),
-        "comparisons": rounded(_comparisons(found)),
+        "rows": rounded([_flat(row) for row in analysis.rows]),
+        "baselines": rounded([_flat(baseline) for baseline in analysis.baselines]),
+        "comparisons": rounded(_comparisons(analysis)),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
@@ -37,12 +41,15 @@ def _run(header: Header) -> dict[str, Any]:
     return dict(run)
 
 
-def _comparisons(found: Analysis) -> list[dict[str, Any]]:
-    return [{**_flat(one), "distinguishable": one.distinguishable} for one in found.comparisons]
+def _comparisons(analysis: Analysis) -> list[dict[str, Any]]:
+    return [{**_flat(pair), "distinguishable": pair.distinguishable} for pair in analysis.comparisons]
 
 
-def _flat(found: Row | Baseline | Comparison) -> dict[str, Any]:
+def _flat(entry: Row | Baseline | Comparison) -> dict[str, Any]:
     """Its fields, those of its work and of its hardware in one object; older names beside theirs."""
-    fields = msgspec.to_builtins(found)
+    fields = msgspec.to_builtins(entry)
     flat = {**fields.pop("workload"), **fields.pop("hardware"), **fields}
-    return {**flat, **{old: flat[new] for old, new in _FORMERLY.items() if new in flat}}
+    formerly = {old: flat[new] for old, new in _FORMERLY.items() if new in flat}
+    if "images_per_s" in formerly and flat["unit"] != "images":
+        formerly["images_per_s"] = None
+    return {**flat, **formerly}

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from io import StringIO
-from itertools import zip_longest
 from textwrap import wrap
-from typing import NamedTuple
 
-from msgspec.structs import replace
 from rich.columns import Columns
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -16,15 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from scaling.records.run import Header, PointRecord
+from scaling.report import words
+from scaling.report.cells import EFFICIENCY
 from scaling.report.document import document
-from scaling.report.parts import Column, Document, Line, Section, mark_text
+from scaling.report.formats import layout as layouts
+from scaling.report.formats.layout import INDENT, WIDTH, Layout
+from scaling.report.parts import TITLE, Baseline, Baselines, Detail, Document, Line, Quantity, Section
 
-WIDTH = 100
 # Paragraphs and lists keep to the narrowest terminal in use.
 TEXT_WIDTH = 80
-INDENT = "  "
-# Room for the names of contenders that is worth keeping.
-LEAST_NAME = 12
 # Flags that are no complaint stand beside the row and not below it.
 BESIDE = {"ASYNC", "EMULATED", "VERIFIED"}
 
@@ -34,6 +31,11 @@ def render(header: Header, records: Sequence[PointRecord], *, color: bool, joine
 
     `joined` are the lines that say how runs in one table differ.
     """
+    return draw(document(header, records, joined), color=color)
+
+
+def draw(doc: Document, *, color: bool) -> str:
+    """Return the text of a report."""
     out = StringIO()
     # An empty environment: COLUMNS, TERM and NO_COLOR must not change the text.
     console = Console(
@@ -47,36 +49,27 @@ def render(header: Header, records: Sequence[PointRecord], *, color: bool, joine
         legacy_windows=False,
         _environ={},
     )
-    _print(console, document(header, records, joined))
+    _print(console, doc)
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
 def _print(console: Console, doc: Document) -> None:
-    _heading(console, "Scaling of data-parallel training")
-    _pairs(console, doc.facts)
+    _heading(console, TITLE)
+    _pairs(console, [(fact.label, words.text(fact.phrase)) for fact in doc.facts])
     for notice in doc.notices:
         console.print()
         console.print(Text(f"! {notice}", style="yellow"), width=TEXT_WIDTH)
-    for section in doc.comparisons:
-        _section(console, section)
-    if doc.comparisons:
-        _baselines(console, doc)
-    for section in doc.sections:
-        _section(console, section)
-    if not doc.comparisons:
-        _baselines(console, doc)
+    for table in doc.tables:
+        if isinstance(table, Section):
+            _section(console, table)
+        else:
+            _baselines(console, table)
     if doc.footnotes:
         _heading(console, "Notes")
-        _pairs(console, [(mark_text([number]), text) for number, text in enumerate(doc.footnotes, 1)])
+        _pairs(console, [(words.mark_text([number]), text) for number, text in enumerate(doc.footnotes, 1)])
     if doc.how_to_read:
         _heading(console, "How to read")
-        _pairs(console, [(text.partition(": ")[0], text.partition(": ")[2]) for text in doc.how_to_read])
-
-
-def _baselines(console: Console, doc: Document) -> None:
-    if doc.baselines:
-        _heading(console, "Baselines, images/s")
-        _grid(console, _aligned(doc.baselines), wrap=(0,), width=WIDTH)
+        _pairs(console, [(entry.label, words.text(entry.phrase)) for entry in doc.how_to_read])
 
 
 def _heading(console: Console, text: str) -> None:
@@ -104,138 +97,61 @@ def _grid(
     console.print(Padding(grid, (0, 0, 0, len(INDENT))), width=width)
 
 
+# ---------------------------------------------------------------- baselines
+
+
+def _baselines(console: Console, table: Baselines) -> None:
+    _heading(console, f"Baselines, {table.rate_unit}")
+    cells = layouts.aligned([_baseline(line) for line in table.lines])
+    _grid(console, cells, wrap=(0,), width=WIDTH)
+
+
+def _baseline(line: Baseline) -> Sequence[words.Parts]:
+    """Its cells; flags and marks stand behind the last of them."""
+    *cells, (mean, half) = words.baseline(line)
+    stamps = words.stamped(*line.flags, words.mark_text(line.marks))
+    return (*cells, (mean, words.stamped(half, stamps)) if half else (words.stamped(mean, stamps), half))
+
+
 # ---------------------------------------------------------------- a section's table
 
 
-class Layout(NamedTuple):
-    """Where the columns of a section stand: widths in characters, and the gap before each."""
-
-    columns: tuple[Column, ...]
-    widths: tuple[int, ...]
-    gaps: tuple[int, ...]
-
-    def start(self, index: int) -> int:
-        """The first character of a column."""
-        return len(INDENT) + sum(self.widths[:index]) + sum(self.gaps[: index + 1])
-
-    @property
-    def end(self) -> int:
-        """The first character after the last column."""
-        return len(INDENT) + sum(self.widths) + sum(self.gaps)
-
-    @property
-    def stamps(self) -> int:
-        """Where flags stand below a line."""
-        return len(INDENT) + 4 if self.columns[0].is_text else self.start(1)
-
-
 def _section(console: Console, section: Section) -> None:
-    columns = section.columns
-    cells = _aligned([line.cells for line in section.lines], columns)
-    lines = [replace(line, cells=padded) for line, padded in zip(section.lines, cells, strict=True)]
-    layout = _layout(columns, lines)
-    console.print()
-    console.print(Text(section.title, style="bold"))
-    rules = [line.above for line in lines]
-    for text in (*_headings(layout), *(() if rules[0] else (_rule(layout),))):
+    cells = layouts.cells(section.lines, section.columns)
+    layout = layouts.fitted(section.columns, cells)
+    _heading(console, section.title)
+    for text in layouts.headings(layout):
         console.print(text, style="dim")
-    for line in lines:
+    if not section.lines[0].above:
+        console.print(layout.rule(), style="dim")
+    for line, texts in zip(section.lines, cells, strict=True):
         if line.above:
-            console.print(_rule(layout, f" {line.above} "), style="dim")
-        for text in _drawn(line, layout):
-            console.print(text, no_wrap=True, crop=False)
+            console.print(layout.rule(f" {line.above} "), style="dim")
+        for drawn in _drawn(line, texts, layout):
+            console.print(drawn, no_wrap=True, crop=False)
     if section.details:
         console.print()
-        _pairs(console, [(detail.label, Columns(detail.values, padding=(0, 3))) for detail in section.details])
+        _pairs(console, [(detail.label, _values(detail)) for detail in section.details])
 
 
-def _aligned(rows: Sequence[Sequence[str]], columns: Sequence[Column] = ()) -> list[tuple[str, ...]]:
-    """Pad the cells so that the ± of a column of numbers stand below each other; rows may end early."""
-    texts = {index for index, column in enumerate(columns) if column.is_text}
-    found = enumerate(zip_longest(*rows, fillvalue=""))
-    padded = [cells if index in texts else _align(cells) for index, cells in found]
-    return [tuple(column[index] for column in padded[: len(row)]) for index, row in enumerate(rows)]
+def _values(detail: Detail) -> Columns:
+    return Columns([words.value(value) for value in detail.values], padding=(0, 3))
 
 
-def _align(cells: Sequence[str]) -> list[str]:
-    parts = [cell.partition(" ± ") for cell in cells]
-    means = max(len(mean) for mean, _, _ in parts)
-    halves = max(len(half) for _, _, half in parts)
-    if not halves:
-        return list(cells)
-    return [f"{mean:>{means}}{sign or '   '}{half:>{halves}}" for mean, sign, half in parts]
-
-
-def _layout(columns: Sequence[Column], lines: Sequence[Line]) -> Layout:
-    """The widest that fits; where none does, the longest names give up their place in the first column."""
-    widths = [max(map(len, column.heading)) for column in columns]
-    for line in lines:
-        for index, cell in enumerate(line.cells):
-            widths[index] = max(widths[index], len(cell))
-    layouts = [Layout(tuple(columns), tuple(widths), gaps) for gaps in _gaps(columns)]
-    fitting = next((layout for layout in layouts if layout.end <= WIDTH), None)
-    return fitting or (_without_names(layouts, lines) if columns[0].is_text else layouts[-1])
-
-
-def _without_names(layouts: Sequence[Layout], lines: Sequence[Line]) -> Layout:
-    """Names that are too long stand on lines of their own."""
-    for layout in layouts[1:]:
-        room = WIDTH - layout.end + layout.widths[0]
-        short = [len(line.cells[0]) for line in lines if len(line.cells[0]) <= room]
-        if room >= LEAST_NAME:
-            break
-    return layout._replace(widths=(max(short, default=LEAST_NAME), *layout.widths[1:]))
-
-
-def _gaps(columns: Sequence[Column]) -> Iterable[tuple[int, ...]]:
-    """Two spaces; one between the causes; one everywhere."""
-    first = next(index for index, column in enumerate(columns) if column.is_loss)
-    count = len(columns)
-    yield (0, *(2,) * (count - 1))
-    yield tuple(0 if index == 0 else 1 if index > first else 2 for index in range(count))
-    yield (0, *(1,) * (count - 1))
-
-
-def _headings(layout: Layout) -> Iterable[Text]:
-    first = next(index for index, column in enumerate(layout.columns) if column.is_loss)
-    start = layout.start(first)
-    yield Text(" " * start + " loss by cause, % ".center(layout.end - start, "─"))
-    for part in (0, 1):
-        yield Text(_joined([column.heading[part] for column in layout.columns], layout))
-
-
-def _joined(cells: Sequence[str], layout: Layout) -> str:
-    placed = (_placed(cell, index, layout) for index, cell in enumerate(cells))
-    return INDENT + "".join(placed)
-
-
-def _placed(cell: str, index: int, layout: Layout) -> str:
-    """A cell with the gap before it."""
-    width = layout.widths[index]
-    return " " * layout.gaps[index] + (cell.ljust(width) if layout.columns[index].is_text else cell.rjust(width))
-
-
-def _rule(layout: Layout, label: str = "") -> Text:
-    """What the next lines are: beside their names, or where a curve goes on to several nodes at the end."""
-    width = layout.end - len(INDENT)
-    is_named = layout.columns[0].is_text
-    return Text(INDENT + (f"──{label}".ljust(width, "─") if is_named else f"{label}──".rjust(width, "─")))
-
-
-def _drawn(line: Line, layout: Layout) -> Iterable[Text]:
+def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:
     """The line with its marks; flags, which must not be overlooked, stand below it (ASYNC is no warning)."""
-    first, *rest = line.cells
+    first, *rest = cells
     if len(first) > layout.widths[0]:
         yield from (Text(INDENT + name) for name in wrap(first, WIDTH - len(INDENT), break_on_hyphens=False))
         first = ""
-    text, marks = Text(INDENT), mark_text(line.marks)
+    text = Text(INDENT)
     for index, cell in enumerate((first, *rest)):
-        text.append(_placed(cell, index, layout), style=_style(line, layout.columns[index]))
+        text.append(layout.placed(cell, index), style=_style(line, layout.columns[index].key))
     text.append("  ")
-    stamps = " ".join(word for word in (*line.flags, line.remark, marks) if word)
-    together = f"{line.says} {stamps}".strip()
+    stamps = words.stamped(*line.stamps, words.text(line.remark), words.mark_text(line.marks))
+    together = words.stamped(line.says, stamps)
     room = WIDTH - len(text) if line.says else WIDTH - layout.end - 2
-    beside = len(together) <= room and (bool(line.says) or set(line.flags) <= BESIDE)
+    beside = len(together) <= room and (bool(line.says) or set(line.stamps) <= BESIDE)
     text.append(together if beside else line.says, style="red" if line.says.startswith("failed") else "yellow")
     yield text
     if not beside:
@@ -248,7 +164,8 @@ def _below(stamps: str, layout: Layout) -> Iterable[Text]:
         yield Text(" " * start + ("└ " if index == 0 else "  ") + text, style="yellow")
 
 
-def _style(line: Line, column: Column) -> str:
-    if column.name != "efficiency" or line.efficiency is None:
+def _style(line: Line, key: str) -> str:
+    efficiency = line.cells.get(key) if key == EFFICIENCY.key else None
+    if not isinstance(efficiency, Quantity):
         return ""
-    return "green" if line.efficiency >= 0.9 else "yellow" if line.efficiency >= 0.7 else "red"
+    return "green" if efficiency.value >= 90 else "yellow" if efficiency.value >= 70 else "red"

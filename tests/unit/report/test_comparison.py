@@ -11,8 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.records.run import PointRecord
+from scaling.report import cells
 from scaling.report.formats import csv, json, markdown, terminal
-from scaling.report.parts import AGAINST_BEST, CONTENDER, EFFICIENCY, RATE, Line, breakdown_columns
+from scaling.report.parts import Against, Cell, Line, Quantity, Section
+from tests.support.documents import of_sections
 from tests.support.points import changed
 from tests.support.report_scenes import Run, default_run, frameworks_run, servers_run
 from tests.support.scripted_records import asynchronous, failed, header, host, point, record, served
@@ -243,10 +245,17 @@ def test_json_tells_asynchronous_rows_and_standings() -> None:
 
 def test_what_does_not_fit_beside_a_row_stands_below_it() -> None:
     remark = "staleness 3.01, loss 2.154 after 2,048 images (synchronous: 0.576 to 0.920)"
-    cells = ("mxnet:dist_async", "521.5", "best")
-    line = Line(cells=cells, says="OVERSUBSCRIBED", flags=("ASYNC",), remark=remark)
-    columns = (CONTENDER, RATE, AGAINST_BEST, EFFICIENCY, *breakdown_columns(is_strong=False))
-    first, *below = [text.plain for text in terminal._drawn(line, terminal._layout(columns, [line]))]
-    assert first.endswith("OVERSUBSCRIBED")
+    made: dict[str, Cell] = {
+        "name": "mxnet:dist_async",
+        "samples_per_s": Quantity(value=521.5, digits=1),
+        "against_best": Against(verdict="best"),
+    }
+    line = Line(cells=made, says="OVERSUBSCRIBED", flags=("OVERSUBSCRIBED", "ASYNC"), remark=(remark,))
+    rate = cells.rate_column("images", shows_interval=False)
+    lost = cells.breakdown_columns(is_strong=False)
+    columns = (cells.NAME, rate, cells.AGAINST_BEST, cells.EFFICIENCY, *lost)
+    text = terminal.draw(of_sections(Section(title="t", columns=columns, lines=(line,))), color=False)
+    first, *below = text.splitlines()[-2:]
+    assert first.startswith("  mxnet:dist_async") and first.endswith("521.5  best              OVERSUBSCRIBED")
     assert " ".join(" ".join(below).split()) == f"└ ASYNC {remark}"
-    assert max(map(len, [first, *below])) <= terminal.WIDTH
+    assert max(map(len, [first, *below])) <= 100

@@ -1,6 +1,6 @@
 """The reports, byte for byte against golden files, and their command line.
 
-After a wanted change: REWRITE_GOLDEN=1 pytest tests/test_report.py, then read the difference.
+After a wanted change: REWRITE_GOLDEN=1 pytest tests/unit/report/test_report.py, then read the difference.
 """
 
 from __future__ import annotations

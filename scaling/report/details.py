@@ -1,0 +1,112 @@
+"""What is said below the table of a scaling curve, since it has no column there. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from scaling import text
+from scaling.analysis.bottleneck import Path
+from scaling.analysis.rows import Row, ServerUse
+from scaling.analysis.traffic_receipt import Receipt
+from scaling.report import quantities
+from scaling.report.parts import Detail, Phrase, Quantity, Value
+
+MOST_SERVERS = 4
+
+
+def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Detail, ...]:
+    """The second baseline, the two factors of efficiency across nodes, the training, what an asynchronous mode
+    saw, the network, the servers.
+
+    `stale` are the groups and world sizes in which an asynchronous row takes part.
+    """
+    said: dict[str, Callable[[Row], Phrase]] = {
+        "against its own N=1": _own,
+        "intra-node x inter-node": _two_factors,
+        "training loss": _trained,
+        "loss at equal samples": lambda row: _equal(row) if (row.group, row.world_size) in stale else (),
+        "staleness, steps": lambda row: () if row.staleness is None else (quantities.steps(row.staleness),),
+        "bytes between nodes": lambda row: carried(row.receipt) if row.receipt else (),
+        "busiest path": lambda row: _path(row.paths[0]) if row.paths else (),
+        "CPU while emulating": _emulating,
+        "servers": lambda row: _servers(row.server_use) if row.server_use else (),
+    }
+    found = (Detail(label=label, values=tuple(_values(rows, of))) for label, of in said.items())
+    return tuple(detail for detail in found if detail.values)
+
+
+def _values(rows: Iterable[Row], of: Callable[[Row], Phrase]) -> Iterator[Value]:
+    return (Value(world_size=row.world_size, phrase=phrase) for row in rows if (phrase := of(row)))
+
+
+def _own(row: Row) -> Phrase:
+    own = quantities.percent(row.strategy_efficiency)
+    return () if own is None or row.world_size == 1 else (own,)
+
+
+def _two_factors(row: Row) -> Phrase:
+    if row.intra_node is None or row.inter_node is None:
+        return ()
+    return quantities.fraction(row.intra_node), " x ", quantities.fraction(row.inter_node)
+
+
+def _trained(row: Row) -> Phrase:
+    if row.first_loss is None or row.last_loss is None:
+        return ()
+    return quantities.training_loss(row.first_loss), " to ", quantities.training_loss(row.last_loss)
+
+
+def _equal(row: Row) -> Phrase:
+    """`1.204 (12,800 images)`."""
+    if row.loss_at is None or row.loss_at_samples is None:
+        return ()
+    count = quantities.samples(row.loss_at_samples, row.workload.unit)
+    return quantities.training_loss(row.loss_at), " (", count, ")"
+
+
+def carried(receipt: Receipt) -> Phrase:
+    """`99.9 % on ib0 (0.1 % eth0), 1.04 x expected`."""
+    total = sum(receipt.sent_bytes.values())
+    others: list[str | Quantity] = []
+    for card, sent in receipt.sent_bytes.items():
+        if card not in receipt.wanted and total:
+            others += [", " if others else " (", quantities.fraction(sent / total), f" {card}"]
+    ratio = receipt.over_expected
+    return (
+        quantities.fraction(receipt.share),
+        f" on {', '.join(receipt.wanted) or 'no card'}",
+        *((*others, ")") if others and len(receipt.sent_bytes) > 1 else ()),
+        *(() if ratio is None else (", ", Quantity(value=ratio, digits=2), " x expected")),
+    )
+
+
+def _path(path: Path) -> Phrase:
+    """`node1 to node2 62 % busy at 9.4 Gb/s`."""
+    return (
+        f"{path} ",
+        quantities.fraction(path.busy_share, digits=0),
+        " busy at ",
+        quantities.bit_rate(path.bits_per_s),
+    )
+
+
+def _emulating(row: Row) -> Phrase:
+    used = row.machine_cpu_percent
+    return () if used is None else (Quantity(value=used, digits=0, unit=quantities.PERCENT),)
+
+
+def _servers(used: Sequence[ServerUse]) -> Phrase:
+    """`server-0 on node1, 37 % of a core`; many of them in one."""
+    if len(used) <= MOST_SERVERS:
+        return quantities.distinct((f"{one.name} on {one.host}", *_of_a_core([one])) for one in used)
+    hosts = list(dict.fromkeys(one.host for one in used))
+    return quantities.count(len(used), "server"), f" on {text.several(hosts)}", *_of_a_core(used)
+
+
+def _of_a_core(used: Iterable[ServerUse]) -> Phrase:
+    known = sorted(one.cpu_percent for one in used if one.cpu_percent is not None)
+    if not known:
+        return ()
+    low = Quantity(value=known[0], digits=0)
+    high = Quantity(value=known[-1], digits=0, unit=quantities.PERCENT)
+    return ", ", *quantities.low_to_high(low, high), " of a core"

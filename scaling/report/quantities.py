@@ -1,0 +1,120 @@
+"""What an analysis estimates, as quantities: each kind of figure has its unit and digits here. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+from scaling.analysis.rows import Row, Standing
+from scaling.analysis.stats import Estimate
+from scaling.records.network import GBIT
+from scaling.records.point import Unit
+from scaling.report import words
+from scaling.report.parts import Against, Phrase, Quantity, Verdict
+
+PERCENT = "%"
+
+
+def rate(estimate: Estimate | None, unit: Unit) -> Quantity | None:
+    """Samples per second, to about four digits."""
+    if estimate is None:
+        return None
+    digits = 2 if estimate.mean < 10 else 1 if estimate.mean < 1000 else 0
+    return Quantity(value=estimate.mean, low=estimate.low, high=estimate.high, digits=digits, unit=f"{unit}/s")
+
+
+def percent(estimate: Estimate | None) -> Quantity | None:
+    """A fraction of 1."""
+    return None if estimate is None else fraction(estimate.mean, estimate)
+
+
+def fraction(value: float, interval: Estimate | None = None, digits: int = 1) -> Quantity:
+    """A fraction of 1, perhaps with an interval that was formed apart from it."""
+    low, high = (interval.low, interval.high) if interval else (None, None)
+    return Quantity(
+        value=100 * value,
+        low=None if low is None else 100 * low,
+        high=None if high is None else 100 * high,
+        digits=digits,
+        unit=PERCENT,
+    )
+
+
+def speedup(estimate: Estimate | None) -> Quantity | None:
+    """How many times one device."""
+    if estimate is None:
+        return None
+    return Quantity(value=estimate.mean, low=estimate.low, high=estimate.high, digits=2)
+
+
+def integer(value: int) -> Quantity:
+    """A number of ranks, nodes, samples of a batch."""
+    return Quantity(value=value, digits=0)
+
+
+def training_loss(value: float) -> Quantity:
+    """`1.204`."""
+    return Quantity(value=value, digits=3)
+
+
+def steps(value: float) -> Quantity:
+    """Staleness, in steps."""
+    return Quantity(value=value, digits=2)
+
+
+def samples(count: int, unit: Unit) -> Quantity:
+    """`12,800 images`."""
+    return Quantity(value=count, digits=0, unit=unit, grouped=True)
+
+
+def bit_rate(bits_per_s: float) -> Quantity:
+    """To three digits: `9.4 Gb/s`, `38 Mb/s`."""
+    scale, unit = (GBIT, "Gb/s") if bits_per_s >= GBIT else (1e6, "Mb/s")
+    value = bits_per_s / scale
+    return Quantity(value=value, digits=len(f"{value:.3g}".partition(".")[2]), unit=unit)
+
+
+def verdict(standing: Standing) -> Verdict:
+    """What is claimed of a row beside the best of those it is ranked with.
+
+    The best by all its rounds may still lose in those that it shares with another: `faster`.
+    """
+    if standing.best:
+        return "best"
+    if standing.difference is None:
+        return "not compared"
+    if not standing.distinguishable:
+        return "not distinguishable"
+    return "slower" if standing.difference.mean < 0 else "faster"
+
+
+def against_best(row: Row) -> Against | None:
+    """Where a row stands; None without a rival, or with too few rounds to tell."""
+    if row.standing is None or row.rounds < 2:
+        return None
+    return Against(verdict=verdict(row.standing), difference=percent(row.standing.difference))
+
+
+# ---------------------------------------------------------------- counts, and phrases of several quantities
+
+
+def count(value: int, noun: str) -> Quantity:
+    """`1 host`, `4 hosts`."""
+    return Quantity(value=value, digits=0, unit=noun if value == 1 else f"{noun}s")
+
+
+def spread(values: Sequence[int], noun: str) -> Phrase:
+    """`10 windows`, or `8-10 windows` where they differ."""
+    low, high = min(values), max(values)
+    return (count(high, noun),) if low == high else (Quantity(value=low, digits=0), "-", count(high, noun))
+
+
+def low_to_high(low: Quantity, high: Quantity) -> Phrase:
+    """`37 to 61 %`, or one number where they look the same; the unit is that of `high`."""
+    alike = words.mean(low, with_unit=False) == words.mean(high, with_unit=False)
+    return (high,) if alike else (low, " to ", high)
+
+
+def distinct(phrases: Iterable[Phrase]) -> Phrase:
+    """Each phrase once: `a; b`."""
+    return tuple(chain.from_iterable(("; ", *one) for one in dict.fromkeys(phrases)))[1:]

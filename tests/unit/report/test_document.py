@@ -1,0 +1,195 @@
+"""A document: it holds numbers, so that a format needs nothing else to draw a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from scaling.analysis.analyse import analyse
+from scaling.analysis.traffic_receipt import Receipt
+from scaling.report import cells, details, words
+from scaling.report.document import document
+from scaling.report.formats import markdown, terminal
+from scaling.report.parts import Against, Cell, Column, Document, Line, Quantity, Section
+from tests.support.documents import of_sections, texts
+from tests.support.points import changed
+from tests.support.report_scenes import SCENES, cluster_run, frameworks_run, networks_run, strong_run
+from tests.support.scripted_records import failed, header, point, record
+
+CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
+
+
+def interval(cell: Cell) -> tuple[float, float, float]:
+    """Low, mean and high."""
+    assert isinstance(cell, Quantity) and cell.low is not None and cell.high is not None
+    return cell.low, cell.value, cell.high
+
+
+def lines(doc: Document) -> Iterator[Line]:
+    return (line for section in (*doc.comparisons, *doc.sections) for line in section.lines)
+
+
+# ---------------------------------------------------------------- it holds numbers
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_no_text_has_a_number_with_its_interval_written_out(scene: str) -> None:
+    doc = document(*SCENES[scene]())
+    assert not [text for text in texts((doc.facts, doc.comparisons, doc.sections, doc.baselines)) if "±" in text]
+
+
+def test_a_plot_of_a_run_needs_nothing_but_its_document() -> None:
+    """Speedup and efficiency with their intervals, the node boundary, marks, and what was lost to what."""
+    made, records = cluster_run()
+    doc, rows = document(made, records), analyse(records).rows
+    assert [section.title for section in doc.sections] == [
+        "torch:nccl over eth0", "torch:gloo over ib0", "torch:nccl over ib0",
+    ]  # fmt: skip
+    for line, row in zip((line for section in doc.sections for line in section.lines), rows, strict=True):
+        of = line.cells
+        assert of["world_size"] == Quantity(value=row.world_size, digits=0)
+        assert of["nodes"] == Quantity(value=row.nodes, digits=0)
+        assert line.flags == row.flags and len(line.marks) == len(row.footnotes)
+        assert [doc.footnotes[mark - 1] for mark in line.marks] == list(row.footnotes)
+        if row.speedup is not None:
+            assert interval(of["speedup"]) == (row.speedup.low, row.speedup.mean, row.speedup.high)
+        if row.efficiency is not None:
+            assert interval(of["efficiency"]) == pytest.approx(
+                [100 * (value or 0) for value in (row.efficiency.low, row.efficiency.mean, row.efficiency.high)]
+            )
+        else:
+            assert "efficiency" not in of and line.says in ("failed: crash(SIGSEGV)", "OVERSUBSCRIBED")
+    assert {section.columns[2].unit for section in doc.sections} == {"images/s"}
+    assert {section.group for section in (*doc.sections, *doc.comparisons)} == {0}
+
+
+def test_causes_have_intervals_though_tables_show_their_means() -> None:
+    doc = document(*cluster_run())
+    line = doc.sections[0].lines[2]
+    low, mean, high = interval(line.cells["exposed"])
+    assert low < mean < high
+    parts = [cell.value for cause in CAUSES if isinstance(cell := line.cells[cause], Quantity)]
+    efficiency = interval(line.cells["efficiency"])[1]
+    assert sum(parts) + efficiency == pytest.approx(100)
+    assert {column.key for column in doc.sections[0].columns if column.group == cells.BREAKDOWN} == {
+        "contention", "straggling", "exposed", "unexplained",
+    }  # fmt: skip
+
+
+def test_a_cause_that_nobody_measured_is_none_and_not_zero() -> None:
+    first = next(line for line in lines(document(*frameworks_run())) if "ASYNC" in line.flags)
+    assert first.cells["straggling"] is None
+
+
+def test_differences_keep_their_sign_and_interval_also_where_a_table_has_words_for_them() -> None:
+    (section,) = document(*cluster_run()).comparisons
+    found = [line.cells.get("against_best") for line in section.lines]
+    said = {cell.verdict: cell.difference for cell in found if isinstance(cell, Against)}
+    assert set(said) == {"best", "slower", "not distinguishable"} and said["best"] is None
+    assert interval(said["slower"])[2] < 0
+    low, _, high = interval(said["not distinguishable"])
+    assert low < 0 < high
+
+
+def test_facts_details_and_remarks_hold_their_numbers() -> None:
+    doc = document(*networks_run())
+    facts = {fact.label: fact.phrase for fact in doc.facts}
+    assert Quantity(value=4, digits=0, unit="hosts") in facts["hosts"]
+    assert Quantity(value=3, digits=0, unit="rounds") in facts["measured"]
+    assert Quantity(value=32, digits=0) in facts["batch"]
+    by_label = {detail.label: detail.values for section in doc.sections for detail in section.details}
+    for label in ("against its own N=1", "training loss", "bytes between nodes", "busiest path"):
+        for value in by_label.get(label, ()):
+            assert any(isinstance(part, Quantity) for part in value.phrase), label
+    assert {"training loss", "bytes between nodes", "busiest path"} <= set(by_label)
+    (remark,) = {line.remark for line in lines(document(*frameworks_run())) if "3,840" in words.text(line.remark)}
+    assert [part.value for part in remark if isinstance(part, Quantity)] == pytest.approx([2.82, 1.2, 3840, 1.0])
+
+
+def test_single_ranks_have_their_efficiency_as_a_number() -> None:
+    (table,) = document(*strong_run()).baselines
+    assert [line.batch_size for line in table.lines] == [16, 64, 128, 256, 256]
+    assert interval(table.lines[-1].efficiency)[1] == pytest.approx(98.8, abs=0.05)
+    assert [line.efficiency for line in table.lines[:-1]] == ["", "", "", "= 100 %"]
+
+
+# ---------------------------------------------------------------- who is compared with whom
+
+
+def test_a_baseline_is_the_whole_of_its_own_work_alone() -> None:
+    """A rate at the batch of another model's rows is nobody's 100 %."""
+    of_a = [record(point("solo", batch_size=size), 0.1) for size in (32, 64)] + [record(point(), 0.1)]
+    of_b = [record(changed(point(kind, batch_size=64), model="other"), 0.1) for kind in ("solo", "exchange")]
+    (table,) = document(header(), [*of_a, *of_b]).baselines
+    plain = {line.name: line.efficiency for line in table.lines if "one device" in line.name and line.efficiency}
+    assert len(plain) == 2
+    assert [line.efficiency for line in table.lines if line.name.startswith("fake:plain, digits-cnn")] == [
+        "= 100 %", "",
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------- formats draw it
+
+
+def hand_made(causes: int = 2) -> Section:
+    """A table with columns right of the causes, one of them alone, the others a second group."""
+    of: dict[str, Cell] = {
+        "world_size": Quantity(value=2, digits=0),
+        "efficiency": Quantity(value=93.1, low=92.3, high=93.9, digits=1, unit="%"),
+        "contention": Quantity(value=6.9, low=6.0, high=7.8, digits=1, unit="%"),
+        "straggling": None,
+        "exposed": None,
+        "unexplained": None,
+        "energy": Quantity(value=1.5, low=1.25, high=1.75, digits=2, unit="J"),
+        "on_demand": Quantity(value=3.06, digits=2, unit="USD"),
+        "spot": Quantity(value=0.9, digits=2, unit="USD"),
+    }
+    first, *_, last = lost = cells.breakdown_columns(is_strong=False)
+    if causes == 2:
+        lost = (first, last)
+    prices = [
+        Column(key=key, title=title, unit="USD", group="price")
+        for key, title in (("on_demand", "on demand"), ("spot", "spot"))
+    ]
+    energy = Column(key="energy", title="energy", unit="J")
+    columns = (cells.WORLD_SIZE, cells.EFFICIENCY, *lost, energy, *prices)
+    return Section(title="by hand", columns=columns, lines=(Line(cells=of),))
+
+
+@pytest.mark.parametrize("causes", [2, 4])
+def test_the_heading_of_a_group_spans_the_columns_of_the_group_alone(causes: int) -> None:
+    text = terminal.draw(of_sections(hand_made(causes)), color=False)
+    groups, _, heading, _, row = text.splitlines()[-5:]
+    (lost, prices) = (found.span() for found in re.finditer(r"─* [a-z ]+, [A-Z%]+ ─*", groups))
+    assert groups[slice(*lost)].strip(" ─") == "loss by cause, %"
+    assert groups[slice(*prices)].strip(" ─") == "price, USD"
+    for name, (start, end) in {"plained": lost, "spot": prices}.items():
+        assert heading.index(name) + len(name) == end, "the last column of a group ends where its heading does"
+        assert start < heading.index(name)
+    energy = heading.index("energy, J")
+    assert lost[1] < energy and energy + len("energy, J") < prices[0] <= heading.index("on demand")
+    assert row.split()[-3:] == ["0.25", "3.06", "0.90"]
+
+
+def test_markdown_says_the_unit_in_the_heading_or_in_the_cells() -> None:
+    head, _, row = (line for line in markdown.draw(of_sections(hand_made())).splitlines() if line.startswith("|"))
+    assert head == (
+        "| N | efficiency | contention, % | unexplained, % | energy, J | on demand, USD | spot, USD | notes |"
+    )
+    assert row == "| 2 | 93.1 % ± 0.8 | 6.9 | - | 1.50 ± 0.25 | 3.06 | 0.90 |  |"
+
+
+def test_markdown_links_the_notes_of_baselines() -> None:
+    records = [failed(point("solo")), record(point("exchange", 2), 0.1)]
+    text = markdown.render(header(), records)
+    (line,) = (line for line in text.splitlines() if line.startswith("| fake:plain"))
+    assert line.endswith("| failed | [^2] |") and "\n[^2]: failed: oom" in text
+
+
+def test_only_cards_that_were_not_asked_for_are_told_apart() -> None:
+    receipt = Receipt(
+        verdict="VERIFIED", wanted=("ib0", "ib1"), sent_bytes={"ib0": 5, "ib1": 5}, expected_bytes=10
+    )
+    assert words.text(details.carried(receipt)) == "100.0 % on ib0, ib1, 1.00 x expected"

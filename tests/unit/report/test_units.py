@@ -1,0 +1,114 @@
+"""Samples of other kinds than images: reports of runs on tokens and sequences say so everywhere."""
+
+from __future__ import annotations
+
+import ast
+import csv as csv_module
+import io
+import json as json_module
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import scaling.report
+from scaling.records.point import Unit
+from scaling.records.run import PointRecord
+from scaling.report import cells
+from scaling.report.document import document
+from scaling.report.formats import csv, json, markdown, terminal
+from scaling.report.parts import Baselines
+from tests.support.points import changed
+from tests.support.report_scenes import SCENES, Run, default_run, frameworks_run
+from tests.support.scripted_records import by_one_worker
+
+PACKAGE = Path(scaling.report.__file__).parent
+
+
+def counted_in(unit: Unit, run: Run) -> Run:
+    """The same run, whose samples are something else."""
+    made, records = run
+    return made, [_of(unit, one) for one in records]
+
+
+def _of(unit: Unit, one: PointRecord) -> PointRecord:
+    return replace(one, point=changed(one.point, unit=unit))
+
+
+@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("unit", ["tokens", "sequences"])
+def test_what_people_read_names_the_unit_and_never_images(scene: str, unit: Unit) -> None:
+    made, records = SCENES[scene]()
+    usual = [terminal.render(made, records, color=False), markdown.render(made, records)]
+    made, records = counted_in(unit, (made, records))
+    for text, before in zip(
+        (terminal.render(made, records, color=False), markdown.render(made, records)), usual, strict=True
+    ):
+        assert "image" not in text
+        assert text.count(f"{unit}/s") == before.count("images/s") > 0
+
+
+def test_the_comparison_the_remarks_and_the_reading_name_tokens() -> None:
+    text = terminal.render(*counted_in("tokens", frameworks_run()), color=False)
+    assert "loss 1.200 after 3,840 tokens (synchronous: 1.000)" in text
+    assert "Baselines, tokens/s\n" in text
+    assert "N=4 1.200 (3,840 tokens)" in text
+    said = " ".join(text.split())
+    assert "against the best tokens/s, paired by round" in said
+    assert "a token trained on old parameters teaches less" in said
+    assert "compare frameworks by tokens/s" in said
+    assert "tokens/s is the sum of their own rates" in said
+
+
+def test_an_audit_names_tokens() -> None:
+    made, records = counted_in("tokens", default_run())
+    fed = [replace(one, ranks=(by_one_worker(one).ranks[0], *one.ranks[1:])) for one in records]
+    text = terminal.render(made, fed, color=False)
+    assert "audit: tokens/s x time is" in text and "image" not in text
+
+
+def test_no_table_mixes_units() -> None:
+    made, images = default_run()
+    _, tokens = counted_in("tokens", default_run())
+    doc = document(made, [*images, *tokens])
+    rates = [column.title for section in doc.sections for column in section.columns if column.key == cells.RATE]
+    assert sorted(rates) == ["images/s", "tokens/s"]
+    assert not doc.comparisons and len({section.group for section in doc.sections}) == 2
+    baselines = [table for table in doc.tables if isinstance(table, Baselines)]
+    assert [(table.rate_unit, len(table.lines)) for table in baselines] == [("images/s", 2), ("tokens/s", 2)]
+    for table in baselines:
+        assert {line.rate.unit for line in table.lines if line.rate} == {table.rate_unit}
+    text = terminal.render(made, [*images, *tokens], color=False)
+    assert "Baselines, images/s\n" in text and "Baselines, tokens/s\n" in text
+
+
+def test_programs_read_samples_and_find_no_images_per_s_that_are_none() -> None:
+    made, records = counted_in("tokens", default_run())
+    for line in csv_module.DictReader(io.StringIO(csv.render(records))):
+        assert (line["images_per_s"], line["unit"]) == ("", "tokens") and float(line["samples_per_s"]) > 0
+    found = json_module.loads(json.render(made, records))
+    for entry in (*found["rows"], *found["baselines"]):
+        assert (entry["images_per_s"], entry["unit"]) == (None, "tokens") and entry["samples_per_s"]["mean"] > 0
+
+
+def names(tree: ast.AST) -> Iterator[str]:
+    """Of functions, classes, parameters, variables, fields."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.arg(arg=name) | ast.keyword(arg=str(name)) | ast.Attribute(attr=name) | ast.Name(id=name):
+                yield name
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_name_of_the_report_says_images(path: Path) -> None:
+    assert not [name for name in names(ast.parse(path.read_text())) if "image" in name.lower()]
+
+
+def test_no_key_of_a_column_or_cell_says_images() -> None:
+    doc = document(*frameworks_run())
+    keys = {column.key for section in (*doc.comparisons, *doc.sections) for column in section.columns}
+    keys |= {key for section in (*doc.comparisons, *doc.sections) for line in section.lines for key in line.cells}
+    assert cells.RATE in keys and not [key for key in keys if "image" in key]
