@@ -14,7 +14,7 @@ FRAMEWORK = Framework(
         "dist_device_sync": "dist_kvstore",
         "dist_async": "dist_kvstore",
         "horovod": "hvd",
-        "plain": "dist_kvstore",
+        "plain": "plain",
     },
     aliases={"dist_sync_device": "dist_device_sync"},
     distributions={"mxnet": ("mxnet", "mxnet-cu112", "mxnet-cu110", "mxnet-cu102"), "horovod": ("horovod",)},

@@ -9,120 +9,89 @@ rank and step: what an exchange leaves out or adds twice shows in the digest. Th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
 
-from scaling.emulated.device import EmulatedDevice, class_of, value
-from scaling.frameworks.base import Trainer
-from scaling.frameworks.mx.loop import Exchange, GradientExchange, Training
-from scaling.records.task import Task
+from scaling.emulated.device import EmulatedDevice, value
+from scaling.emulated.layers import Span
+from scaling.frameworks.mx.library import mx
+from scaling.frameworks.mx.rank import MxnetRank
 
 # Gluon's trainers leave out such parameters.
 LEFT_OUT = SimpleNamespace(grad_req="null")
 
 
-def made(kind: type[Exchange], task: Task) -> Trainer:
-    """A rank of this class, on an emulated device with the emulated block in the model's place."""
-    found: Any = kind
-    if task.point.hardware.device == "emulated":
-        found = class_of(kind, EmulatedTraining if issubclass(kind, Training) else EmulatedGradients)
-    trainer: Trainer = found(task)
-    return trainer
-
-
-class EmulatedDevices(Exchange):
+class EmulatedCompute:
     """The parameters of emulated devices, and their time, which is the same on all of a process."""
 
-    def __init__(self, task: Task) -> None:
-        self.emulated = EmulatedDevice(task.point)
-        self.timeline = self.emulated.timeline
-        # Not the next in line, which for a training loop is the one that feeds the real model.
-        Exchange.__init__(self, task)
+    # Nothing is learnt.
+    momentum = 0.0
 
-    def build(self) -> Any:
-        """A block per span."""
-        net = self.mx.gluon.nn.Sequential()
-        for span in self.emulated.spans:
-            block = self.mx.gluon.nn.Sequential()
-            for index, size in enumerate(span.sizes):
-                name = f"weight{index}"
-                setattr(block, name, block.params.get(name, shape=(size,), init="zeros"))
-            net.add(block)
-        net.initialize(ctx=self.contexts)
-        return net
-
-    def update_samples(self) -> int:
-        """None is fed."""
-        return self.task.point.workload.batch_size
-
-    def _optimizer_options(self) -> dict[str, Any]:
-        # Without momentum: nothing is learnt.
-        return {**super()._optimizer_options(), "momentum": 0.0}
-
-    def _name_device(self) -> str:
-        return self.emulated.name
-
-
-class EmulatedGradients(EmulatedDevices, GradientExchange):
-    """The exchange of their gradients alone."""
-
-
-class EmulatedTraining(EmulatedDevices, Training):
-    """The plain loop on emulated devices; what strategies override in `Exchange` is called as there."""
-
-    def __init__(self, task: Task) -> None:
-        EmulatedDevices.__init__(self, task)
+    def __init__(self, rank: MxnetRank) -> None:
+        self._task, self._contexts = rank.task, rank.contexts
+        self._device = EmulatedDevice(rank.task.point)
+        self._timeline = self._device.timeline
         self._steps = 0
-        self.samples = 0
+        self.device_name = self._device.name
+        self.net = _net(self._device.spans, rank.contexts)
+
+    def batch_size(self) -> int:
+        """None is fed."""
+        return self._task.point.workload.batch_size
+
+    def begin(self, _parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
+        """The first step makes what trainers make late."""
+        self._trainer = trainer
         # The model's, in its order.
-        self._parameters = self.trainer._params
+        self._parameters = trainer._params
         numbers = iter(range(len(self._parameters)))
-        self._numbered = [(span, [next(numbers) for _ in span.sizes]) for span in self.emulated.spans]
+        self._numbered = [(span, [next(numbers) for _ in span.sizes]) for span in self._device.spans]
         # What the Trainer sees while one gradient is ready.
         self._ready = [
             [each if other is each else LEFT_OUT for other in self._parameters] for each in self._parameters
         ]
-        # The first step makes what trainers make late.
-        self.trainer.step(1, ignore_stale_grad=True)
-        self.mx.nd.waitall()
-        self.timeline.meet()
+        trainer.step(1, ignore_stale_grad=True)
+        mx.nd.waitall()
+        self._timeline.meet()
 
-    def step(self) -> None:
-        """Forward, backward, update, as long as the profile says."""
-        self.timeline.begin(self.emulated.rate.step_s)
+    def differentiate(self) -> int:
+        """As long as the profile says, with each gradient's exchange begun when it is there."""
+        self._timeline.begin(self._device.rate.step_s)
         for span, numbers in self._numbered:
             self._wait_for(numbers)
-            self.timeline.spend(span.forward_s)
+            self._timeline.spend(span.forward_s)
         for span, numbers in reversed(self._numbered):
-            self.timeline.spend(span.backward_s)
+            self._timeline.spend(span.backward_s)
             for number in reversed(numbers):
-                self._exchange(number, value(self.task.rank, self._steps))
-        self.update()
-        self._steps += 1
-        self.samples += self.task.point.workload.batch_size * len(self.contexts)
+                self._exchange(number, value(self._task.rank, self._steps))
+        return self._task.point.workload.batch_size * len(self._contexts)
 
     def update(self) -> None:
         """The gradients are exchanged or on their way: what updates where they arrive is left."""
-        self.trainer._params = self._parameters
-        self.trainer._update()
+        self._trainer._params = self._parameters
+        self._trainer._update()
+
+    def keep_up(self) -> None:
+        """Nothing is behind but the exchange, which the next step waits for."""
+        self._steps += 1
 
     def sync(self) -> None:
         """Wait for the exchange and the device."""
-        self.timeline.ask()
-        super().sync()
-        self.timeline.granted()
-        self.timeline.finish()
+        self._timeline.ask()
+        mx.nd.waitall()
+        self._timeline.granted()
+        self._timeline.finish()
 
     def loss(self) -> None:
         """Nothing is learnt."""
 
     def _wait_for(self, numbers: list[int]) -> None:
         """For the weights that the last step's exchange brings, on all devices."""
-        self.timeline.ask()
+        self._timeline.ask()
         for number in numbers:
             for weight in self._parameters[number].list_data():
                 weight.wait_to_read()
-        self.timeline.granted()
+        self._timeline.granted()
 
     def _exchange(self, number: int, filled_with: float) -> None:
         """Of one parameter's gradient, which has just been computed."""
@@ -131,5 +100,18 @@ class EmulatedTraining(EmulatedDevices, Training):
             gradient[:] = filled_with + index
             # As backward leaves it: trainers pass stale gradients over.
             weight._fresh_grad = True
-        self.trainer._params = self._ready[number]
-        self.trainer._allreduce_grads()
+        self._trainer._params = self._ready[number]
+        self._trainer._allreduce_grads()
+
+
+def _net(spans: Sequence[Span], contexts: Sequence[mx.Context]) -> mx.gluon.Block:
+    """A block per span."""
+    net = mx.gluon.nn.Sequential()
+    for span in spans:
+        block = mx.gluon.nn.Sequential()
+        for index, size in enumerate(span.sizes):
+            name = f"weight{index}"
+            setattr(block, name, block.params.get(name, shape=(size,), init="zeros"))
+        net.add(block)
+    net.initialize(ctx=contexts)
+    return net

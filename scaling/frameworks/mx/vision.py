@@ -7,23 +7,28 @@ has biases, so ResNet is built here; VGG-16 and Inception v3 are Gluon's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
+from scaling.frameworks.mx.library import mx
 from scaling.workloads.models import ModelSpec
 
+nn = mx.gluon.nn
+Builder: TypeAlias = "Callable[[ModelSpec], mx.gluon.HybridBlock]"
 
-def build(spec: ModelSpec) -> Any:
-    """Return the model as a mxnet.gluon.HybridBlock from images (batch, channels, height, width) to logits
-    (batch, classes), without weights (see `initialize`).
 
-    Raises NotImplementedError for a model that is not `available`.
+def build(spec: ModelSpec) -> mx.gluon.HybridBlock:
+    """Return the model from images (batch, channels, height, width) to logits (batch, classes), without weights
+    (see `initialize`).
+
+    Raises NotImplementedError for a model that is not in BUILDERS.
     """
-    if not available(spec.name):
+    if spec.name not in BUILDERS:
         raise NotImplementedError(f"{spec.name} is not in Gluon")
     return BUILDERS[spec.name](spec)
 
 
-def initialize(net: Any, spec: ModelSpec, contexts: Sequence[Any]) -> None:
+def initialize(net: mx.gluon.HybridBlock, spec: ModelSpec, contexts: Sequence[mx.Context]) -> None:
     """Make the weights on all contexts, float32 and equal, from MXNet's seed.
 
     Where a layer brings no initialiser, U(-1, 1) / sqrt(inputs of a unit), as torch does.
@@ -32,20 +37,13 @@ def initialize(net: Any, spec: ModelSpec, contexts: Sequence[Any]) -> None:
     net.initialize(_uniform(), ctx=list(contexts))
 
 
-def infer_shapes(net: Any, spec: ModelSpec) -> None:
+def infer_shapes(net: mx.gluon.HybridBlock, spec: ModelSpec) -> None:
     """Tell Gluon's own models how many inputs their dense layers have.
 
     A first forward pass would tell too. But outside of training oneDNN turns weights to its own layout in place,
     and the kvstore's `init` of such an array returns before the servers have it: the next pull ends a server.
     """
-    import mxnet  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-    net.infer_shape(mxnet.nd.zeros((1, *spec.image)))
-
-
-def available(name: str) -> bool:
-    """Whether this file has the model."""
-    return name in BUILDERS
+    net.infer_shape(mx.nd.zeros((1, *spec.image)))
 
 
 def notes(spec: ModelSpec) -> tuple[str, ...]:
@@ -55,9 +53,7 @@ def notes(spec: ModelSpec) -> tuple[str, ...]:
     return ()
 
 
-def _digits_cnn(spec: ModelSpec) -> Any:
-    from mxnet.gluon import nn  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
+def _digits_cnn(spec: ModelSpec) -> mx.gluon.HybridBlock:
     net = nn.HybridSequential()
     channels, height, width = spec.image
     for wider in (32, 64, 128):
@@ -75,13 +71,10 @@ def _digits_cnn(spec: ModelSpec) -> Any:
 # ---------------------------------------------------------------- ResNet
 
 
-def _resnet(blocks: tuple[int, ...]) -> Callable[[ModelSpec], Any]:
+def _resnet(blocks: tuple[int, ...]) -> Builder:
     """ResNet v1.5 of bottleneck blocks: the 3 x 3 convolution of a stage's first block strides."""
 
-    def build_resnet(spec: ModelSpec) -> Any:
-        from mxnet.gluon import nn
-
-        bottleneck = _bottleneck()
+    def build_resnet(spec: ModelSpec) -> mx.gluon.HybridBlock:
         net = nn.HybridSequential()
         net.add(*_convolved(spec.image[0], 64, 7, strides=2), nn.Activation("relu"))
         net.add(nn.MaxPool2D(3, 2, 1))
@@ -89,7 +82,7 @@ def _resnet(blocks: tuple[int, ...]) -> Callable[[ModelSpec], Any]:
         for stage, count in enumerate(blocks):
             for index in range(count):
                 strides = 2 if stage and not index else 1
-                net.add(bottleneck(channels, 64 << stage, strides))
+                net.add(Bottleneck(channels, 64 << stage, strides))
                 channels = 256 << stage
         net.add(nn.GlobalAvgPool2D(), nn.Dense(spec.classes, in_units=channels))
         return net
@@ -97,31 +90,30 @@ def _resnet(blocks: tuple[int, ...]) -> Callable[[ModelSpec], Any]:
     return build_resnet
 
 
-def _bottleneck() -> Any:
-    """The class of He et al. 2015, figure 5 right, with torchvision's place of the stride."""
-    from mxnet.gluon import HybridBlock, nn
+class Bottleneck(mx.gluon.HybridBlock):  # type: ignore[misc]
+    """He et al. 2015, figure 5 right, with torchvision's place of the stride."""
 
-    class Bottleneck(HybridBlock):  # type: ignore[misc, unused-ignore]
-        def __init__(self, channels: int, width: int, strides: int) -> None:
-            super().__init__()
-            self.body = nn.HybridSequential()
-            self.body.add(*_convolved(channels, width, 1), nn.Activation("relu"))
-            self.body.add(*_convolved(width, width, 3, strides=strides), nn.Activation("relu"))
-            self.body.add(*_convolved(width, 4 * width, 1))
-            self.downsample = nn.HybridSequential()
-            if channels != 4 * width:
-                self.downsample.add(*_convolved(channels, 4 * width, 1, strides=strides))
+    def __init__(self, channels: int, width: int, strides: int) -> None:
+        super().__init__()
+        self.body = nn.HybridSequential()
+        self.body.add(*_convolved(channels, width, 1), nn.Activation("relu"))
+        self.body.add(*_convolved(width, width, 3, strides=strides), nn.Activation("relu"))
+        self.body.add(*_convolved(width, 4 * width, 1))
+        self.downsample = nn.HybridSequential()
+        if channels != 4 * width:
+            self.downsample.add(*_convolved(channels, 4 * width, 1, strides=strides))
 
-        def hybrid_forward(self, operators: Any, x: Any) -> Any:
-            return operators.relu(self.body(x) + self.downsample(x))
+    def hybrid_forward(
+        self, operators: ModuleType, x: mx.nd.NDArray | mx.sym.Symbol
+    ) -> mx.nd.NDArray | mx.sym.Symbol:
+        """Gluon calls it with its operators on arrays or on symbols."""
+        return operators.relu(self.body(x) + self.downsample(x))
 
-    return Bottleneck
 
-
-def _convolved(channels: int, width: int, size: int, *, strides: int = 1) -> tuple[Any, Any]:
+def _convolved(
+    channels: int, width: int, size: int, *, strides: int = 1
+) -> tuple[mx.gluon.HybridBlock, mx.gluon.HybridBlock]:
     """A convolution without bias, padded to keep the image's size, and its normalisation."""
-    from mxnet.gluon import nn
-
     convolution = _conv(
         channels, width, size, strides=strides, padding=size // 2, use_bias=False, weight_initializer=_he("out")
     )
@@ -131,11 +123,9 @@ def _convolved(channels: int, width: int, size: int, *, strides: int = 1) -> tup
 # ---------------------------------------------------------------- without normalisation
 
 
-def _alexnet(spec: ModelSpec) -> Any:
+def _alexnet(spec: ModelSpec) -> mx.gluon.HybridBlock:
     """Krizhevsky 2014 ("One weird trick"), the single column that torchvision has; Gluon's own has its
     dropouts elsewhere."""
-    from mxnet.gluon import nn
-
     net = nn.HybridSequential()
     sizes = ((spec.image[0], 64, 11, 2), (64, 192, 5, 2), (192, 384, 3, 1), (384, 256, 3, 1), (256, 256, 3, 1))
     for index, (channels, wider, size, padding) in enumerate(sizes):
@@ -149,11 +139,9 @@ def _alexnet(spec: ModelSpec) -> Any:
     return net
 
 
-def _from_zoo(name: str) -> Callable[[ModelSpec], Any]:
-    def build_from_zoo(spec: ModelSpec) -> Any:
-        from mxnet.gluon.model_zoo import vision  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-        return vision.get_model(name, classes=spec.classes)
+def _from_zoo(name: str) -> Builder:
+    def build_from_zoo(spec: ModelSpec) -> mx.gluon.HybridBlock:
+        return mx.gluon.model_zoo.vision.get_model(name, classes=spec.classes)
 
     return build_from_zoo
 
@@ -161,27 +149,21 @@ def _from_zoo(name: str) -> Callable[[ModelSpec], Any]:
 # ---------------------------------------------------------------- layers and initialisers
 
 
-def _conv(channels: int, width: int, size: int, **options: Any) -> Any:
-    from mxnet.gluon import nn
-
+def _conv(channels: int, width: int, size: int, **options: Any) -> mx.gluon.HybridBlock:
     return nn.Conv2D(width, size, in_channels=channels, **options)
 
 
-def _he(factor: str) -> Any:
+def _he(factor: str) -> mx.initializer.Initializer:
     """He et al. 2015 for a ReLU: a normal of variance 2 / fan, by fan `in` or `out`."""
-    from mxnet import initializer
-
-    return initializer.Xavier(rnd_type="gaussian", factor_type=factor, magnitude=2)
+    return mx.initializer.Xavier(rnd_type="gaussian", factor_type=factor, magnitude=2)
 
 
-def _uniform() -> Any:
+def _uniform() -> mx.initializer.Initializer:
     """U(-1, 1) / sqrt(fan in) for kernels; Gluon's biases start at zero."""
-    from mxnet import initializer
-
-    return initializer.Xavier(rnd_type="uniform", factor_type="in", magnitude=1)
+    return mx.initializer.Xavier(rnd_type="uniform", factor_type="in", magnitude=1)
 
 
-BUILDERS: dict[str, Callable[[ModelSpec], Any]] = {
+BUILDERS: dict[str, Builder] = {
     "digits-cnn": _digits_cnn,
     "resnet50": _resnet((3, 4, 6, 3)),
     "resnet101": _resnet((3, 4, 23, 3)),

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy
 
+from scaling.frameworks.mx.library import mx
 from tests.bench.plain import work
-from tests.bench.plain.mxnet_step import SGD, autograd, gluon, mean, mx, nd, network
+from tests.bench.plain.mxnet_step import SGD, autograd, gluon, mean, nd, network
 
 
 def main() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from scaling.frameworks.mx.library import mx
 from tests.bench.plain import work
-from tests.bench.plain.mxnet_step import SGD, mean, mx, nd, network, one_step
+from tests.bench.plain.mxnet_step import SGD, mean, nd, network, one_step
 
 
 def main() -> None:

@@ -3,8 +3,9 @@ the kvstore; with DMLC_ROLE of a server or scheduler the import serves, and ends
 
 from __future__ import annotations
 
+from scaling.frameworks.mx.library import mx
 from tests.bench.plain import work
-from tests.bench.plain.mxnet_step import SGD, gluon, mean, mx, nd, network, one_step
+from tests.bench.plain.mxnet_step import SGD, gluon, mean, nd, network, one_step
 
 
 def main() -> None:

@@ -1,31 +1,21 @@
-"""MXNet beside a NumPy that has lost a name it needs, and Gluon's training step on one context."""
+"""Gluon's training step on one context."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-import numpy
-
+from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.vision import build, initialize
 from tests.bench.plain import work
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    numpy.bool = bool  # type: ignore[attr-defined, unused-ignore]
-    import mxnet  # type: ignore[import-untyped, unused-ignore]
-
-mx: Any = mxnet
-autograd: Any = mxnet.autograd
-gluon: Any = mxnet.gluon
-nd: Any = mxnet.nd
+autograd, gluon, nd = mx.autograd, mx.gluon, mx.nd
 SGD = {"learning_rate": work.SPEC.learning_rate, "momentum": 0.9}
 
 
 def network(contexts: list[Any]) -> Any:
     """The model on all contexts, hybridized."""
-    mxnet.random.seed(1)
+    mx.random.seed(1)
     net = build(work.SPEC)
     initialize(net, work.SPEC, contexts)
     net.hybridize(static_alloc=True, static_shape=True)

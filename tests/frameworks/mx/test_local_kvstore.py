@@ -1,136 +1,41 @@
-"""MXNet's kvstores of one process: environment, what is missing, and that all contexts do the same work."""
+"""MXNet's kvstores of one process: that all contexts do the same work, with each option."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import json
-from msgspec.structs import replace
 
-from scaling import frameworks
-from scaling.frameworks.base import Traits, read_options
-from scaling.frameworks.mx import local_kvstore, rank
-from scaling.hosts import gpus
+from scaling.frameworks.mx import local_kvstore, plain
 from scaling.plan import tasks
-from scaling.records.host import Gpu
 from scaling.records.task import Task
 from tests.support import ranks
-from tests.support.ranks import one_task
 
-strategy = frameworks.load("mxnet:local")
-
-GPU = Gpu(index=0, name="T", uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm_clock_mhz=1.0)
-
-needs_mxnet = pytest.mark.skipif(rank.missing() is not None, reason=rank.missing() or "")
-every_name = pytest.mark.parametrize("name", local_kvstore.NAMES)
+MISSING = plain.STRATEGY.missing("mxnet:plain")
+needs_mxnet = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 
 def node(name: str = "mxnet:local", size: int = 2, **fields: Any) -> Task:
     """The task of the one worker of a point."""
-    (task,) = tasks.worker_tasks(ranks.tasks(name, "exchange", size, **fields), local_kvstore.traits(name))
+    (task,) = tasks.worker_tasks(
+        ranks.tasks(name, "exchange", size, **fields), local_kvstore.STRATEGY.traits(name)
+    )
     return task
 
-
-# ---------------------------------------------------------------- before the worker
-
-
-@every_name
-def test_traits_and_devices(name: str) -> None:
-    assert local_kvstore.traits(name) == Traits(drives="node")
-    assert local_kvstore.devices(name) == (("cuda",) if name == "mxnet:nccl" else ("cpu", "cuda", "emulated"))
-
-
-def test_environ() -> None:
-    """As many threads for sums over contexts as all contexts have."""
-    task = replace(node(size=4), threads=3)
-    assert local_kvstore.environ(task, {}) == {
-        "DMLC_ROLE": "worker",
-        "MXNET_CPU_WORKER_NTHREADS": "1",
-        "MXNET_KVSTORE_REDUCTION_NTHREADS": "12",
-    }
-
-
-@every_name
-def test_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank, "find_spec", lambda _: None)
-    assert local_kvstore.missing(name) == "mxnet is not installed: ./launch/install mxnet"
-
-
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of installed distributions, with an mxnet to import and nothing else."""
-    monkeypatch.setattr(rank, "find_spec", lambda _: SimpleNamespace(name="mxnet"))
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    return tmp_path
-
-
-def install(folder: Path, name: str) -> None:
-    """As pip leaves it."""
-    place = folder / f"{name.replace('-', '_')}-1.9.1.dist-info"
-    place.mkdir()
-    (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.9.1\n")
-
-
-def test_nccl_needs_a_cuda_build(installed: Path) -> None:
-    install(installed, "mxnet")
-    assert local_kvstore.missing("mxnet:nccl") == (
-        "mxnet is built without CUDA, and so without NCCL: ./launch/install mxnet-cuda"
-    )
-    assert local_kvstore.missing("mxnet:local") is local_kvstore.missing("mxnet:device") is None
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted"),
-    [
-        (((), ""), "no NVIDIA GPU on this host (driver not installed); use mxnet:device"),
-        (((), "unusable: Z"), "no NVIDIA GPU on this host (driver unusable: Z); use mxnet:device"),
-        (((GPU,), "580.1"), None),
-    ],
-)
-def test_nccl_needs_a_gpu(
-    found: Any, wanted: str | None, installed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(installed, "mxnet-cu112")
-    monkeypatch.setattr(gpus, "gather_gpus", lambda: found)
-    assert local_kvstore.missing("mxnet:nccl") == wanted
-
-
-def test_refuses_what_gluon_cannot_do() -> None:
-    assert local_kvstore.refuse(node(precision="bf16").point) == (
-        "--precision bf16: mxnet computes in fp32 (fp16 with CUDA)"
-    )
-    assert local_kvstore.refuse(node().point) is None
-
-
-def test_gluon_chooses_where_to_update() -> None:
-    assert read_options(local_kvstore.OPTIONS, {}) == {"update_on_kvstore": "auto", "accumulate": 1}
-
-
-@every_name
-def test_there_are_no_helpers(name: str) -> None:
-    task = one_task(name, "exchange")
-    assert local_kvstore.helpers(task) == []
-    with pytest.raises(NotImplementedError, match=f"{name} has no helper 'server'"):
-        local_kvstore.serve(replace(task, role="server"), print)
-
-
-# ---------------------------------------------------------------- training
 
 EACH_CONTEXT = """
 import sys
 from msgspec import json
-from scaling.frameworks.mx import local_kvstore as mxnet_devices
+from scaling.frameworks.mx import local_kvstore_trainer
 from scaling.records.task import Task
-trainer = mxnet_devices.connect(json.decode(sys.argv[1], type=Task))
+trainer = local_kvstore_trainer.connect(json.decode(sys.argv[1], type=Task))
 trainer.step()
-print(*(len(set(round(float(each), 5) for each in losses.asnumpy())) for losses in trainer._losses))
-print(len({losses.asnumpy().tobytes() for losses in trainer._losses}))
+print(*(len(set(round(float(each), 5) for each in losses.asnumpy())) for losses in trainer.compute._losses))
+print(len({losses.asnumpy().tobytes() for losses in trainer.compute._losses}))
 print(trainer.digest() == trainer.digest_of(trainer.contexts[1]))
 weight = next(iter(trainer.trained.values())).data(trainer.contexts[1])
 weight[0] += 1e-3

@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import json
 
-from scaling.frameworks.mx import rank
+from scaling.frameworks.mx import plain
 from scaling.records.point import Kind
 from scaling.workloads import models
 from tests.support import ranks
 from tests.support.ranks import Trained
 
-needs_mxnet = pytest.mark.skipif(rank.missing() is not None, reason=rank.missing() or "")
+MISSING = plain.STRATEGY.missing("mxnet:plain")
+needs_mxnet = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 
 def run(name: str, size: int, *, steps: int = 1, kind: Kind = "exchange", **fields: Any) -> list[Trained]:
@@ -87,6 +89,40 @@ def test_staleness_is_what_others_pushed_since() -> None:
 
 @needs_mxnet
 def test_importing_mxnet_says_nothing() -> None:
-    code = "from scaling.frameworks.mx import rank; assert rank.load_mxnet() is rank.load_mxnet()"
+    code = "from scaling.frameworks.mx.library import mx; import mxnet; assert mx is mxnet"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+EMULATED: dict[str, Any] = {
+    "device": "emulated", "profile": "p100", "model": "resnet50", "data": "synthetic", "batch_size": 32,
+    "shrink": 1000.0,
+}  # fmt: skip
+ON_BOTH = """
+import sys
+from importlib import import_module
+from msgspec import json
+from scaling import frameworks
+from scaling.records.task import Task
+tasks = json.decode(sys.argv[1], type=list[Task])
+module = import_module(frameworks.load(tasks[0].point.strategy).trainer_module)
+for task in tasks:
+    trainer = module.connect(task)
+    trainer.step()
+    trainer.sync()
+    print(*(f"{each.__module__}.{each.__name__}" for each in type(trainer).__mro__))
+    print(type(trainer.compute).__name__)
+"""
+
+
+@needs_mxnet
+@pytest.mark.parametrize("name", ["mxnet:plain", "mxnet:device"])
+def test_on_emulated_devices_only_the_compute_is_another(name: str) -> None:
+    """The loop and the strategy's own class are those of real devices, not others made for them."""
+    kind: Kind = "solo" if name == "mxnet:plain" else "exchange"
+    both = [ranks.one_task(name, kind), ranks.one_task(name, kind, **EMULATED)]
+    command = [sys.executable, "-c", ON_BOTH, json.encode(both).decode()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    real, computes, emulated, sleeps = done.stdout.splitlines()
+    assert emulated == real
+    assert (computes, sleeps) == ("RealCompute", "EmulatedCompute")

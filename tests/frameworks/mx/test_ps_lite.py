@@ -18,12 +18,14 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent.child import Child, child_environ
-from scaling.frameworks.mx import dist_kvstore, ps_lite, rank
+from scaling.frameworks.mx import ps_lite
+from scaling.frameworks.mx.dist_kvstore import STRATEGY
 from scaling.plan import tasks
 from scaling.records.events import Announce, Failed
 from tests.support import ranks
 
-needs_mxnet = pytest.mark.skipif(rank.missing() is not None, reason=rank.missing() or "")
+MISSING = STRATEGY.missing("mxnet:dist_sync")
+needs_mxnet = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 
 def eventually(ask: Callable[[], Any]) -> Any:
@@ -68,9 +70,9 @@ def test_a_helper_listens_where_it_is_told_and_ends_on_term(
         {"ports": (port,)} if role == "scheduler" else {"servers": (replace(server, port=port),)}
     )
     of = [replace(alone, log=str(tmp_path / "0.log"), **mine)]
-    (wanted,) = (each for each in dist_kvstore.helpers(of[0]) if each.name == role)
+    (wanted,) = (each for each in STRATEGY.helpers(of[0]) if each.name == role)
     task = tasks.helper_task(of, wanted)
-    child = Child(task, child_environ(os.environ, task, dist_kvstore.environ(task, {})))
+    child = Child(task, child_environ(os.environ, task, STRATEGY.environ(task, {})))
     try:
         said = eventually(lambda: [one for one in child.events() if isinstance(one, Announce)])
         assert said == [Announce(values={})]
@@ -87,11 +89,10 @@ def test_a_helper_listens_where_it_is_told_and_ends_on_term(
 
 COUNTING = """
 import pickle
-from scaling.frameworks.mx import ps_lite as mxnet_server
-from scaling.frameworks.mx import rank as mxnet_rank
-mx = mxnet_rank.load_mxnet()
+from scaling.frameworks.mx.counting_sgd import CountingSGD
+from scaling.frameworks.mx.library import mx
 options = {"learning_rate": 0.5, "momentum": 0.0, "wd": 0.0, "rescale_grad": 0.25}
-sent = mxnet_server.counting_sgd(2, options)
+sent = CountingSGD(2, options)
 updater = mx.optimizer.get_updater(pickle.loads(pickle.dumps(sent, 0)))
 weight, counter = mx.nd.ones(3), mx.nd.zeros(1)
 for _ in range(3):

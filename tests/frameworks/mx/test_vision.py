@@ -1,8 +1,4 @@
-"""The Gluon models: as many parameters as torch's, and with torch's weights the same logits and losses.
-
-python -m tests.frameworks.mx.test_vision NAME WEIGHTS RESULT   (MXNet's half, in a process of its own: its OpenMP
-and torch's are not made for one process)
-"""
+"""The Gluon models: as many parameters as torch's, and with torch's weights the same logits and losses."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scaling.frameworks.mx import rank, vision
+from scaling.frameworks.mx import plain
 from scaling.workloads import models
 from scaling.workloads.models import ModelSpec
 
@@ -26,21 +22,20 @@ TOLERANCE = 1e-3
 SIZES = {"digits-cnn": 32, "resnet50": 64, "alexnet": 224, "inception_v3": 299}
 WITHOUT_DROPOUT = ("digits-cnn", "resnet50")
 
-pytestmark = pytest.mark.skipif(rank.missing() is not None, reason=rank.missing() or "")
+MISSING = plain.STRATEGY.missing("mxnet:plain")
+pytestmark = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
 
 
-def test_all_but_googlenet_are_there() -> None:
-    assert [*models.CATALOGUE.keys() - vision.BUILDERS.keys()] == ["googlenet"]
-    assert all(map(vision.available, vision.BUILDERS))
-    assert not vision.available("googlenet")
-    with pytest.raises(NotImplementedError, match="googlenet is not in Gluon"):
-        vision.build(models.spec("googlenet"))
+def test_a_model_that_is_not_there(tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", np.zeros((1, 3, 8, 8)))
+    assert "NotImplementedError: googlenet is not in Gluon" in started("googlenet", tmp_path).stderr
 
 
-def test_the_catalogue_has_the_numbers_of_parameters(tmp_path: Path) -> None:
+def test_models_have_the_catalogues_numbers_of_parameters(tmp_path: Path) -> None:
+    """Those that the agent believes to be there are, in this order."""
     counted = in_mxnet("parameters", tmp_path)
-    wanted = {name: models.spec(name).parameters["mxnet"] for name in vision.BUILDERS}
-    assert {name: int(count) for name, count in counted.items()} == wanted
+    wanted = [(name, models.spec(name).parameters["mxnet"]) for name in plain.MODELS]
+    assert [(name, int(count)) for name, count in counted.items()] == wanted
 
 
 def test_weights_follow_the_seed_and_he(tmp_path: Path) -> None:
@@ -61,6 +56,7 @@ def test_with_torchs_weights_it_computes_what_torch_computes(name: str, tmp_path
 
     net = random_net(name)
     batch = images(name)
+    np.save(tmp_path / "images.npy", batch)
     # Before the training pass, which moves the running means.
     np.savez(tmp_path / "weights.npz", **{key: each for key, each in net.state_dict().items() if each.ndim})
     with torch.no_grad():
@@ -102,72 +98,13 @@ def images(name: str) -> NDArray[np.float32]:
 
 def in_mxnet(name: str, folder: Path) -> dict[str, NDArray[Any]]:
     """What MXNet's half found."""
-    files = [str(folder / "weights.npz"), str(folder / "found.npz")]
-    command = [sys.executable, "-m", "tests.frameworks.mx.test_vision", name, *files]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = started(name, folder)
     assert done.returncode == 0, done.stderr
     with np.load(folder / "found.npz") as found:
         return dict(found)
 
 
-# ---------------------------------------------------------------- MXNet's half
-
-
-def parameters() -> dict[str, NDArray[Any]]:
-    """Trained parameters by model, from shapes alone."""
-    counted = {}
-    for name in vision.BUILDERS:
-        spec = models.spec(name)
-        net = vision.build(spec)
-        vision.infer_shapes(net, spec)
-        trained = (each for each in net.collect_params().values() if each.grad_req != "null")
-        counted[name] = np.array(sum(np.prod(each.shape) for each in trained))
-    return counted
-
-
-def initial(mx: Any) -> dict[str, NDArray[Any]]:
-    """The weights of digits-cnn, which are those of the seed."""
-    spec, found = models.spec("digits-cnn"), []
-    for seed in (1, 1, 2):
-        mx.random.seed(seed)
-        net = vision.build(spec)
-        vision.initialize(net, spec, [mx.cpu(), mx.cpu(1)])
-        named = net._collect_params_with_prefix()
-        found.append({key: each.data(mx.cpu(1)).asnumpy() for key, each in named.items()})
-    first, again, other = found
-    assert all(np.array_equal(first[key], again[key]) for key in first)
-    assert not np.array_equal(first["0.weight"], other["0.weight"])
-    return first
-
-
-def computed(mx: Any, name: str, weights: Path) -> dict[str, NDArray[Any]]:
-    """The logits in inference, and the loss in training, with the given weights in the model's order."""
-    net = vision.build(sized(name))
-    vision.initialize(net, sized(name), [mx.cpu()])
-    with np.load(weights) as given:
-        for each, value in zip(net._collect_params_with_prefix().values(), given.values(), strict=True):
-            assert each.shape == value.shape
-            each.set_data(mx.nd.array(value))
-    net.hybridize(static_alloc=True, static_shape=True)
-    batch = mx.nd.array(images(name))
-    logits = net(batch).asnumpy()
-    with mx.autograd.record():
-        loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()(net(batch), mx.nd.arange(len(batch)))
-    return {"logits": logits, "loss": loss.mean().asnumpy()}
-
-
-def main() -> None:
-    name, weights, result = sys.argv[1:]
-    mx = rank.load_mxnet()
-    match name:
-        case "parameters":
-            found = parameters()
-        case "initial":
-            found = initial(mx)
-        case _:
-            found = computed(mx, name, Path(weights))
-    np.savez(result, **found)  # type: ignore[arg-type, unused-ignore]
-
-
-if __name__ == "__main__":
-    main()
+def started(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """MXNet's half, which has ended."""
+    command = [sys.executable, "-m", "tests.support.gluon", name, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,0 +1,149 @@
+"""What the devices of a worker do in a training step beside the exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol, TypeAlias
+
+from msgspec.structs import replace
+
+from scaling.frameworks.mx import vision
+from scaling.frameworks.mx.library import mx
+from scaling.frameworks.mx.rank import MxnetRank
+from scaling.frameworks.options import accumulated
+from scaling.workloads import feeds as data
+from scaling.workloads.feeds import Feed
+
+Batch: TypeAlias = "tuple[mx.nd.NDArray, mx.nd.NDArray]"
+# Batches that wait in the engine fill the memory; waiting for it in each step costs 2 % of a short one.
+STEPS_AHEAD = 8
+
+
+class Compute(Protocol):
+    """Devices that compute, or sleep as long. The exchange of gradients alone needs no more than the `net` whose
+    parameters' they are; the methods are the training's."""
+
+    net: mx.gluon.Block
+    device_name: str
+    momentum: float
+
+    def batch_size(self) -> int:
+        """Samples that one device is fed in a step."""
+
+    def begin(self, parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
+        """What is slow once; `trainer` has joined the exchange of the gradients of `parameters`."""
+
+    def differentiate(self) -> int:
+        """Forward and backward of a batch on each device; returns the samples of them all."""
+
+    def update(self) -> None:
+        """Exchange the gradients that are not on their way already, and update the weights."""
+
+    def keep_up(self) -> None:
+        """Wait, if the engine is too far behind; the update is queued."""
+
+    def sync(self) -> None:
+        """Wait for the devices and the exchange."""
+
+    def loss(self) -> float | None:
+        """The last step's; None where nothing is learnt."""
+
+
+class RealCompute:
+    """The point's model in Gluon, with the weights of the task's seed, fed and differentiated on all contexts."""
+
+    momentum = 0.9
+
+    def __init__(self, rank: MxnetRank) -> None:
+        self.device_name = rank.name_device()
+        self._rank = rank
+        self._parts = accumulated(rank.task.point)
+        self._steps = 0
+        # Of the step before, and of the one that is being queued.
+        self._losses: list[mx.nd.NDArray] = []
+        self._fresh: list[mx.nd.NDArray] = []
+        mx.random.seed(rank.task.seed)
+        self.net = vision.build(rank.spec)
+        vision.initialize(self.net, rank.spec, rank.contexts)
+        if rank.dtype != "float32":
+            self.net.cast(rank.dtype)
+        self.net.hybridize(static_alloc=True, static_shape=True)
+
+    @cached_property
+    def feeds(self) -> list[Feed]:
+        """One per context, made when first asked for: the Trainer needs to know the size of a batch."""
+        task, spec = self._rank.task, self._rank.spec
+        return [data.feed(replace(task, rank=rank), spec) for rank in self._rank.ranks()]
+
+    def batch_size(self) -> int:
+        """As many as are really fed."""
+        return len(self.feeds[0].batch(0)[0])
+
+    def begin(self, parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
+        """Make the loss, and move the batches that stay the same."""
+        self._parameters, self._trainer = parameters, trainer
+        self._criterion = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+        self._criterion.hybridize(static_alloc=True, static_shape=True)
+        self._batches = self._moved(0) if all(feed.fixed for feed in self.feeds) else None
+
+    def differentiate(self) -> int:
+        """Queue it in MXNet's engine, which is then a few steps behind."""
+        batches = self._batches or self._moved(self._steps)
+        self._fresh = self._queued(batches)
+        return sum(len(images) for images, _ in batches)
+
+    def update(self) -> None:
+        """By 1: the optimiser divides, since a Trainer knows only its own process's batch."""
+        self._trainer.step(1)
+
+    def keep_up(self) -> None:
+        """Wait for the step before, now and then: this one keeps the device busy meanwhile."""
+        if not self._steps % STEPS_AHEAD:
+            for loss in self._losses:
+                loss.wait_to_read()
+        self._losses = self._fresh
+        self._steps += 1
+
+    def sync(self) -> None:
+        """Raises what went wrong in the engine."""
+        mx.nd.waitall()
+
+    def loss(self) -> float | None:
+        """Of the last batches of all contexts."""
+        if not self._losses:
+            return None
+        return sum(float(each.mean().asscalar()) for each in self._losses) / len(self._losses)
+
+    def _queued(self, batches: Sequence[Batch]) -> list[mx.nd.NDArray]:
+        """Queue forward and backward of a batch per context; returns arrays of losses, one loss per sample."""
+        if self._parts == 1:
+            return self._queued_parts(batches)
+        for each in self._parameters.values():
+            each.zero_grad()
+        return [
+            loss
+            for index in range(self._parts)
+            for loss in self._queued_parts([self._part(batch, index) for batch in batches])
+        ]
+
+    def _queued_parts(self, batches: Sequence[Batch]) -> list[mx.nd.NDArray]:
+        with mx.autograd.record():
+            logits = [self.net(images).astype("float32", copy=False) for images, _ in batches]
+            losses = [self._criterion(each, labels) for each, (_, labels) in zip(logits, batches, strict=True)]
+        mx.autograd.backward(losses)
+        return losses
+
+    def _part(self, batch: Batch, index: int) -> Batch:
+        """The index-th of equal micro-batches, as views."""
+        size = len(batch[0]) // self._parts
+        images, labels = (each[index * size : (index + 1) * size] for each in batch)
+        return images, labels
+
+    def _moved(self, step: int) -> list[Batch]:
+        """The feeds' batches on their contexts; classes are exact in float32, in which Gluon's loss has them."""
+        array, found = mx.nd.array, []
+        for context, feed in zip(self._rank.contexts, self.feeds, strict=True):
+            images, labels = feed.batch(step)
+            found.append((array(images, context, self._rank.dtype), array(labels, context, "float32")))
+        return found

@@ -1,0 +1,131 @@
+"""A worker of MXNet's distributed kvstores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scaling.frameworks.base import Trainer, read_options
+from scaling.frameworks.mx.counting_sgd import CountingSGD
+from scaling.frameworks.mx.dist_kvstore import ASYNCHRONOUS, STRATEGY
+from scaling.frameworks.mx.library import mx
+from scaling.frameworks.mx.loop import Exchange, GradientExchange, Training
+from scaling.records.task import Task
+
+
+def connect(task: Task) -> Trainer:
+    """Raises what MXNet raises."""
+    asynchronous = task.point.strategy == ASYNCHRONOUS
+    if task.point.kind == "comm":
+        return AsynchronousGradients(task) if asynchronous else KvstoreGradients(task)
+    return AsynchronousTraining(task) if asynchronous else KvstoreTraining(task)
+
+
+class Kvstore(Exchange):
+    """A Trainer with a distributed kvstore."""
+
+    def update_samples(self) -> int:
+        """Those of all ranks, whose gradients the servers sum."""
+        return super().update_samples() * self.task.point.world_size
+
+    def make_trainer(self, parameters: dict[str, mx.gluon.Parameter], options: dict[str, Any]) -> mx.gluon.Trainer:
+        """Gluon's own, told the options."""
+        chosen = read_options(STRATEGY.options, self.task.point.options)
+        self.compression = None
+        if chosen["compression"] != "none":
+            self.compression = {"type": chosen["compression"], "threshold": chosen["compression_threshold"]}
+        return mx.gluon.Trainer(
+            parameters,
+            self.make_optimizer(parameters, options),
+            kvstore=self.task.point.strategy.partition(":")[2],
+            compression_params=self.compression,
+            update_on_kvstore=chosen["update_on_kvstore"],
+        )
+
+    def make_optimizer(
+        self, _parameters: dict[str, mx.gluon.Parameter], options: dict[str, Any]
+    ) -> mx.optimizer.Optimizer:
+        """What the servers run."""
+        return mx.optimizer.SGD(**options)
+
+    def start(self) -> None:
+        """Meet the others; all have rank 0's weights afterwards."""
+        self.trainer._init_kvstore()
+        if self.compression is not None:
+            _split_pushpull(self.trainer._kvstore)
+        self.trainer._init_params()
+        # Without this a rank's first pull of the weights may come after another's first push to the same key,
+        # and where the servers only sum, it would take that gradient for weights.
+        mx.nd.waitall()
+        self.trainer._kvstore._barrier()
+
+
+def _split_pushpull(kvstore: mx.kvstore.KVStore) -> None:
+    """Let this kvstore push and pull in two messages, as Gluon's Trainer did before MXNet had `pushpull`, which
+    refuses to compress."""
+
+    def pushpull(key: int, value: Any, out: Any = None, priority: int = 0) -> None:
+        kvstore.push(key, value, priority)
+        kvstore.pull(key, value if out is None else out, priority)
+
+    kvstore.pushpull = pushpull
+
+
+class CountedKvstore(Kvstore):
+    """An asynchronous kvstore, with one key more that counts pushes.
+
+    A step's push of the counter goes with its last gradient and comes back with the count. Between the counts
+    of two steps lie this rank's own push and those of the others: the pushes to weights that it had pulled.
+    """
+
+    def update_samples(self) -> int:
+        """Each push is an update for itself: this rank's alone."""
+        return self.task.point.workload.batch_size
+
+    def make_optimizer(
+        self, parameters: dict[str, mx.gluon.Parameter], options: dict[str, Any]
+    ) -> mx.optimizer.Optimizer:
+        """SGD that counts."""
+        return CountingSGD(len(parameters), options)
+
+    def start(self) -> None:
+        """Let the counter start at zero."""
+        super().start()
+        self._key = len(self.trained)
+        self._count = mx.nd.zeros(1)
+        self._told, self._pushes = 0, 0
+        self.trainer._kvstore.broadcast(self._key, self._count, out=[self._count])
+        # Backward makes the first layer's gradient last. The value is not looked at, only waited for.
+        last = next(iter(self.trained.values())).grad(self.contexts[0])
+        self._after_last = last.reshape(-1)[:1]
+        mx.nd.waitall()
+        self.trainer._kvstore._barrier()
+
+    def update(self) -> None:
+        """The exchange, then the counter's."""
+        super().update()
+        waited = self._after_last.astype("float32", copy=False)
+        self.trainer._kvstore.pushpull(self._key, waited, out=self._count, priority=-self._key)
+        self._pushes += 1
+
+    def staleness(self) -> float:
+        """Pushes of other ranks between a step's pull and its push: mean since last asked, 0 before a step."""
+        counted = int(self._count.asscalar())
+        others, pushes = counted - self._told - self._pushes, self._pushes
+        self._told, self._pushes = counted, 0
+        return others / pushes if pushes else 0.0
+
+
+class KvstoreTraining(Kvstore, Training):
+    """The shared loop, its gradients pushed and its weights pulled by Gluon's Trainer."""
+
+
+class KvstoreGradients(Kvstore, GradientExchange):
+    """Its pushes and pulls alone."""
+
+
+class AsynchronousTraining(CountedKvstore, Training):
+    """The shared loop, each rank at its own pace."""
+
+
+class AsynchronousGradients(CountedKvstore, GradientExchange):
+    """Its pushes and pulls alone."""

@@ -1,0 +1,49 @@
+"""A worker of MXNet with Horovod."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+from scaling.frameworks.base import Trainer
+from scaling.frameworks.hvd import options_of
+from scaling.frameworks.mx import loop
+from scaling.frameworks.mx.library import mx
+from scaling.records.task import Task
+
+# isort: split
+# It imports MXNet, which must be imported as library.py does it.
+import horovod.mxnet as hvd
+
+
+def connect(task: Task) -> Trainer:
+    """Raises what MXNet and Horovod raise; ImportError when something is not installed."""
+    return GradientExchange(task) if task.point.kind == "comm" else Training(task)
+
+
+class Exchange(loop.Exchange):
+    """A model's parameters and Horovod's trainer of them."""
+
+    def make_trainer(self, parameters: dict[str, mx.gluon.Parameter], options: dict[str, Any]) -> mx.gluon.Trainer:
+        """Join the other ranks, whose number the trainer wants to know."""
+        hvd.init()
+        self.versions["horovod"] = metadata.version("horovod")
+        named = options_of(self.task.point)["compression"]
+        return hvd.DistributedTrainer(parameters, "sgd", options, compression=getattr(hvd.Compression, named))
+
+    def start(self) -> None:
+        """Rank 0's weights and running means to all."""
+        hvd.broadcast_parameters(self.net.collect_params(), root_rank=0)
+        self.sync()
+
+    def close(self) -> None:
+        """Leave the exchange."""
+        hvd.shutdown()
+
+
+class Training(Exchange, loop.Training):
+    """The shared loop with Horovod's exchange."""
+
+
+class GradientExchange(Exchange, loop.GradientExchange):
+    """The all-reduces of one training step and nothing else, fused by Horovod as in training."""

@@ -1,0 +1,61 @@
+"""A worker of MXNet's kvstores of one process: it drives all devices of its node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scaling.frameworks.base import Trainer, read_options
+from scaling.frameworks.mx.library import mx
+from scaling.frameworks.mx.local_kvstore import CHOICES, STRATEGY
+from scaling.frameworks.mx.loop import Exchange, GradientExchange, Training
+from scaling.records.task import Task
+
+
+def connect(task: Task) -> Trainer:
+    """Raises what MXNet raises."""
+    return NodeGradients(task) if task.point.kind == "comm" else NodeTraining(task)
+
+
+class Node(Exchange):
+    """A Trainer with the weights on all devices, and a kvstore between them."""
+
+    def find_contexts(self) -> list[mx.Context]:
+        """One per device; on CPU each has an engine thread, with an OpenMP team, of its own."""
+        if self.cuda:
+            return [mx.gpu(index) for index in self.task.device_indices]
+        return [mx.cpu(index) for index in range(self.task.point.world_size)]
+
+    def ranks(self) -> Sequence[int]:
+        """All of the point."""
+        return range(self.task.point.world_size)
+
+    def update_samples(self) -> int:
+        """Those of all devices, whose gradients the kvstore sums."""
+        return super().update_samples() * self.task.point.world_size
+
+    def make_trainer(self, parameters: dict[str, mx.gluon.Parameter], options: dict[str, Any]) -> mx.gluon.Trainer:
+        """Gluon's own, told the options; on one device it has no kvstore that could update."""
+        chosen = read_options(STRATEGY.options, self.task.point.options)["update_on_kvstore"]
+        return mx.gluon.Trainer(
+            parameters,
+            "sgd",
+            options,
+            kvstore=self.task.point.strategy.partition(":")[2],
+            update_on_kvstore=CHOICES[chosen] if len(self.contexts) > 1 else None,
+        )
+
+
+class NodeTraining(Node, Training):
+    """The shared loop, on all devices at once."""
+
+    def digest(self) -> str:
+        """Of the first device's parameters; raises RuntimeError when another's differ."""
+        found = {str(each): self.digest_of(each) for each in self.contexts}
+        if len(set(found.values())) > 1:
+            raise RuntimeError(f"the devices' parameters differ: {found}")
+        return next(iter(found.values()))
+
+
+class NodeGradients(Node, GradientExchange):
+    """Its sums and updates alone."""

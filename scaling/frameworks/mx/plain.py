@@ -1,0 +1,81 @@
+"""What all MXNet strategies share before the worker, and `mxnet:plain`, the loop without any exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from importlib.util import find_spec
+
+from scaling.frameworks import limits, options
+from scaling.frameworks.base import Option, Strategy
+from scaling.records.point import Device, Point
+from scaling.records.task import Task
+
+# Those of the catalogue that vision.py builds.
+MODELS = ("digits-cnn", "resnet50", "resnet101", "resnet152", "alexnet", "vgg16", "inception_v3")
+
+
+class MXNetStrategy(Strategy):
+    """What MXNet needs, can do and is told, however gradients are exchanged."""
+
+    baseline = "mxnet:plain"
+    options: Mapping[str, Option] = options.LOOP
+
+    def devices(self, _name: str) -> tuple[Device, ...]:
+        """All: gradients can be carried through the host's memory."""
+        return ("cpu", "cuda", "emulated")
+
+    def missing(self, _name: str) -> str | None:
+        """Why MXNet cannot be imported, found without importing it."""
+        return "mxnet is not installed: ./launch/install mxnet" if find_spec("mxnet") is None else None
+
+    def refuse(self, point: Point) -> str | None:
+        """What Gluon cannot do."""
+        if (why := limits.refuse(point)) is not None:
+            return why
+        work = point.workload
+        if work.model not in MODELS:
+            return f"--model {work.model}: not in Gluon; mxnet has {', '.join(MODELS)}"
+        if work.precision != "fp32" and (work.precision, point.hardware.device) != ("fp16", "cuda"):
+            return f"--precision {work.precision}: mxnet computes in fp32 (fp16 with CUDA)"
+        if work.memory_format != "contiguous":
+            return f"--memory-format {work.memory_format}: mxnet has its models in contiguous (NCHW)"
+        if work.compile:
+            return "--compile: mxnet runs hybridized graphs always; leave it out"
+        return options.refuse(point)
+
+    def contexts(self, _task: Task) -> int:
+        """How many contexts the process computes on."""
+        return 1
+
+    def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
+        """MXNet's settings.
+
+        Each context has one engine thread, whose OpenMP team has OMP_NUM_THREADS; only summing over contexts
+        has a number of its own. An inherited DMLC_ROLE could turn `import mxnet` into a server.
+        """
+        settings = {
+            "DMLC_ROLE": "worker",
+            "MXNET_CPU_WORKER_NTHREADS": "1",
+            "MXNET_KVSTORE_REDUCTION_NTHREADS": str(task.threads * self.contexts(task)),
+        }
+        if task.point.hardware.device == "cuda":
+            # cuDNN and cuBLAS compute "fp32" in TF32 by default.
+            settings["NVIDIA_TF32_OVERRIDE"] = "0"
+        return settings
+
+
+def cuda_build() -> str | None:
+    """The installed distribution with CUDA, like `mxnet-cu112`; None for one without. Imports nothing."""
+    names = (each.metadata["Name"] or "" for each in metadata.distributions())
+    return next((name for name in names if name.startswith(("mxnet-cu", "mxnet_cu"))), None)
+
+
+class Plain(MXNetStrategy):
+    """One device for itself."""
+
+    names = ("mxnet:plain",)
+    trainer = "scaling.frameworks.mx.loop"
+
+
+STRATEGY = Plain()

@@ -1,0 +1,78 @@
+"""What all MXNet strategies share before the worker: environment, what is missing, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaling import frameworks
+from scaling.frameworks.base import Traits
+from scaling.frameworks.mx import plain
+from scaling.frameworks.mx.plain import STRATEGY
+from scaling.records.point import Kind
+from scaling.workloads import models
+from tests.support.ranks import one_task
+
+NAMES = [name for name in frameworks.NAMES if name.startswith("mxnet:")] + ["mxnet:plain"]
+every_name = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.mark.parametrize("kind", ["solo", "together"])
+def test_the_plain_loop_is_told_of_no_server(kind: Kind) -> None:
+    """But that it is a worker: a shell's DMLC_ROLE=server would make of its import a server."""
+    assert STRATEGY.environ(one_task("mxnet:plain", kind), {}) == {
+        "DMLC_ROLE": "worker",
+        "MXNET_CPU_WORKER_NTHREADS": "1",
+        "MXNET_KVSTORE_REDUCTION_NTHREADS": "1",
+    }
+
+
+def test_cuda_computes_fp32_in_fp32() -> None:
+    task = one_task("mxnet:plain", device="cuda")
+    assert STRATEGY.environ(task, {})["NVIDIA_TF32_OVERRIDE"] == "0"
+
+
+def test_traits_devices_and_options() -> None:
+    assert STRATEGY.traits("mxnet:plain") == Traits()
+    assert STRATEGY.devices("mxnet:plain") == ("cpu", "cuda", "emulated")
+    assert STRATEGY.helpers(one_task("mxnet:plain")) == []
+    assert [*STRATEGY.options] == ["accumulate"]
+
+
+@every_name
+def test_mxnet_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "find_spec", lambda _: None)
+    assert frameworks.load(name).missing(name) == "mxnet is not installed: ./launch/install mxnet"
+
+
+def test_all_models_but_googlenet_are_there() -> None:
+    assert [*models.CATALOGUE.keys() - set(plain.MODELS)] == ["googlenet"]
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"model": "googlenet"}, "--model googlenet: not in Gluon; mxnet has digits-cnn, resnet50, resnet101, "
+     "resnet152, alexnet, vgg16, inception_v3"),
+    ({"precision": "bf16"}, "--precision bf16: mxnet computes in fp32 (fp16 with CUDA)"),
+    ({"precision": "fp16"}, "--precision fp16: mxnet computes in fp32 (fp16 with CUDA)"),
+    ({"precision": "tf32", "device": "cuda"}, "--precision tf32: mxnet computes in fp32 (fp16 with CUDA)"),
+    ({"memory_format": "channels_last"},
+     "--memory-format channels_last: mxnet has its models in contiguous (NCHW)"),
+    ({"compile": True}, "--compile: mxnet runs hybridized graphs always; leave it out"),
+    ({"options": {"accumulate": "3"}}, "--option accumulate=3: does not divide the batch of 4 per device"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "reason"), REFUSED)
+@every_name
+def test_refuses(name: str, fields: dict[str, Any], reason: str) -> None:
+    assert frameworks.load(name).refuse(one_task(name, **fields).point) == reason
+
+
+@every_name
+def test_refuses_nothing_of_what_it_can_do(name: str) -> None:
+    asked: list[dict[str, Any]] = [
+        {}, {"precision": "fp16", "device": "cuda"}, {"options": {"accumulate": "2"}}
+    ]  # fmt: skip
+    for fields in asked:
+        assert frameworks.load(name).refuse(one_task(name, **fields).point) is None
