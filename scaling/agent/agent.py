@@ -20,7 +20,6 @@ from scaling.records.events import Ended, Event, Failed
 from scaling.records.host import HostInfo
 from scaling.records.messages import (
     AGENT_DECODER,
-    ENCODER,
     INTERRUPT_GRACE_S,
     Assign,
     Dismiss,
@@ -36,6 +35,7 @@ from scaling.records.messages import (
 )
 from scaling.records.task import Task
 from scaling.transport.base import Cluster
+from scaling.transport.mailbox import send_news
 
 QUICK_S = 0.002  # between looks for messages while ranks take turns answering each other
 CALM_S = 0.05  # ... while nothing goes on
@@ -46,11 +46,6 @@ INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
 
 
 Spawn = Callable[[Task, Mapping[str, str]], ChildLike]
-
-
-def send_to_sweep(cluster: Cluster, *messages: ToSweep) -> None:
-    """Send messages to rank 0's sweep as one."""
-    cluster.send(0, "sweep", ENCODER.encode(messages))
 
 
 class Agent:
@@ -77,7 +72,7 @@ class Agent:
 
     def enrol(self, host: HostInfo, *, version: str, code: str, missing: dict[str, str]) -> None:
         """Tell rank 0 who is here."""
-        send_to_sweep(self.cluster, Enrol(host=host, version=version, code=code, missing=missing))
+        send_news(self.cluster, Enrol(host=host, version=version, code=code, missing=missing))
 
     def serve(self) -> None:
         """Take turns until rank 0 dismisses the launch and no child runs."""
@@ -112,7 +107,7 @@ class Agent:
         for key, supervisor in list(self._supervisors.items()):
             self._look_after(key, supervisor, now_s)
         if self._outgoing:
-            send_to_sweep(self.cluster, *self._outgoing)
+            send_news(self.cluster, *self._outgoing)
             self._outgoing.clear()
 
     def wait(self) -> None:

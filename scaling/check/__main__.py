@@ -18,13 +18,14 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from scaling.check import gather, words
 from scaling.check.facts import Findings
 from scaling.check.lead import Lead
-from scaling.check.mail import Mail
+from scaling.check.messages import LEAD_DECODER, ToLead, ToRank
 from scaling.check.prober import Prober
 from scaling.check.verdicts import judge
 from scaling.errors import Interrupted, LaunchError, ScalingError, StoreError
 from scaling.hosts import fabric
 from scaling.transport.base import Cluster
 from scaling.transport.launch import as_rank, complain
+from scaling.transport.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from scaling.check import cli
@@ -59,7 +60,7 @@ def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
     """Rank 0: whatever happens but silent ranks, the others are let go."""
     from scaling.check import cli  # Typer: rank 0 alone needs it
 
-    lead = Lead(Mail(cluster, turn=prober.turn, wait=prober.wait))
+    lead = Lead(Mailbox[ToRank, ToLead](cluster, LEAD_DECODER, turn=prober.turn, wait=prober.wait))
     try:
         asked = cli.parse(argv)
         return 0 if asked is None else _check(lead, asked)

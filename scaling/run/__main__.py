@@ -22,7 +22,7 @@ from scaling.lab import slowdown
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.events import Finished
-from scaling.records.messages import Enrol
+from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
 from scaling.records.run import Header, PointRecord
 from scaling.run import flags, listing
 from scaling.run.enrolment import NAME, check_same_launch, missing_somewhere, wait_for_all
@@ -75,7 +75,7 @@ def _say(text: str) -> None:
 
 def _lead(cluster: Cluster, agent: Agent, argv: Sequence[str]) -> int:
     """Rank 0: whatever happens, the other agents are dismissed."""
-    mailbox = Mailbox(cluster, turn=agent.turn, wait=agent.wait)
+    mailbox = Mailbox[ToAgent, ToSweep](cluster, SWEEP_DECODER, turn=agent.turn, wait=agent.wait)
     try:
         enrolled = wait_for_all(cluster, mailbox)
         return _command(cluster, mailbox, enrolled, argv)
@@ -87,11 +87,13 @@ def _lead(cluster: Cluster, agent: Agent, argv: Sequence[str]) -> int:
     except Interrupted as stop:
         return stop.exit_code
     finally:
-        mailbox.dismiss(cluster.size)
+        mailbox.order_all(Dismiss())
         agent.serve()
 
 
-def _command(cluster: Cluster, mailbox: Mailbox, enrolled: Sequence[Enrol], argv: Sequence[str]) -> int:
+def _command(
+    cluster: Cluster, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], argv: Sequence[str]
+) -> int:
     invocation = flags.parse(argv)
     if invocation.list_all:
         _say(listing.everything(missing_somewhere(enrolled)))
@@ -114,7 +116,9 @@ def _fabric(asked: config.SweepConfig) -> dict[str, fabric.Entry]:
     return fabric.read(asked.fabric or os.environ.get(fabric.VARIABLE))
 
 
-def _resume(mailbox: Mailbox, enrolled: Sequence[Enrol], invocation: flags.Invocation, run: Path) -> int:
+def _resume(
+    mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], invocation: flags.Invocation, run: Path
+) -> int:
     header, _ = store.load(run)
     asked = config.build(header.config, source=str(run))
     made = plan.make(asked, enrolled, _fabric(asked), lab_bits_per_s=slowdown.declared())
@@ -129,7 +133,7 @@ def _resume(mailbox: Mailbox, enrolled: Sequence[Enrol], invocation: flags.Invoc
 
 def _sweep(
     made: plan.Plan,
-    mailbox: Mailbox,
+    mailbox: Mailbox[ToAgent, ToSweep],
     opened: store.Store,
     header: Header,
     records: Sequence[PointRecord],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scaling import __version__
 from scaling.errors import LaunchError, UsageError
-from scaling.records.messages import Enrol
+from scaling.records.messages import Enrol, ToAgent, ToSweep
 from scaling.records.run import Header
 from scaling.transport.base import Cluster
 from scaling.transport.launch import complain
@@ -32,8 +32,14 @@ NAME = "scaling"
 ENROL_S = 60.0
 
 
-def wait_for_all(cluster: Cluster, mailbox: Mailbox) -> tuple[Enrol, ...]:
-    enrolled = mailbox.enrolled(ENROL_S)
+def wait_for_all(cluster: Cluster, mailbox: Mailbox[ToAgent, ToSweep]) -> tuple[Enrol, ...]:
+    found: dict[int, Enrol] = {}
+    for rank, said in mailbox.news_within(ENROL_S):
+        if isinstance(said, Enrol):
+            found[rank] = said
+        if len(found) == mailbox.size:
+            break
+    enrolled = tuple(found[rank] for rank in sorted(found))
     if len(enrolled) < cluster.size:
         error = LaunchError(f"only {len(enrolled)} of {cluster.size} ranks reported within {ENROL_S:g} s")
         complain(error, NAME)

@@ -14,7 +14,7 @@ from scaling.plan import placement, ports
 from scaling.plan.plan import Plan
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
 from scaling.records.events import Ended, Failed, Ready
-from scaling.records.messages import Assign, Release, Report, Reserve, Tell
+from scaling.records.messages import Assign, Release, Report, Reserve, Tell, ToAgent, ToSweep
 from scaling.records.point import EXCHANGING, Point, Record
 from scaling.records.task import Clocks, Command, Task
 from scaling.sweep import warmup
@@ -26,7 +26,7 @@ class Bench(Record, frozen=True):
     """What all trials of a sweep share. `logs` is the folder of their logs."""
 
     plan: Plan
-    mailbox: Mailbox
+    mailbox: Mailbox[ToAgent, ToSweep]
     logs: str
     clock: Callable[[], float]
     unix_clock: Callable[[], float]

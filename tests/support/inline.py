@@ -22,7 +22,7 @@ from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.events import Announce, Error, Event, Failed, Finished, Hello, Outcome, Ready
 from scaling.records.host import HostInfo
-from scaling.records.messages import Enrol
+from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
 from scaling.records.run import SCHEMA, Header, PointRecord
 from scaling.records.task import Command, Task
 from scaling.sweep.sweep import Sweep
@@ -189,7 +189,7 @@ class Launch:
         made = plan.make(wanted, self.enrolled)
         unix = unix_clock or (time.time if self.real else self.clock)
         now = datetime.fromtimestamp(unix(), timezone.utc)
-        mailbox = Mailbox(self.hub.rank(0), turn=self.turn, wait=self.wait)
+        mailbox = Mailbox[ToAgent, ToSweep](self.hub.rank(0), SWEEP_DECODER, turn=self.turn, wait=self.wait)
         records = store.load(resume)[1] if resume else ()
         opened = store.Store.resume(resume) if resume else self._create(results, now, made, wanted)
         with opened:
@@ -208,7 +208,7 @@ class Launch:
             try:
                 sweep.run()
             finally:
-                mailbox.dismiss(len(self.agents))
+                mailbox.order_all(Dismiss())
                 self.turn()
         header, kept = store.load(opened.folder)
         return Run(folder=opened.folder, header=header, records=kept)
