@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from scaling import frameworks
+from scaling.agent import strategies
 from scaling.agent.child import Child, child_environ
 from scaling.agent.supervisor import ChildLike, Supervisor
 from scaling.errors import ScalingError
@@ -21,9 +22,11 @@ from scaling.records.host import HostInfo
 from scaling.records.messages import (
     AGENT_DECODER,
     INTERRUPT_GRACE_S,
+    Ask,
     Assign,
     Dismiss,
     Enrol,
+    Missing,
     Release,
     Report,
     Reserve,
@@ -139,6 +142,8 @@ class Agent:
 
     def _obey(self, order: ToAgent) -> None:
         match order:
+            case Ask():
+                self._say(Missing(missing=strategies.missing(order.strategies)))
             case Reserve():
                 self.hurry()
                 ports = self._reserve(order)

@@ -86,9 +86,9 @@ def test_a_bug_of_ours_ends_all_ranks_with_its_traceback(tmp_path: Path, mpi: Mp
 @pytest.mark.parametrize("mpi", MPIS, ids=str)
 def test_a_rank_with_other_code_is_refused_by_name(tmp_path: Path, mpi: Mpi) -> None:
     code = (
-        "import os, sys\nfrom scaling.run import __main__ as run\n"
+        "import os, sys\nfrom scaling.run import __main__ as run, enrolment\n"
         "rank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']\n"
-        "if rank == '1': run.__version__ = '0.0.9'\n"
+        "if rank == '1': enrolment.__version__ = '0.0.9'\n"
         "sys.exit(run.main(['--strategy', 'fake:a']))\n"
     )
     done = mpirun(mpi, 2, "-c", code, cwd=tmp_path)
