@@ -12,11 +12,10 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from scaling import frameworks
 from scaling.agent import strategies
 from scaling.agent.child import Child, child_environ
 from scaling.agent.supervisor import ChildLike, Supervisor
-from scaling.errors import ScalingError
+from scaling.errors import ScalingError, StrategyError
 from scaling.records.events import Ended, Event, Failed
 from scaling.records.host import HostInfo
 from scaling.records.messages import (
@@ -123,6 +122,8 @@ class Agent:
         for supervisor in self._supervisors.values():
             poller.register(supervisor.child.events_fd, select.POLLIN)
             poller.register(supervisor.child.exit_fd, select.POLLIN)
+            if supervisor.child.unsent:
+                poller.register(supervisor.child.stdin_fd, select.POLLOUT)
         poller.poll(1000 * seconds)
 
     @property
@@ -175,13 +176,14 @@ class Agent:
 
     def _start(self, task: Task) -> None:
         try:
-            asked = frameworks.load(task.point.strategy).environ(task, task.announced)
+            asked = strategies.environ(task)
             child = self._spawn(task, child_environ(self._environ, task, asked))
         except (OSError, ScalingError) as error:
-            failed = Failed(cause="error", message=f"cannot start: {error}", log=task.log)
+            trace = error.trace if isinstance(error, StrategyError) else ""
+            failed = Failed(cause="error", message=f"cannot start: {error}", log=task.log, log_tail=trace)
             self._report(task, Ended(outcome=failed))
             return
-        self._supervisors[task.attempt, task.role] = Supervisor(child, dict(asked), self._clock())
+        self._supervisors[task.attempt, task.role] = Supervisor(child, asked, self._clock())
 
     def _tell(self, order: Tell) -> None:
         now_s = self._clock()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from scaling import frameworks
 from scaling.errors import ScalingError, StrategyError
+from scaling.records.task import Task
 
 
 def missing(names: Iterable[str]) -> dict[str, str]:
@@ -21,3 +24,15 @@ def _missing(name: str) -> str | None:
         return str(error)
     except Exception as error:
         return str(StrategyError(name, "missing", error))
+
+
+def environ(task: Task) -> dict[str, str]:
+    """What the strategy asks of a child's environment. Raises StrategyError for what it raised or what is no
+    environment, ScalingError where it cannot be loaded."""
+    name = task.point.strategy
+    try:
+        return msgspec.convert(frameworks.load(name).environ(task, task.announced), dict[str, str])
+    except (OSError, ScalingError):
+        raise
+    except Exception as error:
+        raise StrategyError(name, "environ", error) from error

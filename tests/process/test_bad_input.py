@@ -12,9 +12,11 @@ import pytest
 from scaling.errors import LaunchError, UsageError
 from scaling.plan import config, plan
 from scaling.records import store
+from scaling.records.events import Failed
 from scaling.records.host import Gpu
 from scaling.run import flags, invocation, panels
 from scaling.run.enrolment import check_versions
+from tests.support import faulty
 from tests.support.inline import enrol, host
 
 GPU = Gpu(index=0, name="NVIDIA H200", uuid="GPU-0", memory_bytes=1 << 37)
@@ -253,6 +255,26 @@ def test_help_is_answered_without_what_a_sweep_needs(tmp_path: Path) -> None:
     loaded = set(done.stderr.split())
     assert "typer" in loaded
     assert not loaded & (heavy | ours)
+
+
+def test_a_plug_in_that_raises_costs_its_cells_and_exit_1(tmp_path: Path) -> None:
+    (tmp_path / "my").mkdir()
+    text = Path(faulty.__file__).read_text().replace(faulty.MODULE, "my.plug")
+    (tmp_path / "my" / "plug.py").write_text(text)
+    quick = ("--rounds", "1", "--windows", "3", "--window-s", "0.02", "--kinds", "exchange")
+    names = ",".join(("fake:a", *(f"my.plug:{mode}" for mode in ("fine", "environ", "helpers", "lacking"))))
+    done = start("--strategy", names, *quick, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (folder,) = (tmp_path / "results").iterdir()
+    causes = {
+        record.point.strategy: record.outcome.cause if isinstance(record.outcome, Failed) else ""
+        for record in store.load(folder)[1]
+    }
+    assert causes == {
+        "fake:a": "", "my.plug:fine": "", "my.plug:environ": "error", "my.plug:helpers": "error",
+        "my.plug:lacking": "missing",
+    }  # fmt: skip
 
 
 def test_dry_run_says_what_would_be_measured_and_measures_nothing(tmp_path: Path) -> None:
