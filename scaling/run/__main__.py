@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, TextIO
 
 from scaling.command import complain
 from scaling.errors import Interrupted, ScalingError
+from scaling.run import NAME
 from scaling.run.signals import Signals
 from scaling.transport.base import Cluster
 from scaling.transport.launch import as_rank
 
 if TYPE_CHECKING:
     from scaling.run.invocation import Invocation
-
-NAME = "scaling"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,14 +16,12 @@ from scaling.lab import slowdown
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
-from scaling.run import enrolment, listing, measuring
+from scaling.run import NAME, enrolment, listing, measuring
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, resolve
 from scaling.run.signals import Signals
 from scaling.transport.base import Cluster
 from scaling.transport.mailbox import Mailbox
-
-NAME = "scaling"
 
 
 def serve(cluster: Cluster, signals: Signals) -> int:
