@@ -71,7 +71,7 @@ def _conclude(
 def _print_table(
     header: Header, records: Sequence[PointRecord], output: TextIO, last: str, *, color: bool
 ) -> None:
-    from scaling.report.formats import terminal  # rich: what measures does without
+    from scaling.report.formats import terminal  # rich: rank 0 alone needs it
 
     stream = Stream(output)
     stream.write(f"{terminal.render(header, records, color=color)}\n{last}\n")
