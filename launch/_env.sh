@@ -20,13 +20,22 @@ usage() { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; } # the comment that a command be
 
 new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
 
+# A PYTHONHOME without this Python's library: it prints its version all the same, and starts nothing.
+check_home() {
+    if [[ -n ${PYTHONHOME:-} ]] && (unset PYTHONHOME && new_enough "$1"); then
+        fail "$1 does not start with PYTHONHOME=$PYTHONHOME, where its library is not: unset PYTHONHOME"
+    fi
+}
+
 find_python() {
     local name
     for name in python3 python3.14 python3.13 python3.12 python3.11 python3.10; do
-        if command -v "$name" >/dev/null && new_enough "$name"; then
+        command -v "$name" >/dev/null || continue
+        if new_enough "$name"; then
             command -v "$name"
             return
         fi
+        check_home "$(command -v "$name")"
     done
     fail "no Python 3.10 or newer on PATH (python3, python3.14 to python3.10): install one" \
         "(Debian, Ubuntu: apt-get install python3; RHEL: dnf install python3.12)"
@@ -51,6 +60,7 @@ find_environment() { # nothing is active and there is no .venv: in a container, 
 check_environment() {
     [[ -x $python ]] ||
         fail "$environment has no working bin/python: deactivate that environment, or remove it if it is .venv"
+    new_enough "$python" || check_home "$python"
     new_enough "$python" ||
         fail "$environment has $("$python" --version 2>&1), 3.10 or newer is needed: deactivate that environment"
 }

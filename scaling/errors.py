@@ -3,6 +3,7 @@
     ScalingError
     ├── UsageError       a user's mistake: one line on rank 0, exit 2, no worker was started
     ├── LaunchError      the launch itself cannot work (mixed versions, no MPI library): exit 2
+    ├── StrategyError    what a strategy's own code raised: its points fail, the sweep goes on
     └── StoreError       the run's file can no longer be written or read: exit 1, the file stays readable
 
 A point that fails is not an error but a value: `records.Failed`, in its record and its table cell.
@@ -12,6 +13,7 @@ Anything else that is raised is a bug: traceback and Abort.
 from __future__ import annotations
 
 import signal
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -32,6 +34,14 @@ class LaunchError(ScalingError):
     """The ranks of this launch cannot work together."""
 
     exit_code = 2
+
+
+class StrategyError(ScalingError):
+    """An exception of a strategy's own code: `hook` is the function that raised it, `trace` its traceback."""
+
+    def __init__(self, name: str, hook: str, error: Exception) -> None:
+        super().__init__(f"strategy {name}: {hook}() raised {type(error).__name__}: {error}")
+        self.trace = "".join(traceback.format_exception(error))
 
 
 class StoreError(ScalingError):

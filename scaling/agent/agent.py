@@ -12,19 +12,20 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 
-from scaling import frameworks
+from scaling.agent import strategies
 from scaling.agent.child import Child, child_environ
 from scaling.agent.supervisor import ChildLike, Supervisor
-from scaling.errors import ScalingError
+from scaling.errors import ScalingError, StrategyError
 from scaling.records.events import Ended, Event, Failed
 from scaling.records.host import HostInfo
 from scaling.records.messages import (
     AGENT_DECODER,
-    ENCODER,
     INTERRUPT_GRACE_S,
+    Ask,
     Assign,
     Dismiss,
     Enrol,
+    Missing,
     Release,
     Report,
     Reserve,
@@ -36,6 +37,7 @@ from scaling.records.messages import (
 )
 from scaling.records.task import Task
 from scaling.transport.base import Cluster
+from scaling.transport.mailbox import send_news
 
 QUICK_S = 0.002  # between looks for messages while ranks take turns answering each other
 CALM_S = 0.05  # ... while nothing goes on
@@ -46,11 +48,6 @@ INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
 
 
 Spawn = Callable[[Task, Mapping[str, str]], ChildLike]
-
-
-def send_to_sweep(cluster: Cluster, *messages: ToSweep) -> None:
-    """Send messages to rank 0's sweep as one."""
-    cluster.send(0, "sweep", ENCODER.encode(messages))
 
 
 class Agent:
@@ -77,7 +74,7 @@ class Agent:
 
     def enrol(self, host: HostInfo, *, version: str, code: str, missing: dict[str, str]) -> None:
         """Tell rank 0 who is here."""
-        send_to_sweep(self.cluster, Enrol(host=host, version=version, code=code, missing=missing))
+        send_news(self.cluster, Enrol(host=host, version=version, code=code, missing=missing))
 
     def serve(self) -> None:
         """Take turns until rank 0 dismisses the launch and no child runs."""
@@ -112,7 +109,7 @@ class Agent:
         for key, supervisor in list(self._supervisors.items()):
             self._look_after(key, supervisor, now_s)
         if self._outgoing:
-            send_to_sweep(self.cluster, *self._outgoing)
+            send_news(self.cluster, *self._outgoing)
             self._outgoing.clear()
 
     def wait(self) -> None:
@@ -125,6 +122,8 @@ class Agent:
         for supervisor in self._supervisors.values():
             poller.register(supervisor.child.events_fd, select.POLLIN)
             poller.register(supervisor.child.exit_fd, select.POLLIN)
+            if supervisor.child.unsent:
+                poller.register(supervisor.child.stdin_fd, select.POLLOUT)
         poller.poll(1000 * seconds)
 
     @property
@@ -144,6 +143,8 @@ class Agent:
 
     def _obey(self, order: ToAgent) -> None:
         match order:
+            case Ask():
+                self._say(Missing(missing=strategies.missing(order.strategies)))
             case Reserve():
                 self.hurry()
                 ports = self._reserve(order)
@@ -175,13 +176,14 @@ class Agent:
 
     def _start(self, task: Task) -> None:
         try:
-            asked = frameworks.load(task.point.strategy).environ(task, task.announced)
+            asked = strategies.environ(task)
             child = self._spawn(task, child_environ(self._environ, task, asked))
         except (OSError, ScalingError) as error:
-            failed = Failed(cause="error", message=f"cannot start: {error}", log=task.log)
+            trace = error.trace if isinstance(error, StrategyError) else ""
+            failed = Failed(cause="error", message=f"cannot start: {error}", log=task.log, log_tail=trace)
             self._report(task, Ended(outcome=failed))
             return
-        self._supervisors[task.attempt, task.role] = Supervisor(child, dict(asked), self._clock())
+        self._supervisors[task.attempt, task.role] = Supervisor(child, asked, self._clock())
 
     def _tell(self, order: Tell) -> None:
         now_s = self._clock()

@@ -56,7 +56,7 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
 
 
 class Child:
-    """A running child. The agent calls `ended`, `events` and `pursue` from its loop; none of them blocks."""
+    """A running child. The agent calls `ended`, `events`, `push` and `pursue` from its loop; none blocks."""
 
     def __init__(self, task: Task, environ: Mapping[str, str]) -> None:
         """Start it. Raises OSError when it cannot be started (no such folder, no more processes)."""
@@ -64,6 +64,7 @@ class Child:
         self.mark = f"{os.getpid()}-{task.attempt}-{task.rank}-{task.role}"
         self._decoder = msgspec.json.Decoder(Event)
         self._buffer = b""
+        self._unsent = b""
         self._oom_kills = _oom_kills()
         self._kill_at_s: float | None = None
         self._term_at_s: float | None = None
@@ -82,7 +83,10 @@ class Child:
             os.close(child_fd)
         self.pid = self._process.pid
         self.exit_fd = os.pidfd_open(self.pid)
-        self._write(msgspec.json.encode(task))
+        assert self._process.stdin is not None
+        self.stdin_fd = self._process.stdin.fileno()
+        os.set_blocking(self.stdin_fd, False)
+        self._send(msgspec.json.encode(task))
 
     def _spawn(self, environ: Mapping[str, str], child_fd: int) -> subprocess.Popen[bytes]:
         with Path(self.task.log).open("ab") as log:
@@ -98,12 +102,26 @@ class Child:
 
     def tell(self, command: Command) -> None:
         """Hand it a command; a child that is dead already is noticed elsewhere."""
-        self._write(msgspec.json.encode(command))
+        self._send(msgspec.json.encode(command))
 
-    def _write(self, line: bytes) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._process.stdin.fileno(), line + b"\n")
+    def _send(self, line: bytes) -> None:
+        self._unsent += line + b"\n"
+        self.push()
+
+    @property
+    def unsent(self) -> bool:
+        """Whether its pipe has not taken all that it was told: the task of a few thousand ranks is longer."""
+        return bool(self._unsent)
+
+    def push(self) -> None:
+        """Write what its pipe takes of what it was told."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self.stdin_fd, self._unsent) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            self._unsent = b""
 
     def events(self) -> list[Event]:
         """The events that have arrived since. A line that is no event is a bug: msgspec's error."""

@@ -22,10 +22,14 @@ class ChildLike(Protocol):
     strays: int
     events_fd: int
     exit_fd: int
+    stdin_fd: int
 
+    @property
+    def unsent(self) -> bool: ...
     @property
     def sent(self) -> Set[str]: ...
     def tell(self, command: Command) -> None: ...
+    def push(self) -> None: ...
     def events(self) -> list[Event]: ...
     def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None: ...
     def pursue(self, now_s: float) -> None: ...
@@ -120,7 +124,8 @@ class Supervisor:
             self.child.end(now_s, grace_s=grace_s, stacks=stacks)
 
     def attend(self, now_s: float) -> None:
-        """Take the steps that are due: the kill ladder, the clocks, a reading of the device."""
+        """Take the steps that are due: the rest of what it is told, the kill ladder, the clocks, a reading."""
+        self.child.push()
         self.child.pursue(now_s)
         if (overdue := self._overdue(now_s)) is not None:
             self.end(now_s, overdue, stacks=True)

@@ -18,16 +18,18 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from scaling.check import gather, words
 from scaling.check.facts import Findings
 from scaling.check.lead import Lead
-from scaling.check.mail import Mail
+from scaling.check.messages import LEAD_DECODER, ToLead, ToRank
 from scaling.check.prober import Prober
 from scaling.check.verdicts import judge
+from scaling.command import complain
 from scaling.errors import Interrupted, LaunchError, ScalingError, StoreError
 from scaling.hosts import fabric
 from scaling.transport.base import Cluster
-from scaling.transport.launch import as_rank, complain
+from scaling.transport.launch import as_rank
+from scaling.transport.mailbox import Mailbox
 
 if TYPE_CHECKING:
-    from scaling.check import cli
+    from scaling.check import flags
 
 NAME = "scaling.check"
 WALL_S = 11.0  # from this process's start to the end of the links: the whole stays below 15 s
@@ -57,11 +59,11 @@ def _rank(cluster: Cluster, noted: list[int], argv: Sequence[str]) -> int:
 
 def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
     """Rank 0: whatever happens but silent ranks, the others are let go."""
-    from scaling.check import cli  # Typer: rank 0 alone needs it
+    from scaling.check import flags  # Typer: rank 0 alone needs it
 
-    lead = Lead(Mail(cluster, turn=prober.turn, wait=prober.wait))
+    lead = Lead(Mailbox[ToRank, ToLead](cluster, LEAD_DECODER, turn=prober.turn, wait=prober.wait))
     try:
-        asked = cli.parse(argv)
+        asked = flags.parse(argv)
         return 0 if asked is None else _check(lead, asked)
     except LaunchError:
         raise
@@ -75,7 +77,7 @@ def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
         prober.serve()
 
 
-def _check(lead: Lead, asked: cli.Asked) -> int:
+def _check(lead: Lead, asked: flags.Asked) -> int:
     known = fabric.read(asked.fabric)
     if not asked.json:
         lead.say = lambda text: _print(f"check: {text}\n")

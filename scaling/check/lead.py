@@ -9,11 +9,11 @@ from msgspec.structs import replace
 
 from scaling.check import networks, schedule
 from scaling.check.facts import Facts, Prepared, RankFacts
-from scaling.check.mail import Mail
-from scaling.check.messages import Leave, Prepare
+from scaling.check.messages import Leave, Prepare, ToLead, ToRank
 from scaling.check.tour import Tour
 from scaling.errors import LaunchError
 from scaling.hosts.fabric import Entry
+from scaling.transport.mailbox import Mailbox
 
 ENROL_S = 60.0
 PREPARE_S = 10.0
@@ -24,16 +24,16 @@ OVERRUN_S = 0.25
 class Lead:
     """Set `say` to print lines of progress."""
 
-    def __init__(self, mail: Mail) -> None:
-        self._mail = mail
+    def __init__(self, mailbox: Mailbox[ToRank, ToLead]) -> None:
+        self._mailbox = mailbox
         self._token = secrets.token_bytes(16)
         self.say: Callable[[str], None] = lambda _: None
 
     def enrolled(self, within_s: float = ENROL_S) -> tuple[RankFacts, ...]:
         """What each rank tells, by rank. Raises LaunchError when one stays silent."""
         found: dict[int, RankFacts] = {}
-        size = self._mail.size
-        for rank, said in self._mail.news(within_s):
+        size = self._mailbox.size
+        for rank, said in self._mailbox.news_within(within_s):
             if isinstance(said, RankFacts):
                 found[rank] = said
             if len(found) == size:
@@ -56,27 +56,26 @@ class Lead:
         self.say(_opening(facts))
         first = {node: _first_rank(ranks, node) for node in facts.nodes}
         facts = replace(facts, prepared=self._prepared(facts, first))
-        budget_s = max(LINKS_S[0], min(until_s - self._mail.clock(), LINKS_S[1]))
+        budget_s = max(LINKS_S[0], min(until_s - self._mailbox.clock(), LINKS_S[1]))
         plan = schedule.plan(_listening(facts), budget_s)
         if plan.rounds:
             self.say(f"{len(plan.rounds)} rounds of links, about {plan.wall_s:.0f} s")
-        tour = Tour(self._mail, facts, first, self._token, plan)
-        tour.take(self._mail.clock() + budget_s + OVERRUN_S, self.say)
+        tour = Tour(self._mailbox, facts, first, self._token, plan)
+        tour.take(self._mailbox.clock() + budget_s + OVERRUN_S, self.say)
         return replace(facts, links=tuple(tour.links), left_out=tuple(tour.left_out))
 
     def dismiss(self) -> None:
         """Let all ranks go."""
-        for rank in range(self._mail.size):
-            self._mail.order(rank, Leave())
+        self._mailbox.order_all(Leave())
 
     def _prepared(self, facts: Facts, first: Mapping[str, int]) -> dict[str, Prepared]:
         for node, rank in first.items():
             places = {network.word: network.places[node] for network in facts.networks if node in network.places}
             order = Prepare(places=places, names=facts.nodes, mine=_neighbours(facts, node), token=self._token)
-            self._mail.order(rank, order)
+            self._mailbox.order([rank], order)
         node_of = {rank: node for node, rank in first.items()}
         found: dict[str, Prepared] = {}
-        for rank, said in self._mail.news(PREPARE_S):
+        for rank, said in self._mailbox.news_within(PREPARE_S):
             if isinstance(said, Prepared):
                 found[node_of[rank]] = said
             if len(found) == len(first):

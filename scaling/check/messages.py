@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from scaling.check.facts import Link, Prepared, RankFacts
+from scaling.records.messages import Signalled
 from scaling.records.network import Place
 from scaling.records.point import Record
 
@@ -39,15 +40,8 @@ class Leave(Record, frozen=True, kw_only=True, tag="leave"):
     """The preflight is over."""
 
 
-class Signalled(Record, frozen=True, kw_only=True, tag="signalled"):
-    """The rank was told by a signal to end."""
-
-    signal: int
-
-
 ToRank = Prepare | Measure | Leave
 ToLead = RankFacts | Prepared | Link | Signalled
 
-ENCODER = msgspec.msgpack.Encoder()
 RANK_DECODER = msgspec.msgpack.Decoder(ToRank)
-LEAD_DECODER = msgspec.msgpack.Decoder(ToLead)
+LEAD_DECODER = msgspec.msgpack.Decoder(tuple[ToLead, ...])

@@ -13,17 +13,10 @@ from queue import Empty, SimpleQueue
 
 from scaling.check import gather, links
 from scaling.check.facts import Link, Prepared, RankFacts
-from scaling.check.messages import (
-    ENCODER,
-    RANK_DECODER,
-    Leave,
-    Measure,
-    Prepare,
-    Signalled,
-    ToLead,
-    ToRank,
-)
+from scaling.check.messages import RANK_DECODER, Leave, Measure, Prepare, ToLead, ToRank
+from scaling.records.messages import Signalled
 from scaling.transport.base import Cluster
+from scaling.transport.mailbox import send_news
 
 QUICK_S = 0.002  # between looks for messages while something of this rank is under way
 CALM_S = 0.02
@@ -71,7 +64,7 @@ class Prober:
         time.sleep(QUICK_S if self._under_way else CALM_S)
 
     def _say(self, message: ToLead) -> None:
-        self.cluster.send(0, "sweep", ENCODER.encode(message))
+        send_news(self.cluster, message)
 
     def _answer(self) -> ToLead | BaseException | None:
         try:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from scaling.check.facts import Facts, Link, Pair
-from scaling.check.mail import Mail
-from scaling.check.messages import Measure
+from scaling.check.messages import Measure, ToLead, ToRank
 from scaling.check.schedule import Plan, Round, disjoint
 from scaling.check.verdicts.links import slow_links
+from scaling.transport.mailbox import Mailbox
 
 GRACE_S = 2.0  # beyond its own time, for a pair whose link stalls
 LATE_S = 1.0  # ... and for its answer
@@ -22,8 +22,15 @@ DEAD_AFTER = 2  # links in a row that failed with nodes that others reach
 class Tour:
     """The links of prepared nodes. `first[node]` is the rank that measures there."""
 
-    def __init__(self, mail: Mail, facts: Facts, first: Mapping[str, int], token: bytes, plan: Plan) -> None:
-        self._mail = mail
+    def __init__(
+        self,
+        mailbox: Mailbox[ToRank, ToLead],
+        facts: Facts,
+        first: Mapping[str, int],
+        token: bytes,
+        plan: Plan,
+    ) -> None:
+        self._mailbox = mailbox
         self._facts = facts
         self._first = first
         self._token = token
@@ -33,14 +40,14 @@ class Tour:
         self.left_out: list[tuple[str, str, str]] = []
 
     def take(self, end_s: float, say: Callable[[str], None]) -> None:
-        """Measure what there is time for until `end_s` of the mail's clock."""
-        said_s = self._mail.clock()
+        """Measure what there is time for until `end_s` of the mailbox's clock."""
+        said_s = self._mailbox.clock()
         for number, one in enumerate(self._plan.rounds, 1):
-            if self._mail.clock() + self._plan.round_s > end_s:
+            if self._mailbox.clock() + self._plan.round_s > end_s:
                 self._leave_out(one)
                 continue
-            if self._mail.clock() - said_s >= SAID_EVERY_S:
-                said_s = self._mail.clock()
+            if self._mailbox.clock() - said_s >= SAID_EVERY_S:
+                said_s = self._mailbox.clock()
                 say(f"links: round {number} of {len(self._plan.rounds)}, {one.network}")
             dead = hopeless(self.links, one.network)
             pairs = tuple(pair for pair in one.pairs if dead.isdisjoint(pair))
@@ -48,7 +55,7 @@ class Tour:
         for one in self._plan.left_out:
             self._leave_out(one)
         for one in self._doubtful():
-            if self._mail.clock() + self._plan.round_s <= end_s:
+            if self._mailbox.clock() + self._plan.round_s <= end_s:
                 self._again(one)
 
     def _leave_out(self, one: Round) -> None:
@@ -80,7 +87,7 @@ class Tour:
     def _measured(self, one: Round) -> list[Link]:
         """The round's links; who does not answer is recorded so, and its late answer is not taken."""
         for pair in one.pairs:
-            self._mail.order(self._first[pair[0]], self._order(one.network, pair))
+            self._mailbox.order([self._first[pair[0]]], self._order(one.network, pair))
         missing = set(one.pairs)
         found = []
         for link in self._answers(one.network) if missing else ():
@@ -93,7 +100,7 @@ class Tour:
         return [*found, *silent]
 
     def _answers(self, network: str) -> Iterator[Link]:
-        for _, said in self._mail.news(self._plan.round_s + GRACE_S + LATE_S):
+        for _, said in self._mailbox.news_within(self._plan.round_s + GRACE_S + LATE_S):
             if isinstance(said, Link) and said.network == network:
                 yield said
 

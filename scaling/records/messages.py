@@ -11,7 +11,7 @@ from scaling.records.task import Command, Task
 
 
 class Enrol(Record, frozen=True, kw_only=True, tag="enrol"):
-    """An agent's first message. `missing[strategy]` says why it cannot run on that host."""
+    """An agent's first message. `missing[strategy]` says why one of the package cannot run on that host."""
 
     host: HostInfo
     version: str
@@ -42,7 +42,19 @@ class Signalled(Record, frozen=True, kw_only=True, tag="signalled"):
     signal: int
 
 
-ToSweep = Enrol | Reserved | Report | Signalled
+class Missing(Record, frozen=True, kw_only=True, tag="missing"):
+    """An agent's answer to Ask: by strategy, why it cannot run on that host; nothing of those that can."""
+
+    missing: dict[str, str]
+
+
+ToSweep = Enrol | Missing | Reserved | Report | Signalled
+
+
+class Ask(Record, frozen=True, kw_only=True, tag="ask"):
+    """Say which of these strategies cannot run on your host; the answer is Missing."""
+
+    strategies: tuple[str, ...]
 
 
 class Reserve(Record, frozen=True, kw_only=True, tag="reserve"):
@@ -79,7 +91,7 @@ class Dismiss(Record, frozen=True, kw_only=True, tag="dismiss"):
     """The launch is over."""
 
 
-ToAgent = Reserve | Assign | Tell | Release | Dismiss
+ToAgent = Ask | Reserve | Assign | Tell | Release | Dismiss
 
 ENCODER = msgspec.msgpack.Encoder()
 AGENT_DECODER = msgspec.msgpack.Decoder(ToAgent)

@@ -6,28 +6,17 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
-import typer
 from msgspec.structs import replace
 
 from scaling.analysis.joining import join, joinable
-from scaling.errors import ScalingError, UsageError
+from scaling.command import complain, open_streams
+from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import folder_of, load
+from scaling.report import flags
+from scaling.report.flags import NAME, Asked, Format
 from scaling.report.formats import csv, json, markdown, terminal
-
-NAME = "scaling.report"
-# Typer brings its own Click or not, by version: all usage errors are kin of the one that it exports.
-_BAD_USAGE: Any = typer.BadParameter.__base__
-
-Format = Literal["table", "markdown", "csv", "json"]
-
-app = typer.Typer(add_completion=False)
-_RUNS = typer.Argument(help="Run folders, or their run.jsonl.", metavar="RUN", show_default=False)
-_FORMAT = typer.Option("--format", help="For people: table, markdown. For programs: csv, json.")
-_JOIN = typer.Option("--join", help="Put runs into one table although hosts, devices, versions or code differ.")
-_OUTPUT = typer.Option("--output", help="Write to this file.", metavar="FILE", show_default="stdout")
 
 
 class Joined:
@@ -52,20 +41,14 @@ class Joined:
         self.notices = (*several, *(f"joined although {reason}" for reason in reasons))
 
 
-@app.command()
-def report(
-    runs: Annotated[list[Path], _RUNS],
-    format_: Annotated[Format, _FORMAT] = "table",
-    join_: Annotated[bool, _JOIN] = False,
-    output: Annotated[Path | None, _OUTPUT] = None,
-) -> str:
-    """Tabulate runs of scaling.run: images/s, speedup, efficiency, and where the loss went."""
-    joined = Joined(runs, although_different=join_)
-    color = output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    text = rendered(format_, joined, color=color)
-    if output is None:
+def report(asked: Asked) -> str:
+    """What is to be printed: the report, or nothing where it went into a file."""
+    joined = Joined(asked.runs, although_different=asked.join)
+    color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    text = rendered(asked.format, joined, color=color)
+    if asked.output is None:
         return text
-    _write(output, text)
+    _write(asked.output, text)
     return ""
 
 
@@ -92,20 +75,21 @@ def _write(path: Path, text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if sys.stdout is None:  # closed by the shell
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+    open_streams()
     try:
-        text = typer.main.get_command(app).main(arguments, prog_name=NAME, standalone_mode=False)
-    except _BAD_USAGE as error:
-        return _refused(error.format_message(), 2)
+        asked = flags.parse(sys.argv[1:] if argv is None else argv)
+        text = "" if asked is None else report(asked)
     except ScalingError as error:
-        return _refused(str(error), error.exit_code)
+        complain(error, NAME)
+        return error.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
     try:
-        _print(text if isinstance(text, str) else "")  # nothing after --help
+        _print(text)
     except OSError as error:
         _to_nowhere()
-        return _refused(f"standard output: {error.strerror}", 1)
+        complain(StoreError(f"standard output: {error.strerror}"), NAME)
+        return StoreError.exit_code
     return 0
 
 
@@ -120,11 +104,6 @@ def _print(text: str) -> None:
 def _to_nowhere() -> None:
     """What Python flushes at exit must not complain either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _refused(message: str, status: int) -> int:
-    print(f"{NAME}: error: {' '.join(message.split())}", file=sys.stderr)
-    return status
 
 
 if __name__ == "__main__":

@@ -1,1 +1,3 @@
 """python -m scaling.run: measure a sweep."""
+
+NAME = "scaling"  # how its errors begin

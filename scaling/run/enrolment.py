@@ -1,54 +1,104 @@
-"""Who takes part: every rank reports before the sweep begins, and all must run the same code."""
+"""Who takes part: every rank reports before a sweep begins, runs the same code and says what it lacks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from scaling import __version__
+from msgspec.structs import replace
+
+from scaling import __version__, frameworks
+from scaling.agent import strategies
+from scaling.agent.agent import Agent
 from scaling.errors import LaunchError, UsageError
-from scaling.records.messages import Enrol
+from scaling.hosts.info import code_hash, gather
+from scaling.records.messages import Ask, Enrol, Missing, ToAgent, ToSweep
 from scaling.records.run import Header
-from scaling.transport.base import Cluster
-from scaling.transport.launch import complain
 from scaling.transport.mailbox import Mailbox
+
+ENROL_S = 60.0
+
+
+class SilentRanks(LaunchError):
+    """Ranks that do not report: MPI's own end would wait for them."""
+
+
+def enrol(agent: Agent) -> None:
+    """Tell rank 0 of this rank's host, its code and which of the package's strategies cannot run here."""
+    missing = strategies.missing(frameworks.NAMES)
+    agent.enrol(gather(frameworks.distributions()), version=__version__, code=code_hash(), missing=missing)
+
+
+# ---------------------------------------------------------------- rank 0
+
+
+def wait_for_all(mailbox: Mailbox[ToAgent, ToSweep], within_s: float = ENROL_S) -> tuple[Enrol, ...]:
+    """Every rank's enrolment, by rank. Raises SilentRanks when one stays silent, LaunchError on mixed code."""
+    enrolled: dict[int, Enrol] = {}
+    for rank, said in mailbox.news_within(within_s):
+        if isinstance(said, Enrol):
+            enrolled[rank] = said
+        if len(enrolled) == mailbox.size:
+            break
+    else:
+        raise SilentRanks(f"only {len(enrolled)} of {mailbox.size} ranks reported within {within_s:g} s")
+    by_rank = tuple(enrolled[rank] for rank in sorted(enrolled))
+    check_versions(by_rank)
+    return by_rank
 
 
 def check_versions(enrolled: Sequence[Enrol]) -> None:
     """Refuse a launch whose ranks run different code; raises LaunchError naming the host."""
     first = enrolled[0]
-    for rank, enrol in enumerate(enrolled):
-        if (enrol.version, enrol.code) != (first.version, first.code):
+    for rank, one in enumerate(enrolled):
+        if (one.version, one.code) != (first.version, first.code):
             raise LaunchError(
-                f"rank {rank} on {enrol.host.hostname} runs scaling {enrol.version} (code {enrol.code}), "
+                f"rank {rank} on {one.host.hostname} runs scaling {one.version} (code {one.code}), "
                 f"rank 0 on {first.host.hostname} {first.version} (code {first.code}); "
                 "install the same version on every host"
             )
 
 
-NAME = "scaling"
+def ask_of_outside(
+    mailbox: Mailbox[ToAgent, ToSweep],
+    enrolled: Sequence[Enrol],
+    names: Iterable[str],
+    within_s: float = ENROL_S,
+) -> tuple[Enrol, ...]:
+    """The enrolments with what each rank's host lacks of the strategies from outside among `names`.
+
+    No rank could say it when it enrolled: the command line, which names them, is rank 0's alone. Raises
+    SilentRanks when one does not answer.
+    """
+    outside = tuple(name for name in dict.fromkeys(names) if _is_outside(name))
+    if not outside:
+        return tuple(enrolled)
+    mailbox.order_all(Ask(strategies=outside))
+    answers: dict[int, dict[str, str]] = {}
+    for rank, said in mailbox.news_within(within_s):
+        if isinstance(said, Missing):
+            answers[rank] = said.missing
+        if len(answers) == mailbox.size:
+            break
+    else:
+        silent = ", ".join(one.host.hostname for rank, one in enumerate(enrolled) if rank not in answers)
+        raise SilentRanks(f"{silent}: no answer about {', '.join(outside)} within {within_s:g} s")
+    return tuple(replace(one, missing={**one.missing, **answers[rank]}) for rank, one in enumerate(enrolled))
 
 
-ENROL_S = 60.0
-
-
-def wait_for_all(cluster: Cluster, mailbox: Mailbox) -> tuple[Enrol, ...]:
-    enrolled = mailbox.enrolled(ENROL_S)
-    if len(enrolled) < cluster.size:
-        error = LaunchError(f"only {len(enrolled)} of {cluster.size} ranks reported within {ENROL_S:g} s")
-        complain(error, NAME)
-        cluster.abort(error.exit_code)  # MPI's own end would wait for the ranks that are missing
-        raise error
-    check_versions(enrolled)
-    return enrolled
+def _is_outside(name: str) -> bool:
+    framework = name.partition(":")[0]
+    return "." in framework and framework not in frameworks.FRAMEWORKS
 
 
 def missing_somewhere(enrolled: Sequence[Enrol]) -> dict[str, str]:
-    return {name: reason for enrol in enrolled for name, reason in enrol.missing.items()}
+    """By strategy, why it cannot run on one host or another."""
+    return {name: reason for one in enrolled for name, reason in one.missing.items()}
 
 
 def check_same_launch(header: Header, enrolled: Sequence[Enrol], run: Path) -> None:
-    hosts = tuple(enrol.host.hostname for enrol in enrolled)
+    """Refuse to go on with a run on other hosts or with other code; raises UsageError saying which."""
+    hosts = tuple(one.host.hostname for one in enrolled)
     if hosts != header.host_of_rank:
         raise UsageError(
             f"--resume {run}: was started on {', '.join(header.host_of_rank)}, this launch is on "

@@ -13,11 +13,44 @@ from scaling.emulated import profiles
 from scaling.emulated.scale import Setting
 from scaling.hosts.info import git_revision
 from scaling.lab.slowdown import VARIABLE
-from scaling.plan import plan
+from scaling.plan.plan import Plan
 from scaling.records.messages import Enrol
 from scaling.records.network import GBIT
 from scaling.records.run import SCHEMA, Header
 from scaling.transport.base import Cluster
+
+
+def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: Sequence[str]) -> Header:
+    """The header of a run that begins now."""
+    hosts = {one.host.hostname: one.host for one in enrolled}
+    config = made.config
+    return Header(
+        schema=SCHEMA,
+        version=__version__,
+        code=enrolled[0].code,
+        git=git_revision(),
+        created_unix_s=time.time(),
+        command=tuple(argv),
+        launch_size=cluster.size,
+        mpi=cluster.library,
+        seed=config.seed,
+        config=msgspec.to_builtins(config),
+        hosts=tuple(hosts.values()),
+        host_of_rank=tuple(one.host.hostname for one in enrolled),
+        device=made.device,
+        why_default=made.why,
+        estimate_s=made.estimate_s,
+        networks=made.networks,
+        emulation=emulation(config.device, config.model or "", config.batch_size, emulation_setting(made)),
+    )
+
+
+# ---------------------------------------------------------------- emulated devices
+
+
+def emulation_setting(made: Plan) -> Setting:
+    """What sizes are divided and times multiplied by; 1 for devices that are not emulated."""
+    return Setting(shrink=made.config.shrink or 1.0, dilate=made.config.dilate or 1.0)
 
 
 def emulation(
@@ -44,45 +77,14 @@ def _rate(profile: str, model: str, batch_size: int) -> str:
     return f"{one.samples_per_s:g} images/s of {model} at batch {batch_size} ({profiles.source(one)})"
 
 
-def _links(name: str | None, divisor: float) -> str:
-    if not name:
+def _links(lab: str | None, divisor: float) -> str:
+    if not lab:
         faster = f" and seem {divisor:g} times as fast as they are" if divisor != 1 else ""
         return f"no lab (SCALING_LAB): networks are the real ones{faster}"
     from scaling.lab import state
 
-    nics = state.load(name).nics
     rates = ", ".join(
         f"{nic.name} {nic.rate_bits_per_s / GBIT:g} Gb/s as {nic.rate_bits_per_s / divisor / GBIT:.4g}"
-        for nic in nics
+        for nic in state.load(lab).nics
     )
-    return f"links of lab {name} / {divisor:g}: {rates}"
-
-
-def make_header(cluster: Cluster, made: plan.Plan, enrolled: Sequence[Enrol], argv: Sequence[str]) -> Header:
-    hosts = {enrol.host.hostname: enrol.host for enrol in enrolled}
-    return Header(
-        schema=SCHEMA,
-        version=__version__,
-        code=enrolled[0].code,
-        git=git_revision(),
-        created_unix_s=time.time(),
-        command=tuple(argv),
-        launch_size=cluster.size,
-        mpi=cluster.library,
-        seed=made.config.seed,
-        config=msgspec.to_builtins(made.config),
-        hosts=tuple(hosts.values()),
-        host_of_rank=tuple(enrol.host.hostname for enrol in enrolled),
-        device=made.device,
-        why_default=made.why,
-        estimate_s=made.estimate_s,
-        networks=made.networks,
-        emulation=emulation(
-            made.config.device, made.config.model or "", made.config.batch_size, emulation_setting(made)
-        ),
-    )
-
-
-def emulation_setting(made: plan.Plan) -> Setting:
-    """What sizes are divided and times multiplied by; 1 for devices that are not emulated."""
-    return Setting(shrink=made.config.shrink or 1.0, dilate=made.config.dilate or 1.0)
+    return f"links of lab {lab} / {divisor:g}: {rates}"

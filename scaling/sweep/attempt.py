@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.errors import StrategyError
 from scaling.plan import placement, ports
 from scaling.plan.plan import Plan
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
 from scaling.records.events import Ended, Failed, Ready
-from scaling.records.messages import Assign, Release, Report, Reserve, Tell
+from scaling.records.messages import Assign, Release, Report, Reserve, Tell, ToAgent, ToSweep
 from scaling.records.point import EXCHANGING, Point, Record
 from scaling.records.task import Clocks, Command, Task
 from scaling.sweep import warmup
@@ -26,7 +27,7 @@ class Bench(Record, frozen=True, kw_only=True):
     """What all trials of a sweep share. `logs` is the folder of their logs."""
 
     plan: Plan
-    mailbox: Mailbox
+    mailbox: Mailbox[ToAgent, ToSweep]
     logs: str
     clock: Callable[[], float]
     unix_clock: Callable[[], float]
@@ -108,24 +109,39 @@ class Attempt:
         if short := [slot for slot, one in enumerate(self._wanted) if len(self._held[slot]) < one.count]:
             one = self._wanted[short[0]]
             message = f"{one.host} cannot bind a port on {one.address}"
-            self.state = failing(self.state, Failed(cause="error", message=message, host=one.host))
-            self._started = True
+            self._fail(Failed(cause="error", message=message, host=one.host))
             return
         self._start_all()
+
+    def _fail(self, failed: Failed) -> None:
+        """End it before any child was started."""
+        self.state = failing(self.state, failed)
+        self._started = True
 
     def _start_all(self) -> None:
         self._ranks = ports.assigned(self._ranks, self._traits, self._held)
         state = self.state
         tasks = worker_tasks(self._ranks, self._traits)
         ranks = tuple(replace(rank, task=task) for rank, task in zip(state.ranks, tasks, strict=True))
-        exchanges = state.point.kind in EXCHANGING
-        wanted = self._module.helpers(self._ranks[0]) if exchanges else []
-        helpers = tuple(HelperState(task=helper_task(self._ranks, one)) for one in wanted)
-        self.state = replace(state, ranks=ranks, helpers=helpers)
+        self.state = replace(state, ranks=ranks)
+        try:
+            helpers = self._helpers() if state.point.kind in EXCHANGING else ()
+        except StrategyError as error:
+            self._fail(Failed(cause="error", message=str(error), log_tail=error.trace))
+            return
+        self.state = replace(self.state, helpers=helpers)
         for helper in helpers:
             self._start(helper.task)
         if not helpers:
             self._start_workers()
+
+    def _helpers(self) -> tuple[HelperState, ...]:
+        """What the strategy wants beside the workers. It may be anybody's code: raises StrategyError."""
+        try:
+            wanted = self._module.helpers(self._ranks[0])
+            return tuple(HelperState(task=helper_task(self._ranks, one)) for one in wanted)
+        except Exception as error:
+            raise StrategyError(self.state.point.strategy, "helpers", error) from error
 
     def _start(self, task: Task) -> None:
         self._started = True

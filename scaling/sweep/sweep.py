@@ -13,7 +13,7 @@ from scaling.analysis import analyse
 from scaling.errors import Interrupted
 from scaling.plan.plan import Plan
 from scaling.records.events import Failed, Finished
-from scaling.records.messages import INTERRUPT_GRACE_S, Report, Reserved
+from scaling.records.messages import INTERRUPT_GRACE_S, Report, Reserved, ToAgent, ToSweep
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
 from scaling.records.store import Store, done_keys
@@ -31,7 +31,7 @@ class Sweep:
     def __init__(
         self,
         plan: Plan,
-        mailbox: Mailbox,
+        mailbox: Mailbox[ToAgent, ToSweep],
         store: Store,
         view: View,
         *,
@@ -117,7 +117,7 @@ class Sweep:
         self.view.began(current.state, number)
         try:
             while not current.over:
-                for said in self.mailbox.news():
+                for _, said in self.mailbox.news():
                     if isinstance(said, Report) and said.attempt == current.attempt:
                         current.hear(said)
                     elif isinstance(said, Reserved) and said.attempt == current.attempt:

@@ -6,9 +6,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 
-from scaling.errors import LaunchError, ScalingError
+from scaling.command import complain, open_streams
+from scaling.errors import LaunchError
 from scaling.transport.base import Cluster
 from scaling.transport.inline import Hub
 from scaling.transport.mpi import connect, launched_size
@@ -20,9 +20,7 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
     An uncaught exception on one rank would hang the others, so it is printed and ends them all. `name` is the
     command's, for a LaunchError.
     """
-    for stream in ("stdout", "stderr"):  # closed by the shell: nobody listens, but writing must not fail
-        if getattr(sys, stream) is None:
-            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115
+    open_streams()
     try:
         cluster = _connected()
     except LaunchError as error:
@@ -37,12 +35,6 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
         cluster.abort(1)
         raise
     return code
-
-
-def complain(error: ScalingError, name: str) -> None:
-    """An error of the user's or the launch's, in one line."""
-    sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
-    sys.stderr.flush()
 
 
 def _connected() -> Cluster:

@@ -1,61 +1,78 @@
-"""Rank 0's side of the messages between the sweep and the agents."""
+"""Rank 0's mailbox: orders out to the other ranks, news in from them, as MessagePack."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
+
+import msgspec
 
 from scaling.errors import Interrupted
-from scaling.records.messages import ENCODER, SWEEP_DECODER, Dismiss, Enrol, Signalled, ToAgent, ToSweep
+from scaling.records.messages import ENCODER, Signalled
 from scaling.transport.base import Cluster
 
+Order = TypeVar("Order")
+News = TypeVar("News")
 
-class Mailbox:
-    """Rank 0's side of the messages: orders out, reports in, taking turns with its own agent.
 
-    `turn` lets the agent of this rank (in tests: of all ranks) work, `wait` sleeps until there may be news.
+def send_news(cluster: Cluster, *news: msgspec.Struct) -> None:
+    """Send messages to rank 0's mailbox as one."""
+    cluster.send(0, "sweep", ENCODER.encode(news))
+
+
+class Mailbox(Generic[Order, News]):
+    """Rank 0's side of the messages of a command: orders to the ranks, news from them, taking turns with its own.
+
+    `decoder` reads a tuple of news, of which `Signalled` is one. `turn` lets this rank (in tests: all ranks) work,
+    `wait` sleeps until there may be news.
     """
 
-    def __init__(self, cluster: Cluster, *, turn: Callable[[], None], wait: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        decoder: msgspec.msgpack.Decoder[tuple[News, ...]],
+        *,
+        turn: Callable[[], None],
+        wait: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.size = cluster.size
+        self.clock = clock
+        self.signalled: int | None = None  # the first signal that any rank was told by to end
         self._cluster = cluster
+        self._decoder = decoder
         self._turn = turn
         self._wait = wait
-        self.signalled: int | None = None
 
-    def order(self, ranks: Sequence[int], order: ToAgent) -> None:
-        """Send one order to the agents of `ranks`."""
+    def order(self, ranks: Sequence[int], order: Order) -> None:
+        """Send one order to `ranks`; returns at once."""
         data = ENCODER.encode(order)
         for rank in ranks:
             self._cluster.send(rank, "agent", data)
 
-    def news(self) -> Iterator[ToSweep]:
-        """What has arrived; takes a turn first, and sleeps when there was nothing."""
+    def order_all(self, order: Order) -> None:
+        """Send one order to every rank."""
+        self.order(range(self.size), order)
+
+    def news(self) -> Iterator[tuple[int, News]]:
+        """What has arrived, as (rank, message); takes a turn first, and sleeps when there was nothing."""
         self._turn()
-        found = False
+        arrived = False
         while (message := self._cluster.receive("sweep")) is not None:
-            found = True
-            for said in SWEEP_DECODER.decode(message[1]):
+            arrived = True
+            for said in self._decoder.decode(message[1]):
                 if isinstance(said, Signalled):
                     self.signalled = self.signalled or said.signal
-                yield said
-        if not found:
+                else:
+                    yield message[0], said
+        if not arrived:
             self._wait()
 
-    def enrolled(self, within_s: float, clock: Callable[[], float] = time.monotonic) -> tuple[Enrol, ...]:
-        """Wait for every rank's Enrol; those that came, by rank, when the time is over."""
-        enrols: dict[int, Enrol] = {}
-        deadline_s = clock() + within_s
-        while len(enrols) < self._cluster.size and clock() < deadline_s:
-            self._turn()
-            while (message := self._cluster.receive("sweep")) is not None:
-                for said in SWEEP_DECODER.decode(message[1]):
-                    if isinstance(said, Enrol):
-                        enrols[message[0]] = said
-                    elif isinstance(said, Signalled):
-                        raise Interrupted(said.signal)
-            self._wait()
-        return tuple(enrols[rank] for rank in sorted(enrols))
-
-    def dismiss(self, size: int) -> None:
-        """Tell every agent that the launch is over."""
-        self.order(range(size), Dismiss())
+    def news_within(self, within_s: float) -> Iterator[tuple[int, News]]:
+        """What arrives within the time, as (rank, message). Raises Interrupted on a signal."""
+        end_s = self.clock() + within_s
+        while self.clock() < end_s:
+            yield from self.news()
+            if self.signalled is not None:
+                raise Interrupted(self.signalled)

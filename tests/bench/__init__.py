@@ -5,6 +5,7 @@ python -m tests.bench.strategies    every strategy against its framework's plain
 python -m tests.bench.gloo_horovod  gradient exchange alone, torch:gloo against torch:horovod
 python -m tests.bench.agents        CPU of 16 agents while their workers measure
 python -m tests.bench.turnaround    what a point costs beyond start-up and windows
+python -m tests.bench.startup       `--help` against importing what it stands on
 python -m tests.bench.emulated      emulated clusters in a lab against max(compute, exchange) with its tail
 python -m tests.bench.lab_links     what links of a lab deliver of the rate that they are shaped to
 python -m tests.bench.lab_gloo      the same for all-reduces of Gloo, 4 and 16 ranks

@@ -9,10 +9,16 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
+import pytest
+from msgspec.structs import replace
 
 from scaling.agent.child import MARK, child_environ
+from scaling.records.events import Ended, Event, Failed, Ready
+from scaling.records.messages import ENCODER, SWEEP_DECODER, Assign, Release, Report
 from scaling.records.task import Task
+from tests.support.inline import Launch
 from tests.support.points import make_point
 
 POINT = make_point(
@@ -81,6 +87,54 @@ def environ_of(pid: int) -> bytes:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
+
+
+LATE = """#!/bin/sh
+# Reads nothing until `go` is there, for ten seconds at most.
+tries=0
+while [ ! -e '{folder}/go' ] && [ $tries -lt 100 ]; do sleep 0.1; tries=$((tries + 1)); done
+[ -e '{folder}/go' ] || : > '{folder}/gave-up'
+exec '{python}' "$@"
+"""
+
+
+def test_a_task_longer_than_a_pipe_takes_does_not_block_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = tmp_path / "python"
+    late.write_text(LATE.format(folder=tmp_path, python=sys.executable))
+    late.chmod(0o755)
+    hosts = tuple(f"a-host-with-a-long-name-{number}" for number in range(20_000))
+    task = replace(TASK, hosts=hosts, log=str(tmp_path / "log"))
+    assert len(msgspec.json.encode(task)) > 5 * 65536
+    launch = Launch(1, real=True)
+    monkeypatch.setattr(sys, "executable", str(late))
+    launch.hub.rank(0).send(0, "agent", ENCODER.encode(Assign(task=task)))
+    for _ in range(3):
+        launch.turn()
+    assert launch.agents[0].busy
+    assert not (tmp_path / "gave-up").exists()
+    (tmp_path / "go").touch()
+    # It says that it is ready once it has read all of its task.
+    assert isinstance(heard(launch, Ready), Ready)
+    launch.hub.rank(0).send(0, "agent", ENCODER.encode(Release(attempt=task.attempt, reason="seen")))
+    ended = heard(launch, Ended)
+    assert isinstance(ended, Ended)
+    assert ended.outcome == Failed(cause="cancelled", message="seen", log=task.log)
+    assert not (tmp_path / "gave-up").exists()
+
+
+def heard(launch: Launch, kind: type[Event], within_s: float = 60.0) -> Event | None:
+    """The next event of a kind that rank 0 is told."""
+    deadline_s = time.monotonic() + within_s
+    while time.monotonic() < deadline_s:
+        launch.turn()
+        launch.agents[0].wait()
+        while (message := launch.hub.rank(0).receive("sweep")) is not None:
+            for said in SWEEP_DECODER.decode(message[1]):
+                if isinstance(said, Report) and isinstance(said.event, kind):
+                    return said.event
+    return None
 
 
 def test_the_mark_is_this_process() -> None:

@@ -12,9 +12,11 @@ import pytest
 from scaling.errors import LaunchError, UsageError
 from scaling.plan import config, plan
 from scaling.records import store
+from scaling.records.events import Failed
 from scaling.records.host import Gpu
-from scaling.run import flags
+from scaling.run import flags, invocation, panels
 from scaling.run.enrolment import check_versions
+from tests.support import faulty
 from tests.support.inline import enrol, host
 
 GPU = Gpu(index=0, name="NVIDIA H200", uuid="GPU-0", memory_bytes=1 << 37)
@@ -25,7 +27,7 @@ def refused(*argv: str, size: int = 4, cores: int = 4, gpus: tuple[Gpu, ...] = (
     one = host(cores=cores, gpus=gpus)
     missing = {} if gpus else {"torch:nccl": "torch's build has no CUDA"}
     with pytest.raises(UsageError) as error:
-        plan.make(flags.resolve(flags.parse(argv)), [enrol(one, missing=missing)] * size)
+        plan.make(invocation.resolve(flags.parse(argv)), [enrol(one, missing=missing)] * size)
     message = str(error.value)
     assert "\n" not in message
     return message
@@ -136,7 +138,7 @@ def test_a_flag_wins_over_the_file_and_the_file_over_defaults(tmp_path: Path) ->
     path.write_text(
         'rounds = 5\nwindows = 20\nworld_sizes = [1, 2]\nglobal_batch_size = 64\nstrategy = ["fake:a"]'
     )
-    found = flags.resolve(flags.parse(["--config", str(path), "--rounds", "7", "--batch-size", "8"]))
+    found = invocation.resolve(flags.parse(["--config", str(path), "--rounds", "7", "--batch-size", "8"]))
     assert (found.rounds, found.windows, found.world_sizes) == (7, 20, (1, 2))
     assert (found.batch_size, found.global_batch_size) == (8, None)  # the flag displaces the file's rule
     assert found.placement == "pack"
@@ -144,7 +146,7 @@ def test_a_flag_wins_over_the_file_and_the_file_over_defaults(tmp_path: Path) ->
 
 def test_kvstores_are_strategies_under_mxnets_own_names() -> None:
     argv = ["--strategy", "torch:gloo", "--kv-store", "dist_sync,dist_sync_device,mxnet:local"]
-    found = flags.resolve(flags.parse(argv)).strategy
+    found = invocation.resolve(flags.parse(argv)).strategy
     assert found == ("torch:gloo", "mxnet:dist_sync", "mxnet:dist_sync_device", "mxnet:local")
     made = plan.make(config.build({"strategy": found, "device": "cpu"}, source="test"), [enrol(host())] * 2)
     assert made.config.strategy == ("torch:gloo", "mxnet:dist_sync", "mxnet:dist_device_sync", "mxnet:local")
@@ -165,7 +167,7 @@ def test_every_field_shows_its_default_in_the_help(capsys: pytest.CaptureFixture
     text = capsys.readouterr().out
     for field in config.FIELDS:
         assert config.flag(field) in text
-    for panel in (flags.WHAT, flags.HOW, flags.LIMITS, flags.OUT, flags.RUNS):
+    for panel in (panels.WHAT, panels.HOW, panels.LIMITS, panels.OUT, panels.RUNS):
         assert panel in text
 
 
@@ -207,6 +209,72 @@ def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...],
     assert line.startswith("scaling: error: ")
     assert words in line
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["run", "check", "lab", "report"])
+def test_every_command_refuses_a_wrong_flag_in_the_same_words(tmp_path: Path, command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"scaling.{command}", "--qqq"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    name = "scaling" if command == "run" else f"scaling.{command}"
+    assert done.stderr == f"{name}: error: No such option: --qqq\n"
+
+
+def test_help_is_answered_without_what_a_sweep_needs(tmp_path: Path) -> None:
+    heavy = {
+        "numpy",
+        "scipy",
+        "psutil",
+        "pynvml",
+        "pyroute2",
+        "sklearn",
+        "torch",
+        "tensorflow",
+        "mxnet",
+        "horovod",
+    }
+    ours = {
+        "scaling.agent",
+        "scaling.analysis",
+        "scaling.frameworks",
+        "scaling.hosts",
+        "scaling.report",
+        "scaling.sweep",
+    }
+    code = (
+        "import sys\nfrom scaling.run.__main__ import main\nassert main(['--help']) == 0\n"
+        "print(*{name for name in sys.modules}, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "--world-sizes" in done.stdout
+    loaded = set(done.stderr.split())
+    assert "typer" in loaded
+    assert not loaded & (heavy | ours)
+
+
+def test_a_plug_in_that_raises_costs_its_cells_and_exit_1(tmp_path: Path) -> None:
+    (tmp_path / "my").mkdir()
+    text = Path(faulty.__file__).read_text().replace(faulty.MODULE, "my.plug")
+    (tmp_path / "my" / "plug.py").write_text(text)
+    quick = ("--rounds", "1", "--windows", "3", "--window-s", "0.02", "--kinds", "exchange")
+    names = ",".join(("fake:a", *(f"my.plug:{mode}" for mode in ("fine", "environ", "helpers", "lacking"))))
+    done = start("--strategy", names, *quick, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (folder,) = (tmp_path / "results").iterdir()
+    causes = {
+        record.point.strategy: record.outcome.cause if isinstance(record.outcome, Failed) else ""
+        for record in store.load(folder)[1]
+    }
+    assert causes == {
+        "fake:a": "", "my.plug:fine": "", "my.plug:environ": "error", "my.plug:helpers": "error",
+        "my.plug:lacking": "missing",
+    }  # fmt: skip
 
 
 def test_dry_run_says_what_would_be_measured_and_measures_nothing(tmp_path: Path) -> None:

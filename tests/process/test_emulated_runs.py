@@ -15,7 +15,7 @@ from scaling.lab import slowdown
 from scaling.plan import matrix, plan
 from scaling.plan.plan import Plan
 from scaling.records.host import Nic
-from scaling.run import flags, header
+from scaling.run import flags, header, invocation
 from tests.support.inline import enrol, host
 from tests.support.points import changed
 from tests.support.ranks import tasks
@@ -38,7 +38,7 @@ def planned(*argv: str, lab: tuple[float, ...] = (), nodes: int = 1, size: int =
         for number in range(1, nodes + 1)
     ]  # fmt: skip
     enrolled = [enrol(hosts[rank * nodes // size]) for rank in range(size)]
-    return plan.make(flags.resolve(flags.parse(argv)), enrolled, rate, lab_bits_per_s=lab)
+    return plan.make(invocation.resolve(flags.parse(argv)), enrolled, rate, lab_bits_per_s=lab)
 
 
 # ---------------------------------------------------------------- flags and plan
@@ -114,9 +114,9 @@ def test_what_cannot_be_emulated_gets_one_line(argv: tuple[str, ...], words: tup
 
 def test_another_model_or_device_displaces_the_settings_of_an_older_run() -> None:
     older = {"device": "emulated:p100", "model": "resnet50", "shrink": 20.0, "dilate": 4.0}
-    assert not {"shrink", "dilate"} & set(flags.merge(older, {"model": "vgg16"}))
-    assert not {"shrink", "dilate"} & set(flags.merge(older, {"device": "cpu"}))
-    assert flags.merge(older, {"rounds": 5})["dilate"] == 4.0
+    assert not {"shrink", "dilate"} & set(invocation.merge(older, {"model": "vgg16"}))
+    assert not {"shrink", "dilate"} & set(invocation.merge(older, {"device": "cpu"}))
+    assert invocation.merge(older, {"rounds": 5})["dilate"] == 4.0
 
 
 def test_emulated_ranks_take_no_cpus_of_their_own_and_are_never_oversubscribed() -> None:

@@ -22,9 +22,10 @@ from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.events import Announce, Error, Event, Failed, Finished, Hello, Outcome, Ready
 from scaling.records.host import HostInfo
-from scaling.records.messages import Enrol
+from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
 from scaling.records.run import SCHEMA, Header, PointRecord
 from scaling.records.task import Command, Task
+from scaling.run.enrolment import ask_of_outside
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
@@ -68,7 +69,8 @@ class Run(NamedTuple):
 class InlineChild:
     """agent.ChildLike: the worker's loop on a virtual clock of its own; obeys at once."""
 
-    events_fd = exit_fd = -1
+    events_fd = exit_fd = stdin_fd = -1
+    unsent = False
     strays = 0
     sent = frozenset({"crash(SIGTERM)"})
 
@@ -98,6 +100,9 @@ class InlineChild:
             self._outcome = Failed(cause="exit(1)", message="exited with code 1")
             self._over = True
         self._world.now_s = max(self._world.now_s, self._clock.now_s)
+
+    def push(self) -> None:
+        return None
 
     def events(self) -> list[Event]:
         said, self._events[:] = list(self._events), []
@@ -186,10 +191,10 @@ class Launch:
         settings = {"strategy": ["fake:a"], "device": "cpu", "window_s": 0.02, **fields}
         wanted = config.build(settings, source="test")
         config.validate(wanted)
-        made = plan.make(wanted, self.enrolled)
+        mailbox = Mailbox[ToAgent, ToSweep](self.hub.rank(0), SWEEP_DECODER, turn=self.turn, wait=self.wait)
+        made = plan.make(wanted, ask_of_outside(mailbox, self.enrolled, wanted.strategy or ()))
         unix = unix_clock or (time.time if self.real else self.clock)
         now = datetime.fromtimestamp(unix(), timezone.utc)
-        mailbox = Mailbox(self.hub.rank(0), turn=self.turn, wait=self.wait)
         records = store.load(resume)[1] if resume else ()
         opened = store.Store.resume(resume) if resume else self._create(results, now, made, wanted)
         with opened:
@@ -208,7 +213,7 @@ class Launch:
             try:
                 sweep.run()
             finally:
-                mailbox.dismiss(len(self.agents))
+                mailbox.order_all(Dismiss())
                 self.turn()
         header, kept = store.load(opened.folder)
         return Run(folder=opened.folder, header=header, records=kept)

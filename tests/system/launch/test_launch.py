@@ -114,6 +114,22 @@ def test_active_environment_that_cannot_work(
     assert re.fullmatch(rf"launch: \S+/active {message}: deactivate that environment.*\n", done.stderr)
 
 
+@pytest.mark.parametrize("active", [True, False])
+def test_a_pythonhome_without_a_library_is_named(machine: Machine, tmp_path: Path, active: bool) -> None:
+    environ = {"PYTHONHOME": str(tmp_path / "nonsense")}
+    if active:
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "active"], check=True)
+        environ["VIRTUAL_ENV"] = str(tmp_path / "active")
+    done = machine.run("launch/local", **environ)
+    assert (done.returncode, done.stdout) == (2, "")
+    python = tmp_path / "active/bin/python" if active else machine.bin / "python3"
+    assert done.stderr == (
+        f"launch: {python} does not start with PYTHONHOME={tmp_path}/nonsense, where its library is not: "
+        "unset PYTHONHOME\n"
+    )
+    assert machine.pip_calls == []
+
+
 # ---------------------------------------------------------------- mpirun
 
 

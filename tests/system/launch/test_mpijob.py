@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from scaling.run import flags
+from scaling.run.invocation import resolve
 from tests.support.fresh_machine import OPENMPI5, REPOSITORY, Machine
 from tests.system.launch.test_launch import OPENMPI4, machine
 from tests.system.launch.test_mpirun import launched
@@ -178,8 +179,7 @@ def test_the_launcher_runs_what_there_is_with_flags_that_there_are(job: dict[str
     assert path == REPOSITORY / "launch" / "mpirun"
     assert os.access(path, os.X_OK)
     assert words[:3] == ["python", "-m", "scaling.run"]
-    invocation = flags.parse(words[3:])
-    results = Path(flags.resolve(invocation).results)
+    results = Path(resolve(flags.parse(words[3:])).results)
     mounts = pod(job, "Worker")["containers"][0]["volumeMounts"]
     assert results in {Path(mount["mountPath"]) for mount in mounts}
 

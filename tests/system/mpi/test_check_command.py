@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from scaling.check import __main__ as command
-from scaling.check import cli, words
+from scaling.check import flags, words
 from scaling.check.facts import Facts, Findings, Verdict
 from scaling.errors import UsageError
 from scaling.hosts import fabric
@@ -80,20 +80,20 @@ def test_many_nodes_are_summed_up() -> None:
 @pytest.mark.parametrize(
     ("argv", "asked"),
     [
-        ([], cli.Asked()),
-        (["--json"], cli.Asked(json=True)),
-        (["--interconnect", " ib0, eth0"], cli.Asked(interconnect=("ib0", "eth0"))),
-        (["--fabric", "f.toml"], cli.Asked(fabric="f.toml")),
+        ([], flags.Asked()),
+        (["--json"], flags.Asked(json=True)),
+        (["--interconnect", " ib0, eth0"], flags.Asked(interconnect=("ib0", "eth0"))),
+        (["--fabric", "f.toml"], flags.Asked(fabric="f.toml")),
     ],
 )
-def test_the_command_line(monkeypatch: pytest.MonkeyPatch, argv: list[str], asked: cli.Asked) -> None:
+def test_the_command_line(monkeypatch: pytest.MonkeyPatch, argv: list[str], asked: flags.Asked) -> None:
     monkeypatch.delenv(fabric.VARIABLE, raising=False)
-    assert cli.parse(argv) == asked
+    assert flags.parse(argv) == asked
 
 
 def test_the_fabric_of_a_lab_comes_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(fabric.VARIABLE, "/lab/fabric.toml")
-    asked = cli.parse([])
+    asked = flags.parse([])
     assert asked is not None and asked.fabric == "/lab/fabric.toml"
 
 
@@ -108,11 +108,11 @@ def test_the_fabric_of_a_lab_comes_by_the_environment(monkeypatch: pytest.Monkey
 )
 def test_mistakes_in_the_call(argv: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        cli.parse(argv)
+        flags.parse(argv)
 
 
 def test_help_measures_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.parse(["--help"]) is None
+    assert flags.parse(["--help"]) is None
     assert "--interconnect" in capsys.readouterr().out
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from scaling.records import store
 from scaling.records.events import Finished
+from tests.support import faulty
 from tests.support.mpis import MPIS, Mpi, mpirun
 
 FAKE = ("-m", "scaling.run", "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02")
@@ -86,14 +87,26 @@ def test_a_bug_of_ours_ends_all_ranks_with_its_traceback(tmp_path: Path, mpi: Mp
 @pytest.mark.parametrize("mpi", MPIS, ids=str)
 def test_a_rank_with_other_code_is_refused_by_name(tmp_path: Path, mpi: Mpi) -> None:
     code = (
-        "import os, sys\nfrom scaling.run import __main__ as run\n"
+        "import os, sys\nfrom scaling.run import __main__ as run, enrolment\n"
         "rank = os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK']\n"
-        "if rank == '1': run.__version__ = '0.0.9'\n"
+        "if rank == '1': enrolment.__version__ = '0.0.9'\n"
         "sys.exit(run.main(['--strategy', 'fake:a']))\n"
     )
     done = mpirun(mpi, 2, "-c", code, cwd=tmp_path)
     assert done.returncode == 2
     assert f"rank 1 on {os.uname().nodename} runs scaling 0.0.9" in done.stderr
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+def test_what_a_strategy_from_outside_lacks_on_another_rank_is_its_cause(tmp_path: Path, mpi: Mpi) -> None:
+    (tmp_path / "my").mkdir()
+    text = Path(faulty.__file__).read_text().replace(faulty.MODULE, "my.plug")
+    (tmp_path / "my" / "plug.py").write_text(text)
+    done = mpirun(mpi, 2, *FAKE, "--strategy", "fake:a,my.plug:second", "--kinds", "exchange", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "no licence: buy one" in done.stdout
+    _, records = store.load(only_run(tmp_path))
+    assert {record.point.strategy for record in records if isinstance(record.outcome, Finished)} == {"fake:a"}
 
 
 SLOW = ("-m", "scaling.run", "--strategy", "fake:a", "--rounds", "50", "--windows", "3", "--window-s", "0.1")

@@ -16,7 +16,8 @@ ONE = Run(windows=1, steps=1, measured=False)
 class Silent:
     """A child that only notes how it was ended."""
 
-    events_fd = exit_fd = -1
+    events_fd = exit_fd = stdin_fd = -1
+    unsent = False
     pid = strays = 0
     sent = frozenset({"crash(SIGTERM)"})
 
@@ -28,6 +29,9 @@ class Silent:
         self.dead = False
 
     def tell(self, command: Command) -> None:
+        return None
+
+    def push(self) -> None:
         return None
 
     def events(self) -> list[Event]:

@@ -6,7 +6,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from scaling.check import gather, networks, schedule, words
 from scaling.check import links as check_links
 from scaling.check.facts import Facts, Findings, Link, RankFacts
 from scaling.check.lead import Lead
-from scaling.check.mail import Mail
-from scaling.check.messages import Measure
+from scaling.check.messages import LEAD_DECODER, Measure, ToLead, ToRank
 from scaling.check.prober import Prober
 from scaling.check.verdicts import judge
 from scaling.errors import Interrupted, LaunchError, UsageError
 from scaling.hosts.fabric import Entry
 from scaling.transport.inline import Hub
+from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FABRIC, FOUR, nic, node, rank, ranks
 
 # ---------------------------------------------------------------- which networks
@@ -86,6 +86,11 @@ def test_a_speed_that_no_card_has_is_not_believed() -> None:
 # ---------------------------------------------------------------- four nodes in this process
 
 
+def mailbox(hub: Hub, turn: Callable[[], None]) -> Mailbox[ToRank, ToLead]:
+    """Rank 0's, which sleeps for real."""
+    return Mailbox(hub.rank(0), LEAD_DECODER, turn=turn, wait=lambda: time.sleep(0.001))
+
+
 class Preflight:
     """Four nodes as four inline ranks, whose networks are parts of the loopback."""
 
@@ -102,7 +107,7 @@ class Preflight:
         for prober, one in zip(self.probers, told, strict=True):
             prober.enrol(one)
         self.said: list[str] = []
-        self.lead = Lead(Mail(hub.rank(0), turn=self.turn, wait=lambda: time.sleep(0.001)))
+        self.lead = Lead(mailbox(hub, self.turn))
         self.lead.say = self.said.append
 
     def turn(self) -> None:
@@ -204,7 +209,7 @@ def test_silent_ranks_are_named() -> None:
     hub = Hub(3)
     Prober(hub.rank(1)).enrol(rank(node("node1", 1)))
     with pytest.raises(LaunchError, match=r"only 1 of 3 ranks reported within 0.01 s; silent: 0, 2"):
-        Lead(Mail(hub.rank(0), turn=lambda: None, wait=lambda: time.sleep(0.001))).enrolled(0.01)
+        Lead(mailbox(hub, lambda: None)).enrolled(0.01)
 
 
 def test_a_pair_without_an_answer_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,19 @@
-"""The command line of the preflight."""
+"""argv -> Asked; every flag of the preflight is declared here."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Option
 
+from scaling.command import command
 from scaling.errors import UsageError
 from scaling.hosts.fabric import VARIABLE
 from scaling.records.point import Record
 
-PROGRAM = "python -m scaling.check"
 EPILOG = "Exit codes: 0 no error found, 1 an error found, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."
-# Typer brings its own Click or not, by version: all usage errors are kin of the one that it exports.
-_BAD_USAGE: Any = typer.BadParameter.__base__
 
 
 class Asked(Record, frozen=True, kw_only=True):
@@ -30,11 +28,8 @@ def parse(argv: Sequence[str]) -> Asked | None:
     """Read the command line; None after printing help. Raises UsageError."""
     app = typer.Typer(add_completion=False)
     app.command(epilog=EPILOG)(check)
-    try:
-        found = typer.main.get_command(app).main(list(argv), prog_name=PROGRAM, standalone_mode=False)
-    except _BAD_USAGE as error:
-        raise UsageError(error.format_message()) from None
-    return found if isinstance(found, Asked) else None
+    asked = command(app, argv, "scaling.check")
+    return asked if isinstance(asked, Asked) else None
 
 
 def check(

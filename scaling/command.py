@@ -1,0 +1,44 @@
+"""What every command does alike with its command line: read it, and refuse it in one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scaling.errors import Interrupted, ScalingError, UsageError
+
+if TYPE_CHECKING:
+    import typer
+
+
+def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
+    """Run a command's flags on `argv`: what its function returns, or Typer's exit code after `--help`.
+
+    Raises UsageError for what Typer refuses, and Interrupted for a Ctrl-C. `name` is the module that was started.
+    """
+    import typer  # by rank 0 alone: the other ranks only need what stands below
+
+    read = typer.main.get_command(app)
+    try:
+        return read.main(args=list(argv), prog_name=f"python -m {name}", standalone_mode=False)
+    except typer.Abort:
+        raise Interrupted(signal.SIGINT) from None
+    except typer.TyperException as error:
+        raise UsageError(error.format_message()) from None
+
+
+def complain(error: ScalingError, name: str) -> None:
+    """Write an error of the user's or the launch's to stderr, in one line."""
+    sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
+    sys.stderr.flush()
+
+
+def open_streams() -> None:
+    """Open stdout and stderr where the shell closed them: nobody listens, but writing must not fail."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:
+            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115

@@ -1,0 +1,81 @@
+"""What the command line asks for, and how flags, file and an older run become one SweepConfig.
+
+A flag given on the command line wins over the `--config` file, which wins over `--like`'s run,
+which wins over the defaults of `SweepConfig`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from scaling.errors import UsageError
+from scaling.plan import config
+from scaling.plan.config import SweepConfig
+from scaling.records.point import Record
+
+# Given together with the left one, the right ones of a file or an older run no longer hold.
+DISPLACES: dict[str, tuple[str, ...]] = {
+    "batch_size": ("global_batch_size",),
+    "global_batch_size": ("batch_size",),
+    "model": ("data", "batch_size", "shrink", "dilate"),
+    "device": ("model", "data", "batch_size", "strategy", "shrink", "dilate"),
+}
+ViewKind = Literal["live", "plain", "none"]
+
+
+class Invocation(Record, frozen=True, kw_only=True):
+    """What the command line asks for. `given` are the fields set by flags, `base` those of the file."""
+
+    given: dict[str, Any]
+    base: dict[str, Any]
+    resume: Path | None = None
+    like: Path | None = None
+    dry_run: bool = False
+    list_all: bool = False
+    view: ViewKind = "plain"
+
+
+def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> SweepConfig:
+    """Merge `base` (an older run's fields), the file and the flags; validated. Raises UsageError."""
+    merged = merge(merge(base or {}, invocation.base), invocation.given)
+    settled = config.build(merged, source="command line")
+    config.validate(settled)
+    return settled
+
+
+def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """`over` wins, also against what it displaces."""
+    displaced = {other for field in over for other in DISPLACES.get(field, ()) if over[field] != base.get(field)}
+    return {**{key: value for key, value in base.items() if key not in displaced}, **over}
+
+
+def fields(flags: Mapping[str, Any], kv_store: str | None) -> dict[str, Any]:
+    """The SweepConfig fields of the flags that were given, lists split at commas; kvstores are strategies."""
+    given = {field: _value(field, value) for field, value in flags.items()}
+    if kv_store is not None:
+        modes = [f"mxnet:{mode.removeprefix('mxnet:')}" for mode in _words(kv_store)]
+        given["strategy"] = [*given.get("strategy", ()), *modes]
+    return given
+
+
+def _value(field: str, value: Any) -> Any:
+    if field in ("strategy", "kinds", "interconnect"):
+        return _words(value)
+    if field == "world_sizes":
+        return _numbers("--world-sizes", value)
+    if field == "servers" and value.lstrip("-").isdigit():
+        return int(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    try:
+        return [int(word) for word in _words(text)]
+    except ValueError:
+        raise UsageError(f"{flag} {text}: not numbers; write for example 1,2,4") from None

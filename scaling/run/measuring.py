@@ -1,0 +1,83 @@
+"""Rank 0 measures what was planned; then the table of the file just written, also after an error or a signal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from scaling.command import complain
+from scaling.errors import Interrupted, StoreError, UsageError
+from scaling.lab import slowdown
+from scaling.plan import config
+from scaling.plan.plan import Plan
+from scaling.records import store
+from scaling.records.events import Finished
+from scaling.records.messages import ToAgent, ToSweep
+from scaling.records.run import Header, PointRecord
+from scaling.run import NAME
+from scaling.run.header import emulation_setting
+from scaling.run.invocation import ViewKind
+from scaling.sweep.sweep import Sweep
+from scaling.sweep.view import live
+from scaling.sweep.view.plain import Stream
+from scaling.transport.mailbox import Mailbox
+from scaling.transport.mpi import launcher_output
+
+
+def measure(
+    made: Plan,
+    mailbox: Mailbox[ToAgent, ToSweep],
+    opened: store.Store,
+    header: Header,
+    records: Sequence[PointRecord],
+    kind: ViewKind,
+) -> int:
+    """Measure what `records` lack; returns the exit code."""
+    screen = live.make(kind, sys.stdout)
+    output: TextIO = sys.stdout
+    width = config.target_half_width(made.config)
+    sweep = Sweep(made, mailbox, opened, screen, records=records, target_half_width=width)
+    try:
+        screen.opened(header, len(made.cells) * made.config.rounds)
+        setting = emulation_setting(made)
+        with slowdown.shaped(setting.shrink * setting.dilate):
+            sweep.run()
+    except Interrupted as stop:
+        if stop.by_launcher:
+            output = launcher_output() or output
+        raise
+    finally:
+        screen.closed(output)
+        lost = _conclude(opened, header, sweep.records, output, color=kind == "live")
+    return 1 if lost or _failures(sweep.records) else 0
+
+
+def _conclude(
+    opened: store.Store, header: Header, records: Sequence[PointRecord], output: TextIO, *, color: bool
+) -> bool:
+    """Print the table of the file, or of `records` where it cannot be read any more; whether it is lost."""
+    try:
+        read = store.load(opened.folder)
+    except UsageError as error:
+        why = str(error).removeprefix(f"{opened.folder}: ")
+        _print_table(header, records, output, f"not kept: {opened.folder}", color=color)
+        complain(StoreError(f"{opened.folder}: lost while the run went on ({why}); the table is all of it"), NAME)
+        return True
+    _print_table(*read, output, f"run: {opened.folder}", color=color)
+    return False
+
+
+def _print_table(
+    header: Header, records: Sequence[PointRecord], output: TextIO, last: str, *, color: bool
+) -> None:
+    from scaling.report.formats import terminal  # rich: rank 0 alone needs it
+
+    stream = Stream(output)
+    stream.write(f"{terminal.render(header, records, color=color)}\n{last}\n")
+    stream.flush()
+
+
+def _failures(records: Sequence[PointRecord]) -> int:
+    latest = {record.point.key: record for record in records}
+    return sum(not isinstance(record.outcome, Finished) for record in latest.values())

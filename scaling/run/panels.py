@@ -1,0 +1,199 @@
+"""Every flag of a run, once, by the panel of `--help` in which it stands: its type, its help, its metavar."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scaling import __version__
+
+WHAT, HOW, LIMITS, OUT, RUNS = "What to measure", "How to measure", "Time limits", "Output", "Runs"
+_what = partial(typer.Option, rich_help_panel=WHAT)
+_how = partial(typer.Option, rich_help_panel=HOW)
+_limit = partial(typer.Option, rich_help_panel=LIMITS)
+_out = partial(typer.Option, rich_help_panel=OUT)
+_runs = partial(typer.Option, rich_help_panel=RUNS)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"scaling {__version__}")
+        raise typer.Exit
+
+
+# ---------------------------------------------------------------- what to measure
+
+Strategy = Annotated[
+    str | None,
+    _what(
+        help="How gradients are exchanged, comma-separated; see --list.",
+        metavar="NAME,...",
+        show_default="torch:nccl with GPUs, else torch:gloo",
+    ),
+]
+KvStore = Annotated[
+    str | None,
+    _what(
+        help="kvstores as MXNet names them: dist_sync,device is --strategy mxnet:dist_sync,mxnet:device.",
+        metavar="MODE,...",
+        show_default="none",
+    ),
+]
+WorldSizes = Annotated[
+    str | None,
+    _what(
+        help="Devices that take part, ascending.",
+        metavar="N,...",
+        show_default="1, 2, 4, ... and the launch's size",
+    ),
+]
+Kinds = Annotated[
+    str,
+    _what(
+        help="Which runs: exchange is measured; solo, together and comm are the controls that explain it.",
+        metavar="KIND,...",
+        show_default="all",
+    ),
+]
+Model = Annotated[
+    str | None,
+    _what(help="What is trained; see --list.", metavar="NAME", show_default="resnet50 with GPUs, else digits-cnn"),
+]
+Data = Annotated[
+    str | None, _what(help="What it is fed with; see --list.", metavar="NAME", show_default="the model's own")
+]
+Device = Annotated[
+    str,
+    _what(
+        help="cpu, cuda, auto (cuda where every host has GPUs), or emulated:PROFILE, which sleeps as long as "
+        "a published device computes; see --list.",
+        metavar="KIND",
+    ),
+]
+BatchSize = Annotated[
+    int | None,
+    _what(
+        help="Samples per device and step: weak scaling.",
+        show_default="the model's; 64 for resnet50, 32 for digits-cnn",
+    ),
+]
+GlobalBatchSize = Annotated[
+    int | None, _what(help="Samples of a step over all devices: strong scaling.", show_default="none")
+]
+Precision = Annotated[str, _what(help="fp32, tf32, bf16 or fp16.", metavar="NAME")]
+MemoryFormat = Annotated[str, _what(help="Of images: contiguous or channels_last.", metavar="NAME")]
+Compile = Annotated[bool, _what(help="Compile the model (torch.compile).")]
+Option = Annotated[
+    list[str] | None,
+    _what(
+        help="[STRATEGY.]KEY=VALUE: a knob of a strategy; repeat for more; see --list.",
+        metavar="K=V",
+        show_default="none",
+    ),
+]
+
+# ---------------------------------------------------------------- how to measure
+
+Shrink = Annotated[
+    float | None,
+    _how(
+        help="Of emulated devices: divide bytes and link rates by this; undone in the table.",
+        metavar="K",
+        show_default="chosen, so that most of this machine stays idle",
+    ),
+]
+Dilate = Annotated[
+    float | None,
+    _how(
+        help="Of emulated devices: multiply all times by this; undone in the table.",
+        metavar="D",
+        show_default="chosen, so that most of this machine stays idle",
+    ),
+]
+Placement = Annotated[
+    str, _how(help="pack fills one node after the other, spread deals ranks out over the nodes.", metavar="HOW")
+]
+Servers = Annotated[
+    str, _how(help="Parameter servers of a point, for the strategies that have them.", metavar="N|per-node")
+]
+ServerHosts = Annotated[
+    str,
+    _how(
+        help="shared with the training, or dedicated: nodes that a point leaves free, while it leaves any.",
+        metavar="HOW",
+    ),
+]
+Interconnect = Annotated[
+    str,
+    _how(
+        help="Networks to measure over: names of the fabric file, interfaces, subnets; auto: the fastest "
+        "that all nodes share.",
+        metavar="NAME,...",
+    ),
+]
+Fabric = Annotated[
+    str | None,
+    _how(
+        help="TOML file that names networks: interface, subnet, hca, rate_gbit (hostfiles/fabric.toml).",
+        metavar="FILE",
+        show_default="SCALING_FABRIC, else none",
+    ),
+]
+CpusPerRank = Annotated[
+    int | None,
+    _how(help="Cores of each rank, at every world size.", show_default="cores / local ranks, at least 1"),
+]
+Rounds = Annotated[int, _how(help="Times that every point is measured, shuffled.")]
+Windows = Annotated[int, _how(help="Timed windows of each point.")]
+WindowS = Annotated[float, _how(help="Seconds that a window lasts at least.")]
+TargetCi = Annotated[
+    str | None,
+    _how(
+        help="Add rounds until half of every efficiency's 95 % interval is below this.",
+        metavar="1%",
+        show_default="none",
+    ),
+]
+MaxRounds = Annotated[int, _how(help="Rounds that --target-ci may reach.")]
+Seed = Annotated[int, _how(help="Of the order, the weights and the data.")]
+
+# ---------------------------------------------------------------- time limits
+
+StartupTimeoutS = Annotated[float, _limit(help="Seconds until a worker must be ready, and for its first step.")]
+StallTimeoutS = Annotated[float, _limit(help="Seconds that a worker may say nothing.")]
+PointTimeoutS = Annotated[float, _limit(help="Seconds that a point may take in all.")]
+
+# ---------------------------------------------------------------- output
+
+Results = Annotated[str, _out(help="Folder of all runs.", metavar="DIR")]
+Name = Annotated[str, _out(help="Ends the run's folder name.")]
+View = Annotated[
+    str,
+    _out(
+        help="live draws a screen, plain prints a line per event, none nothing.",
+        metavar="HOW",
+        envvar="SCALING_VIEW",
+    ),
+]
+
+# ---------------------------------------------------------------- runs
+
+Config = Annotated[
+    Path | None,
+    _runs(
+        help="TOML file of these flags' names (world_sizes = [1, 2]); flags win.",
+        metavar="FILE",
+        show_default="none",
+    ),
+]
+Resume = Annotated[Path | None, _runs(help="Measure what a run still lacks.", metavar="RUN", show_default="none")]
+Like = Annotated[
+    Path | None,
+    _runs(help="A new run with the settings of an older one; flags win.", metavar="RUN", show_default="none"),
+]
+DryRun = Annotated[bool, _runs("--dry-run", help="Print the plan and what is missing; measure nothing.")]
+ListAll = Annotated[bool, _runs("--list", help="Print strategies, models and data, and what each lacks here.")]
+Version = Annotated[bool, _runs("--version", help="Print the version.", callback=_version, is_eager=True)]

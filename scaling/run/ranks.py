@@ -1,0 +1,113 @@
+"""The ranks of a launch: each has an agent that enrols and serves; rank 0 leads beside its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from scaling.agent import child
+from scaling.agent.agent import Agent
+from scaling.command import complain
+from scaling.errors import Interrupted, ScalingError
+from scaling.hosts import fabric
+from scaling.lab import slowdown
+from scaling.plan import config, plan
+from scaling.records import store
+from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
+from scaling.run import NAME, enrolment, listing, measuring
+from scaling.run.header import make_header
+from scaling.run.invocation import Invocation, resolve
+from scaling.run.signals import Signals
+from scaling.transport.base import Cluster
+from scaling.transport.mailbox import Mailbox
+
+
+def serve(cluster: Cluster, signals: Signals) -> int:
+    """Any rank but 0: obey until rank 0 dismisses the launch; returns the exit code."""
+    _agent(cluster, signals).serve()
+    return 0
+
+
+def _agent(cluster: Cluster, signals: Signals) -> Agent:
+    child.adopt_orphans()
+    agent = Agent(cluster)
+    signals.hand_to(agent.interrupt)
+    enrolment.enrol(agent)
+    return agent
+
+
+# ---------------------------------------------------------------- rank 0
+
+
+def lead(cluster: Cluster, signals: Signals, asked: Invocation | int, argv: Sequence[str]) -> int:
+    """Rank 0: whatever happens, the other agents are dismissed. An exit code for `asked` is what it returns."""
+    agent = _agent(cluster, signals)
+    mailbox = Mailbox[ToAgent, ToSweep](cluster, SWEEP_DECODER, turn=agent.turn, wait=agent.wait)
+    try:
+        enrolled = enrolment.wait_for_all(mailbox)
+        return asked if isinstance(asked, int) else Lead(cluster, mailbox, enrolled, argv).obey(asked)
+    except enrolment.SilentRanks as error:
+        complain(error, NAME)
+        cluster.abort(error.exit_code)
+        return error.exit_code
+    except ScalingError as error:
+        complain(error, NAME)
+        return error.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
+    finally:
+        mailbox.order_all(Dismiss())
+        agent.serve()
+
+
+class Lead:
+    """Rank 0 once all ranks have enrolled."""
+
+    def __init__(
+        self, cluster: Cluster, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], argv: Sequence[str]
+    ) -> None:
+        self._cluster = cluster
+        self._mailbox = mailbox
+        self._enrolled = enrolled
+        self._argv = argv
+
+    def obey(self, asked: Invocation) -> int:
+        """List, plan or measure; returns the exit code."""
+        if asked.list_all:
+            _say(listing.everything(enrolment.missing_somewhere(self._enrolled)))
+            return 0
+        if asked.resume is not None:
+            return self._resume(asked, asked.resume)
+        base = store.load(asked.like)[0].config if asked.like else None
+        made = self._plan(resolve(asked, base))
+        if asked.dry_run:
+            return self._show(made)
+        header = make_header(self._cluster, made, self._enrolled, self._argv)
+        now = datetime.fromtimestamp(header.created_unix_s)
+        with store.Store.create(Path(made.config.results), made.config.name, now, header) as opened:
+            return measuring.measure(made, self._mailbox, opened, header, (), asked.view)
+
+    def _resume(self, asked: Invocation, run: Path) -> int:
+        header, _ = store.load(run)
+        made = self._plan(config.build(header.config, source=str(run)))
+        enrolment.check_same_launch(header, self._enrolled, run)
+        if asked.dry_run:
+            return self._show(made)
+        with store.Store.resume(run) as opened:
+            records = store.load(run)[1]
+            return measuring.measure(made, self._mailbox, opened, header, records, asked.view)
+
+    def _plan(self, wanted: config.SweepConfig) -> plan.Plan:
+        self._enrolled = enrolment.ask_of_outside(self._mailbox, self._enrolled, wanted.strategy or ())
+        named = fabric.read(wanted.fabric or os.environ.get(fabric.VARIABLE))
+        return plan.make(wanted, self._enrolled, named, lab_bits_per_s=slowdown.declared())
+
+    def _show(self, made: plan.Plan) -> int:
+        _say(listing.dry_run(made, self._enrolled))
+        return 0
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,80 @@
+"""How a run ends: with the table of its file, or of what was measured where the file is gone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from scaling.plan import config, plan
+from scaling.records import store
+from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
+from scaling.report.formats import terminal
+from scaling.run import measuring
+from scaling.transport.mailbox import Mailbox
+from tests.support.inline import Launch
+
+
+class After:
+    """A view that does something once a point is measured."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self._act = act
+
+    def __getattr__(self, _name: str) -> object:
+        return lambda *_args: None
+
+    def finished(self, *_args: object) -> None:
+        self._act()
+
+
+def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None]) -> tuple[int, Path]:
+    """Exit code and folder of a run of two points; `act` is done to its folder after each."""
+    launch = Launch(2)
+    wanted = config.build(
+        {"strategy": ["fake:a"], "device": "cpu", "rounds": 1, "kinds": ["exchange"], "window_s": 0.02},
+        source="test",
+    )
+    made = plan.make(wanted, launch.enrolled)
+    header = launch.header(made, wanted)
+    mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
+    with store.Store.create(folder, "test", datetime.fromtimestamp(0, timezone.utc), header) as opened:
+        monkeypatch.setattr("scaling.sweep.view.live.make", lambda *_: After(lambda: act(opened.folder)))
+        code = measuring.measure(made, mailbox, opened, header, (), "plain")
+        launch.turn()  # the last release
+        return code, opened.folder
+
+
+def test_the_last_table_is_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, folder = measured(tmp_path, monkeypatch, lambda _: None)
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    assert out == f"{terminal.render(*store.load(folder), color=False)}\nrun: {folder}\n"
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_run_whose_folder_is_gone_ends_in_its_table_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], moved: bool
+) -> None:
+    def remove(folder: Path) -> None:
+        if moved and folder.exists():
+            folder.rename(tmp_path / "moved")
+        shutil.rmtree(folder, ignore_errors=True)
+
+    code, folder = measured(tmp_path / "results", monkeypatch, remove)
+    out, err = capsys.readouterr()
+    assert code == 1
+    assert out.endswith(f"\nnot kept: {folder}\n")
+    rows = [line.split()[0] for line in out.splitlines() if line.strip()[:1].isdigit()]
+    assert {"1", "2"} <= set(rows), out
+    (line,) = err.splitlines()
+    assert line.startswith(f"scaling: error: {folder}: lost while the run went on (not a run: ")
+    assert "run.jsonl: No such file or directory" in line
+    if moved:  # the file was open, so what it holds elsewhere is whole
+        read = store.load(tmp_path / "moved")
+        assert out == f"{terminal.render(*read, color=False)}\nnot kept: {folder}\n"

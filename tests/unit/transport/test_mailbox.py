@@ -1,0 +1,76 @@
+"""Rank 0's mailbox: whose news it is, what a signal does, and when it sleeps."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from scaling.errors import Interrupted
+from scaling.records.messages import (
+    AGENT_DECODER,
+    SWEEP_DECODER,
+    Dismiss,
+    Reserved,
+    Signalled,
+    ToAgent,
+    ToSweep,
+)
+from scaling.transport.inline import Hub
+from scaling.transport.mailbox import Mailbox, send_news
+
+HELD = Reserved(attempt=1, slot=0, ports=(1,))
+
+
+class Box:
+    """Rank 0's mailbox of a hub, on a clock that its sleeps move."""
+
+    def __init__(self, size: int = 2) -> None:
+        self.hub = Hub(size)
+        self.now_s = 0.0
+        self.turns = 0
+        self.mailbox = Mailbox[ToAgent, ToSweep](
+            self.hub.rank(0), SWEEP_DECODER, turn=self.turn, wait=self.wait, clock=lambda: self.now_s
+        )
+
+    def turn(self) -> None:
+        self.turns += 1
+
+    def wait(self) -> None:
+        self.now_s += 1.0
+
+
+def test_news_come_with_their_rank_in_order_and_it_sleeps_only_without() -> None:
+    box = Box()
+    send_news(box.hub.rank(1), HELD, HELD)
+    send_news(box.hub.rank(0), HELD)
+    assert list(box.mailbox.news()) == [(1, HELD), (1, HELD), (0, HELD)]
+    assert (box.turns, box.now_s) == (1, 0.0)
+    assert list(box.mailbox.news()) == []
+    assert (box.turns, box.now_s) == (2, 1.0)
+
+
+def test_news_within_a_time_end_with_it() -> None:
+    box = Box()
+    assert list(box.mailbox.news_within(3.0)) == []
+    assert box.now_s == 3.0
+
+
+def test_a_signal_is_noted_and_ends_what_waits() -> None:
+    box = Box()
+    send_news(box.hub.rank(1), Signalled(signal=signal.SIGTERM), HELD)
+    assert list(box.mailbox.news()) == [(1, HELD)]
+    assert box.mailbox.signalled == signal.SIGTERM
+    with pytest.raises(Interrupted) as stop:
+        list(box.mailbox.news_within(3.0))
+    assert stop.value.exit_code == 143
+    assert box.now_s < 3.0
+
+
+def test_an_order_to_all_reaches_all() -> None:
+    box = Box(3)
+    box.mailbox.order_all(Dismiss())
+    for rank in range(3):
+        message = box.hub.rank(rank).receive("agent")
+        assert message is not None
+        assert AGENT_DECODER.decode(message[1]) == Dismiss()
