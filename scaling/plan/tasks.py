@@ -63,6 +63,7 @@ def _task(
         local_world_size=hosts.count(one.host),
         hosts=hosts,
         device_index=one.device_index,
+        device_indices=(one.device_index,),
         # On GPUs workers keep the launcher's binding, which knows what is near which GPU.
         cpus=one.cpus if point.hardware.device == "cpu" else (),
         threads=one.threads,
@@ -82,25 +83,23 @@ def worker_tasks(of: Sequence[Task], traits: Traits) -> tuple[Task, ...]:
         replace(
             of[0],
             cpus=tuple(dict.fromkeys(cpu for task in local for cpu in task.cpus)),
-            device_indices=tuple(task.device_index for task in local),
+            device_indices=tuple(task.device_index for task in local) if traits.drives == "node" else (),
         ),
     )
 
 
 def helper_task(of: Sequence[Task], wanted: Helper) -> Task:
     """The task of a helper of a point; `of` are those of all its ranks."""
-    task = of[wanted.rank]
-    log = f"{task.log}.{wanted.name}"
+    rank = of[wanted.rank]
+    task = replace(rank, role=wanted.name, log=f"{rank.log}.{wanted.name}")
     if wanted.computes:
-        return replace(task, role=wanted.name, log=log)
+        return task
+    task = replace(task, cpus=(), device_indices=(), counts_traffic=False)
     if wanted.server is None:
-        return replace(task, role=wanted.name, log=log, cpus=(), counts_traffic=False)
+        return task
     server = task.servers[wanted.server]
     return replace(
         task,
-        role=wanted.name,
-        log=log,
-        cpus=(),
         launch_rank=server.launch_rank,
         place=server.place,
         counts_traffic=server.host not in task.hosts,

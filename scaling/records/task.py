@@ -34,7 +34,8 @@ class Task(Record, frozen=True, kw_only=True):
     `rank` and `local_rank` count inside the point; `launch_rank` is the agent's MPI rank. `hosts[r]` is the
     host of rank r and `places[r]` its place on the network that is used; `place` is this child's own. `ports` are
     reserved at rank 0's address; `rank_ports[r]` is rank r's own. `device_index` and `cpus` are this child's;
-    a worker that drives all devices of its host has their `device_indices`, and the CPUs of all.
+    a worker that drives all devices of its host has the CPUs of all. `device_indices` are the devices that this
+    child itself computes on: its own, those of its host, or none (servers; a coordinator of helpers that compute).
     `role` is "worker" or the name of a helper. Beside one child of each host of several its traffic is counted
     (`counts_traffic`).
     """

@@ -6,8 +6,9 @@ from scaling.records.point import Record
 
 
 class Sample(Record, frozen=True, kw_only=True, array_like=True):
-    """One reading of a GPU while windows were timed, None where this GPU does not tell; `throttle` names
-    the reasons that cost speed."""
+    """One reading of one GPU while windows were timed, None where this GPU does not tell; `throttle` names
+    the reasons that cost speed. `device_index` counts as the child's task does; None in older records, which know
+    of a child's first GPU only."""
 
     unix_s: float
     utilisation_percent: float | None = None
@@ -16,6 +17,7 @@ class Sample(Record, frozen=True, kw_only=True, array_like=True):
     memory_used_bytes: int | None = None
     temperature_c: float | None = None
     throttle: tuple[str, ...] = ()
+    device_index: int | None = None
 
 
 class Traffic(Record, frozen=True, kw_only=True, array_like=True):
