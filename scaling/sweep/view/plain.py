@@ -59,7 +59,7 @@ def failure(failed: Failed) -> str:
 
 
 def speed(record: PointRecord) -> str:
-    """images/s of all ranks together, by the longest rank's time; of `comm`, ms per exchange.
+    """The rate of all ranks together, by the longest rank's time: `602.1 images/s`; of `comm`, ms per exchange.
 
     Empty where nothing was measured.
     """
@@ -68,7 +68,7 @@ def speed(record: PointRecord) -> str:
         return ""
     if record.point.kind == "comm":
         return f"{number(step.step_s * 1e3)} ms per exchange"
-    return f"{number(record.point.global_batch_size / step.step_s)} images/s"
+    return f"{number(record.point.global_batch_size / step.step_s)} {record.point.workload.unit}/s"
 
 
 def result(record: PointRecord, left_s: float | None) -> str:
