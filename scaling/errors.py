@@ -5,7 +5,7 @@
     ├── LaunchError      the launch itself cannot work (mixed versions, no MPI library): exit 2
     └── StoreError       the run's file can no longer be written or read: exit 1, the file stays readable
 
-A point that fails is not an error but a value: `records.Failed`, in its record and its table cell.
+A point that fails is not an error but a value: `Failed` of records/events.py, in its record and its table cell.
 Anything else that is raised is a bug: traceback and Abort.
 """
 

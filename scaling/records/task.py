@@ -5,6 +5,9 @@ from __future__ import annotations
 from scaling.records.network import ALONE, Place
 from scaling.records.point import Point, Record
 
+# The variable of a child's environment that names the descriptor on which it reports events.
+EVENTS_FD = "SCALING_EVENTS_FD"
+
 
 class Clocks(Record, frozen=True, kw_only=True):
     """The three clocks of a child, seconds: until `ready`, without an event, in all."""
@@ -66,12 +69,12 @@ class Task(Record, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """Rank 0's, where all meet."""
+        """Rank 0's address, where all meet."""
         return self.places[0].address if self.places else self.place.address
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """By rank."""
+        """The address of each rank."""
         return tuple(place.address for place in self.places)
 
 
@@ -90,6 +93,3 @@ class Finish(Record, frozen=True, kw_only=True, tag="finish"):
 
 
 Command = Run | Finish
-
-
-EVENTS_FD = "SCALING_EVENTS_FD"
