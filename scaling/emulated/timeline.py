@@ -61,5 +61,5 @@ class Timeline:
             self._end_s = max(self._end_s, now_s)
 
     def meet(self) -> None:
-        """All have been waited for: nobody begins what follows before now."""
+        """All ranks have been waited for: nobody begins what follows before now."""
         self._end_s = max(self._end_s, self._clock())

@@ -47,12 +47,12 @@ def phase(state: PointState) -> str:
 
 
 def blame(failed: Failed) -> str:
-    """`FAILED crash(SIGSEGV) on rank 1 (node2)`; the host is unknown where no worker was started."""
+    """What failed and where: `FAILED crash(SIGSEGV) on rank 1 (node2)`; no host where no worker was started."""
     return f"FAILED {failed.cause}" + (f" on rank {failed.rank} ({failed.host})" if failed.host else "")
 
 
 def failure(failed: Failed) -> str:
-    """Cause, place, message and where to look, on one line."""
+    """A failure on one line: cause, place, message and where to look."""
     message = one_line(failed.message)
     log = f"; log {failed.log}" if failed.log else ""
     return f"{blame(failed)}: {message}{log}" if message else blame(failed) + log
@@ -138,7 +138,7 @@ class Stream:
         self.redirect(stream)
 
     def redirect(self, stream: TextIO) -> None:
-        """Write to another one from now on."""
+        """Write to another stream from now on."""
         self._stream = stream
         self.encoding = stream.encoding or "utf-8"
 
@@ -149,7 +149,7 @@ class Stream:
         return len(text)
 
     def flush(self) -> None:
-        """Hand on at once."""
+        """Hand on at once what was written."""
         with suppress(OSError):
             self._stream.flush()
 
@@ -222,7 +222,7 @@ class PlainView:
 
 
 class NoView(PlainView):
-    """Says nothing."""
+    """A view that says nothing."""
 
     def _print(self, line: str) -> None:
         """Dropped."""
