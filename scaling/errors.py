@@ -6,7 +6,7 @@
     ├── StrategyError    what a strategy's own code raised: its points fail, the sweep goes on
     └── StoreError       the run's file can no longer be written or read: exit 1, the file stays readable
 
-A point that fails is not an error but a value: `records.Failed`, in its record and its table cell.
+A point that fails is not an error but a value: `Failed` of records/events.py, in its record and its table cell.
 Anything else that is raised is a bug: traceback and Abort.
 """
 

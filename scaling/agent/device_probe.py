@@ -1,16 +1,17 @@
-"""What the agent reads about a worker's device while the measured windows run.
+"""What the agent reads of a child's process and devices while the measured windows run.
 
-One reading about every `DeviceProbe.interval_s` costs well under 1 % of a core. A GPU is read through
-NVML, the worker's process through /proc. Whatever ends in between, process or GPU, leaves what is
-known so far and never raises.
+A reading about every `DeviceProbe.interval_s` costs well under 1 % of a core for each GPU. GPUs are read through
+NVML, the process through /proc. Whatever ends in between, process or GPU, leaves what is known so far and never
+raises.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,7 +33,7 @@ THROTTLE = {
 
 
 class DeviceProbe:
-    """Reads the device of one task: `open`, then `start`, `sample` about once a second, `stop`.
+    """Reads the devices of one task: `open`, then `start`, `sample` about once a second, `stop`.
 
     `stop` frees the probe; it may come without `start`, and then says only how loaded the host is.
     """
@@ -41,50 +42,58 @@ class DeviceProbe:
 
     def __init__(
         self,
-        gpu: GpuMeter | None,
-        worker: ProcessMeter,
+        gpus: Sequence[GpuMeter],
+        process: ProcessMeter,
         *,
         machine: MachineMeter | None = None,
+        task_gpus: int = 0,
     ) -> None:
-        """Use `open`; this is for tests."""
+        """Use `open`; `task_gpus` is how many GPUs the task has, of which `gpus` are those that NVML reaches."""
+        self._gpus = gpus
+        self._process = process
         self._machine = machine
-        self._gpu = gpu
-        self._worker = worker
+        self._task_gpus = task_gpus
 
     @classmethod
-    def open(cls, device: Device, device_index: int, pid: int) -> DeviceProbe:
-        """Watch process `pid` and, on cuda, the GPU that a framework in this environment calls so; beside an
+    def open(cls, device: Device, device_indices: Sequence[int], pid: int) -> DeviceProbe:
+        """Watch process `pid` and, on cuda, the GPUs that a framework in this environment calls so; beside an
         emulated device, all that keeps the machine busy."""
-        gpu = GpuMeter.open(device_index) if device == "cuda" else None
+        indices = device_indices if device == "cuda" else ()
+        gpus = [gpu for index in indices if (gpu := GpuMeter.open(index)) is not None]
         machine = MachineMeter() if device == "emulated" else None
-        return cls(gpu, ProcessMeter(pid), machine=machine)
+        return cls(gpus, ProcessMeter(pid), machine=machine, task_gpus=len(indices))
 
     def start(self) -> None:
         """The measured windows are about to begin: take the first reading."""
-        self._worker.start()
+        self._process.start()
         if self._machine is not None:
             self._machine.start()
-        if self._gpu is not None:
-            self._gpu.start()
+        for gpu in self._gpus:
+            gpu.start()
 
     def sample(self) -> None:
         """Take one reading."""
-        self._worker.read()
-        if self._gpu is not None:
-            self._gpu.read()
+        self._process.read()
+        for gpu in self._gpus:
+            gpu.read()
 
     def stop(self) -> Telemetry:
-        """The measured windows have ended: take the last reading, free the GPU's handle, sum up."""
-        self._worker.read()
-        energy_j = self._gpu.stop() if self._gpu is not None else None
+        """The measured windows have ended: take the last reading, free the GPUs' handles, sum up."""
+        self._process.read()
+        energy_j = self._stop_gpus()
         return Telemetry(
-            samples=tuple(self._gpu.samples) if self._gpu is not None else (),
+            samples=tuple(chain.from_iterable(gpu.samples for gpu in self._gpus)),
             energy_j=energy_j,
             load_1m=os.getloadavg()[0],
-            affinity_cpus=self._worker.affinity_cpus,
-            cpu_percent=self._worker.cpu_percent,
+            affinity_cpus=self._process.affinity_cpus,
+            cpu_percent=self._process.cpu_percent,
             machine_cpu_percent=self._machine.stop() if self._machine is not None else None,
         )
+
+    def _stop_gpus(self) -> float | None:
+        """The energy of all GPUs; None where that of any is unknown, since a part would pass for the whole."""
+        known_j = [energy_j for gpu in self._gpus if (energy_j := gpu.stop()) is not None]
+        return sum(known_j) if known_j and len(known_j) == self._task_gpus else None
 
 
 class ProcessMeter:
@@ -164,9 +173,10 @@ def _busy_and_all() -> tuple[float, float]:
 class GpuMeter:
     """Readings of one GPU and the energy between `start` and `stop`."""
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
+    def __init__(self, nvml: Any, handle: Any, device_index: int) -> None:
         self._nvml = nvml
         self._handle = handle
+        self._device_index = device_index
         self._energy_before_mj: int | None = None
         self.samples: list[Sample] = []
 
@@ -178,7 +188,7 @@ class GpuMeter:
             return None
         handles = visible_handles(nvml)
         if device_index < len(handles):
-            return cls(nvml, handles[device_index])
+            return cls(nvml, handles[device_index], device_index)
         ask(nvml, "nvmlShutdown")
         return None
 
@@ -205,6 +215,7 @@ class GpuMeter:
             memory_used_bytes=memory.used if memory else None,
             temperature_c=self._ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
             throttle=self._throttle(),
+            device_index=self._device_index,
         )
         self.samples.append(sample)
 

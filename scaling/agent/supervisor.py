@@ -1,4 +1,4 @@
-"""One child in an agent's charge: its clocks, the readings of its device, why the agent ended it."""
+"""One child as its agent supervises it: its clocks, the readings of its devices, why the agent ended it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaling.records.telemetry import Telemetry, Traffic
 
 
 class ChildLike(Protocol):
-    """What is needed of a child (process.Child); tests run them inside the process."""
+    """What is needed of a child (child.Child); tests run them inside the process."""
 
     task: Task
     pid: int
@@ -107,8 +107,9 @@ class Supervisor:
             if task.counts_traffic:
                 connections.read()  # what it imports, it imports now
             # Opening takes time, which no command should wait for. A server is watched for its CPU alone.
-            device = task.point.hardware.device if isinstance(event, Ready) else "cpu"
-            self._probe = DeviceProbe.open(device, task.device_index, self.child.pid)
+            computes = isinstance(event, Ready) or bool(task.device_indices)
+            device = task.point.hardware.device if computes else "cpu"
+            self._probe = DeviceProbe.open(device, task.device_indices, self.child.pid)
         elif isinstance(event, Window) and isinstance(self._told, Run):
             self._stepped = True
             if event.index == self._told.windows - 1:

@@ -21,7 +21,8 @@ class EmulatedDevice:
 
 
 def value(rank: int, step: int) -> float:
-    """Of all elements of a rank's gradients in a step: other in each, and whole, so that sums are exact."""
+    """What all elements of a rank's gradients are in a step: another number in each, and whole, so that sums are
+    exact."""
     return 1.0 + (7 * rank + 3 * step) % 31
 
 

@@ -1,7 +1,7 @@
 """The layers of a model as its device sees them: parameters, and floating-point operations of each. Pure.
 
-`layers.json` was counted on the models themselves (models/torch_flops.py writes it, a test counts again), so that
-neither rank 0 nor the workers need to build them: 16 workers that import torchvision take a minute on two cores.
+`layers.json` was counted on the models themselves (frameworks/pytorch/flops.py writes it, a test counts again), so
+that neither rank 0 nor the workers need to build them: 16 that import torchvision take a minute on two cores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
 
 class Layer(Record, frozen=True, kw_only=True, array_like=True):
     """A module with parameters. `sizes` are their elements; `forward` and `backward` count the operations of one
-    image (a multiply and an add are two). Layers that multiply no matrices (normalisation) count none."""
+    sample (a multiply and an add are two). Layers that multiply no matrices (normalisation) count none."""
 
     name: str
     sizes: tuple[int, ...]
@@ -41,7 +41,7 @@ class Span(Record, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=1)
 def read() -> dict[str, tuple[Layer, ...]]:
-    """By model, its layers in the order of the forward pass."""
+    """The layers of each model, in the order of the forward pass."""
     return msgspec.json.decode(FILE.read_bytes(), type=dict[str, tuple[Layer, ...]])
 
 
@@ -54,12 +54,12 @@ def of(model: str) -> tuple[Layer, ...]:
 
 
 def gradient_bytes(model: str) -> int:
-    """Of all layers, float32."""
+    """Bytes of the gradients of all layers, in float32."""
     return FLOAT32_BYTES * sum(sum(layer.sizes) for layer in of(model))
 
 
 def tail_bytes(model: str) -> int:
-    """Of the last of DDP's buckets at their usual sizes, which goes out when backward has ended."""
+    """Bytes of the last of DDP's buckets at their usual sizes, which goes out when backward has ended."""
     sizes = [FLOAT32_BYTES * size for layer in of(model) for size in layer.sizes]
     filling, limit = 0, FIRST_BUCKET_BYTES
     for size in sizes[::-1]:
@@ -77,28 +77,23 @@ def spans(layers: Sequence[Layer], step_s: float, shrink: float = 1.0) -> tuple[
     """
     per_operation_s = step_s / sum(layer.forward + layer.backward for layer in layers)
     sizes = iter(shrunken([size for layer in layers for size in layer.sizes], shrink))
-    found: list[Span] = []
+    stretches: list[Span] = []
     for layer in layers:
-        mine = tuple(next(sizes) for _ in layer.sizes)
-        if layer.forward or not found:
-            found.append(
-                Span(
-                    forward_s=layer.forward * per_operation_s,
-                    backward_s=layer.backward * per_operation_s,
-                    sizes=mine,
-                )
-            )
+        own = tuple(next(sizes) for _ in layer.sizes)
+        if layer.forward or not stretches:
+            forward_s, backward_s = layer.forward * per_operation_s, layer.backward * per_operation_s
+            stretches.append(Span(forward_s=forward_s, backward_s=backward_s, sizes=own))
         else:
-            found[-1] = msgspec.structs.replace(found[-1], sizes=(*found[-1].sizes, *mine))
-    return tuple(found)
+            stretches[-1] = msgspec.structs.replace(stretches[-1], sizes=(*stretches[-1].sizes, *own))
+    return tuple(stretches)
 
 
 def shrunken(sizes: Iterable[int], shrink: float) -> list[int]:
     """Elements divided by `shrink`, so that the sum is right and none is empty."""
-    found, whole, done = [], 0, 0
+    shares, whole, done = [], 0, 0
     for size in sizes:
         whole += size
-        mine = max(1, round(whole / shrink) - done)
-        done += mine
-        found.append(mine)
-    return found
+        share = max(1, round(whole / shrink) - done)
+        done += share
+        shares.append(share)
+    return shares

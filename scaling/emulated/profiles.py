@@ -15,7 +15,8 @@ PREFIX = "emulated:"
 
 
 class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """images/s of training on one device; `source` is a key of the file's sources."""
+    """How fast one device trains a model at a batch; `source` is a key of the file's sources. All rates that were
+    published are of images."""
 
     model: str
     batch_size: int
@@ -44,12 +45,12 @@ class File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=1)
 def read() -> File:
-    """The file of this package."""
+    """The profiles that come with this package."""
     return msgspec.toml.decode(FILE.read_bytes(), type=File)
 
 
 def name_of(device: str) -> str:
-    """`emulated:p100` -> `p100`; "" for a device that is not emulated."""
+    """The profile's name in `emulated:p100`; "" for a device that is not emulated."""
     return device.removeprefix(PREFIX) if device.startswith(PREFIX) else ""
 
 
@@ -67,19 +68,19 @@ def rate(name: str, model: str, batch_size: int | None = None) -> Rate:
     Raises UsageError that lists what there is: nothing is estimated from other batches or models.
     """
     rates = find(name).rates
-    of_model = [one for one in rates if one.model == model]
+    of_model = [published for published in rates if published.model == model]
     if not of_model:
-        models = ", ".join(dict.fromkeys(one.model for one in rates))
+        models = ", ".join(dict.fromkeys(published.model for published in rates))
         raise UsageError(f"--model {model}: profile {name} has no images/s of it; it has {models}")
-    for one in of_model:
-        if batch_size in (None, one.batch_size):
-            return one
-    batches = ", ".join(str(one.batch_size) for one in of_model)
+    for published in of_model:
+        if batch_size in (None, published.batch_size):
+            return published
+    batches = ", ".join(str(published.batch_size) for published in of_model)
     raise UsageError(
         f"--device {PREFIX}{name}: no images/s of {model} at batch {batch_size} per device; it has batch {batches}"
     )
 
 
-def source(one: Rate) -> str:
-    """Where a figure stands."""
-    return read().sources[one.source]
+def source(published: Rate) -> str:
+    """Where a rate was published."""
+    return read().sources[published.source]

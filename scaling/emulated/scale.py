@@ -57,12 +57,12 @@ class Load(Record, frozen=True, kw_only=True):
 
     @property
     def hops(self) -> int:
-        """Of a ring over all ranks: to sum, and to tell the sum."""
+        """How many hops a ring over all ranks makes: to sum, and to tell the sum."""
         return 2 * (self.world_size - 1)
 
     @property
     def sent_bytes(self) -> float:
-        """Of one rank in one exchange: a ring sends 2 (N - 1) / N times the gradients."""
+        """What one rank sends in one exchange: in a ring 2 (N - 1) / N times the gradients."""
         return 2 * (self.world_size - 1) / self.world_size * self.gradient_bytes
 
     @property
@@ -93,11 +93,12 @@ class Load(Record, frozen=True, kw_only=True):
         return BUSY * self.cores if self.cores == 1 else min(BUSY * self.cores, self.cores - 1.0)
 
     def cores_in_use(self, shrink: float, dilate: float) -> float:
-        """On average over a step."""
+        """How many cores are in use on average over a step."""
         return (self.exchange_s / shrink + self.fixed_s) / (dilate * self.shortest_s)
 
     def needed_dilate(self, shrink: float) -> float:
-        """The least, at this shrink, that keeps the average to the budget and the last bucket to its fraction."""
+        """The least dilation at this shrink that keeps the average to the budget and the last bucket to its
+        fraction."""
         average = (self.exchange_s / shrink + self.fixed_s) / (self.budget * self.shortest_s)
         share = self.tail_bytes / self.gradient_bytes
         moved_s = (self.exchange_s * share / shrink + self.ranks * self.hops * HOP_S) / self.cores
@@ -105,24 +106,25 @@ class Load(Record, frozen=True, kw_only=True):
 
 
 class Setting(Record, frozen=True, kw_only=True):
-    """Bytes are divided by `shrink`, times multiplied by `dilate`, links' rates divided by both."""
+    """How sizes and times are scaled: bytes are divided by `shrink`, times multiplied by `dilate`, links' rates
+    divided by both."""
 
     shrink: float
     dilate: float
 
 
 def setting(load: Load, shrink: float | None = None, dilate: float | None = None) -> Setting:
-    """Both, as far as they are not given, such that the machine can play its part."""
+    """Shrink and dilate, as far as they are not given, such that the machine can play its part."""
     if dilate is None:
         dilate = rounded_up(load.needed_dilate(shrink or MOST_SHRINK))
     if shrink is None:
         steps = (1 + half / 2 for half in range(int(2 * MOST_SHRINK) - 1))
-        shrink = next((one for one in steps if load.needed_dilate(one) <= dilate), MOST_SHRINK)
+        shrink = next((step for step in steps if load.needed_dilate(step) <= dilate), MOST_SHRINK)
     return Setting(shrink=shrink, dilate=dilate)
 
 
 def rounded_up(value: float) -> float:
-    """To the next half below 10, to two digits above: 1.2 -> 1.5, 3.1 -> 3.5, 123 -> 130."""
+    """Round up to the next half below 10, to two digits above: 1.2 -> 1.5, 3.1 -> 3.5, 123 -> 130."""
     if value <= 10:
         return ceil(round(2 * value, 6)) / 2
     unit = 10.0 ** (floor(log10(value)) - 1)

@@ -51,15 +51,15 @@ class Timeline:
             self._sleep(left_s)
 
     def ask(self) -> None:
-        """What comes next may wait for others."""
+        """Note the time: what comes next may wait for others."""
         self._asked_s = self._clock()
 
     def granted(self) -> None:
-        """It is there. If it was waited for, the device was idle until now."""
+        """What was asked for is there. If it was waited for, the device was idle until now."""
         now_s = self._clock()
         if now_s - self._asked_s > BLOCKED_S:
             self._end_s = max(self._end_s, now_s)
 
     def meet(self) -> None:
-        """All have been waited for: nobody begins what follows before now."""
+        """All ranks have been waited for: nobody begins what follows before now."""
         self._end_s = max(self._end_s, self._clock())

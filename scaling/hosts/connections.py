@@ -23,7 +23,7 @@ LEAST_BYTES = 100_000
 
 
 class Connection(NamedTuple):
-    """The two ends of one, as text."""
+    """A TCP connection by its two ends, as text."""
 
     address: str
     port: int
@@ -32,7 +32,7 @@ class Connection(NamedTuple):
 
 
 class Account(NamedTuple):
-    """Since the connection was made."""
+    """What a connection has done since it was made."""
 
     acked_bytes: int
     busy_s: float
@@ -48,20 +48,20 @@ def read() -> Reading:
     from pyroute2 import DiagSocket  # type: ignore[import-untyped, unused-ignore]
     from pyroute2.netlink.exceptions import NetlinkError  # type: ignore[import-untyped, unused-ignore]
 
-    found: dict[Connection, Account] = {}
+    accounts: dict[Connection, Account] = {}
     try:
         with DiagSocket() as diag:
             diag.bind()
             for family in (socket.AF_INET, socket.AF_INET6):
-                told = diag.get_sock_stats(family=family, states=ESTABLISHED, extensions=INFO)
-                found.update(account for each in told for account in _account(each))
+                answers = diag.get_sock_stats(family=family, states=ESTABLISHED, extensions=INFO)
+                accounts.update(account for answer in answers for account in _account(answer))
     except (OSError, NetlinkError):
         return {}
-    return found
+    return accounts
 
 
 def since(before: Reading, now: Reading) -> tuple[Flow, ...]:
-    """What went from each address to each peer in between, over all connections of the two."""
+    """What went from each address to each peer between two readings, over all connections of the two."""
     sent_bytes: defaultdict[tuple[str, str], int] = defaultdict(int)
     busy_s: defaultdict[tuple[str, str], float] = defaultdict(float)
     for connection, account in now.items():
@@ -76,17 +76,17 @@ def since(before: Reading, now: Reading) -> tuple[Flow, ...]:
     )
 
 
-def _account(told: Any) -> Iterator[tuple[Connection, Account]]:
-    """Of one of the kernel's answers; nothing of a connection that stays on the host."""
-    address, peer = _plain(told["idiag_src"]), _plain(told["idiag_dst"])
-    info = told.get_attr("INET_DIAG_INFO")
+def _account(answer: Any) -> Iterator[tuple[Connection, Account]]:
+    """The account in one of the kernel's answers; nothing for a connection that stays on the host."""
+    address, peer = _plain(answer["idiag_src"]), _plain(answer["idiag_dst"])
+    info = answer.get_attr("INET_DIAG_INFO")
     if address == peer or not info or "tcpi_busy_time" not in info:
         return
-    connection = Connection(address, told["idiag_sport"], peer, told["idiag_dport"])
+    connection = Connection(address, answer["idiag_sport"], peer, answer["idiag_dport"])
     yield connection, Account(info["tcpi_bytes_acked"], info["tcpi_busy_time"] * MICRO)
 
 
 def _plain(text: str) -> str:
-    """IPv4 that came through a socket of IPv6 (gRPC's) as IPv4."""
+    """The address as text; an IPv4 one that came through a socket of IPv6 (gRPC's) as IPv4."""
     address = ip_address(text)
     return str(getattr(address, "ipv4_mapped", None) or address)

@@ -1,4 +1,4 @@
-"""Networks by name: the fabric file, and what a word of --interconnect was found to be.
+"""The fabric file, which describes networks by name.
 
 [ib]
 interface = "ib0"          # on every node
@@ -40,10 +40,10 @@ def read(path: str | None) -> dict[str, Entry]:
         raise UsageError(f"--fabric {path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"--fabric {path}: not TOML: {error}") from None
-    found = {name: _entry(path, name, table) for name, table in data.items()}
-    for name, entry in found.items():
+    entries = {name: _entry(path, name, table) for name, table in data.items()}
+    for name, entry in entries.items():
         _check(path, name, entry)
-    return found
+    return entries
 
 
 def _entry(path: str, name: str, table: object) -> Entry:

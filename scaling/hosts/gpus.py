@@ -2,7 +2,7 @@
 
 Speaks to NVML through nvidia-ml-py alone and imports no framework. No driver, or no GPU, is an
 answer and not an error; a field that a GPU does not support is unknown: 0.0, "?" or False.
-What changes while a worker runs is read in `counters.py`.
+What changes while a worker runs is read by its agent (agent/device_probe.py).
 """
 
 from __future__ import annotations
@@ -76,43 +76,43 @@ def visible_handles(nvml: Any) -> list[Any]:
     Variables"). NVML counts by PCI bus; CUDA does so too on hosts with different GPUs only under
     CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
-    every = _every_handle(nvml)
+    all_gpus = _all_handles(nvml)
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
-        return list(every.values())
+        return list(all_gpus.values())
     chosen: dict[str, Any] = {}
     for word in wanted.split(","):
-        found = _select(nvml, every, word.strip())
-        if found is None:
+        selected = _select(nvml, all_gpus, word.strip())
+        if selected is None:
             break
-        uuid, handle = found
+        uuid, handle = selected
         if uuid in chosen:
             return []
         chosen[uuid] = handle
     return list(chosen.values())
 
 
-def _every_handle(nvml: Any) -> dict[str, Any]:
-    """UUID -> handle of every GPU that NVML can reach, in NVML's order."""
-    every: dict[str, Any] = {}
+def _all_handles(nvml: Any) -> dict[str, Any]:
+    """By UUID, the handle of every GPU that NVML can reach, in NVML's order."""
+    handles: dict[str, Any] = {}
     for index in range(ask(nvml, "nvmlDeviceGetCount") or 0):
         handle = ask(nvml, "nvmlDeviceGetHandleByIndex", index)
         if handle is not None:
-            every[_text(ask(nvml, "nvmlDeviceGetUUID", handle)) or f"#{index}"] = handle
-    return every
+            handles[_text(ask(nvml, "nvmlDeviceGetUUID", handle)) or f"#{index}"] = handle
+    return handles
 
 
-def _select(nvml: Any, every: dict[str, Any], word: str) -> tuple[str, Any] | None:
+def _select(nvml: Any, all_gpus: dict[str, Any], word: str) -> tuple[str, Any] | None:
     """The (UUID, handle) that one entry of CUDA_VISIBLE_DEVICES means, None where it means nothing."""
     if word.startswith("MIG-"):
         handle = ask(nvml, "nvmlDeviceGetHandleByUUID", word)
         return None if handle is None else (word, handle)
     if word.startswith("GPU-"):
-        fitting = [item for item in every.items() if item[0].startswith(word)]
+        fitting = [item for item in all_gpus.items() if item[0].startswith(word)]
         return fitting[0] if len(fitting) == 1 else None
     number = re.match(r"\+?\d+", word)
     index = int(number.group()) if number else -1
-    return list(every.items())[index] if 0 <= index < len(every) else None
+    return list(all_gpus.items())[index] if 0 <= index < len(all_gpus) else None
 
 
 # ---------------------------------------------------------------- what they are
@@ -129,8 +129,8 @@ class _Node(NamedTuple):
 
 
 def _node(nvml: Any, handle: Any) -> _Node:
-    """Inside a virtual machine NVML may not know what a link leads to; it is an NVSwitch then, as NCCL
-    takes it, and `_link` still asks whether the two GPUs reach each other over NVLink."""
+    """A GPU with its NVLinks. Inside a virtual machine NVML may not know what a link leads to; it is an NVSwitch
+    then, as NCCL takes it, and `_link` still asks whether the two GPUs reach each other over NVLink."""
     named = (nvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU)
     far_ends: Counter[PciAddress | None] = Counter()
     switched = 0
@@ -161,11 +161,11 @@ def _gpu(nvml: Any, index: int, nodes: list[_Node]) -> Gpu:
     )
 
 
-def _link(nvml: Any, one: _Node, other: _Node) -> str:
+def _link(nvml: Any, gpu: _Node, other: _Node) -> str:
     """How two GPUs reach each other, in the words of `nvidia-smi topo -m`; "?" where NVML does not say."""
-    count = one.far_ends[other.address] if other.address else 0
-    if not count and _peers(nvml, one, other, P2P_NVLINK):
-        count = min(one.switched, other.switched)
+    count = gpu.far_ends[other.address] if other.address else 0
+    if not count and _peers(nvml, gpu, other, P2P_NVLINK):
+        count = min(gpu.switched, other.switched)
     if count:
         return f"NV{count}"
     levels = {
@@ -176,14 +176,14 @@ def _link(nvml: Any, one: _Node, other: _Node) -> str:
         nvml.NVML_TOPOLOGY_NODE: "NODE",
         nvml.NVML_TOPOLOGY_SYSTEM: "SYS",
     }
-    return levels.get(ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", one.handle, other.handle), "?")
+    return levels.get(ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", gpu.handle, other.handle), "?")
 
 
-def _peers(nvml: Any, one: _Node, other: _Node, capability: int) -> bool:
-    status = ask(nvml, "nvmlDeviceGetP2PStatus", one.handle, other.handle, capability)
+def _peers(nvml: Any, gpu: _Node, other: _Node, capability: int) -> bool:
+    status = ask(nvml, "nvmlDeviceGetP2PStatus", gpu.handle, other.handle, capability)
     return bool(status == nvml.NVML_P2P_STATUS_OK)
 
 
 def _text(value: str | bytes | None) -> str:
-    """NVML's strings are bytes in old releases of nvidia-ml-py."""
+    """A string of NVML's, which is bytes in old releases of nvidia-ml-py; "" where there is none."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

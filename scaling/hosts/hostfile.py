@@ -119,7 +119,7 @@ def _host(words: list[str], line: int, remark: str) -> Host:
 
 
 def _part(word: str) -> tuple[str, str | None]:
-    """Part `node1:4`; an IPv6 address has colons of its own, and a count only behind brackets."""
+    """Name and count of `node1:4`; an IPv6 address has colons of its own, and a count only behind brackets."""
     if _is_address(word):
         return word, None
     name, colon, count = word.rpartition(":") if word.rfind("]") < word.rfind(":") else (word, "", "")
@@ -138,9 +138,9 @@ def _option(word: str, name: str) -> tuple[str, str]:
     key, equals, value = word.partition("=")
     if not equals:
         raise ValueError(f"{word!r} is no key=value; {EITHER.format(name)}")
-    known = [each for keys in KEYS.values() for each in keys]
-    if key not in known:
-        raise ValueError(f"no MPI knows {key!r} here; {near(key, known)}")
+    all_keys = [known for keys in KEYS.values() for known in keys]
+    if key not in all_keys:
+        raise ValueError(f"no MPI knows {key!r} here; {near(key, all_keys)}")
     return key, value
 
 

@@ -64,7 +64,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
 
 
 def describe(host: HostInfo) -> str:
-    """One line: `node1: AMD EPYC 9654, 96 cores, 755.0 GiB, Ubuntu 24.04 LTS; 8 x NVIDIA H200 (...)`."""
+    """A host in one line: `node1: AMD EPYC 9654, 96 cores, 755.0 GiB, Ubuntu 24.04 LTS; 8 x NVIDIA H200 (...)`."""
     model = re.sub(r"\((R|TM)\)|\s+CPU\b|\s*@.*|\s+\d+-Core Processor", "", host.cpu_model)
     system = re.sub(r" GNU/Linux|\s*\(.*?\)", "", host.os)
     cores = f"{len(host.cores)} core{'' if len(host.cores) == 1 else 's'}"

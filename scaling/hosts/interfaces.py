@@ -24,7 +24,7 @@ WORD_BYTES = 4
 
 
 class Counter(NamedTuple):
-    """One counter: bytes received and sent, and the names of those whose bytes it counts as well."""
+    """Bytes received and sent by one interface or port, and the names of those whose bytes it counts as well."""
 
     received_bytes: int
     sent_bytes: int
@@ -44,11 +44,14 @@ def read(root: Path = ROOT) -> Reading:
 
 
 def since(before: Reading, now: Reading) -> tuple[Traffic, ...]:
-    """What each carried in between, no byte twice. A counter that is new or went back (a driver that was
-    reloaded) is left out."""
+    """What each interface and port carried between two readings, no byte twice. A counter that is new or went
+    back (a driver that was reloaded) is left out."""
     moved = {
-        name: (one.received_bytes - before[name].received_bytes, one.sent_bytes - before[name].sent_bytes)
-        for name, one in now.items()
+        name: (
+            counter.received_bytes - before[name].received_bytes,
+            counter.sent_bytes - before[name].sent_bytes,
+        )
+        for name, counter in now.items()
         if name in before
     }
     return tuple(
@@ -80,8 +83,8 @@ def _interfaces(root: Path) -> Iterator[tuple[str, Counter]]:
         counts = [_count(folder / f"statistics/{way}_bytes") for way in ("rx", "tx")]
         if folder.name == "lo" or (folder / "master").exists() or None in counts:
             continue
-        above = tuple(each.name.removeprefix("upper_") for each in sorted(folder.glob("upper_*")))
-        yield folder.name, Counter(counts[0] or 0, counts[1] or 0, above)
+        stacked = tuple(link.name.removeprefix("upper_") for link in sorted(folder.glob("upper_*")))
+        yield folder.name, Counter(counts[0] or 0, counts[1] or 0, stacked)
 
 
 def _ports(root: Path) -> Iterator[tuple[str, Counter]]:

@@ -16,17 +16,17 @@ LOOPBACK = "127.0.0.1"
 Nics = Mapping[IPv4Network, Nic]
 
 
-def choose(hosts: Iterable[HostInfo], word: str = AUTO, known: Mapping[str, Entry] | None = None) -> Network:
-    """The network that `word` means on these hosts: `auto`, a name from the fabric file (`known`), an
-    interface, or a subnet.
+def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entry] | None = None) -> Network:
+    """The network that `word` means on these hosts: `auto`, a name from the fabric file, whose entries are
+    `named`, an interface, or a subnet.
 
     Raises UsageError where a host does not have it, LaunchError where hosts share no network at all.
     """
-    found, entries = {host.hostname: host for host in hosts}, known or {}
+    by_name, entries = {host.hostname: host for host in hosts}, named or {}
     if word == AUTO:
-        return _fastest(found, entries)
+        return _fastest(by_name, entries)
     entry = entries.get(word) or _described(word)
-    nics = {name: _nic(host, word, entry, entries) for name, host in found.items()}
+    nics = {name: _nic(host, word, entry, entries) for name, host in by_name.items()}
     if word not in entries:  # the file may know it by another name
         entry = _entry_of(next(iter(nics.values())), entries)
     subnets = {_network(nic) for nic in nics.values()}
@@ -39,7 +39,7 @@ def choose(hosts: Iterable[HostInfo], word: str = AUTO, known: Mapping[str, Entr
         subnet=str(subnets.pop()),
         rate_bits_per_s=_rate(nics.values(), entry),
         places={
-            name: Place(address=nic.address, interface=nic.name, hca=entry.hca or _own_cards(found[name], nic))
+            name: Place(address=nic.address, interface=nic.name, hca=entry.hca or _own_cards(by_name[name], nic))
             for name, nic in nics.items()
         },
     )
@@ -55,7 +55,7 @@ def _described(word: str) -> Entry:
     return Entry(interface=word)
 
 
-def _nic(host: HostInfo, word: str, entry: Entry, known: Mapping[str, Entry]) -> Nic:
+def _nic(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entry]) -> Nic:
     """The interface of this host that an entry means."""
     usable = _usable(host)
     for nic in usable:
@@ -65,9 +65,9 @@ def _nic(host: HostInfo, word: str, entry: Entry, known: Mapping[str, Entry]) ->
         raise UsageError(
             f"--interconnect {word}: {down.name} is down on {host.hostname}; ip link set {down.name} up"
         )
-    names = [*known, *dict.fromkeys(nic.name for nic in usable)]
+    names = [*entries, *dict.fromkeys(nic.name for nic in usable)]
     listed = ", ".join(f"{nic.name} {nic.address}" for nic in usable) or "none with an IPv4 address"
-    hint = f"; {near(word, names)}" if word not in known and names else ""
+    hint = f"; {near(word, names)}" if word not in entries and names else ""
     raise UsageError(f"--interconnect {word}: not on {host.hostname}, which has {listed}{hint}")
 
 
@@ -76,7 +76,7 @@ def _within(nic: Nic, entry: Entry) -> bool:
 
 
 def _own_cards(host: HostInfo, nic: Nic) -> str:
-    """The InfiniBand cards behind an IPoIB interface. An Ethernet card does RDMA only where a fabric file
+    """The InfiniBand cards behind an IPoIB interface, by name. An Ethernet card does RDMA only where a fabric file
     says so: networks that are not set up for RoCE lose packets with it."""
     cards = (hca for hca in host.hcas if nic.name in hca.interfaces and hca.active)
     return ",".join(dict.fromkeys(hca.name for hca in cards if hca.link_layer == "InfiniBand"))
@@ -85,17 +85,18 @@ def _own_cards(host: HostInfo, nic: Nic) -> str:
 # ---------------------------------------------------------------- the fastest
 
 
-def _fastest(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> Network:
+def _fastest(hosts: Mapping[str, HostInfo], entries: Mapping[str, Entry]) -> Network:
     if len(hosts) == 1:
         return Network(
             word=AUTO, why="one host: its ranks meet on the loopback", places=dict.fromkeys(hosts, ALONE)
         )
-    nics = [{_network(nic): nic for nic in _usable(host)} for host in hosts.values()]
-    shared = [subnet for subnet in set.intersection(*map(set, nics)) if _reaches(nics, subnet)]
+    by_host: list[Nics] = [{_network(nic): nic for nic in _usable(host)} for host in hosts.values()]
+    shared = [subnet for subnet in set.intersection(*map(set, by_host)) if _reaches(by_host, subnet)]
     if not shared:
         raise LaunchError(f"the hosts {', '.join(sorted(hosts))} share no IPv4 network")
     rates = {
-        subnet: _rate([found[subnet] for found in nics], _entry_of(nics[0][subnet], known)) for subnet in shared
+        subnet: _rate([nics[subnet] for nics in by_host], _entry_of(by_host[0][subnet], entries))
+        for subnet in shared
     }
     best = max(shared, key=lambda subnet: (rates[subnet] or 0.0, str(subnet)))
     cards = "any" if all(any(hca.active for hca in host.hcas) for host in hosts.values()) else ""
@@ -105,8 +106,8 @@ def _fastest(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> Netwo
         subnet=str(best),
         rate_bits_per_s=rates[best],
         places={
-            name: Place(address=found[best].address, interface=found[best].name, hca=cards)
-            for name, found in zip(hosts, nics, strict=True)
+            name: Place(address=nics[best].address, interface=nics[best].name, hca=cards)
+            for name, nics in zip(hosts, by_host, strict=True)
         },
     )
 
@@ -119,15 +120,16 @@ def _why(shared: int, rate_bits_per_s: float | None) -> str:
     return f"the fastest of {shared} networks that all hosts share"
 
 
-def _entry_of(nic: Nic, known: Mapping[str, Entry]) -> Entry:
+def _entry_of(nic: Nic, entries: Mapping[str, Entry]) -> Entry:
     """What the fabric file says of an interface."""
-    named = (one for one in known.values() if one.interface in ("", nic.name) and _within(nic, one))
-    return next(named, Entry())
+    fitting = (entry for entry in entries.values() if entry.interface in ("", nic.name) and _within(nic, entry))
+    return next(fitting, Entry())
 
 
-def _reaches(nics: Sequence[Nics], subnet: IPv4Network) -> bool:
-    """Not a bridge of virtual machines or containers, which has the same address on every host."""
-    addresses = [found[subnet].address for found in nics]
+def _reaches(by_host: Sequence[Nics], subnet: IPv4Network) -> bool:
+    """Whether hosts reach each other there: a bridge of virtual machines or containers, which has the same
+    address on every host, leads nowhere."""
+    addresses = [nics[subnet].address for nics in by_host]
     return len(set(addresses)) == len(addresses)
 
 
@@ -143,7 +145,7 @@ def _network(nic: Nic) -> IPv4Network:
 
 
 def _rate(nics: Iterable[Nic], entry: Entry) -> float | None:
-    """Of the slowest host; what the fabric file says goes before what the kernel does."""
+    """The rate of the slowest host; what the fabric file says goes before what the kernel does."""
     if entry.rate_gbit is not None:
         return entry.rate_gbit * network.GBIT
     speeds = [nic.speed_bits_per_s for nic in nics]

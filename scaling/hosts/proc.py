@@ -28,15 +28,15 @@ def physical_cores(cpus: Iterable[int], root: Path = ROOT) -> tuple[tuple[int, .
 
     Each core is the tuple of its hardware threads that are in `cpus`. Without sysfs every CPU is a core.
     """
-    allowed, found = set(cpus), []
+    allowed, cores = set(cpus), []
     while allowed:
         cpu = min(allowed)
         topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
         threads = (_cpu_list(_read(topology / "thread_siblings_list")) & allowed) | {cpu}
         package, core = _read(topology / "physical_package_id"), _read(topology / "core_id")
-        found.append((int(package or 0), int(core or cpu), tuple(sorted(threads))))
+        cores.append((int(package or 0), int(core or cpu), tuple(sorted(threads))))
         allowed -= threads
-    return tuple(threads for _, _, threads in sorted(found))
+    return tuple(threads for _, _, threads in sorted(cores))
 
 
 def _cpu_list(text: str) -> set[int]:
@@ -49,13 +49,13 @@ def _cpu_list(text: str) -> set[int]:
 
 
 def sockets(root: Path = ROOT) -> int:
-    """Processor packages of the whole host."""
+    """How many processor packages the whole host has."""
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
     return len({_read(file) for file in files}) or 1
 
 
 def boot_id(root: Path = ROOT) -> str:
-    """The same for all that runs on one kernel, whatever its host name; "" where it is not known."""
+    """What names this kernel's run, the same whatever a container's host name; "" where it is not known."""
     return _read(root / "proc/sys/kernel/random/boot_id").strip()
 
 
@@ -80,7 +80,7 @@ def cpu_model(cpuinfo: dict[str, str]) -> str:
     return named.group(1) if named else platform.machine()
 
 
-# ---------------------------------------------------------------- memory
+# ---------------------------------------------------------------- limits of memory and CPU time
 
 
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
@@ -113,7 +113,7 @@ def _limit_files(root: Path, controller: str, v2: str, v1: str) -> Iterator[Path
         else:
             continue
         folder = Path(path.lstrip("/"))
-        yield from (top / each / name for each in (folder, *folder.parents))
+        yield from (top / above / name for above in (folder, *folder.parents))
 
 
 # ---------------------------------------------------------------- what stands between
@@ -140,7 +140,7 @@ def _container(environ: Mapping[str, str], root: Path) -> str:
     return environ.get("container", "")
 
 
-# ---------------------------------------------------------------- helpers
+# ---------------------------------------------------------------- files and commands
 
 
 def _read(file: Path) -> str:

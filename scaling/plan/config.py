@@ -1,7 +1,7 @@
 """SweepConfig, the fields of a run, and the checks that need no host.
 
-The same fields are the flags (`cli.py`) and the keys of a `--config` file. What needs the launch's
-hosts (world sizes, devices, missing frameworks) is checked in `plan.py`. Defaults of None are
+The same fields are the flags (`run/flags.py`) and the keys of a `--config` file. What needs the launch's
+hosts (world sizes, devices, missing frameworks) is checked in `plan/plan.py`. Defaults of None are
 resolved there, once the devices are known.
 """
 
@@ -19,6 +19,8 @@ from scaling.records.point import Kind, MemoryFormat, Placement, Precision, Reco
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DEVICES = ("auto", "cpu", "cuda")
+MAX_NAME_BYTES = 200
+MAX_SEED = 1 << 32
 
 
 class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -57,8 +59,6 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     name: str = "sweep"
 
 
-MAX_NAME_BYTES = 200
-MAX_SEED = 1 << 32
 FIELDS: tuple[str, ...] = SweepConfig.__struct_fields__
 
 
@@ -68,7 +68,7 @@ def flag(field: str) -> str:
 
 
 def target_half_width(config: SweepConfig) -> float | None:
-    """`--target-ci 1%` or `0.01` as a fraction; None without one."""
+    """What `--target-ci` asks for, `1%` or `0.01`, as a fraction; None where it is not given."""
     if config.target_ci is None:
         return None
     text = config.target_ci.strip()
@@ -115,10 +115,10 @@ def _readable(message: str, data: dict[str, Any]) -> str:
     what, _, path = message.partition(" - at ")
     key = path.strip("`").removeprefix("$.").removeprefix("$")
     field = key.split("[")[0]
-    found = data.get(field)
+    given = data.get(field)
     text = f"{key}: {what.lower()}" if key else what
     if what.startswith("Invalid enum value") and field in FIELDS:
-        words = [found] if isinstance(found, str) else [w for w in found or () if isinstance(w, str)]
+        words = [given] if isinstance(given, str) else [word for word in given or () if isinstance(word, str)]
         choices = _choices(field)
         wrong = next((word for word in words if word not in choices), words[0] if words else "")
         text = f"{key}: {wrong!r} is not one of {', '.join(choices)}; {near(wrong, choices)}"
@@ -142,41 +142,57 @@ def validate(config: SweepConfig) -> None:
 
     Raises UsageError naming the flag, what was found and what would be right.
     """
-    if config.batch_size is not None and config.global_batch_size is not None:
-        raise UsageError(
-            "--batch-size and --global-batch-size: give one; "
-            "the first fixes the batch per device (weak scaling), the second the sum (strong scaling)"
-        )
+    _one_batch_rule(config)
     _positive(
         config, "batch_size", "global_batch_size", "cpus_per_rank", "rounds", "max_rounds", "window_s",
         "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
     )  # fmt: skip
     _device(config)
+    _at_least(config)
+    _not_empty(config)
+    if config.target_ci is not None and config.max_rounds < config.rounds:
+        raise UsageError(f"--max-rounds {config.max_rounds}: less than --rounds {config.rounds}")
+    _name_and_seed(config)
+    target_half_width(config)
+    if config.world_sizes is not None:
+        _world_sizes(config.world_sizes)
+
+
+def _one_batch_rule(config: SweepConfig) -> None:
+    if config.batch_size is not None and config.global_batch_size is not None:
+        raise UsageError(
+            "--batch-size and --global-batch-size: give one; "
+            "the first fixes the batch per device (weak scaling), the second the sum (strong scaling)"
+        )
+
+
+def _at_least(config: SweepConfig) -> None:
     if config.servers != "per-node" and config.servers < 1:
         raise UsageError(f"--servers {config.servers}: at least 1, or per-node")
     if config.windows < 3:
         raise UsageError(f"--windows {config.windows}: at least 3 are needed (10 for a trustworthy interval)")
+
+
+def _not_empty(config: SweepConfig) -> None:
     if not config.interconnect:
         raise UsageError("--interconnect: empty; write for example ib0,eth0, or auto")
     if config.strategy == ():
         raise UsageError("--strategy: empty; write for example torch:gloo")
     if "exchange" not in config.kinds:
         raise UsageError("--kinds: 'exchange' is what the table is about; leave it in")
-    if config.target_ci is not None and config.max_rounds < config.rounds:
-        raise UsageError(f"--max-rounds {config.max_rounds}: less than --rounds {config.rounds}")
+
+
+def _name_and_seed(config: SweepConfig) -> None:
     if not config.name or "/" in config.name or len(config.name.encode()) > MAX_NAME_BYTES:
         raise UsageError(
             f"--name {config.name!r}: a plain folder name without '/', at most {MAX_NAME_BYTES} bytes"
         )
     if not 0 <= config.seed < MAX_SEED:
         raise UsageError(f"--seed {config.seed}: from 0 to {MAX_SEED - 1}")
-    target_half_width(config)
-    if config.world_sizes is not None:
-        _world_sizes(config.world_sizes)
 
 
 def _device(config: SweepConfig) -> None:
-    """A device that is known, and what only emulated ones take."""
+    """Refuse a device that nobody knows, and what only emulated ones take beside another."""
     device, profile = config.device, profiles.name_of(config.device)
     known = [*DEVICES, *(profiles.PREFIX + name for name in profiles.read().profiles)]
     if not profile and device not in DEVICES:

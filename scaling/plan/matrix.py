@@ -12,27 +12,27 @@ from scaling.errors import UsageError, near
 from scaling.frameworks.base import Traits, read_options
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, place
-from scaling.records.point import EXCHANGING, Device, Hardware, Point, Workload
+from scaling.records.point import EXCHANGING, Device, Hardware, Kind, Point, Workload
 from scaling.workloads import models
 
 
 def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Point, ...]:
     """Every point of one round, once: strategies of a framework share its `solo` and `together`.
 
-    Raises UsageError for what no launch on these seats could run.
+    Raises UsageError for what no launch on these slots could run.
     """
     _check_servers(config, slots)
     assert config.strategy is not None and config.world_sizes is not None
-    found: dict[str, Point] = {}
+    by_cell: dict[str, Point] = {}
     for name in config.strategy:
         for size in config.world_sizes:
             batch = _batch(config, size)
-            for point in _over_networks(config, _of_size(config, device, name, size, batch)):
-                settled = _with_servers(point, config, slots)
-                if reason := frameworks.load(point.strategy).refuse(settled):
+            for serverless in _over_networks(config, _of_size(config, device, name, size, batch)):
+                point = _with_servers(serverless, config, slots)
+                if reason := frameworks.load(point.strategy).refuse(point):
                     raise UsageError(f"--strategy {name}: {reason}")
-                found.setdefault(settled.cell, settled)
-    return tuple(found.values())
+                by_cell.setdefault(point.cell, point)
+    return tuple(by_cell.values())
 
 
 def _batch(config: SweepConfig, size: int) -> int:
@@ -49,6 +49,7 @@ def _batch(config: SweepConfig, size: int) -> int:
 
 
 def _of_size(config: SweepConfig, device: Device, name: str, size: int, batch: int) -> Iterable[Point]:
+    """The exchange of a strategy at a world size, and the controls that are asked for."""
     plain = frameworks.load(name).baseline
     wanted = config.kinds
     own, shared = _options(config, name), _options(config, plain)
@@ -73,7 +74,7 @@ def _over_networks(config: SweepConfig, points: Iterable[Point]) -> Iterable[Poi
 
 
 def _point(
-    config: SweepConfig, device: Device, name: str, kind: str, size: int, batch: int, options: dict[str, str]
+    config: SweepConfig, device: Device, name: str, kind: Kind, size: int, batch: int, options: dict[str, str]
 ) -> Point:
     assert config.model is not None and config.data is not None
     profile = profiles.name_of(config.device)
@@ -81,7 +82,7 @@ def _point(
         profiles.rate(profile, config.model, batch)
     return Point(
         strategy=name,
-        kind=kind,  # type: ignore[arg-type]
+        kind=kind,
         world_size=size,
         round=0,
         workload=Workload(
@@ -108,8 +109,7 @@ def _options(config: SweepConfig, name: str) -> dict[str, str]:
     A key without a strategy concerns each that knows it; one that none knows is refused.
     """
     strategy = frameworks.load(name)
-    known = strategy.options
-    mine: dict[str, str] = {}
+    own: dict[str, str] = {}
     for text in config.option:
         whole, equals, value = text.partition("=")
         target, _, key = whole.rpartition(".")
@@ -118,17 +118,17 @@ def _options(config: SweepConfig, name: str) -> dict[str, str]:
             raise UsageError(f"--option {text}: write key=value or STRATEGY.key=value")
         if target and target not in (*(config.strategy or ()), strategy.baseline):
             raise UsageError(f"--option {text}: {target} is not measured; {near(target, config.strategy or ())}")
-        concerned = target == name if target else key in known or not _known(config, key)
+        concerned = target == name if target else key in strategy.options or not _is_known(config, key)
         if concerned:
-            mine[key] = value
+            own[key] = value
     try:
-        read_options(known, mine)
+        read_options(strategy.options, own)
     except UsageError as error:
         raise UsageError(f"{error} (of {name})") from None
-    return mine
+    return own
 
 
-def _known(config: SweepConfig, key: str) -> bool:
+def _is_known(config: SweepConfig, key: str) -> bool:
     return any(key in frameworks.load(name).options for name in config.strategy or ())
 
 
@@ -137,23 +137,23 @@ def _known(config: SweepConfig, key: str) -> bool:
 
 def refused(points: Sequence[Point], slots: Sequence[Slot]) -> dict[str, str]:
     """By cell, why a point cannot run on these nodes; raises UsageError when no exchange could."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     runs = False
     for point in points:
         nodes = _nodes(point, slots)
         if _traits(point.strategy).drives == "node" and nodes > 1:
-            found[point.cell] = (
+            reasons[point.cell] = (
                 f"one process drives the devices of one node, {point.world_size} devices are on {nodes} nodes"
             )
         else:
             runs = runs or point.kind == "exchange"
     if not runs:
-        first = next(point for point in points if point.cell in found)
+        first = next(point for point in points if point.cell in reasons)
         raise UsageError(
-            f"--strategy {first.strategy} at n{first.world_size}: {found[first.cell]}; "
+            f"--strategy {first.strategy} at n{first.world_size}: {reasons[first.cell]}; "
             "choose smaller --world-sizes"
         )
-    return found
+    return reasons
 
 
 def _with_servers(point: Point, config: SweepConfig, slots: Sequence[Slot]) -> Point:
@@ -174,7 +174,7 @@ def _check_servers(config: SweepConfig, slots: Sequence[Slot]) -> None:
     if not any(_traits(name).servers for name in names):
         for flag in (flag for flag, given in asked.items() if given):
             raise UsageError(f"{flag}: none of {', '.join(names)} has parameter servers")
-    hosts = len({one.host for one in slots})
+    hosts = len({slot.host for slot in slots})
     if config.server_hosts == "dedicated" and hosts < 2:
         raise UsageError("--server-hosts dedicated: this launch has one host; servers can only share it")
     if config.server_hosts == "dedicated" and config.servers != "per-node" and config.servers >= hosts:
@@ -185,7 +185,7 @@ def _check_servers(config: SweepConfig, slots: Sequence[Slot]) -> None:
 
 
 def _nodes(point: Point, slots: Sequence[Slot]) -> int:
-    return len({one.host for one in place(point, slots)})
+    return len({slot.host for slot in place(point, slots)})
 
 
 def _traits(name: str) -> Traits:

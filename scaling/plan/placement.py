@@ -1,4 +1,4 @@
-"""Who sits where: every rank's host, CPUs and GPU, and which ranks a point takes. Pure."""
+"""Where each rank runs: its host, CPUs and GPU; and which ranks a point takes. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from scaling.records.point import Point, Record
 
 
 class Slot(Record, frozen=True, kw_only=True):
-    """A rank of the launch: its host, its place there, its own CPUs, its GPU.
+    """A rank of the launch with its host, its number there, its own CPUs and its GPU.
 
     `device_index` counts the GPUs that this rank's agent sees (a batch system may show each rank one);
-    `gpu` is that GPU's UUID, "" without one, by which two ranks that share a GPU are found; `machine` is one
+    `gpu` is that GPU's UUID, "" without one, by which two ranks that share a GPU are found; `machine` is the same
     for hosts on the same cores (containers, nodes of a lab), by which two that share a CPU are.
     """
 
@@ -32,8 +32,8 @@ class Slot(Record, frozen=True, kw_only=True):
     gpu: str = ""
 
 
-def seat(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ...]:
-    """Give every rank of the launch its place. `enrolled[r]` is rank r's.
+def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ...]:
+    """Give every rank of the launch its slot. `enrolled[r]` is what rank r said of itself.
 
     A machine's cores are those that any of its ranks may use; each rank gets the same number of them.
     Raises UsageError when `--cpus-per-rank` asks for more than there are.
@@ -56,8 +56,8 @@ def seat(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ..
             local = local_ranks[hosts[rank].hostname]
             local_ranks[hosts[rank].hostname] += 1
             cpus = pick_cpus(cores, local_rank=index, per_rank=per_rank)
-            slots.append(replace(_place_rank(rank, hosts[rank], local, cpus, per_rank), machine=machine))
-    return tuple(sorted(slots, key=lambda one: one.launch_rank))
+            slots.append(replace(_slot(rank, hosts[rank], local, cpus, per_rank), machine=machine))
+    return tuple(sorted(slots, key=lambda slot: slot.launch_rank))
 
 
 def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
@@ -66,15 +66,15 @@ def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
     by_host: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         by_host.setdefault(host.hostname, []).append(rank)
-    found: dict[str, list[int]] = {}
+    by_machine: dict[str, list[int]] = {}
     for name, ranks in by_host.items():
         boot_id = hosts[ranks[0]].boot_id
         machine = f"{boot_id} {sorted(_cores(hosts, ranks))}" if boot_id else name
-        found.setdefault(machine, []).extend(ranks)
-    return found
+        by_machine.setdefault(machine, []).extend(ranks)
+    return by_machine
 
 
-def _place_rank(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads: int) -> Slot:
+def _slot(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads: int) -> Slot:
     index = local % len(host.gpus) if host.gpus else 0
     gpu = host.gpus[index].uuid if host.gpus else ""
     return Slot(
@@ -94,28 +94,28 @@ def _cores(hosts: Sequence[HostInfo], ranks: Iterable[int]) -> tuple[tuple[int, 
 
 
 def place(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """The seats of a point, rank by rank: `pack` fills one host after the other, `spread` deals them out."""
-    hosts = list(dict.fromkeys(one.host for one in slots))
-    packed = sorted(slots, key=lambda one: (hosts.index(one.host), one.local_rank))
+    """The slots of a point, rank by rank: `pack` fills one host after the other, `spread` deals them out."""
+    hosts = list(dict.fromkeys(slot.host for slot in slots))
+    ordered = sorted(slots, key=lambda slot: (hosts.index(slot.host), slot.local_rank))
     if point.placement == "spread":
-        packed = sorted(slots, key=lambda one: (one.local_rank, hosts.index(one.host)))
-    return tuple(packed[: point.world_size])
+        ordered = sorted(slots, key=lambda slot: (slot.local_rank, hosts.index(slot.host)))
+    return tuple(ordered[: point.world_size])
 
 
 def oversubscribed(point: Point, slots: Sequence[Slot]) -> bool:
     """Whether two ranks of the point share a CPU."""
     if point.hardware.device != "cpu":
         return False
-    taken = [(one.machine or one.host, cpu) for one in slots for cpu in one.cpus]
+    taken = [(slot.machine or slot.host, cpu) for slot in slots for cpu in slot.cpus]
     return len(taken) != len(set(taken))
 
 
-def server_slots(point: Point, mine: Sequence[Slot], slots: Sequence[Slot]) -> tuple[Slot, ...]:
+def server_slots(point: Point, rank_slots: Sequence[Slot], slots: Sequence[Slot]) -> tuple[Slot, ...]:
     """Beside which agent each parameter server of a point runs: one node after the other, the training ones
     (`shared`), or those that the point leaves free (`dedicated`, while it leaves any)."""
-    training = list(dict.fromkeys(one.host for one in mine))
-    free = [host for host in dict.fromkeys(one.host for one in slots) if host not in training]
+    training = list(dict.fromkeys(slot.host for slot in rank_slots))
+    free = [host for host in dict.fromkeys(slot.host for slot in slots) if host not in training]
     hosts = free if point.server_hosts == "dedicated" and free else training
-    order = (*mine, *slots)
-    first = {host: next(one for one in order if one.host == host) for host in hosts}
+    ordered = (*rank_slots, *slots)
+    first = {host: next(slot for slot in ordered if slot.host == host) for host in hosts}
     return tuple(first[hosts[index % len(hosts)]] for index in range(point.servers))

@@ -1,4 +1,4 @@
-"""SweepConfig x hosts -> ordered, interleaved points. Pure; every refusal names its flag.
+"""From a SweepConfig and the launch's hosts to ordered, interleaved points. Pure; every refusal names its flag.
 
 All points, baselines included, are measured in each round, in an order shuffled anew per round, so
 that drift hits all alike.
@@ -19,7 +19,7 @@ from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
 from scaling.plan import matrix
 from scaling.plan.config import SweepConfig
-from scaling.plan.placement import Slot, seat
+from scaling.plan.placement import Slot, place_ranks
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Point, Record
@@ -49,23 +49,24 @@ class Plan(Record, frozen=True, kw_only=True):
         return tuple(points)
 
     def network(self, point: Point) -> Network:
-        """The one that a point takes; a point without exchange needs none in particular."""
-        return next((one for one in self.networks if one.word == point.interconnect), self.networks[0])
+        """The network that a point takes; a point without exchange needs none in particular."""
+        named = (network for network in self.networks if network.word == point.interconnect)
+        return next(named, self.networks[0])
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """By name, in the order of their ranks."""
+        """The hosts' names, in the order of their ranks."""
         return tuple(self.networks[0].places)
 
     @property
     def slept_s(self) -> float:
-        """Of an emulated device, how long a step takes on the clock at least; else 0."""
+        """How long a step takes on the clock at least where devices are emulated; else 0."""
         if self.device != "emulated":
             return 0.0
         return max(
-            profiles.rate(one.hardware.profile, one.workload.model, one.workload.batch_size).step_s
-            * one.hardware.dilate
-            for one in self.cells
+            profiles.rate(point.hardware.profile, point.workload.model, point.workload.batch_size).step_s
+            * point.hardware.dilate
+            for point in self.cells
         )
 
     @property
@@ -77,53 +78,39 @@ class Plan(Record, frozen=True, kw_only=True):
         return config.rounds * (sum(starts) + len(starts) * windows_s)
 
 
-# ---------------------------------------------------------------- what to measure
-
-
 def make(
     config: SweepConfig,
     enrolled: Sequence[Enrol],
-    known: Mapping[str, Entry] | None = None,
+    fabric: Mapping[str, Entry] | None = None,
     *,
     lab_bits_per_s: Sequence[float] = (),
 ) -> Plan:
-    """Resolve the configuration on these hosts and list the cells; `known` are the fabric file's networks.
-    `lab_bits_per_s` are the declared rates of a lab's networks, which can be slowed with emulated devices.
+    """Resolve the configuration on these hosts and list the cells. UsageError for what this launch cannot run.
 
-    Raises UsageError for what this launch cannot run.
+    `fabric` is what the fabric file names; `lab_bits_per_s` the declared rates of a lab's networks, if any.
     """
-    slots = seat(enrolled, config.cpus_per_rank)
+    slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = _device(config, slots)
     names = _names(config, device)
     missing = _missing(names, enrolled, device)
-    sizes = config.world_sizes or default_world_sizes(len(slots))
-    _check_sizes(sizes, slots, device)
-    model = models.spec(config.model or models.default_model(device))
-    feed = config.data or model.data
-    feeds.check(feed, model.classes)
-    _check_precision(config, device)
-    resolved = _resolved(config, names, sizes, model.name, feed, device)
-    if resolved.global_batch_size is None and resolved.batch_size is None:
-        resolved = replace(resolved, batch_size=_batch_size(config, model, device))
-    if device == "emulated":
-        resolved = _emulated(resolved, slots, enrolled, lab_bits_per_s)
-    found = matrix.make(resolved, device, slots)
-    refused = matrix.refused(found, slots)
+    resolved = _emulated(_resolved(config, names, slots, device), slots, enrolled, lab_bits_per_s)
+    points = matrix.make(resolved, device, slots)
+    refused = matrix.refused(points, slots)
     return Plan(
         config=resolved,
         device=device,
         slots=slots,
-        networks=_networks(config, enrolled, known or {}),
+        networks=_networks(config, enrolled, fabric or {}),
         missing=missing,
         why=why,
         refused=refused,
-        cells=tuple(point for point in found if point.kind == "exchange" or point.cell not in refused),
+        cells=tuple(point for point in points if point.kind == "exchange" or point.cell not in refused),
     )
 
 
-def _networks(config: SweepConfig, enrolled: Sequence[Enrol], known: Mapping[str, Entry]) -> tuple[Network, ...]:
+def _networks(config: SweepConfig, enrolled: Sequence[Enrol], fabric: Mapping[str, Entry]) -> tuple[Network, ...]:
     words = dict.fromkeys(config.interconnect)
-    return tuple(choose((enrol.host for enrol in enrolled), word, known) for word in words)
+    return tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)
 
 
 def _names(config: SweepConfig, device: Device) -> tuple[str, ...]:
@@ -132,18 +119,31 @@ def _names(config: SweepConfig, device: Device) -> tuple[str, ...]:
     return tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in given))
 
 
-def _resolved(
-    config: SweepConfig, names: tuple[str, ...], sizes: tuple[int, ...], model: str, feed: str, device: Device
-) -> SweepConfig:
-    words = tuple(dict.fromkeys(config.interconnect))
-    settled = config.device if device == "emulated" else device
+def _resolved(config: SweepConfig, names: tuple[str, ...], slots: Sequence[Slot], device: Device) -> SweepConfig:
+    """The configuration with every None that depends on the launch replaced by what it means here."""
+    sizes = config.world_sizes or default_world_sizes(len(slots))
+    _check_sizes(sizes, slots, device)
+    model = models.spec(config.model or models.default_model(device))
+    feed = config.data or model.data
+    feeds.check(feed, model.classes)
+    _check_precision(config, device)
+    batch_size = config.batch_size
+    if config.global_batch_size is None and batch_size is None:
+        batch_size = _batch_size(config, model, device)
     return replace(
-        config, strategy=names, world_sizes=sizes, model=model, data=feed, device=settled, interconnect=words
+        config,
+        strategy=names,
+        world_sizes=sizes,
+        model=model.name,
+        data=feed,
+        device=config.device if device == "emulated" else device,
+        batch_size=batch_size,
+        interconnect=tuple(dict.fromkeys(config.interconnect)),
     )
 
 
 def _batch_size(config: SweepConfig, model: models.ModelSpec, device: Device) -> int:
-    """Per device, where none is given."""
+    """The batch per device, where none is given."""
     if device == "emulated":
         return profiles.rate(profiles.name_of(config.device), model.name).batch_size
     return model.batch_size[device]
@@ -155,7 +155,10 @@ def _emulated(
     enrolled: Sequence[Enrol],
     lab_bits_per_s: Sequence[float],
 ) -> SweepConfig:
-    """With shrink and dilate: as given; else chosen in a lab, and 1 where links cannot be slowed."""
+    """The configuration of an emulated device with shrink and dilate: as given; else chosen in a lab, and 1 where
+    links cannot be slowed. That of another device is left as it is."""
+    if not profiles.name_of(config.device):
+        return config
     if not lab_bits_per_s:
         return replace(config, shrink=config.shrink or 1.0, dilate=config.dilate or 1.0)
     assert config.model is not None and config.world_sizes is not None
@@ -167,15 +170,18 @@ def _emulated(
         layers=len(layers.spans(layers.of(config.model), 1.0)),
         step_s=profiles.rate(profiles.name_of(config.device), config.model, batch).step_s,
         world_size=largest,
-        ranks=min(largest, max(Counter(one.machine for one in slots).values())),
+        ranks=min(largest, max(Counter(slot.machine for slot in slots).values())),
         cores=min(len(enrol.host.cores) for enrol in enrolled),
         link_bits_per_s=max(lab_bits_per_s),
-        polling=max(
-            (frameworks.load(name).traits(name).polling_cores for name in config.strategy or ()), default=0.0
-        ),
+        polling=max(_polling_cores(config.strategy or ()), default=0.0),
     )
-    found = scale.setting(load, config.shrink, config.dilate)
-    return replace(config, shrink=found.shrink, dilate=found.dilate)
+    setting = scale.setting(load, config.shrink, config.dilate)
+    return replace(config, shrink=setting.shrink, dilate=setting.dilate)
+
+
+def _polling_cores(names: Iterable[str]) -> list[float]:
+    """Cores that each strategy's own clock keeps busy beside a rank."""
+    return [frameworks.load(name).traits(name).polling_cores for name in names]
 
 
 def default_world_sizes(size: int) -> tuple[int, ...]:
@@ -185,7 +191,7 @@ def default_world_sizes(size: int) -> tuple[int, ...]:
 
 
 def _device(config: SweepConfig, slots: Sequence[Slot]) -> tuple[Device, str]:
-    bare = next((one for one in slots if not one.gpu), None)
+    bare = next((slot for slot in slots if not slot.gpu), None)
     if profiles.name_of(config.device):
         return "emulated", f"--device {config.device}"
     if config.device == "cpu":
@@ -200,20 +206,20 @@ def _device(config: SweepConfig, slots: Sequence[Slot]) -> tuple[Device, str]:
 def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device) -> dict[str, str]:
     """Why strategies cannot run on some host. Raises UsageError where another device is needed, or
     when nothing that was asked for can run."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for name in names:
-        module = frameworks.load(name)
-        if device not in module.devices(name):
-            needs = " or ".join(module.devices(name))
+        strategy = frameworks.load(name)
+        if device not in strategy.devices(name):
+            needs = " or ".join(strategy.devices(name))
             host = enrolled[0].host.hostname
             hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else ""
             raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({host}){hint}")
         for enrol in enrolled:
             if reason := enrol.missing.get(name):
-                found.setdefault(name, f"{reason} (on {enrol.host.hostname})")
-    if found and all(name in found for name in names):
-        raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in found.items()))
-    return found
+                reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")
+    if reasons and all(name in reasons for name in names):
+        raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in reasons.items()))
+    return reasons
 
 
 def _emulating() -> list[str]:
@@ -232,11 +238,11 @@ def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) ->
 
 def _check_gpus(slots: Sequence[Slot]) -> None:
     owner: dict[tuple[str, str], Slot] = {}
-    for one in slots:
-        other = owner.setdefault((one.host, one.gpu), one)
-        if other is not one:
+    for slot in slots:
+        other = owner.setdefault((slot.host, slot.gpu), slot)
+        if other is not slot:
             raise UsageError(
-                f"ranks {other.launch_rank} and {one.launch_rank} on {one.host} would share GPU {one.gpu}; "
+                f"ranks {other.launch_rank} and {slot.launch_rank} on {slot.host} would share GPU {slot.gpu}; "
                 "start no more ranks there than it has GPUs, or use --device cpu"
             )
 

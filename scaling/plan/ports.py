@@ -12,7 +12,7 @@ from scaling.records.task import Task
 
 
 class Wanted(Record, frozen=True, kw_only=True):
-    """So many ports on an address of the host of rank `launch_rank` of the launch."""
+    """How many ports a point needs on an address of one host, beside the agent of rank `launch_rank`."""
 
     launch_rank: int
     host: str
@@ -22,14 +22,14 @@ class Wanted(Record, frozen=True, kw_only=True):
 
 def wanted(tasks: Sequence[Task], traits: Traits) -> tuple[Wanted, ...]:
     """What a point of these tasks, one per rank, asks for: rank 0's ports, those of all ranks, the servers'."""
-    first, found = tasks[0], []
-    if traits.ports:
-        found.append(_beside(first, traits.ports))
-    if traits.rank_ports:
-        found += [_beside(task, 1) for task in tasks]
-    for server in first.servers:
-        found.append(Wanted(launch_rank=server.launch_rank, host=server.host, address=server.address, count=1))
-    return tuple(found)
+    first = tasks[0]
+    shared = [_beside(first, traits.ports)] if traits.ports else []
+    own = [_beside(task, 1) for task in tasks] if traits.rank_ports else []
+    servers = [
+        Wanted(launch_rank=server.launch_rank, host=server.host, address=server.address, count=1)
+        for server in first.servers
+    ]
+    return (*shared, *own, *servers)
 
 
 def _beside(task: Task, count: int) -> Wanted:

@@ -16,8 +16,8 @@ from scaling.records.task import Clocks, Server, Task
 
 def rank_tasks(
     point: Point,
-    mine: Sequence[Slot],
-    servers: Sequence[Slot],
+    slots: Sequence[Slot],
+    server_slots: Sequence[Slot],
     places: Mapping[str, Place],
     *,
     attempt: int,
@@ -26,81 +26,85 @@ def rank_tasks(
     clocks: Clocks,
     logs: str,
 ) -> tuple[Task, ...]:
-    """One task per rank of the point, without ports. `mine` are its seats, `servers` those of its parameter
-    servers, `logs` is the folder of the run's logs."""
-    hosts = tuple(one.host for one in mine)
-    alone = len({*hosts, *(one.host for one in servers)}) == 1
-    here = dict.fromkeys(hosts, ALONE) if alone else places
-    beside = tuple(_server(one, here[one.host]) for one in servers)
-    log = f"{logs}/{attempt:04d}-{_slug(point)}"
-    shared = {"attempt": attempt, "retry": retry, "seed": seed, "clocks": clocks, "servers": beside}
-    return tuple(
-        _task(rank, point, mine, here, crosses=not alone, log=f"{log}.{rank}.log", **shared)
-        for rank in range(len(mine))
+    """One task per rank of the point, without ports.
+
+    `slots` are those of its ranks, `server_slots` those of its parameter servers, `places` each host's on the
+    network; `logs` is the folder of the run's logs.
+    """
+    hosts = tuple(slot.host for slot in slots)
+    alone = len({*hosts, *(slot.host for slot in server_slots)}) == 1
+    place_of = dict.fromkeys(hosts, ALONE) if alone else places
+    servers = tuple(
+        Server(launch_rank=slot.launch_rank, host=slot.host, place=place_of[slot.host]) for slot in server_slots
     )
-
-
-def _server(one: Slot, place: Place) -> Server:
-    return Server(launch_rank=one.launch_rank, host=one.host, place=place)
+    log = f"{logs}/{attempt:04d}-{_slug(point)}"
+    shared = {"attempt": attempt, "retry": retry, "seed": seed, "clocks": clocks, "servers": servers}
+    return tuple(
+        _task(rank, point, slots, place_of, crosses=not alone, log=f"{log}.{rank}.log", **shared)
+        for rank in range(len(slots))
+    )
 
 
 def _task(
     rank: int,
     point: Point,
-    mine: Sequence[Slot],
-    here: Mapping[str, Place],
+    slots: Sequence[Slot],
+    place_of: Mapping[str, Place],
     *,
     crosses: bool,
     **shared: Any,
 ) -> Task:
-    """One rank's, with what all tasks of the point share."""
-    one, hosts = mine[rank], tuple(one.host for one in mine)
+    """One rank's task, with what all tasks of the point share."""
+    slot, hosts = slots[rank], tuple(slot.host for slot in slots)
     return Task(
         point=point,
         rank=rank,
-        launch_rank=one.launch_rank,
-        local_rank=hosts[:rank].count(one.host),
-        local_world_size=hosts.count(one.host),
+        launch_rank=slot.launch_rank,
+        local_rank=hosts[:rank].count(slot.host),
+        local_world_size=hosts.count(slot.host),
         hosts=hosts,
-        device_index=one.device_index,
+        device_index=slot.device_index,
+        device_indices=(slot.device_index,),
         # On GPUs workers keep the launcher's binding, which knows what is near which GPU.
-        cpus=one.cpus if point.hardware.device == "cpu" else (),
-        threads=one.threads,
-        place=here[one.host],
-        places=tuple(here[host] for host in hosts),
-        counts_traffic=crosses and one.host not in hosts[:rank],
+        cpus=slot.cpus if point.hardware.device == "cpu" else (),
+        threads=slot.threads,
+        place=place_of[slot.host],
+        places=tuple(place_of[host] for host in hosts),
+        counts_traffic=crosses and slot.host not in hosts[:rank],
         **shared,
     )
 
 
-def worker_tasks(of: Sequence[Task], traits: Traits) -> tuple[Task, ...]:
-    """The tasks of a point's workers: those of all ranks, or rank 0's alone with all devices of its host."""
+def worker_tasks(tasks: Sequence[Task], traits: Traits) -> tuple[Task, ...]:
+    """The tasks of a point's workers: those of all ranks, or rank 0's alone with the CPUs of its whole host.
+
+    That one computes on all devices of the host where it drives the node, and on none where helpers compute.
+    """
     if traits.drives == "device":
-        return tuple(of)
-    local = [task for task in of if task.hosts[task.rank] == of[0].hosts[0]]
+        return tuple(tasks)
+    first = tasks[0]
+    local = [task for task in tasks if task.hosts[task.rank] == first.hosts[0]]
     return (
         replace(
-            of[0],
+            first,
             cpus=tuple(dict.fromkeys(cpu for task in local for cpu in task.cpus)),
-            device_indices=tuple(task.device_index for task in local),
+            device_indices=tuple(task.device_index for task in local) if traits.drives == "node" else (),
         ),
     )
 
 
-def helper_task(of: Sequence[Task], wanted: Helper) -> Task:
-    """The task of a helper of a point; `of` are those of all its ranks."""
-    task = of[wanted.rank]
-    log = f"{task.log}.{wanted.name}"
-    if wanted.computes:
-        return replace(task, role=wanted.name, log=log)
-    if wanted.server is None:
-        return replace(task, role=wanted.name, log=log, cpus=(), counts_traffic=False)
-    server = task.servers[wanted.server]
+def helper_task(tasks: Sequence[Task], helper: Helper) -> Task:
+    """The task of a helper of a point; `tasks` are those of all its ranks."""
+    beside = tasks[helper.rank]
+    task = replace(beside, role=helper.name, log=f"{beside.log}.{helper.name}")
+    if helper.computes:
+        return task
+    task = replace(task, cpus=(), device_indices=(), counts_traffic=False)
+    if helper.server is None:
+        return task
+    server = task.servers[helper.server]
     return replace(
         task,
-        role=wanted.name,
-        log=log,
-        cpus=(),
         launch_rank=server.launch_rank,
         place=server.place,
         counts_traffic=server.host not in task.hosts,

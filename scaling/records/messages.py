@@ -9,6 +9,9 @@ from scaling.records.host import HostInfo
 from scaling.records.point import Record
 from scaling.records.task import Command, Task
 
+# What TERM gets before KILL once a signal has asked for the end: launchers do not wait long.
+INTERRUPT_GRACE_S = 0.2
+
 
 class Enrol(Record, frozen=True, kw_only=True, tag="enrol"):
     """An agent's first message. `missing[strategy]` says why one of the package cannot run on that host."""
@@ -37,7 +40,7 @@ class Report(Record, frozen=True, kw_only=True, tag="report"):
 
 
 class Signalled(Record, frozen=True, kw_only=True, tag="signalled"):
-    """The agent was told by a signal to end."""
+    """A signal asked the agent for the end."""
 
     signal: int
 
@@ -73,7 +76,7 @@ class Assign(Record, frozen=True, kw_only=True, tag="assign"):
 
 
 class Tell(Record, frozen=True, kw_only=True, tag="tell"):
-    """Hand a command to the attempt's worker; its helpers' CPU use is read while measured windows run."""
+    """Hand a command to the attempt's worker; its helpers are watched while measured windows run."""
 
     attempt: int
     command: Command
@@ -96,6 +99,3 @@ ToAgent = Ask | Reserve | Assign | Tell | Release | Dismiss
 ENCODER = msgspec.msgpack.Encoder()
 AGENT_DECODER = msgspec.msgpack.Decoder(ToAgent)
 SWEEP_DECODER = msgspec.msgpack.Decoder(tuple[ToSweep, ...])
-
-
-INTERRUPT_GRACE_S = 0.2

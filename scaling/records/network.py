@@ -5,13 +5,12 @@ from __future__ import annotations
 from scaling.records.point import Record
 
 GBIT = 1e9
-
-
+# The word of --interconnect for the fastest network that all hosts share.
 AUTO = "auto"
 
 
 class Place(Record, frozen=True, kw_only=True):
-    """A host's address and interface on a network, and the card that RDMA may take.
+    """Where a host is on a network: its address and interface there, and the card that RDMA may take.
 
     hca: "mlx5_0", several with commas; "" for sockets alone; "any" where NCCL may choose for itself.
     """
@@ -40,15 +39,15 @@ class Network(Record, frozen=True, kw_only=True):
 
 
 def describe(network: Network) -> str:
-    """`ib (ib0, 10.10.0.0/24, 100 Gb/s)`, or `ib0 (10.10.0.0/24, 100 Gb/s): the fastest of 2 networks ...`."""
+    """A network in words: `ib (ib0, 10.10.0.0/24, 100 Gb/s)`, or `ib0 (...): the fastest of 2 networks ...`."""
     interfaces = list(dict.fromkeys(place.interface for place in network.places.values()))
     cards = sorted({place.hca for place in network.places.values()} - {"", "any"})
     name = network.word
     if name == AUTO:
         name = interfaces.pop(0)
-    parts = [*(one for one in interfaces if one != name), network.subnet if network.subnet != name else ""]
+    parts = [*(nic for nic in interfaces if nic != name), network.subnet if network.subnet != name else ""]
     parts.append(f"{network.rate_bits_per_s / GBIT:g} Gb/s" if network.rate_bits_per_s else "")
     parts.append(f"RDMA by {', '.join(cards)}" if cards else "")
-    found = ", ".join(filter(None, parts))
+    details = ", ".join(filter(None, parts))
     why = f": {network.why}" if network.word == AUTO else ""
-    return f"{name} ({found}){why}" if found else f"{name}{why}"
+    return f"{name} ({details}){why}" if details else f"{name}{why}"

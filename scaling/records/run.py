@@ -1,7 +1,7 @@
-"""What is said between processes and what is kept on disk: points, tasks, messages, events, records.
+"""What a run keeps on disk: its header, and a record of each point with its ranks and helpers.
 
 Times are seconds; `*_unix_s` are wall-clock, all others CLOCK_MONOTONIC of the host that wrote them. A
-new field needs a default; a changed meaning a new SCHEMA, a migration in `store.py` and a fixture file.
+new field needs a default; a changed meaning a new SCHEMA, a migration in `migrations.py` and a fixture file.
 
 SCHEMA history:  1  the first;
                  2  a point holds its work and its hardware, ranks and helpers their place whole.
@@ -47,8 +47,8 @@ class RankRecord(Record, frozen=True, kw_only=True):
 
 
 class HelperRecord(Record, frozen=True, kw_only=True):
-    """A server, scheduler or rendezvous of a point: where it ran, how it ended and, while the measured
-    windows ran, how much of one core it used (`telemetry.cpu_percent`)."""
+    """A server, scheduler, rendezvous or computing helper of a point: where it ran, how it ended and what it used
+    while the measured windows ran (`telemetry.cpu_percent`; where it computes, its GPU as well)."""
 
     name: str
     launch_rank: int

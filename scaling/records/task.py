@@ -5,6 +5,9 @@ from __future__ import annotations
 from scaling.records.network import ALONE, Place
 from scaling.records.point import Point, Record
 
+# The variable of a child's environment that names the descriptor on which it reports events.
+EVENTS_FD = "SCALING_EVENTS_FD"
+
 
 class Clocks(Record, frozen=True, kw_only=True):
     """The three clocks of a child, seconds: until `ready`, without an event, in all."""
@@ -34,7 +37,8 @@ class Task(Record, frozen=True, kw_only=True):
     `rank` and `local_rank` count inside the point; `launch_rank` is the agent's MPI rank. `hosts[r]` is the
     host of rank r and `places[r]` its place on the network that is used; `place` is this child's own. `ports` are
     reserved at rank 0's address; `rank_ports[r]` is rank r's own. `device_index` and `cpus` are this child's;
-    a worker that drives all devices of its host has their `device_indices`, and the CPUs of all.
+    a worker that drives all devices of its host has the CPUs of all. `device_indices` are the devices that this
+    child itself computes on: its own, those of its host, or none (servers; a coordinator of helpers that compute).
     `role` is "worker" or the name of a helper. Beside one child of each host of several its traffic is counted
     (`counts_traffic`).
     """
@@ -65,12 +69,12 @@ class Task(Record, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        """Rank 0's, where all meet."""
+        """Rank 0's address, where all meet."""
         return self.places[0].address if self.places else self.place.address
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """By rank."""
+        """The address of each rank."""
         return tuple(place.address for place in self.places)
 
 
@@ -89,6 +93,3 @@ class Finish(Record, frozen=True, kw_only=True, tag="finish"):
 
 
 Command = Run | Finish
-
-
-EVENTS_FD = "SCALING_EVENTS_FD"

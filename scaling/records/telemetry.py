@@ -6,8 +6,9 @@ from scaling.records.point import Record
 
 
 class Sample(Record, frozen=True, kw_only=True, array_like=True):
-    """One reading of a GPU while windows were timed, None where this GPU does not tell; `throttle` names
-    the reasons that cost speed."""
+    """One reading of one GPU while windows were timed, None where this GPU does not tell; `throttle` names
+    the reasons that cost speed. `device_index` counts as the child's task does; None in older records, which know
+    of a child's first GPU only."""
 
     unix_s: float
     utilisation_percent: float | None = None
@@ -16,10 +17,12 @@ class Sample(Record, frozen=True, kw_only=True, array_like=True):
     memory_used_bytes: int | None = None
     temperature_c: float | None = None
     throttle: tuple[str, ...] = ()
+    device_index: int | None = None
 
 
 class Traffic(Record, frozen=True, kw_only=True, array_like=True):
-    """What one interface (`eth0`) or port of an RDMA card (`mlx5_0/1`) of the host carried meanwhile."""
+    """What one interface (`eth0`) or port of an RDMA card (`mlx5_0/1`) of the host carried while windows were
+    timed."""
 
     name: str
     received_bytes: int
@@ -27,8 +30,8 @@ class Traffic(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class Flow(Record, frozen=True, kw_only=True, array_like=True):
-    """What this host sent meanwhile over TCP from one address of its own to one of a peer: the bytes that arrived,
-    and for how long the busiest of the connections had some to send."""
+    """What this host sent over TCP while windows were timed, from one address of its own to one of a peer: the
+    bytes that arrived, and for how long the busiest of the connections had some to send."""
 
     address: str
     peer: str
@@ -37,9 +40,13 @@ class Flow(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class Telemetry(Record, frozen=True, kw_only=True):
-    """The device while measured windows ran. `load_1m` is the host's at their end, `affinity_cpus` the worker's;
-    `traffic` and `flows` are read beside one child of each host, `machine_cpu_percent` (100: all cores) where one
-    emulates."""
+    """What was read beside one child while measured windows ran.
+
+    `samples` are of all its GPUs, one GPU after the other; `energy_j` is theirs together, None where any does
+    not tell. `load_1m` is the host's at the end, `affinity_cpus` the child's, `cpu_percent` how much of one core
+    it used. `traffic` and `flows` are read beside one child of each host, `machine_cpu_percent` (100: all cores)
+    where devices are emulated.
+    """
 
     samples: tuple[Sample, ...] = ()
     energy_j: float | None = None

@@ -24,7 +24,7 @@ from scaling.transport.mailbox import Mailbox
 
 
 class Bench(Record, frozen=True, kw_only=True):
-    """What all trials of a sweep share. `logs` is the folder of their logs."""
+    """What all attempts of a sweep share. `logs` is the folder of their logs."""
 
     plan: Plan
     mailbox: Mailbox[ToAgent, ToSweep]
@@ -34,12 +34,12 @@ class Bench(Record, frozen=True, kw_only=True):
 
     @property
     def pace(self) -> warmup.Pace:
-        """Windows and their length."""
+        """How many windows are measured, and how long each should last."""
         return warmup.Pace(windows=self.plan.config.windows, window_s=self.plan.config.window_s)
 
     @property
     def clocks(self) -> Clocks:
-        """The limits of every child."""
+        """The three clocks of every child."""
         config = self.plan.config
         return Clocks(
             startup_s=config.startup_timeout_s,
@@ -49,15 +49,15 @@ class Bench(Record, frozen=True, kw_only=True):
 
 
 class Attempt:
-    """One attempt at a point: ports, helpers, workers, warm-up, windows, end."""
+    """A running attempt: told of what agents report, it gives the orders that follow. `state` is what is known."""
 
     def __init__(self, bench: Bench, point: Point, attempt: int, retries: tuple[str, ...]) -> None:
         self.attempt = attempt
         self._bench = bench
-        self._module = frameworks.load(point.strategy)
-        self._traits = self._module.traits(point.strategy)
-        mine = placement.place(point, bench.plan.slots)
-        self._ranks = self._tasks(point, mine, len(retries))
+        self._strategy = frameworks.load(point.strategy)
+        self._traits = self._strategy.traits(point.strategy)
+        slots = placement.place(point, bench.plan.slots)
+        self._tasks = self._rank_tasks(point, slots, len(retries))
         self._held: dict[int, tuple[int, ...]] = {}
         self._alive: set[tuple[int, str]] = set()
         self._agents: set[int] = set()
@@ -65,29 +65,24 @@ class Attempt:
         self._started = False
         self.state = PointState(
             point=point,
-            ranks=tuple(RankState(task=task) for task in worker_tasks(self._ranks, self._traits)),
+            ranks=tuple(RankState(task=task) for task in worker_tasks(self._tasks, self._traits)),
             expected=bench.plan.config.windows,
             started_s=bench.clock(),
             started_unix_s=bench.unix_clock(),
-            oversubscribed=placement.oversubscribed(point, mine),
+            oversubscribed=placement.oversubscribed(point, slots),
             synchronous=self._traits.synchronous or point.kind not in EXCHANGING,
             pattern=self._traits.pattern if point.kind in EXCHANGING else "",
             retries=retries,
         )
-        self._wanted = ports.wanted(self._ranks, self._traits)
-        for slot, one in enumerate(self._wanted):
-            self._agents.add(one.launch_rank)
-            order = Reserve(attempt=attempt, slot=slot, count=one.count, address=one.address)
-            bench.mailbox.order([one.launch_rank], order)
-        if not self._wanted:
-            self._start_all()
+        self._wanted = ports.wanted(self._tasks, self._traits)
+        self._begin()
 
-    def _tasks(self, point: Point, mine: Sequence[placement.Slot], retry: int) -> tuple[Task, ...]:
+    def _rank_tasks(self, point: Point, slots: Sequence[placement.Slot], retry: int) -> tuple[Task, ...]:
         plan = self._bench.plan
         return rank_tasks(
             point,
-            mine,
-            placement.server_slots(point, mine, plan.slots),
+            slots,
+            placement.server_slots(point, slots, plan.slots),
             plan.network(point).places,
             attempt=self.attempt,
             retry=retry,
@@ -96,9 +91,18 @@ class Attempt:
             logs=self._bench.logs,
         )
 
+    def _begin(self) -> None:
+        """Ask for ports; where none are needed, start at once."""
+        for index, wanted in enumerate(self._wanted):
+            self._agents.add(wanted.launch_rank)
+            order = Reserve(attempt=self.attempt, slot=index, count=wanted.count, address=wanted.address)
+            self._bench.mailbox.order([wanted.launch_rank], order)
+        if not self._wanted:
+            self._start_all()
+
     @property
     def over(self) -> bool:
-        """Nothing of it runs any more."""
+        """Whether nothing of the attempt runs any more."""
         return self._started and not self._alive
 
     def reserved(self, slot: int, held: tuple[int, ...]) -> None:
@@ -106,12 +110,13 @@ class Attempt:
         self._held[slot] = held
         if len(self._held) < len(self._wanted) or self._started:
             return
-        if short := [slot for slot, one in enumerate(self._wanted) if len(self._held[slot]) < one.count]:
-            one = self._wanted[short[0]]
-            message = f"{one.host} cannot bind a port on {one.address}"
-            self._fail(Failed(cause="error", message=message, host=one.host))
+        lacking = [wanted for index, wanted in enumerate(self._wanted) if len(self._held[index]) < wanted.count]
+        if not lacking:
+            self._start_all()
             return
-        self._start_all()
+        host = lacking[0].host
+        message = f"{host} cannot bind a port on {lacking[0].address}"
+        self._fail(Failed(cause="error", message=message, host=host))
 
     def _fail(self, failed: Failed) -> None:
         """End it before any child was started."""
@@ -119,9 +124,10 @@ class Attempt:
         self._started = True
 
     def _start_all(self) -> None:
-        self._ranks = ports.assigned(self._ranks, self._traits, self._held)
+        """Start the helpers; the workers follow when all helpers can be reached."""
+        self._tasks = ports.assigned(self._tasks, self._traits, self._held)
         state = self.state
-        tasks = worker_tasks(self._ranks, self._traits)
+        tasks = worker_tasks(self._tasks, self._traits)
         ranks = tuple(replace(rank, task=task) for rank, task in zip(state.ranks, tasks, strict=True))
         self.state = replace(state, ranks=ranks)
         try:
@@ -138,8 +144,8 @@ class Attempt:
     def _helpers(self) -> tuple[HelperState, ...]:
         """What the strategy wants beside the workers. It may be anybody's code: raises StrategyError."""
         try:
-            wanted = self._module.helpers(self._ranks[0])
-            return tuple(HelperState(task=helper_task(self._ranks, one)) for one in wanted)
+            wanted = self._strategy.helpers(self._tasks[0])
+            return tuple(HelperState(task=helper_task(self._tasks, helper)) for helper in wanted)
         except Exception as error:
             raise StrategyError(self.state.point.strategy, "helpers", error) from error
 
@@ -151,7 +157,7 @@ class Attempt:
 
     def _start_workers(self) -> None:
         announced = self.state.announced
-        ranks = tuple(replace(r, task=replace(r.task, announced=announced)) for r in self.state.ranks)
+        ranks = tuple(replace(rank, task=replace(rank.task, announced=announced)) for rank in self.state.ranks)
         self.state = replace(self.state, ranks=ranks)
         for rank in ranks:
             self._start(rank.task)

@@ -28,7 +28,7 @@ class Pace(Record, frozen=True, kw_only=True):
 
 
 class Decision(Record, frozen=True, kw_only=True):
-    """The next command; `settled` is False where measuring begins though windows still drift."""
+    """What all ranks are told next; `settled` is False where measuring begins though windows still drift."""
 
     command: Command
     settled: bool = True
@@ -41,16 +41,16 @@ def decide(state: PointState, pace: Pace) -> Decision:
     slowest_s, steps = _warmup(state)
     if len(steps) < SINGLE_STEPS:
         return Decision(command=Run(windows=1, steps=1, measured=False))
-    wanted = steps_per_window(slowest_s[-1] / steps[-1], pace.window_s)
+    fitting = steps_per_window(slowest_s[-1] / steps[-1], pace.window_s)
     if len(steps) == SINGLE_STEPS:
-        return Decision(command=Run(windows=FLOOR_WINDOWS, steps=wanted, measured=False))
+        return Decision(command=Run(windows=FLOOR_WINDOWS, steps=fitting, measured=False))
     current = steps[-1]
-    same = [seconds for seconds, count in zip(slowest_s, steps, strict=True) if count == current]
+    alike_s = [seconds for seconds, count in zip(slowest_s, steps, strict=True) if count == current]
     exhausted = len(steps) >= SINGLE_STEPS + CEILING_WINDOWS
-    if not exhausted and not 0.5 <= wanted / current <= 2.0:
+    if not exhausted and not 0.5 <= fitting / current <= 2.0:
         # The single step misled: a lazy start made it slow, or the clock could not tell it.
-        return Decision(command=Run(windows=FLOOR_WINDOWS, steps=wanted, measured=False))
-    settled = stats.steady(same[-FLOOR_WINDOWS:])
+        return Decision(command=Run(windows=FLOOR_WINDOWS, steps=fitting, measured=False))
+    settled = stats.steady(alike_s[-FLOOR_WINDOWS:])
     if not settled and not exhausted:
         return Decision(command=Run(windows=2, steps=current, measured=False))
     # Whoever is done first goes on, or the last ranks would run on an emptier machine than the first.
@@ -60,12 +60,12 @@ def decide(state: PointState, pace: Pace) -> Decision:
 
 
 def steps_per_window(step_s: float, window_s: float) -> int:
-    """Steps that last at least `window_s`."""
+    """How many steps last at least `window_s`."""
     return max(1, min(MAX_STEPS, math.ceil(window_s / step_s))) if step_s > 0 else MAX_STEPS
 
 
 def _warmup(state: PointState) -> tuple[list[float], list[int]]:
-    """Of each warm-up window: the slowest rank's seconds, and its steps."""
+    """Return for each warm-up window the slowest rank's seconds, and its steps."""
     by_window = list(zip(*(rank.warmup for rank in state.ranks), strict=True))
     slowest_s = [max(window.seconds for window in windows) for windows in by_window]
     return slowest_s, [windows[0].steps for windows in by_window]

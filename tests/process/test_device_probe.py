@@ -39,7 +39,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 
 
 class Clock:
-    """Stands where `counters` looks for `time`; moves only when told."""
+    """Stands where the probe looks for `time`; moves only when told."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -58,7 +58,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def cuda(index: int = 0) -> DeviceProbe:
-    return DeviceProbe.open("cuda", index, os.getpid())
+    return DeviceProbe.open("cuda", (index,), os.getpid())
 
 
 # ---------------------------------------------------------------- GPU
@@ -78,7 +78,7 @@ def test_samples_and_the_energy_counter(install: Install, clock: Clock) -> None:
     assert [sample.power_w for sample in telemetry.samples] == [650.5, 648.0, 648.0]
     assert telemetry.samples[0] == Sample(
         unix_s=1000.0, utilisation_percent=98.0, power_w=650.5, sm_clock_mhz=1755.0,
-        memory_used_bytes=9 << 30, temperature_c=61.0,
+        memory_used_bytes=9 << 30, temperature_c=61.0, device_index=0,
     )  # fmt: skip
     assert fake.initialised == 0
 
@@ -194,7 +194,7 @@ def test_a_stop_without_a_start(install: Install) -> None:
 
 def test_cpu_tasks_do_not_touch_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace())
-    probe = DeviceProbe.open("cpu", 0, os.getpid())
+    probe = DeviceProbe.open("cpu", (), os.getpid())
     probe.start()
     assert probe.stop().samples == ()
 
@@ -225,7 +225,7 @@ def measured(process: subprocess.Popen[str], clock: Clock) -> DeviceProbe:
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    probe = DeviceProbe.open("cpu", 0, process.pid)
+    probe = DeviceProbe.open("cpu", (), process.pid)
     probe.start()
     process.stdin.write("go\n")
     process.stdin.flush()
@@ -260,7 +260,7 @@ def test_a_worker_that_is_gone_leaves_what_is_known(burner: subprocess.Popen[str
 def test_a_worker_that_was_gone_before(burner: subprocess.Popen[str]) -> None:
     burner.kill()
     burner.wait()
-    probe = DeviceProbe.open("cpu", 0, burner.pid)
+    probe = DeviceProbe.open("cpu", (), burner.pid)
     probe.start()
     probe.sample()
     telemetry = probe.stop()
@@ -285,7 +285,7 @@ threading.Thread(target=free).start()
     ) as worker:
         assert worker.stdin is not None
         assert worker.stdout is not None
-        probe, found = DeviceProbe.open("cpu", 0, worker.pid), []
+        probe, found = DeviceProbe.open("cpu", (), worker.pid), []
         for word in ("pinned\n", "free\n"):
             assert worker.stdout.readline() == word
             probe.start()

@@ -1,4 +1,4 @@
-"""TODO base.py."""
+"""What a view of a running sweep is told, whatever it makes of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class View(Protocol):
         """The sweep begins; `total` points are planned. Once."""
 
     def began(self, state: PointState, number: int) -> None:
-        """A try at point `number`, counted from 1, begins."""
+        """An attempt at point `number`, counted from 1, begins."""
 
     def progress(self, state: PointState) -> None:
         """The newest state of the running point: on every turn of the event loop."""

@@ -36,7 +36,7 @@ STYLES = {
 
 
 class Glyphs(NamedTuple):
-    """What bars and separators are drawn with."""
+    """The signs that bars and separators are drawn with."""
 
     full: str = "━"
     half: str = "╸"
@@ -140,23 +140,23 @@ def _bars(state: PointState, width: int, room: int, glyphs: Glyphs) -> list[Line
     shown, hidden = (gauges, 0) if len(gauges) <= columns * room else worst(gauges, columns * max(room - 1, 1))
     names = _names(shown, cell)
     lines = -(-len(shown) // columns)
-    painted = [_cell(one, name, cell, glyphs) for one, name in zip(shown, names, strict=True)]
-    found = [_joined(painted[line::lines]) for line in range(lines)]
-    return [*found, [(f"{glyphs.more} and {hidden} more nodes, none behind these", "dim")]] if hidden else found
+    painted = [_cell(gauge, name, cell, glyphs) for gauge, name in zip(shown, names, strict=True)]
+    bars = [_joined(painted[line::lines]) for line in range(lines)]
+    return [*bars, [(f"{glyphs.more} and {hidden} more nodes, none behind these", "dim")]] if hidden else bars
 
 
 def _most(gauges: Sequence[Gauge], width: int) -> int:
     """How many columns have room for name, a short bar, count and value."""
-    needed = max(len(one.name) + 2 * len(str(one.total)) for one in gauges) + CELL_FIXED + CELL_GAP
+    needed = max(len(gauge.name) + 2 * len(str(gauge.total)) for gauge in gauges) + CELL_FIXED + CELL_GAP
     return max((width + CELL_GAP) // needed, 1)
 
 
 def _names(gauges: Sequence[Gauge], width: int) -> list[str]:
-    """Equally long; with the host where there is room."""
-    digits, host = max(len(one.name) for one in gauges), max(len(one.host) for one in gauges)
+    """The gauges' names, equally long; with the host where there is room."""
+    digits, host = max(len(gauge.name) for gauge in gauges), max(len(gauge.host) for gauge in gauges)
     if not host or width < CELL_HOST + host:
-        return [f"{one.name:>{digits}}" for one in gauges]
-    return [f"{one.name:>{digits}} {one.host:<{host}}" for one in gauges]
+        return [f"{gauge.name:>{digits}}" for gauge in gauges]
+    return [f"{gauge.name:>{digits}} {gauge.host:<{host}}" for gauge in gauges]
 
 
 def _cell(gauge: Gauge, name: str, width: int, glyphs: Glyphs) -> Line:
@@ -166,7 +166,7 @@ def _cell(gauge: Gauge, name: str, width: int, glyphs: Glyphs) -> Line:
     if width >= CELL_WIDE:
         value, state = f"{gauge.value + gauge.unit:>15}", f"  {gauge.state:<{STATE}}"
     else:
-        short = gauge.value + gauge.unit.replace(" images", "")
+        short = gauge.value + "".join(gauge.unit.rpartition("/")[1:])
         value, state = f"{short if is_running else gauge.state:>{VALUE}}", ""
     bar = max(width - len(name) - len(count) - len(value) - len(state) - 3, 1)
     return [
@@ -196,7 +196,7 @@ def _table(rows: Sequence[Row], width: int, room: int, glyphs: Glyphs) -> list[L
     columns = [
         ("strategy", "", [_clip(_name(row), NAME_MAX, glyphs) for row in rows]),
         ("N", ">", [str(row.world_size) for row in rows]),
-        ("images/s", "", _estimates([row.samples_per_s for row in rows], 1, "", glyphs)),
+        (f"{rows[0].workload.unit}/s", "", _estimates([row.samples_per_s for row in rows], 1, "", glyphs)),
         ("efficiency", "", _estimates([row.efficiency for row in rows], 100, " %", glyphs)),
     ]
     widths = [max(len(heading), *map(len, texts)) for heading, _, texts in columns]
@@ -231,14 +231,14 @@ def _name(row: Row) -> str:
     return row.strategy if row.interconnect == "auto" else f"{row.strategy} {row.interconnect}"
 
 
-def _estimates(found: Sequence[Estimate | None], scale: float, unit: str, glyphs: Glyphs) -> list[str]:
-    """`602.1 ± 1.2`, means and half widths under each other."""
-    smallest = min((one.mean * scale for one in found if one), default=0.0)
+def _estimates(estimates: Sequence[Estimate | None], scale: float, unit: str, glyphs: Glyphs) -> list[str]:
+    """Texts like `602.1 ± 1.2`, means and half widths under each other."""
+    smallest = min((estimate.mean * scale for estimate in estimates if estimate), default=0.0)
     digits = 1 if unit else decimals(smallest)
     means, halves = [], []
-    for one in found:
-        half = one.half_width if one else None
-        means.append(f"{one.mean * scale:.{digits}f}{unit}" if one else glyphs.none)
+    for estimate in estimates:
+        half = estimate.half_width if estimate else None
+        means.append(f"{estimate.mean * scale:.{digits}f}{unit}" if estimate else glyphs.none)
         halves.append("" if half is None else f" {glyphs.plus_minus} {half * scale:.{digits}f}")
     wide, tail = max(map(len, means)), max(map(len, halves))
     return [f"{mean:>{wide}}{half:<{tail}}" for mean, half in zip(means, halves, strict=True)]

@@ -1,8 +1,8 @@
-"""What people see of a running sweep: the live view in a terminal, its plain-line twin, or nothing.
+"""The live view of a running sweep in a terminal; `make` chooses between it, its plain-line twin, and none.
 
 Rank 0's event loop calls a View from one thread, on cores that are being measured: `progress` returns at
 once unless a refresh is due, and one is due at most every second. What a frame shows stands in
-`view_frame.py`, the plain lines in `view_plain.py`; this file alone knows rich, and imports it only when
+`frame.py`, the plain lines in `plain.py`; this file alone knows rich, and imports it only when
 a live view is made, so that the agents of other ranks do not pay for it.
 """
 

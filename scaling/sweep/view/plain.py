@@ -47,19 +47,19 @@ def phase(state: PointState) -> str:
 
 
 def blame(failed: Failed) -> str:
-    """`FAILED crash(SIGSEGV) on rank 1 (node2)`; the host is unknown where no worker was started."""
+    """What failed and where: `FAILED crash(SIGSEGV) on rank 1 (node2)`; no host where no worker was started."""
     return f"FAILED {failed.cause}" + (f" on rank {failed.rank} ({failed.host})" if failed.host else "")
 
 
 def failure(failed: Failed) -> str:
-    """Cause, place, message and where to look, on one line."""
+    """A failure on one line: cause, place, message and where to look."""
     message = one_line(failed.message)
     log = f"; log {failed.log}" if failed.log else ""
     return f"{blame(failed)}: {message}{log}" if message else blame(failed) + log
 
 
 def speed(record: PointRecord) -> str:
-    """images/s of all ranks together, by the longest rank's time; of `comm`, ms per exchange.
+    """The rate of all ranks together, by the longest rank's time: `602.1 images/s`; of `comm`, ms per exchange.
 
     Empty where nothing was measured.
     """
@@ -68,7 +68,7 @@ def speed(record: PointRecord) -> str:
         return ""
     if record.point.kind == "comm":
         return f"{number(step.step_s * 1e3)} ms per exchange"
-    return f"{number(record.point.global_batch_size / step.step_s)} images/s"
+    return f"{number(record.point.global_batch_size / step.step_s)} {record.point.workload.unit}/s"
 
 
 def result(record: PointRecord, left_s: float | None) -> str:
@@ -138,7 +138,7 @@ class Stream:
         self.redirect(stream)
 
     def redirect(self, stream: TextIO) -> None:
-        """Write to another one from now on."""
+        """Write to another stream from now on."""
         self._stream = stream
         self.encoding = stream.encoding or "utf-8"
 
@@ -149,7 +149,7 @@ class Stream:
         return len(text)
 
     def flush(self) -> None:
-        """Hand on at once."""
+        """Hand on at once what was written."""
         with suppress(OSError):
             self._stream.flush()
 
@@ -222,7 +222,7 @@ class PlainView:
 
 
 class NoView(PlainView):
-    """Says nothing."""
+    """A view that says nothing."""
 
     def _print(self, line: str) -> None:
         """Dropped."""

@@ -36,7 +36,7 @@ def _advance(gauge: Gauge) -> tuple[int, int]:
 
 
 def ranks(state: PointState) -> list[Gauge]:
-    """Each rank by its number; its host too where there are several."""
+    """A gauge of each rank, named by its number; with its host where there are several."""
     hosts = state.ranks[0].task.hosts
     several = len(set(hosts)) > 1
     return [
@@ -46,15 +46,15 @@ def ranks(state: PointState) -> list[Gauge]:
 
 
 def nodes(state: PointState) -> list[Gauge]:
-    """Each node by its slowest rank."""
+    """A gauge of each node, which is its slowest rank's."""
     by_host: dict[str, list[RankState]] = {}
     for host, rank in zip(state.ranks[0].task.hosts, state.ranks, strict=True):
         by_host.setdefault(host, []).append(rank)
-    found = []
+    slowest = []
     for host, local in by_host.items():
         name = f"{_short(host)} x{len(local)}"
-        found.append(min((_gauge(name, "", rank, state) for rank in local), key=_advance))
-    return found
+        slowest.append(min((_gauge(name, "", rank, state) for rank in local), key=_advance))
+    return slowest
 
 
 def _short(host: str) -> str:
@@ -83,10 +83,11 @@ def _state_of(rank: RankState, state: PointState) -> str:
 
 def _pace(rank: RankState, state: PointState) -> tuple[str, str]:
     """The speed of the last window and its unit; of `comm`, the time of one exchange."""
-    last = (rank.windows or rank.warmup)[-1:]
-    if not last or last[0].seconds <= 0:
+    windows = rank.windows or rank.warmup
+    if not windows or windows[-1].seconds <= 0:
         return "", ""
-    seconds = last[0].seconds / state.point.hardware.dilate
-    if state.point.kind == "comm":
-        return number(seconds / last[0].steps * 1e3), " ms"
-    return number(last[0].samples / seconds), " images/s"
+    last, point = windows[-1], state.point
+    seconds = last.seconds / point.hardware.dilate
+    if point.kind == "comm":
+        return number(seconds / last.steps * 1e3), " ms"
+    return number(last.samples / seconds), f" {point.workload.unit}/s"

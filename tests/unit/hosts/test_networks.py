@@ -60,7 +60,7 @@ def test_the_fastest_shared_network_by_its_slowest_card() -> None:
 
 def test_the_fabric_file_knows_rates_better_than_the_kernel() -> None:
     known = {"ib": Entry(interface="ib0", rate_gbit=1), "ethernet": Entry(subnet="10.20.0.0/24", rate_gbit=5)}
-    found = choose(pair(), known=known)
+    found = choose(pair(), named=known)
     assert (found.subnet, found.rate_bits_per_s) == ("10.20.0.0/24", 5e9)
 
 

@@ -14,8 +14,10 @@ from scaling.records.run import PointRecord
 from scaling.records.task import Finish
 from scaling.sweep.state import HelperState, PointState, commanded, failing
 from scaling.sweep.view import live
-from scaling.sweep.view.plain import PlainView, number, phase
+from scaling.sweep.view.plain import PlainView, number, phase, speed
+from scaling.sweep.view.ranks import ranks
 from scaling.text import duration
+from tests.support.points import changed
 from tests.support.scripted_points import (
     CRASH,
     Clock,
@@ -177,3 +179,9 @@ def test_none_prints_nothing() -> None:
     screen = live.make("none", stream)
     everything(screen, Clock())
     assert stream.getvalue() == ""
+
+
+def test_rates_are_of_what_the_workload_s_samples_are() -> None:
+    texts = changed(point(2), unit="sequences")
+    assert speed(record(texts)) == "640.0 sequences/s"
+    assert {gauge.unit for gauge in ranks(measuring(starting(texts)))} == {" sequences/s"}
