@@ -50,8 +50,8 @@ def _clock(rank: RankRecord) -> Iterator[str]:
 
 def throttle_reasons(record: PointRecord) -> set[str]:
     """Why the GPUs of a point ran slower than they could; empty if they did not."""
-    samples = (sample for rank in record.ranks for sample in rank.telemetry.samples)
-    return {reason for sample in samples for reason in sample.throttle}
+    children = (*record.ranks, *record.helpers)  # helpers may compute too
+    return {reason for child in children for sample in child.telemetry.samples for reason in sample.throttle}
 
 
 def flags(records: Sequence[PointRecord], failed: Failed | None, efficiency: Estimate | None) -> tuple[str, ...]:

@@ -127,13 +127,21 @@ def _warnings(state: PointState) -> tuple[str, ...]:
     for rank in state.ranks:
         telemetry = rank.ended.telemetry if rank.ended else Telemetry()
         where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
-        throttled = sorted({reason for sample in telemetry.samples for reason in sample.throttle})
-        if throttled:
-            found.append(f"{where} was throttled: {', '.join(throttled)}")
+        found += _throttled(rank)
         got, promised = telemetry.affinity_cpus, len(rank.task.cpus)
         if got is not None and promised and got < promised:
             found.append(f"{where} had {got} CPUs instead of the promised {promised}")
+    for helper in state.helpers:
+        found += _throttled(helper)
     return tuple(found)
+
+
+def _throttled(child: RankState | HelperState) -> Iterator[str]:
+    """Of a rank whose GPU ran slower than it could, in its worker or in the helper that computes for it."""
+    samples = child.ended.telemetry.samples if child.ended else ()
+    if reasons := sorted({reason for sample in samples for reason in sample.throttle}):
+        rank = child.task.rank
+        yield f"rank {rank} on {child.task.hosts[rank]} was throttled: {', '.join(reasons)}"
 
 
 def _too_busy(state: PointState) -> Iterator[str]:

@@ -11,7 +11,19 @@ from msgspec.structs import replace
 from scaling.analysis.analyse import rows
 from scaling.records.events import Failed
 from scaling.records.run import PointRecord
-from tests.support.scripted_records import STRONG, by_size, close, failed, mean, point, record, sweep, throttled
+from scaling.records.telemetry import Sample, Telemetry
+from tests.support.scripted_records import (
+    STRONG,
+    by_size,
+    close,
+    failed,
+    mean,
+    point,
+    record,
+    served,
+    sweep,
+    throttled,
+)
 
 # ---------------------------------------------------------------- failures and flags
 
@@ -93,6 +105,15 @@ def test_superlinear_by_caches_and_by_a_busy_baseline() -> None:
     ]
     assert "smaller batch of 32 per device" in superlinear_note(small)
     assert "busier" in superlinear_note(sweep(0, 0.1, {2: 0.08}))
+
+
+def test_a_throttled_helper_throttles_its_row() -> None:
+    records = sweep(0, 0.1, {2: 0.125})
+    hot = Telemetry(samples=(Sample(unix_s=1.0, throttle=("sw thermal",)),))
+    (helper, *others) = served(records[1], 50.0).helpers
+    records[1] = replace(records[1], helpers=(replace(helper, telemetry=hot), *others))
+    row = by_size(records)[2]
+    assert (row.flags, row.footnotes) == (("THROTTLED",), ("THROTTLED: sw thermal",))
 
 
 def test_unsettled_and_throttled() -> None:

@@ -173,6 +173,14 @@ def test_throttling_lost_cpus_and_drift_are_warned_of() -> None:
     )
 
 
+def test_a_throttled_helper_that_computes_is_warned_of_by_its_rank() -> None:
+    throttled = Telemetry(samples=(Sample(unix_s=1.0, throttle=("sw thermal",), device_index=1),))
+    state = with_helper(measured(), "trainer-0")
+    state = folded(state, (0, Ended(outcome=Finished(), telemetry=throttled)), role="trainer-0")
+    state = folded(state, (0, RESULT), (1, RESULT))
+    assert record_of(state, ended_s=11.0).warnings == ("rank 0 on node1 was throttled: sw thermal",)
+
+
 def test_what_an_ended_rank_still_says_changes_nothing() -> None:
     state = folded(start(), (0, Ended(outcome=KILLED)))
     assert folded(state, (0, READY)) == state
