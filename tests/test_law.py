@@ -19,6 +19,8 @@ CONFIG_READERS = {
 }  # fmt: skip
 # Loaded by a worker or a helper alone.
 IN_WORKERS = {"frameworks/mx/hvd_trainer.py", "frameworks/mx/library.py"}
+# The agent's side of PyTorch's strategies; the other files of that folder run in workers and helpers alone.
+TORCH_AGENT = {"__init__", "plain", "ddp", "hvd", "ps", "ps_shards"}
 COMMANDS = ("run", "check", "lab", "report")
 RICH_USERS = {"report/formats/terminal.py", "sweep/view/live.py"}
 
@@ -61,7 +63,9 @@ def test_frameworks_are_imported_inside_functions_of_strategies_and_builders() -
         for name in users(package):
             assert name.startswith("frameworks/"), f"{name} imports {package}"
     for path in FILES:
-        if path.name != "horovod_rendezvous.py" and str(path.relative_to(PACKAGE)) not in IN_WORKERS:
+        in_worker = path.parent.name == "pytorch" and path.stem not in TORCH_AGENT
+        in_worker = in_worker or str(path.relative_to(PACKAGE)) in IN_WORKERS
+        if path.name != "horovod_rendezvous.py" and not in_worker:
             assert not FRAMEWORKS & {name.split(".")[0] for name in imports(path, top=True)}, path
 
 

@@ -50,8 +50,9 @@ def _clock(rank: RankRecord) -> Iterator[str]:
 
 def throttle_reasons(record: PointRecord) -> set[str]:
     """Why the GPUs of a point ran slower than they could; empty if they did not."""
-    children = (*record.ranks, *record.helpers)  # helpers may compute too
-    return {reason for child in children for sample in child.telemetry.samples for reason in sample.throttle}
+    watched = [child.telemetry for child in record.ranks]
+    watched += [child.telemetry for child in record.helpers]  # they may compute too
+    return {reason for telemetry in watched for sample in telemetry.samples for reason in sample.throttle}
 
 
 def flags(records: Sequence[PointRecord], failed: Failed | None, efficiency: Estimate | None) -> tuple[str, ...]:

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from scaling.emulated.buckets import DEFAULT_BUCKET_MB, bucket_bytes
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
 
 FILE = Path(__file__).with_name("layers.json")
 FLOAT32_BYTES = 4
-FIRST_BUCKET_BYTES, BUCKET_BYTES = 1 << 20, 25 << 20
 
 
 class Layer(Record, frozen=True, kw_only=True, array_like=True):
@@ -61,12 +61,7 @@ def gradient_bytes(model: str) -> int:
 def tail_bytes(model: str) -> int:
     """Bytes of the last of DDP's buckets at their usual sizes, which goes out when backward has ended."""
     sizes = [FLOAT32_BYTES * size for layer in of(model) for size in layer.sizes]
-    filling, limit = 0, FIRST_BUCKET_BYTES
-    for size in sizes[::-1]:
-        if filling >= limit:
-            filling, limit = 0, BUCKET_BYTES
-        filling += size
-    return filling
+    return bucket_bytes(reversed(sizes), DEFAULT_BUCKET_MB)[-1]
 
 
 def spans(layers: Sequence[Layer], step_s: float, shrink: float = 1.0) -> tuple[Span, ...]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from math import ceil, floor, log10
 
-from scaling.emulated.layers import BUCKET_BYTES
+from scaling.emulated.buckets import BUCKET_BYTES
 from scaling.records.point import Record
 
 # Bytes of gradients that a rank sends, receives, sums and copies per second of CPU; counted are those it sends.

@@ -57,8 +57,8 @@ def load(name: str) -> Strategy:
 
 def startup_s(name: str) -> float:
     """About how long a worker of a strategy takes to be ready; one from outside as long as its baseline's."""
-    framework = FRAMEWORKS.get(load(name).baseline.partition(":")[0])
-    return framework.startup_s if framework else Framework.startup_s
+    unknown = Framework(name="", strategies={})
+    return FRAMEWORKS.get(load(name).baseline.partition(":")[0], unknown).startup_s
 
 
 def distributions() -> dict[str, tuple[str, ...]]:

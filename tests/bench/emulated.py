@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 from scaling.analysis.step_time import step_time
 from scaling.emulated import layers, profiles
-from scaling.frameworks.pytorch.ddp import DEFAULT_BUCKET_MB, bucket_bytes
+from scaling.emulated.buckets import DEFAULT_BUCKET_MB, bucket_bytes
 from scaling.records import store
 from scaling.records.point import Point
 from scaling.records.run import PointRecord

@@ -12,7 +12,6 @@ import pytest
 
 from scaling import frameworks
 from scaling.emulated import layers
-from scaling.frameworks.pytorch import ddp
 from scaling.workloads import models
 from tests.support.ranks import one_task, run, tasks
 
@@ -78,21 +77,6 @@ def test_the_exchange_without_compute_trains_nothing(strategy: str) -> None:
 def test_an_asynchronous_emulated_rank_tells_its_staleness(strategy: str) -> None:
     for one in run(emulating(strategy, "exchange", 2), steps=2):
         assert one.staleness is not None
-
-
-def test_buckets_shrink_with_the_gradients() -> None:
-    sizes = [4 * size for layer in layers.of("resnet50") for size in layer.sizes]
-    small = [4 * size for size in layers.shrunken([size // 4 for size in sizes], 10)]
-    for cap_mb in (ddp.DEFAULT_BUCKET_MB, 5.0):
-        whole = ddp.bucket_bytes(reversed(sizes), cap_mb)
-        found = ddp.bucket_bytes(reversed(small), cap_mb, 10.0)
-        assert found == pytest.approx([each / 10 for each in whole], rel=0.02)
-
-
-@pytest.mark.parametrize("model", sorted(layers.read()))
-def test_the_last_bucket_is_known_without_torch(model: str) -> None:
-    sizes = [4 * size for layer in layers.of(model) for size in layer.sizes]
-    assert layers.tail_bytes(model) == ddp.bucket_bytes(reversed(sizes), ddp.DEFAULT_BUCKET_MB)[-1]
 
 
 def test_the_layers_are_counted_on_the_models_themselves() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.frameworks.pytorch import ps, ps_client, ps_server
+from scaling.frameworks.pytorch import ps, ps_client, ps_server, ps_trainer
 from scaling.records.task import Task
 from tests.support import ranks
 
@@ -108,7 +108,7 @@ class World:
         self.wires = {(server, worker): Wire() for server in servers for worker in workers}
         self.store = Store()
         self.ends: dict[str, BaseException | None] = {}
-        roles = [helper.name for helper in ps.helpers(self.tasks[0])]
+        roles = [helper.name for helper in ps.STRATEGY.helpers(self.tasks[0])]
         self.threads = [threading.Thread(target=self._serve, args=(role,), daemon=True) for role in roles]
         self.trainers: list[Any] = []
         self.patch = pytest.MonkeyPatch()
@@ -121,14 +121,14 @@ class World:
         task: Task = replace(self.tasks[0], role=role)
         self.ends[role] = None
         try:
-            ps.serve(task, lambda values: None)
+            ps_server.serve(task, lambda values: None)
         except RuntimeError as error:
             self.ends[role] = error
 
     def connect(self) -> None:
         for thread in self.threads:
             thread.start()
-        self.trainers = [ps.connect(task) for task in self.tasks]
+        self.trainers = [ps_trainer.connect(task) for task in self.tasks]
 
     def steps(self, count: int) -> None:
         """All workers at once, so many times."""

@@ -12,7 +12,7 @@ FRAMEWORK = Framework(
         "horovod": "hvd",
         "ps-sync": "ps",
         "ps-async": "ps",
-        "plain": "ddp",
+        "plain": "plain",
     },
     distributions={"torch": ("torch",), "torchvision": ("torchvision",), "horovod": ("horovod",)},
     startup_s=3.0,

@@ -1,4 +1,4 @@
-"""The torch strategies on emulated devices: real gradients, real exchange, and sleeps in place of computing.
+"""An emulated device in the worker: real gradients for a real exchange, and sleeps in place of computing.
 
 The emulated module has the model's parameters, divided by the point's `shrink`, in the model's order. Each layer
 is an autograd function that sleeps until its absolute end, forward and backward, so that DDP, Horovod and the
@@ -9,130 +9,115 @@ digest. The update is plain SGD, the cheapest that depends on every element.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from scaling.emulated import layers
-from scaling.emulated.device import EmulatedDevice, class_of, value
+import torch
+from torch import Tensor, nn
+
+from scaling.emulated.device import EmulatedDevice, value
+from scaling.emulated.layers import Span
 from scaling.emulated.timeline import Timeline
-from scaling.frameworks.base import Trainer
-from scaling.frameworks.pytorch import vision
-from scaling.frameworks.pytorch.loop import TorchRank, Training
+from scaling.frameworks.pytorch.compute import Batch, Optimizer
 from scaling.records.task import Task
+from scaling.workloads import models
 
 
-def made(kind: type[TorchRank], task: Task) -> Trainer:
-    """A rank of this class, on an emulated device with the emulated module in the model's place."""
-    found: Any = kind
-    if task.point.hardware.device == "emulated":
-        found = class_of(kind, EmulatedTraining if issubclass(kind, Training) else EmulatedRank)
-    trainer: Trainer = found(task)
-    return trainer
+class Sleeping:
+    """A device that takes as long as the profile says."""
 
-
-class EmulatedRank(TorchRank):
-    """The facts about one emulated device."""
+    learns = False
+    model: Callable[[Tensor], Tensor]
 
     def __init__(self, task: Task) -> None:
-        self.emulated = EmulatedDevice(task.point)
-        self.timeline = self.emulated.timeline
-        # Not the next in line, which for a training loop is the one that builds the real model.
-        TorchRank.__init__(self, task)
-        self.torch.set_num_threads(1)
+        point = task.point
+        self._device = EmulatedDevice(point)
+        self._timeline = self._device.timeline
+        self._rank = task.rank
+        self._exchanges = point.kind == "exchange"
+        self._rate = models.spec(point.workload.model).learning_rate
+        # As many as a batch has images; nobody reads them.
+        self._labels = torch.zeros(point.workload.batch_size)
+        self._value = 0.0
+        self.name = self._device.name
+        torch.set_num_threads(1)
 
-    def build(self) -> Any:
+    def build(self) -> nn.Module:
         """The emulated module."""
-        self.notes = vision.notes(self.spec)
-        return self.torch.nn.Sequential(*(_layer_class()(self.timeline, span) for span in self.emulated.spans))
+        return nn.Sequential(*(Layer(self._timeline, span) for span in self._device.spans))
 
-    def _name_device(self) -> str:
-        return self.emulated.name
+    def place(self, module: nn.Module) -> nn.Module:
+        """It is there."""
+        return module
 
-
-class EmulatedTraining(EmulatedRank, Training):
-    """The plain loop on an emulated device; what strategies override in `Training` is called as there."""
-
-    def __init__(self, task: Task) -> None:
-        EmulatedRank.__init__(self, task)
-        self._module = self.build()
-        self.describe(self._module)
-        self._model = self.wrap(self._module)
-        self._optimizer = self.make_optimizer()
-        self._exchanges = task.point.kind == "exchange"
-        self._steps = 0
-        self.samples = 0
-        # The strategies' first contact is over: what it took is not of the first step.
-        self.timeline.meet()
-
-    def make_optimizer(self) -> Any:
+    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Without momentum: nothing is learnt."""
-        return self.torch.optim.SGD(self._module.parameters(), lr=self.spec.learning_rate, fused=True)
+        return torch.optim.SGD(parameters, lr=self._rate, fused=True)
 
-    def step(self) -> None:
-        """Forward, backward, update, as long as the profile says."""
-        self.timeline.begin(self.emulated.rate.step_s)
-        self._optimizer.zero_grad()
-        images = self.torch.ones((), requires_grad=True)
-        (self._model(images) * value(self.task.rank, self._steps)).backward()
-        self.update()
-        self._steps += 1
-        self.samples += self.task.point.workload.batch_size
-        self.timeline.ask()
+    def start(self) -> None:
+        """The strategies' first contact is over: what it took is not of the first step."""
+        self._timeline.meet()
 
-    def update(self) -> None:
-        """Gradients of all ranks are there, or on their way to the servers."""
+    def batch(self, step: int) -> Batch:
+        """What flows through the layers, and this step's gradients to come."""
+        self._timeline.begin(self._device.rate.step_s)
+        self._value = value(self._rank, step)
+        return torch.ones((), requires_grad=True), self._labels
+
+    def forward(self, images: Tensor, _labels: Tensor) -> Tensor:
+        """As long as the profile says."""
+        return self.model(images) * self._value
+
+    def backward(self, images: Tensor, labels: Tensor, _parts: int = 1) -> Tensor:
+        """As long as the profile says; batches come as a whole (limits.refuse)."""
+        loss = self.forward(images, labels)
+        loss.backward()
+        return loss.detach()
+
+    def update(self, optimizer: Optimizer) -> None:
+        """At once. What comes next may have to wait for the servers."""
         if self._exchanges:
-            self.timeline.meet()
-        self._optimizer.step()
+            self._timeline.meet()
+        optimizer.step()
+        self._timeline.ask()
 
     def sync(self) -> None:
-        """Wait for the device. A strategy that waits for its servers first has done so."""
-        self.timeline.granted()
-        self.timeline.finish()
-
-    def loss(self) -> None:
-        """Nothing is learnt."""
+        """Sleep to the end. A strategy that waits for its servers first has done so."""
+        self._timeline.granted()
+        self._timeline.finish()
 
 
-@lru_cache(maxsize=1)
-def _layer_class() -> Any:
+class Layer(nn.Module):
     """A module with the parameters of one span."""
-    import torch
 
-    function = _function_class()
+    def __init__(self, timeline: Timeline, span: Span) -> None:
+        super().__init__()
+        self._timeline, self._span = timeline, span
+        for index, size in enumerate(span.sizes):
+            self.register_parameter(f"weight{index}", nn.Parameter(torch.zeros(size)))
+        # Before the hooks of others, in which they may wait for parameters.
+        self.register_forward_pre_hook(lambda *_: timeline.ask())
 
-    class Layer(torch.nn.Module):
-        def __init__(self, timeline: Timeline, span: layers.Span) -> None:
-            super().__init__()
-            self.timeline, self.span = timeline, span
-            for index, size in enumerate(span.sizes):
-                self.register_parameter(f"weight{index}", torch.nn.Parameter(torch.zeros(size)))
-            # Before the hooks of others, in which they may wait for parameters.
-            self.register_forward_pre_hook(lambda *_: timeline.ask())
-
-        def forward(self, images: Any) -> Any:
-            self.timeline.granted()
-            return function.apply(images, self.timeline, self.span, *self._parameters.values())
-
-    return Layer
+    def forward(self, images: Tensor) -> Tensor:
+        """Sleep, once the parameters are there."""
+        self._timeline.granted()
+        slept: Tensor = Sleep.apply(images, self._timeline, self._span, *self._parameters.values())  # type: ignore[no-untyped-call]
+        return slept
 
 
-@lru_cache(maxsize=1)
-def _function_class() -> Any:
-    """Sleeps; its gradients are views of one number, which torch copies into memory of their own."""
-    import torch
+class Sleep(torch.autograd.Function):
+    """Both passes of a span. Its gradients are views of one number, which torch copies into memory of its own."""
 
-    class Sleep(torch.autograd.Function):
-        @staticmethod
-        def forward(context: Any, images: Any, timeline: Timeline, span: layers.Span, *_weights: Any) -> Any:
-            context.timeline, context.span = timeline, span
-            timeline.spend(span.forward_s)
-            return images.clone()
+    @staticmethod
+    def forward(context: Any, images: Tensor, timeline: Timeline, span: Span, *_weights: Tensor) -> Tensor:
+        """Sleep for the forward pass."""
+        context.timeline, context.span = timeline, span
+        timeline.spend(span.forward_s)
+        return images.clone()
 
-        @staticmethod
-        def backward(context: Any, *gradients: Any) -> Any:
-            (gradient,) = gradients
-            context.timeline.spend(context.span.backward_s)
-            return gradient, None, None, *(gradient.expand(size) for size in context.span.sizes)
-
-    return Sleep
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Sleep for the backward pass."""
+        (gradient,) = gradients
+        context.timeline.spend(context.span.backward_s)
+        return gradient, None, None, *(gradient.expand(size) for size in context.span.sizes)

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import Any
 
 import msgspec
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from scaling.emulated.layers import FILE, Layer
+from scaling.frameworks.pytorch import vision
 from scaling.workloads import models
 from scaling.workloads.models import ModelSpec
 
@@ -25,11 +28,7 @@ def count(spec: ModelSpec) -> tuple[Layer, ...]:
     The images need no gradient, so the first layer's backward pass is half of the others'. Raises ValueError
     where that order is not the one in which the model lists its parameters, which buckets follow.
     """
-    import torch
-
-    from scaling.frameworks.pytorch import vision
-
-    seen: list[tuple[str, Any, Any]] = []
+    seen: list[tuple[str, nn.Module, torch.Size]] = []
     with torch.device("meta"):
         module = vision.build(spec)
     leaves = [(name, each) for name, each in module.named_modules() if list(each.parameters(recurse=False))]
@@ -41,14 +40,17 @@ def count(spec: ModelSpec) -> tuple[Layer, ...]:
     return tuple(_layer(*one, is_first=one is seen[0]) for one in tuple(seen))
 
 
-def _note(seen: list[tuple[str, Any, Any]], name: str, leaf: Any, given: Any, _made: Any) -> None:
+def _note(
+    seen: list[tuple[str, nn.Module, torch.Size]],
+    name: str,
+    leaf: nn.Module,
+    given: tuple[torch.Tensor, ...],
+    _made: object,
+) -> None:
     seen.append((name, leaf, given[0].shape))
 
 
-def _layer(name: str, leaf: Any, shape: Any, *, is_first: bool) -> Layer:
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
+def _layer(name: str, leaf: nn.Module, shape: torch.Size, *, is_first: bool) -> Layer:
     images = torch.empty(shape, device="meta", requires_grad=not is_first)
     with FlopCounterMode(display=False) as forward:
         made = leaf(images)

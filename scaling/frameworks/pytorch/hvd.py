@@ -1,169 +1,25 @@
-"""PyTorch with Horovod's DistributedOptimizer over Gloo, or over NCCL on GPUs.
+"""PyTorch with Horovod's DistributedOptimizer over Gloo, or over NCCL on GPUs: the agent's side.
 
 It does not know Horovod's Adasum, process sets or join.
 """
 
 from __future__ import annotations
 
-from importlib import metadata
-from typing import Any
-
-from scaling.frameworks import hvd
-from scaling.frameworks.base import Trainer
-from scaling.frameworks.pytorch import emulated, loop
-from scaling.frameworks.pytorch.loop import TorchRank, Training
-from scaling.records.point import Point
-from scaling.records.task import Task
+from scaling.frameworks.hvd import OPTIONS, Horovod
+from scaling.frameworks.pytorch.plain import Torch
 
 
-class PyTorchHorovod(hvd.Horovod):
+class PyTorchHorovod(Torch, Horovod):
     """Nothing is refused but what the loop cannot do."""
 
     names = ("torch:horovod",)
-    baseline = "torch:plain"
     framework = "torch"
-    options = {**hvd.OPTIONS, **loop.OPTIONS}
-    trainer = __name__
+    options = {**OPTIONS, **Torch.options}
+    trainer = "scaling.frameworks.pytorch.hvd_trainer"
 
     def missing(self, name: str) -> str | None:
         """Found in the installed files; neither PyTorch nor Horovod is imported."""
-        return loop.missing() or super().missing(name)
-
-    def refuse(self, point: Point) -> str | None:
-        """What no PyTorch strategy can do."""
-        return loop.refuse(point)
+        return Torch.missing(self, name) or Horovod.missing(self, name)
 
 
 STRATEGY = PyTorchHorovod()
-
-
-# ---------------------------------------------------------------- in the worker
-
-
-def prepare() -> None:
-    """Import torch and Horovod."""
-    loop.prepare()
-    _horovod()
-
-
-def connect(task: Task) -> Trainer:
-    """Raises what torch and Horovod raise; ImportError when the model needs a package that is not installed."""
-    return emulated.made(GradientExchange if task.point.kind == "comm" else Distributed, task)
-
-
-class Distributed(Training):
-    """The shared loop with Horovod's optimiser: hooks on the parameters exchange each gradient as soon as
-    backward has made it, the update waits for all of them."""
-
-    def wrap(self, module: Any) -> Any:
-        """Join; all ranks then have rank 0's weights and buffers."""
-        self.hvd = _join(self)
-        state = {name: _dense(each) for name, each in module.state_dict().items()}
-        self.hvd.broadcast_parameters(state, root_rank=0)
-        return module
-
-    def make_optimizer(self) -> Any:
-        """Horovod's, around the loop's own."""
-        return self.hvd.DistributedOptimizer(
-            super().make_optimizer(),
-            named_parameters=self._module.named_parameters(),
-            compression=_compression(self),
-            backward_passes_per_step=loop.accumulated(self.task.point),
-        )
-
-    def update(self) -> None:
-        """The gradients must be there before the scaler divides them by its scale."""
-        self._optimizer.synchronize()
-        with self._optimizer.skip_synchronize():
-            super().update()
-
-    def close(self) -> None:
-        """Leave the exchange."""
-        self.hvd.shutdown()
-
-    def _compile(self) -> None:
-        """The backward pass that compiles has exchanged gradients too: it must be ended like any other."""
-        super()._compile()
-        self._optimizer.synchronize()
-
-
-class GradientExchange(TorchRank):
-    """The all-reduces of one training step and nothing else: each gradient by its name, in the order in which
-    backward makes them, fused by Horovod as in training."""
-
-    samples = 0
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self.hvd = _join(self)
-        module = self.build()
-        self.describe(module)
-        self._compression = _compression(self)
-        trained = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
-        self._gradients = [
-            (name, self.torch.ones_like(each, device=self.device)) for name, each in reversed(trained)
-        ]
-
-    def step(self) -> None:
-        """All in flight at once, then wait for each."""
-        hvd, compression = self.hvd, self._compression
-        flying = []
-        for name, gradient in self._gradients:
-            compressed, context = compression.compress(gradient)
-            flying.append((gradient, hvd.allreduce_async_(compressed, name=name, op=hvd.Average), context))
-        for gradient, handle, context in flying:
-            gradient.set_(compression.decompress(hvd.synchronize(handle), context))
-
-    def loss(self) -> None:
-        """Nothing is trained."""
-
-    def digest(self) -> None:
-        """Nothing is trained."""
-
-    def close(self) -> None:
-        """Leave the exchange."""
-        self.hvd.shutdown()
-
-
-def _join(rank: TorchRank) -> Any:
-    """Return horovod.torch, joined."""
-    hvd = _horovod()
-    hvd.init()
-    rank.versions["horovod"] = metadata.version("horovod")
-    return hvd
-
-
-def _horovod() -> Any:
-    import horovod.torch
-
-    return horovod.torch
-
-
-def _compression(rank: TorchRank) -> Any:
-    named = getattr(_horovod().Compression, hvd.options_of(rank.task.point)["compression"])
-    return ChannelsLast(named) if rank.task.point.workload.memory_format == "channels_last" else named
-
-
-class ChannelsLast:
-    """Horovod's compressor `inner` for gradients in channels_last too, which Horovod itself refuses: it is
-    shown the same memory as a contiguous tensor."""
-
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def compress(self, tensor: Any) -> tuple[Any, Any]:
-        """Return what is sent, and what `decompress` must know."""
-        dense = _dense(tensor)
-        sent, context = self._inner.compress(dense)
-        return sent, (context, dense is not tensor)
-
-    def decompress(self, tensor: Any, context: tuple[Any, bool]) -> Any:
-        """The gradient, in the layout that it had."""
-        inner, moved = context
-        received = self._inner.decompress(tensor, inner)
-        return received.permute(0, 3, 1, 2) if moved else received
-
-
-def _dense(tensor: Any) -> Any:
-    """The same memory, contiguous: images' dimensions in the order in which channels_last stores them."""
-    return tensor if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1)

@@ -1,38 +1,27 @@
-"""The PyTorch training loop that all torch strategies share: they differ in what they wrap around the
-model. Torch is imported when a rank is made: the agent imports this module too."""
+"""The PyTorch training loop that all torch strategies share: they differ in what they wrap around the model."""
 
 from __future__ import annotations
 
 import hashlib
 from contextlib import AbstractContextManager, nullcontext
-from importlib.util import find_spec
 from typing import Any
 
-from scaling.frameworks import limits, options
-from scaling.hosts import proc
-from scaling.records.point import Point
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from scaling.frameworks.base import Trainer
+from scaling.frameworks.options import accumulated
+from scaling.frameworks.pytorch import vision
+from scaling.frameworks.pytorch.compute import Compute, Computing, Optimizer
+from scaling.frameworks.pytorch.emulated import Sleeping
 from scaling.records.task import Task
-from scaling.workloads import feeds, models
-
-MOMENTUM = 0.9
-# Every torch strategy has these options beside its own.
-OPTIONS = options.LOOP
-accumulated = options.accumulated
+from scaling.workloads import models
 
 
-def refuse(point: Point) -> str | None:
-    """Why the loop cannot do what the point asks for, naming the flag; None when it can."""
-    return limits.refuse(point) or options.refuse(point)
-
-
-def missing() -> str | None:
-    """Why torch cannot be imported, found without importing it."""
-    return "torch is not installed: ./launch/install torch" if find_spec("torch") is None else None
-
-
-def prepare() -> None:
-    """Import torch."""
-    import torch  # noqa: F401
+def connect(task: Task) -> Trainer:
+    """The plain loop. ImportError when the model needs a package that is not installed."""
+    return Training(task)
 
 
 class TorchRank:
@@ -42,69 +31,37 @@ class TorchRank:
     gradient_bytes: int
 
     def __init__(self, task: Task) -> None:
-        import torch
-
         self.task = task
-        self.torch: Any = torch
         self.cuda = task.point.hardware.device == "cuda"
         self.device = torch.device("cuda", task.device_index) if self.cuda else torch.device("cpu")
-        self.spec = models.spec(task.point.workload.model)
-        torch.set_num_threads(task.threads)
-        if self.cuda:
-            self._prepare_cuda()
-        self.device_name = self._name_device()
-        self.versions = self._versions()
-        self.notes: tuple[str, ...] = ()
+        emulated = task.point.hardware.device == "emulated"
+        self.compute: Compute = Sleeping(task) if emulated else Computing(task, self.device)
+        self.device_name = self.compute.name
+        self.versions = _versions(cuda=self.cuda)
+        self.notes = vision.notes(models.spec(task.point.workload.model))
 
     def sync(self) -> None:
-        """Wait for the GPU; on CPU a step has ended when it returns."""
-        if self.cuda:
-            self.torch.cuda.synchronize(self.device)
+        """Wait for the device."""
+        self.compute.sync()
 
     def peak_memory_bytes(self) -> int:
         """The most that torch's allocator has handed out; 0 on CPU, where the process's own peak counts."""
-        return int(self.torch.cuda.max_memory_allocated(self.device)) if self.cuda else 0
+        return int(torch.cuda.max_memory_allocated(self.device)) if self.cuda else 0
 
     def close(self) -> None:
         """Nothing to leave."""
 
-    def build(self) -> Any:
+    def build(self) -> nn.Module:
         """The point's model; ImportError when it needs a package that is not installed."""
-        from scaling.frameworks.pytorch import vision
+        return self.compute.build()
 
-        self.notes = vision.notes(self.spec)
-        return vision.build(self.spec)
-
-    def describe(self, module: Any) -> list[int]:
+    def describe(self, module: nn.Module) -> list[int]:
         """Set what is known of a model's size; returns the bytes of each gradient, in the model's order."""
         trained = [each for each in module.parameters() if each.requires_grad]
         sizes = [each.numel() * each.element_size() for each in trained]
         self.parameters = sum(each.numel() for each in trained)
         self.gradient_bytes = sum(sizes)
         return sizes
-
-    def _prepare_cuda(self) -> None:
-        self.torch.cuda.set_device(self.device)
-        backends = self.torch.backends
-        backends.cudnn.benchmark = True
-        # Torch convolves in TF32 by default: "fp32" must switch it off.
-        tf32 = self.task.point.workload.precision == "tf32"
-        backends.cuda.matmul.allow_tf32 = tf32
-        backends.cudnn.allow_tf32 = tf32
-
-    def _name_device(self) -> str:
-        if self.cuda:
-            return str(self.torch.cuda.get_device_name(self.device))
-        return proc.cpu_model(proc.cpuinfo())
-
-    def _versions(self) -> dict[str, str]:
-        torch = self.torch
-        found = {"torch": str(torch.__version__)}
-        if self.cuda:
-            found["cuda"] = torch.version.cuda
-            found["cudnn"] = str(torch.backends.cudnn.version())
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        return found
 
 
 class Training(TorchRank):
@@ -115,62 +72,51 @@ class Training(TorchRank):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        torch, point = self.torch, task.point
-        layout = (
-            torch.channels_last if point.workload.memory_format == "channels_last" else torch.contiguous_format
-        )
-        self._format = {"device": self.device, "memory_format": layout, "non_blocking": True}
         # The same weights on every rank, and with every strategy.
         torch.manual_seed(task.seed)
-        self._module = self.build().to(**self._format)
+        self._module = self.compute.place(self.build())
         self.describe(self._module)
-        self._model = self.wrap(self._module)
+        self.compute.model = self.wrap(self._module)
         self._optimizer = self.make_optimizer()
-        half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(point.workload.precision)
-        self._autocast = torch.autocast(self.device.type, dtype=half, enabled=half is not None)
-        self._scaler = torch.amp.GradScaler(self.device.type, enabled=point.workload.precision == "fp16")
-        self._feed = feeds.feed(task, self.spec)
-        self._batch = self._moved(0) if self._feed.fixed else None
-        self._parts = accumulated(point)
-        self._backward = self._in_one if self._parts == 1 else self._in_parts
+        self._parts = accumulated(task.point)
+        self._backward = self.compute.backward if self._parts == 1 else self._in_parts
+        self._fixed = self.compute.start()
         self._steps = 0
-        self._loss: Any = None
+        self._loss: Tensor | None = None
         self.samples = 0
-        if point.workload.compile:
+        if task.point.workload.compile:
             self._compile()
 
-    def wrap(self, module: Any) -> Any:
+    def wrap(self, module: nn.Module) -> nn.Module:
         """What the step calls in place of the model, with the gradient exchange inside."""
         return module
 
-    def make_optimizer(self) -> Any:
+    def make_optimizer(self) -> Optimizer:
         """What updates the parameters once `backward` is through; made after `wrap`."""
-        rate = self.spec.learning_rate
-        return self.torch.optim.SGD(self._module.parameters(), lr=rate, momentum=MOMENTUM)
+        return self.compute.make_optimizer(self._module.parameters())
 
-    def hold(self) -> AbstractContextManager[Any]:
+    def hold(self) -> AbstractContextManager[None]:
         """A backward pass inside adds to the gradients and exchanges nothing."""
         return nullcontext()
 
     def update(self) -> None:
-        """The parameters, from the gradients of all ranks; with fp16 only if all are finite."""
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
+        """The parameters, from the gradients of all ranks."""
+        self.compute.update(self._optimizer)
 
     def step(self) -> None:
         """Forward, backward, update."""
-        images, labels = self._batch or self._moved(self._steps)
+        images, labels = self._fixed or self.compute.batch(self._steps)
         self._optimizer.zero_grad()
         self._loss = self._backward(images, labels)
         self.update()
         self._steps += 1
-        self.samples += len(images)
+        self.samples += len(labels)
 
     def loss(self) -> float | None:
         """Of this rank's last batch."""
-        return None if self._loss is None else float(self._loss)
+        return float(self._loss) if self._loss is not None and self.compute.learns else None
 
-    def weights(self) -> dict[str, Any]:
+    def weights(self) -> dict[str, NDArray[Any]]:
         """The parameters as NumPy arrays that later steps do not change."""
         named = self._module.named_parameters()
         return {name: each.detach().cpu().numpy().copy() for name, each in named}
@@ -184,37 +130,24 @@ class Training(TorchRank):
 
     def _compile(self) -> None:
         """Around the wrapper, as DDP's manual asks; now, and not later under the clock for stalls."""
-        self._model = self.torch.compile(self._model)
-        images, labels = self._moved(0)
-        part = len(images) // self._parts
-        self._forward(images[:part], labels[:part]).backward()
+        self.compute.model = torch.compile(self.compute.model)
+        images, labels = self.compute.batch(0)
+        part = len(labels) // self._parts
+        self.compute.forward(images[:part], labels[:part]).backward()
 
-    def _in_one(self, images: Any, labels: Any) -> Any:
-        """The gradients of a batch; returns its mean loss."""
-        loss = self._forward(images, labels)
-        self._scaler.scale(loss).backward()
-        return loss.detach()
-
-    def _in_parts(self, images: Any, labels: Any) -> Any:
-        """The same from one micro-batch after the other."""
-        size = len(images) // self._parts
+    def _in_parts(self, images: Tensor, labels: Tensor) -> Tensor:
+        """The gradients of a batch from one micro-batch after the other; returns its mean loss."""
+        size, backward = len(labels) // self._parts, self.compute.backward
         parts = list(zip(images.split(size), labels.split(size), strict=True))
         with self.hold():
-            held = sum(self._one_part(*part) for part in parts[:-1])
-        return held + self._one_part(*parts[-1])
+            held = sum(backward(*part, self._parts) for part in parts[:-1])
+        return held + backward(*parts[-1], self._parts)
 
-    def _one_part(self, images: Any, labels: Any) -> Any:
-        loss = self._forward(images, labels) / self._parts
-        self._scaler.scale(loss).backward()
-        return loss.detach()
 
-    def _forward(self, images: Any, labels: Any) -> Any:
-        with self._autocast:
-            return self.torch.nn.functional.cross_entropy(self._model(images), labels)
-
-    def _moved(self, step: int) -> tuple[Any, Any]:
-        """The feed's batch on the device."""
-        images, labels = map(self.torch.from_numpy, self._feed.batch(step))
-        if self.cuda:
-            images, labels = images.pin_memory(), labels.pin_memory()
-        return images.to(**self._format), labels.to(self.device, non_blocking=True)
+def _versions(*, cuda: bool) -> dict[str, str]:
+    versions = {"torch": str(torch.__version__)}
+    if cuda:
+        versions["cuda"] = str(torch.version.cuda)
+        versions["cudnn"] = str(torch.backends.cudnn.version())
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return versions

@@ -1,7 +1,7 @@
 """A worker's side of the parameter servers: gradients go out while backward runs, parameters come back into
 their place.
 
-Parameters and gradients each live in one flat tensor (torch_ps_shards.py). A bucket is sent when the last of its
+Parameters and gradients each live in one flat tensor (ps_shards.py). A bucket is sent when the last of its
 gradients is there, and its parameters are received straight into the memory that the model computes with: when
 a gradient is complete, backward has no more use for its parameter. Each module waits for its own parameters
 before its next forward.
@@ -15,7 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
-from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import Work
 
 from scaling.frameworks.pytorch.loop import TorchRank
 from scaling.frameworks.pytorch.ps_link import ELEMENTS, TIMEOUT_MARGIN_S, Link, open_store
@@ -33,23 +36,23 @@ class Client:
     def __init__(
         self, rank: TorchRank, elements: int, *, cap_mb: float, half: bool, synchronous: bool, staged: bool
     ) -> None:
-        torch, task = rank.torch, rank.task
+        task = rank.task
         self.buckets = cut(elements, cap_mb, len(task.servers))
         self.parameters = torch.zeros(elements, device=rank.device)
         self.gradients = torch.zeros(elements, device=rank.device, dtype=torch.float16 if half else torch.float32)
         self._tags = Tags(count=len(self.buckets))
         self._staged = staged
-        self._outgoing, self._outboxes = self._boxes(torch, self.gradients)
-        self._incoming, self._inboxes = self._boxes(torch, self.parameters)
-        self._pending: dict[int, tuple[Any, ...]] = {}
+        self._outgoing, self._outboxes = self._boxes(self.gradients)
+        self._incoming, self._inboxes = self._boxes(self.parameters)
+        self._pending: dict[int, tuple[Work, ...]] = {}
         self._first = task.rank == 0
         self._links = join(task, elements)
         self._tellers = [] if synchronous else sorted({each.server for each in self.buckets})
         self._behind = torch.zeros(len(self._tellers), 1, dtype=torch.float64)
-        self._telling: list[Any] = []
+        self._telling: list[Work] = []
         self._behind_sum, self._behind_steps = 0.0, 0
 
-    def _boxes(self, torch: Any, flat: Any) -> tuple[list[Any], list[Any]]:
+    def _boxes(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Of each bucket its part of the flat tensor, and the memory that Gloo sends or receives."""
         parts = [flat[each.start : each.stop] for each in self.buckets]
         if not self._staged:
@@ -136,14 +139,14 @@ class Remote:
     gradients add up and stay here.
     """
 
-    def __init__(self, client: Client, module: Any, *, lazy: bool) -> None:
+    def __init__(self, client: Client, module: nn.Module, *, lazy: bool) -> None:
         self.held = False
         self._client = client
         self._lazy = lazy
         self._parameters = trained(module)
         starts, _ = offsets([each.numel() for each in self._parameters])
-        self._slots = []
-        self._buckets_of = []
+        self._slots: list[Tensor] = []
+        self._buckets_of: list[list[int]] = []
         for index, (parameter, start) in enumerate(zip(self._parameters, starts, strict=True)):
             self._buckets_of.append(touched(client.buckets, start, parameter.numel()))
             self._slots.append(like(parameter, client.gradients, start))
@@ -156,7 +159,7 @@ class Remote:
         if lazy:
             self._hook(module)
 
-    def _hook(self, module: Any) -> None:
+    def _hook(self, module: nn.Module) -> None:
         places = {each: index for index, each in enumerate(self._parameters)}
         for one in module.modules():
             own = [places[each] for each in one.parameters(recurse=False) if each in places]
@@ -164,7 +167,7 @@ class Remote:
             if buckets:
                 one.register_forward_pre_hook(partial(self._before, buckets))
 
-    def _before(self, buckets: list[int], _module: Any, _given: Any) -> None:
+    def _before(self, buckets: list[int], _module: nn.Module, _given: object) -> None:
         self._client.wait_for(buckets)
 
     def zero_grad(self, **_how: bool) -> None:
@@ -181,8 +184,9 @@ class Remote:
             self._arrived(index)
         self._client.pushed()
 
-    def _accumulated(self, index: int, parameter: Any) -> None:
+    def _accumulated(self, index: int, parameter: Tensor) -> None:
         if not self.held:
+            assert parameter.grad is not None
             self._slots[index].copy_(parameter.grad)
             parameter.grad = None
             self._arrived(index)
@@ -196,11 +200,11 @@ class Remote:
                 self._client.push(bucket)
 
 
-def trained(module: Any) -> list[Any]:
+def trained(module: nn.Module) -> list[nn.Parameter]:
     """The parameters in the order in which backward makes their gradients."""
     return [each for each in module.parameters() if each.requires_grad][::-1]
 
 
-def like(parameter: Any, flat: Any, start: int) -> Any:
+def like(parameter: Tensor, flat: Tensor, start: int) -> Tensor:
     """The part of a flat tensor from `start` on, in the parameter's shape and order of memory."""
     return flat.as_strided(parameter.size(), parameter.stride(), start)

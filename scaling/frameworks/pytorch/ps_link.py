@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from torch import Tensor
+from torch.distributed import PrefixStore, ProcessGroupGloo, Store, TCPStore, Work
+
 from scaling.frameworks.pytorch import store as torch_store
 from scaling.records.task import Task
 
@@ -23,26 +26,26 @@ class Link:
     go: nothing is copied on the way but by the kernel.
     """
 
-    def __init__(self, store: Any, *, server: int, worker: int, serves: bool, timeout: timedelta) -> None:
+    def __init__(self, store: Store, *, server: int, worker: int, serves: bool, timeout: timedelta) -> None:
         """Connect, once the other end does the same; raises RuntimeError after `timeout`."""
-        import torch.distributed
-
-        distributed: Any = torch.distributed
-        prefix = distributed.PrefixStore(f"server {server} worker {worker}", store)
+        prefix = PrefixStore(f"server {server} worker {worker}", store)
         self._peer = 1 if serves else 0
         # Without dist.isend around it a message starts in 7 microseconds, with it in 57.
-        self._group = distributed.ProcessGroupGloo(prefix, 1 - self._peer, 2, timeout)
+        # The stubs of its class lack the point-to-point calls.
+        self._group: Any = ProcessGroupGloo(prefix, 1 - self._peer, 2, timeout)
 
-    def send(self, tensor: Any, tag: int) -> Any:
+    def send(self, tensor: Tensor, tag: int) -> Work:
         """Begin to send; the tensor must stay as it is until `wait()` of the result returns."""
-        return self._group.send([tensor], self._peer, tag)
+        work: Work = self._group.send([tensor], self._peer, tag)
+        return work
 
-    def receive(self, tensor: Any, tag: int) -> Any:
+    def receive(self, tensor: Tensor, tag: int) -> Work:
         """Begin to receive; the tensor has arrived when `wait()` of the result returns."""
-        return self._group.recv([tensor], self._peer, tag)
+        work: Work = self._group.recv([tensor], self._peer, tag)
+        return work
 
 
-def open_store(task: Task, *, hosts: bool, timeout: timedelta) -> Any:
+def open_store(task: Task, *, hosts: bool, timeout: timedelta) -> TCPStore:
     """The store in which the ends of links find each other: server 0 hosts it on its reserved port."""
     first = task.servers[0]
     return torch_store.open_store(first.address, first.port, hosts=hosts, timeout=timeout)

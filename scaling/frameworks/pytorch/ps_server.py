@@ -14,9 +14,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
-from scaling.frameworks.pytorch.loop import MOMENTUM
+import torch
+from torch import Tensor
+from torch.distributed import Work
+
+from scaling.frameworks.pytorch.compute import MOMENTUM
+from scaling.frameworks.pytorch.ps import terms
 from scaling.frameworks.pytorch.ps_link import ELEMENTS, TIMEOUT_MARGIN_S, Link, gone, open_store
 from scaling.frameworks.pytorch.ps_shards import Bucket, Tags, cut
 from scaling.records.task import Task
@@ -27,17 +31,15 @@ class Held:
     """One bucket on its server: `parameters`, and `room` for each worker's gradient."""
 
     def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, rate: float, half: bool) -> None:
-        import torch
-
         size = bucket.stop - bucket.start
         self.links = links
         self.push, self.pull = tags.push(bucket.index), tags.pull(bucket.index)
-        self.parameters: Any = torch.empty(size)
+        self.parameters = torch.empty(size)
         self.room = [torch.empty(size, dtype=torch.float16 if half else torch.float32) for _ in links]
         # Bit for bit what the plain loop's optimizer does to whole vectors, in one pass over memory.
-        self.optimizer: Any = torch.optim.SGD([self.parameters], lr=rate, momentum=MOMENTUM, fused=True)
-        self.incoming: list[Any] = []
-        self.outgoing: list[Any] = []
+        self.optimizer = torch.optim.SGD([self.parameters], lr=rate, momentum=MOMENTUM, fused=True)
+        self.incoming: list[Work] = []
+        self.outgoing: list[Work] = []
 
     def start(self) -> None:
         """Take rank 0's parameters and give them to all workers."""
@@ -45,11 +47,11 @@ class Held:
         self.outgoing = [link.send(self.parameters, self.pull) for link in self.links]
         self.incoming = [self.expect(worker) for worker in range(len(self.links))]
 
-    def expect(self, worker: int) -> Any:
+    def expect(self, worker: int) -> Work:
         """Begin to receive the worker's next gradient."""
         return self.links[worker].receive(self.room[worker], self.push)
 
-    def update(self, gradient: Any) -> None:
+    def update(self, gradient: Tensor) -> None:
         """One step of the optimizer."""
         self.parameters.grad = gradient
         self.optimizer.step()
@@ -63,7 +65,7 @@ class Averaged(Held):
         self.total = self.room[0].float()
         if len(links) > 1:
             # As GradScaler does it: the optimizer divides by this on its way.
-            self.optimizer.grad_scale = self.total.new_tensor(float(len(links)))
+            self.optimizer.grad_scale = self.total.new_tensor(float(len(links)))  # type: ignore[attr-defined]
 
     def step(self) -> None:
         """Wait for every worker's gradient, in the order of their ranks: sums are always the same."""
@@ -109,50 +111,46 @@ class Immediate(Held):
         return behind
 
 
-def serve(
-    task: Task,
-    me: int,
-    *,
-    cap_mb: float,
-    half: bool,
-    synchronous: bool,
-    announce: Callable[[dict[str, str]], None],
-) -> None:
-    """Serve the buckets of server `me` until the workers leave.
+def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
+    """One server, until its workers have left.
 
     Raises RuntimeError when a worker does not come, or stays silent, for longer than the point may last.
     """
-    import torch
-
     torch.set_num_threads(1)
+    me, agreed = server_index(task.role), terms(task.point)
     timeout = timedelta(seconds=task.clocks.deadline_s + TIMEOUT_MARGIN_S)
     store = open_store(task, hosts=me == 0, timeout=timeout)
     announce({task.role: task.servers[me].address})
     ranks = range(task.point.world_size)
     links = [Link(store, server=me, worker=rank, serves=True, timeout=timeout) for rank in ranks]
-    buckets = cut(int(store.get(ELEMENTS)), cap_mb, len(task.servers))
+    buckets = cut(int(store.get(ELEMENTS)), agreed.cap_mb, len(task.servers))
     tags = Tags(count=len(buckets))
-    kind = Averaged if synchronous else Immediate
     rate = models.spec(task.point.workload.model).learning_rate
-    mine: list[Any] = [kind(one, tags, links, rate=rate, half=half) for one in buckets if one.server == me]
-    _until_gone(partial(_serve_all, mine, links, tags))
-
-
-def _serve_all(held: Sequence[Any], links: Sequence[Link], tags: Tags) -> None:
-    import torch
-
-    for one in held:
-        one.start()
-    if not held:
-        # More servers than buckets: nothing is ever sent here.
-        links[0].receive(torch.empty(1), tags.behind).wait()
-    elif isinstance(held[0], Immediate):
-        _each_for_itself(held, links, tags)
+    mine = [one for one in buckets if one.server == me]
+    if not mine:
+        serving = partial(_idle, links[0], tags)
+    elif agreed.synchronous:
+        averaged = [Averaged(one, tags, links, rate=rate, half=agreed.half) for one in mine]
+        serving = partial(_in_step, averaged)
     else:
-        _in_step(held)
+        immediate = [Immediate(one, tags, links, rate=rate, half=agreed.half) for one in mine]
+        serving = partial(_each_for_itself, immediate, links, tags)
+    _until_gone(serving)
+
+
+def server_index(role: str) -> int:
+    """`server-3` -> 3."""
+    return int(role.rpartition("-")[2])
+
+
+def _idle(link: Link, tags: Tags) -> None:
+    """More servers than buckets: nothing is ever sent here."""
+    link.receive(torch.empty(1), tags.behind).wait()
 
 
 def _in_step(held: Sequence[Averaged]) -> None:
+    for one in held:
+        one.start()
     while True:
         for one in held:
             one.step()
@@ -160,6 +158,8 @@ def _in_step(held: Sequence[Averaged]) -> None:
 
 def _each_for_itself(held: Sequence[Immediate], links: Sequence[Link], tags: Tags) -> None:
     """A thread for each worker. An error of one ends all: in a thread alone it would go unseen."""
+    for one in held:
+        one.start()
     pool = ThreadPoolExecutor(len(links))
     serving = [partial(_one_worker, held, link, worker, tags) for worker, link in enumerate(links)]
     for ended in as_completed([pool.submit(_until_gone, each) for each in serving]):
@@ -167,8 +167,6 @@ def _each_for_itself(held: Sequence[Immediate], links: Sequence[Link], tags: Tag
 
 
 def _one_worker(held: Sequence[Immediate], link: Link, worker: int, tags: Tags) -> None:
-    import torch
-
     torch.set_num_threads(1)
     behind = torch.zeros(1, dtype=torch.float64)
     while True:

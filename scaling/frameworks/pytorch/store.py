@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import socket
 from datetime import timedelta
-from typing import Any
+
+from torch.distributed import TCPStore
 
 
-def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> Any:
+def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> TCPStore:
     """The store at this address, which one process `hosts`; raises torch's DistStoreError after `timeout`.
 
     By itself torch would listen on all interfaces of the host.
     """
-    import torch.distributed
-
-    distributed: Any = torch.distributed
     listening = _bound(address, port) if hosts else None
-    return distributed.TCPStore(
+    return TCPStore(
         address, port, is_master=hosts, timeout=timeout, wait_for_workers=False, master_listen_fd=listening
     )
 

@@ -25,7 +25,7 @@ class ParameterServer:
 
     def __init__(self, pushes: int) -> None:
         torch.manual_seed(1)
-        self.parameters = list(build(work.SPEC).parameters())
+        self.parameters: list[Any] = list(build(work.SPEC).parameters())
         self.optimizer = torch.optim.SGD(self.parameters, lr=work.SPEC.learning_rate, momentum=0.9)
         self.lock = threading.Lock()
         self.updated: Any = torch.futures.Future()
@@ -66,7 +66,8 @@ def train(told: work.Work) -> None:
     server = rpc.remote(SERVER, _the_server)
     model = build(work.SPEC)
     criterion = torch.nn.CrossEntropyLoss()
-    parameters, feed = list(model.parameters()), work.digits(told)
+    parameters: list[Any] = list(model.parameters())
+    feed = work.digits(told)
     with torch.no_grad():
         torch._foreach_copy_(parameters, server.rpc_sync().get())
 

@@ -9,12 +9,17 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 
-from scaling.errors import UsageError
-from scaling.frameworks.pytorch import loop
-from scaling.frameworks.pytorch.loop import TorchRank, Training
+from scaling.emulated import device
+from scaling.frameworks.pytorch import vision
+from scaling.frameworks.pytorch.compute import Computing
+from scaling.frameworks.pytorch.loop import Training
+from scaling.records.point import Kind
 from scaling.workloads import models
 from tests.support.ranks import one_task
+
+RESNET50: dict[str, Any] = {"model": "resnet50", "data": "synthetic", "batch_size": 32}
 
 
 def test_the_loss_falls() -> None:
@@ -38,8 +43,6 @@ def test_bf16_computes_in_bf16_and_keeps_fp32_parameters() -> None:
 
 
 def test_channels_last_is_the_same_model_in_another_order() -> None:
-    import torch
-
     plain, last = (Training(one_task(memory_format=each)) for each in ("contiguous", "channels_last"))
     kernel = next(each for each in last._module.parameters() if each.shape == (32, 32, 3, 3))
     assert kernel.is_contiguous(memory_format=torch.channels_last)
@@ -53,8 +56,6 @@ def test_channels_last_is_the_same_model_in_another_order() -> None:
 def test_compile_wraps_what_the_step_calls_and_happens_before_the_first_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import torch
-
     calls: list[str] = []
 
     def compiler(model: Any) -> Any:
@@ -101,39 +102,24 @@ def test_each_micro_batch_is_a_part_of_the_batch(monkeypatch: pytest.MonkeyPatch
         seen.append("release")
 
     trainer = Training(one_task(options={"accumulate": "4"}))
-    forward = trainer._forward
+    forward = trainer.compute.forward
 
     def noting(images: Any, labels: Any) -> Any:
         seen.append(labels.tolist())
         return forward(images, labels)
 
     monkeypatch.setattr(trainer, "hold", holding)
-    monkeypatch.setattr(trainer, "_forward", noting)
+    monkeypatch.setattr(trainer.compute, "forward", noting)
     trainer.step()
-    first, second, third, last = trainer._moved(0)[1].split(1)
+    first, second, third, last = trainer.compute.batch(0)[1].split(1)
     wanted = ["hold", *(part.tolist() for part in (first, second, third)), "release", last.tolist()]
     assert seen == wanted
 
 
-def test_micro_batches_are_of_equal_size() -> None:
-    for parts, reason in {"1": None, "2": None, "3": "--option accumulate=3: does not divide"}.items():
-        found = loop.refuse(one_task(options={"accumulate": parts}).point)
-        assert (found or "").startswith(reason or "")
-        assert (found is None) == (reason is None)
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "few"])
-def test_micro_batches_are_counted(text: str) -> None:
-    with pytest.raises(UsageError, match=f"--option accumulate={text}: expected positive integer"):
-        loop.accumulated(one_task(options={"accumulate": text}).point)
-
-
 def test_strategies_may_bring_their_own_optimizer() -> None:
-    import torch
-
     class Frozen(Training):
         def make_optimizer(self) -> Any:
-            assert self._model is self._module
+            assert self.compute.model is self._module
             return torch.optim.SGD(self._module.parameters(), lr=0.0)
 
     trainer = Frozen(one_task())
@@ -152,19 +138,15 @@ def test_seeds_choose_the_weights() -> None:
 
 
 def test_the_digest_follows_every_bit() -> None:
-    import torch
-
     trainer = Training(one_task())
     before = trainer.digest()
-    bias = trainer._module[-1].bias
+    *_, bias = trainer._module.parameters()
     with torch.no_grad():
         bias[3] = torch.nextafter(bias[3], torch.tensor(9.0))
     assert trainer.digest() != before
 
 
 def test_the_threads_are_the_tasks() -> None:
-    import torch
-
     before = torch.get_num_threads()
     try:
         Training(msgspec.structs.replace(one_task(), threads=3))
@@ -176,8 +158,6 @@ def test_the_threads_are_the_tasks() -> None:
 @pytest.fixture
 def switches() -> Iterator[dict[str, Any]]:
     """Torch's process-wide switches, put back afterwards."""
-    import torch
-
     found: dict[str, Any] = {"matmul": torch.backends.cuda.matmul, "cudnn": torch.backends.cudnn}
     before = {name: switch.allow_tf32 for name, switch in found.items()}
     benchmark = torch.backends.cudnn.benchmark
@@ -191,17 +171,59 @@ def switches() -> Iterator[dict[str, Any]]:
 def test_tf32_is_on_only_where_it_was_asked_for(
     precision: str, switches: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
     wanted = precision == "tf32"
     for switch in switches.values():
         switch.allow_tf32 = not wanted
-    rank = TorchRank(one_task())
-    rank.task = one_task(precision=precision)
-    rank._prepare_cuda()
+    assert Computing(one_task(precision=precision, device="cuda"), torch.device("cuda", 0)).name == "a GPU"
     assert [switch.allow_tf32 for switch in switches.values()] == [wanted, wanted]
     assert torch.backends.cudnn.benchmark is True
+
+
+# ---------------------------------------------------------------- emulated devices
+
+
+class Diary:
+    """A timeline that notes what it is asked and takes no time."""
+
+    def __init__(self, _dilate: float) -> None:
+        self.lines: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.lines.append(name)
+
+
+@pytest.mark.parametrize(("kind", "exchanged"), [("solo", []), ("exchange", ["meet"])])
+def test_an_emulated_step_is_the_loops_own(
+    kind: Kind, exchanged: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what computes differs, and sleeps in the order in which a GPU would compute."""
+    monkeypatch.setattr(device, "Timeline", Diary)
+    trainer = Training(one_task(kind=kind, device="emulated", profile="p100", **RESNET50))
+    compute: Any = trainer.compute
+    lines, spans = compute._timeline.lines, len(compute._device.spans)
+    assert lines == ["meet"], "the exchange is connected"
+    lines.clear()
+    trainer.step()
+    forward, backward = ["ask", "granted", "spend"] * spans, ["spend"] * spans
+    assert lines == ["begin", *forward, *backward, *exchanged, "ask"]
+    lines.clear()
+    trainer.sync()
+    assert lines == ["granted", "finish"]
+    assert (trainer.loss(), trainer.samples) == (None, 32)
+
+
+def test_emulated_gradients_have_one_value_other_in_each_rank_and_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "Timeline", Diary)
+    task = one_task(device="emulated", profile="p100", shrink=100.0, **RESNET50)
+    for rank in (0, 1):
+        trainer = Training(msgspec.structs.replace(task, rank=rank))
+        for step in range(2):
+            trainer.step()
+            gradients: list[Any] = [each.grad for each in trainer._module.parameters()]
+            (value,) = {float(one) for each in gradients for one in each.unique()}
+            assert value == device.value(rank, step)
 
 
 # ---------------------------------------------------------------- models
@@ -221,10 +243,6 @@ PARAMETERS = {
 
 @pytest.mark.parametrize("name", models.CATALOGUE)
 def test_models_have_the_published_sizes(name: str) -> None:
-    import torch
-
-    from scaling.frameworks.pytorch import vision
-
     with torch.device("meta"):
         model = vision.build(models.spec(name))
     assert sum(each.numel() for each in model.parameters()) == PARAMETERS[name]
@@ -242,7 +260,7 @@ def test_models_train_without_their_auxiliary_outputs(name: str) -> None:
 
 def test_synthetic_images_go_to_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Training(one_task(data="synthetic"))
-    monkeypatch.setattr(trainer, "_moved", lambda _: pytest.fail("moved again"))
+    monkeypatch.setattr(trainer.compute, "batch", lambda _: pytest.fail("moved again"))
     trainer.step()
     trainer.step()
     assert trainer.samples == 8

@@ -1,4 +1,4 @@
-"""Parameter servers for PyTorch: the seam, the servers' arithmetic, what workers send and wait for."""
+"""Parameter servers for PyTorch: the servers' arithmetic, what workers send and wait for."""
 
 from __future__ import annotations
 
@@ -8,84 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from msgspec.structs import replace
 
-from scaling.errors import UsageError
-from scaling.frameworks.base import read_options
-from scaling.frameworks.pytorch import loop, ps, ps_client
+from scaling.frameworks.pytorch import ps_client, ps_server, ps_trainer, vision
 from scaling.frameworks.pytorch.loop import Training
 from scaling.frameworks.pytorch.ps_server import Averaged, Immediate
-from scaling.frameworks.pytorch.ps_shards import Bucket, Tags
-from scaling.plan import tasks
-from scaling.records.network import Place
-from scaling.records.task import Server
+from scaling.frameworks.pytorch.ps_shards import Bucket, Tags, cut, offsets, touched
 from scaling.worker.failures import cause_of
+from scaling.workloads import models
 from tests.support import ranks
-from tests.support.points import changed, placed
 from tests.support.wires import End, Wire, World, world
 
 SMALL = {"bucket_cap_mb": "0.3"}
-
-
-# ---------------------------------------------------------------- the seam
-
-
-def test_traits() -> None:
-    for name, synchronous in (("torch:ps-sync", True), ("torch:ps-async", False)):
-        found = ps.traits(name)
-        assert (found.servers, found.ports, found.rank_ports) == (True, 0, False)
-        assert (found.drives, found.synchronous) == ("device", synchronous)
-
-
-def test_a_helper_for_each_server_and_everybodys_own_interface() -> None:
-    places = [
-        Server(
-            launch_rank=index,
-            host=f"n{index}",
-            place=Place(address=f"10.0.0.{index}", interface=f"ib{index}"),
-            port=5000,
-        )
-        for index in range(3)
-    ]
-    (task,) = ranks.tasks("torch:ps-sync", "exchange", 1)
-    task = replace(placed(task, ["10.0.0.1"], "eth7"), servers=tuple(places))
-    found = [(helper.name, helper.server, helper.computes) for helper in ps.helpers(task)]
-    assert found == [("server-0", 0, False), ("server-1", 1, False), ("server-2", 2, False)]
-    assert ps.environ(task, {}) == {"GLOO_SOCKET_IFNAME": "eth7"}
-    for index, helper in enumerate(ps.helpers(task)):
-        assert ps.environ(tasks.helper_task([task], helper), {}) == {"GLOO_SOCKET_IFNAME": f"ib{index}"}
-
-
-def test_what_it_cannot_do() -> None:
-    (task,) = ranks.tasks("torch:ps-sync", "exchange", 1, options={"accumulate": "3"})
-    assert (ps.refuse(task.point) or "").startswith("--option accumulate=3: does not divide")
-    point = replace(task.point, options={})
-    for precision, reason in {"fp32": None, "tf32": None, "bf16": None, "fp16": "--precision fp16: "}.items():
-        found = ps.refuse(changed(point, precision=precision))
-        assert (found is None) == (reason is None)
-        assert (found or "").startswith(reason or "")
-
-
-def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "find_spec", lambda _: None)
-    assert ps.missing("torch:ps-sync") == "torch is not installed: ./launch/install torch"
-
-
-@pytest.mark.parametrize(
-    ("option", "expected"),
-    [
-        ("bucket_cap_mb=0", "positive number"),
-        ("bucket_cap_mb=-1", "positive number"),
-        ("bucket_cap_mb=inf", "positive number"),
-        ("bucket_cap_mb=nan", "positive number"),
-        ("compression=bf16", "none or fp16"),
-        ("accumulate=0", "positive integer"),
-    ],
-)
-def test_options_that_are_none(option: str, expected: str) -> None:
-    key, _, value = option.partition("=")
-    with pytest.raises(UsageError, match=f"--option {option}: expected {expected}"):
-        read_options(ps.OPTIONS, {key: value})
 
 
 def test_a_taken_port_is_recognised() -> None:
@@ -93,8 +28,20 @@ def test_a_taken_port_is_recognised() -> None:
     with socket.create_server(("", 0)) as taken:
         place = replace(task.servers[0], port=taken.getsockname()[1])
         with pytest.raises(OSError, match="in use") as caught:
-            ps.serve(replace(task, role="server-0", servers=(place,)), print)
+            ps_server.serve(replace(task, role="server-0", servers=(place,)), print)
     assert cause_of(caught.value) == "port-taken"
+
+
+def test_the_default_models_first_layers_have_the_smallest_bucket() -> None:
+    with torch.device("meta"):
+        model: Any = vision.build(models.spec("digits-cnn"))
+    starts, length = offsets([each.numel() for each in model.parameters()][::-1])
+    buckets = cut(length, 1, 2)
+    sizes = [each.stop - each.start for each in buckets]
+    assert sizes == [262_144, 262_144, 262_144, length - 3 * 262_144]
+    assert [each.server for each in buckets] == [0, 1, 0, 1]
+    first_layer = model[0].weight.numel()
+    assert touched(buckets, starts[-1], first_layer) == [3]
 
 
 # ---------------------------------------------------------------- the servers' arithmetic
@@ -102,8 +49,6 @@ def test_a_taken_port_is_recognised() -> None:
 
 def held(kind: Any, size: int, workers: int, *, half: bool = False) -> tuple[Any, list[End]]:
     """One bucket, and its workers' ends."""
-    import torch
-
     wires = [Wire() for _ in range(workers)]
     bucket = Bucket(index=0, start=0, stop=size, server=0)
     one = kind(bucket, Tags(count=1), [End(wire, True) for wire in wires], rate=0.05, half=half)
@@ -116,24 +61,18 @@ def held(kind: Any, size: int, workers: int, *, half: bool = False) -> tuple[Any
 
 
 def pulled(end: End, size: int) -> Any:
-    import torch
-
     box = torch.empty(size)
     end.receive(box, 1).wait()
     return box
 
 
 def plain_optimizer(size: int) -> tuple[Any, Any]:
-    import torch
-
     parameter = torch.nn.Parameter(torch.linspace(-1, 1, size))
     return parameter, torch.optim.SGD([parameter], lr=0.05, momentum=0.9)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_mean_is_applied_bit_for_bit_as_the_plain_optimizer_does(workers: int) -> None:
-    import torch
-
     size = 1008  # as every bucket, of whole vectors: those of the processor
     one, ends = held(Averaged, size, workers)
     parameter, optimizer = plain_optimizer(size)
@@ -150,8 +89,6 @@ def test_the_mean_is_applied_bit_for_bit_as_the_plain_optimizer_does(workers: in
 
 def test_each_gradient_is_an_update_of_its_own() -> None:
     """Answers are what the parameters were then, also when they are fetched late; staleness by hand."""
-    import torch
-
     size = 1008
     one, ends = held(Immediate, size, 3)
     parameter, optimizer = plain_optimizer(size)
@@ -171,8 +108,6 @@ def test_each_gradient_is_an_update_of_its_own() -> None:
 
 @pytest.mark.parametrize("kind", [Averaged, Immediate])
 def test_half_precision_travels_and_full_precision_is_kept(kind: Any) -> None:
-    import torch
-
     one, ends = held(kind, 32, 1, half=True)
     parameter, optimizer = plain_optimizer(32)
     gradient = torch.randn(32).half()
@@ -189,13 +124,13 @@ def test_half_precision_travels_and_full_precision_is_kept(kind: Any) -> None:
 def staged(made: World) -> None:
     """As on a GPU: buckets go through other memory."""
     client = ps_client.Client
-    made.patch.setattr(ps, "Client", lambda *a, **k: client(*a, **{**k, "staged": True}))
+    made.patch.setattr(ps_trainer, "Client", lambda *a, **k: client(*a, **{**k, "staged": True}))
 
 
 def impatient(made: World) -> None:
     """As with --compile: steps wait for all parameters before they begin."""
     remote = ps_client.Remote
-    made.patch.setattr(ps, "Remote", lambda *a, **k: remote(*a, **{**k, "lazy": False}))
+    made.patch.setattr(ps_trainer, "Remote", lambda *a, **k: remote(*a, **{**k, "lazy": False}))
 
 
 def after(steps: int, size: int, edit: Callable[[World], None] = lambda _: None, **fields: Any) -> list[str]:
@@ -222,8 +157,6 @@ def close(found: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 
 def test_the_memory_order_of_weights_is_kept() -> None:
-    import torch
-
     with world("torch:ps-sync", 1, memory_format="channels_last", options=SMALL) as made:
         made.steps(2)
         trainer, plain = made.trainers[0], Training(made.tasks[0])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from scaling.frameworks.pytorch import loop
 from scaling.frameworks.pytorch.loop import Training
@@ -55,10 +56,10 @@ def test_modules_wait_for_their_own_parameters_only(monkeypatch: pytest.MonkeyPa
     with world("torch:ps-sync", 1, options=SMALL) as made:
         diary = Diary(made.trainers[0], monkeypatch)
         trainer = made.trainers[0]
-        trainer._module[:2](*trainer._moved(0)[:1])
+        trainer._module[:2](*trainer.compute.batch(0)[:1])
         assert diary.of("wait_for") == [[BUCKETS - 1]]
         trainer.step()
-        trainer._model(trainer._moved(0)[0])
+        trainer.compute.model(trainer.compute.batch(0)[0])
         modules = diary.of("wait_for")[-8:]
         assert modules[0] == [BUCKETS - 1], "the first layer's gradient comes last"
         assert modules[-1] == [0]
@@ -94,8 +95,6 @@ def test_micro_batches_are_pushed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_loss_does_not_depend_on_is_not_changed() -> None:
-    import torch
-
     class Unused(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -7,7 +7,6 @@ from itertools import product
 import pytest
 
 from scaling.frameworks.pytorch.ps_shards import ALIGNMENT, MIB, Tags, cut, offsets, touched
-from scaling.workloads import models
 
 
 def test_tensors_stand_in_order_and_aligned() -> None:
@@ -58,19 +57,3 @@ def test_no_two_messages_share_a_tag() -> None:
     tags = Tags(count=3)
     used = [tags.push(index) for index in range(3)] + [tags.pull(index) for index in range(3)] + [tags.behind]
     assert len(set(used)) == len(used)
-
-
-def test_the_default_models_first_layers_have_the_smallest_bucket() -> None:
-    import torch
-
-    from scaling.frameworks.pytorch import vision
-
-    with torch.device("meta"):
-        model = vision.build(models.spec("digits-cnn"))
-    starts, length = offsets([each.numel() for each in model.parameters()][::-1])
-    buckets = cut(length, 1, 2)
-    sizes = [each.stop - each.start for each in buckets]
-    assert sizes == [262_144, 262_144, 262_144, length - 3 * 262_144]
-    assert [each.server for each in buckets] == [0, 1, 0, 1]
-    first_layer = model[0].weight.numel()
-    assert touched(buckets, starts[-1], first_layer) == [3]

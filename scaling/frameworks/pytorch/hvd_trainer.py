@@ -1,0 +1,133 @@
+"""PyTorch with Horovod in the worker: the shared loop with Horovod's optimiser, or its all-reduces alone."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any
+
+import horovod.torch as hvd
+import torch
+from torch import Tensor, nn
+
+from scaling.frameworks.base import Trainer
+from scaling.frameworks.hvd import options_of
+from scaling.frameworks.options import accumulated
+from scaling.frameworks.pytorch.compute import Optimizer
+from scaling.frameworks.pytorch.loop import TorchRank, Training
+from scaling.records.task import Task
+
+
+def connect(task: Task) -> Trainer:
+    """Raises what torch and Horovod raise; ImportError when the model needs a package that is not installed."""
+    return GradientExchange(task) if task.point.kind == "comm" else Distributed(task)
+
+
+class Distributed(Training):
+    """The shared loop with Horovod's optimiser: hooks on the parameters exchange each gradient as soon as
+    backward has made it, the update waits for all of them."""
+
+    # Horovod makes its class at run time, of that of the optimiser which it is given.
+    _optimizer: Any
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Join; all ranks then have rank 0's weights and buffers."""
+        _join(self)
+        state = {name: _dense(each) for name, each in module.state_dict().items()}
+        hvd.broadcast_parameters(state, root_rank=0)
+        return module
+
+    def make_optimizer(self) -> Optimizer:
+        """Horovod's, around the loop's own."""
+        made: Optimizer = hvd.DistributedOptimizer(
+            super().make_optimizer(),
+            named_parameters=self._module.named_parameters(),
+            compression=_compression(self),
+            backward_passes_per_step=accumulated(self.task.point),
+        )
+        return made
+
+    def update(self) -> None:
+        """The gradients must be there before the scaler divides them by its scale."""
+        self._optimizer.synchronize()
+        with self._optimizer.skip_synchronize():
+            super().update()
+
+    def close(self) -> None:
+        """Leave the exchange."""
+        hvd.shutdown()
+
+    def _compile(self) -> None:
+        """The backward pass that compiles has exchanged gradients too: it must be ended like any other."""
+        super()._compile()
+        self._optimizer.synchronize()
+
+
+class GradientExchange(TorchRank):
+    """The all-reduces of one training step and nothing else: each gradient by its name, in the order in which
+    backward makes them, fused by Horovod as in training."""
+
+    samples = 0
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        _join(self)
+        module = self.build()
+        self.describe(module)
+        self._compression = _compression(self)
+        trained = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
+        self._gradients = [(name, torch.ones_like(each, device=self.device)) for name, each in reversed(trained)]
+
+    def step(self) -> None:
+        """All in flight at once, then wait for each."""
+        compression = self._compression
+        flying = []
+        for name, gradient in self._gradients:
+            compressed, context = compression.compress(gradient)
+            flying.append((gradient, hvd.allreduce_async_(compressed, name=name, op=hvd.Average), context))
+        for gradient, handle, context in flying:
+            gradient.set_(compression.decompress(hvd.synchronize(handle), context))
+
+    def loss(self) -> None:
+        """Nothing is trained."""
+
+    def digest(self) -> None:
+        """Nothing is trained."""
+
+    def close(self) -> None:
+        """Leave the exchange."""
+        hvd.shutdown()
+
+
+def _join(rank: TorchRank) -> None:
+    hvd.init()
+    rank.versions["horovod"] = metadata.version("horovod")
+
+
+def _compression(rank: TorchRank) -> Any:
+    named = getattr(hvd.Compression, options_of(rank.task.point)["compression"])
+    return ChannelsLast(named) if rank.task.point.workload.memory_format == "channels_last" else named
+
+
+class ChannelsLast:
+    """Horovod's compressor `inner` for gradients in channels_last too, which Horovod itself refuses: it is
+    shown the same memory as a contiguous tensor."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
+        """Return what is sent, and what `decompress` must know."""
+        dense = _dense(tensor)
+        sent, context = self._inner.compress(dense)
+        return sent, (context, dense is not tensor)
+
+    def decompress(self, tensor: Tensor, context: tuple[Any, bool]) -> Tensor:
+        """The gradient, in the layout that it had."""
+        inner, moved = context
+        received: Tensor = self._inner.decompress(tensor, inner)
+        return received.permute(0, 3, 1, 2) if moved else received
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """The same memory, contiguous: images' dimensions in the order in which channels_last stores them."""
+    return tensor if tensor.is_contiguous() else tensor.permute(0, 2, 3, 1)

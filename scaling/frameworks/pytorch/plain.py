@@ -1,0 +1,39 @@
+"""PyTorch's plain loop, and what every PyTorch strategy has in common with it: the agent's side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from scaling.frameworks import limits, options
+from scaling.frameworks.base import Option, Strategy
+from scaling.records.point import Device, Point
+
+
+class Torch(Strategy):
+    """The shared loop, with whatever exchange a subclass adds to it."""
+
+    baseline = "torch:plain"
+    options: Mapping[str, Option] = options.LOOP
+
+    def devices(self, _name: str) -> tuple[Device, ...]:
+        """All."""
+        return ("cpu", "cuda", "emulated")
+
+    def missing(self, _name: str) -> str | None:
+        """Whether torch is installed."""
+        return "torch is not installed: ./launch/install torch" if find_spec("torch") is None else None
+
+    def refuse(self, point: Point) -> str | None:
+        """What the loop cannot do: it does all precisions, memory formats and models."""
+        return limits.refuse(point) or options.refuse(point)
+
+
+class Plain(Torch):
+    """The loop without any exchange: what efficiency is measured against."""
+
+    names = ("torch:plain",)
+    trainer = "scaling.frameworks.pytorch.loop"
+
+
+STRATEGY = Plain()

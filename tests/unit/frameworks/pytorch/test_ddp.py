@@ -1,0 +1,101 @@
+"""DistributedDataParallel on the agent's side: environment, what is missing, options."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from scaling.errors import UsageError
+from scaling.frameworks.base import read_options
+from scaling.frameworks.pytorch import ddp, plain
+from scaling.records.host import Gpu
+from scaling.records.point import Kind
+from tests.support import ranks
+from tests.support.points import placed
+
+STRATEGY = ddp.STRATEGY
+GPU = Gpu(index=0, name="T", uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm_clock_mhz=1.0)
+
+
+@pytest.mark.parametrize("name", STRATEGY.names)
+@pytest.mark.parametrize("kind", ["exchange", "comm"])
+def test_environ(name: str, kind: Kind) -> None:
+    _, task = ranks.tasks(name, kind, 2, ports=(5001,))
+    task = msgspec.structs.replace(placed(task, ["10.0.0.1", "10.0.0.2"], "ib0"), local_rank=0)
+    assert STRATEGY.environ(task, {}) == {
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "5001",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "GLOO_SOCKET_IFNAME": "ib0",
+    }
+
+
+def test_traits() -> None:
+    for name in STRATEGY.names:
+        found = STRATEGY.traits(name)
+        assert (found.ports, found.rank_ports, found.servers) == (1, False, False)
+        assert (found.drives, found.synchronous) == ("device", True)
+
+
+def test_devices() -> None:
+    assert STRATEGY.devices("torch:nccl") == ("cuda",)
+    assert STRATEGY.devices("torch:gloo") == plain.STRATEGY.devices("torch:plain") == ("cpu", "cuda", "emulated")
+
+
+def test_there_are_no_helpers() -> None:
+    (task,) = ranks.tasks("torch:gloo", "exchange", 1, ports=(5001,))
+    assert STRATEGY.helpers(task) == []
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A torch whose installed files are the test's; returns their folder."""
+    spec = ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
+    for module in (plain, ddp):
+        monkeypatch.setattr(module, "find_spec", lambda _: spec)
+    monkeypatch.setattr(metadata, "version", lambda _: "9.9.9")
+    (tmp_path / "lib").mkdir()
+    return tmp_path
+
+
+@pytest.mark.usefixtures("installed")
+def test_nccl_needs_a_cuda_build() -> None:
+    reason = STRATEGY.missing("torch:nccl")
+    assert reason == "torch 9.9.9 is built without CUDA: install a CUDA build (https://pytorch.org)"
+    assert STRATEGY.missing("torch:gloo") is None
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (((), ""), "no NVIDIA GPU on this host (driver not installed); use torch:gloo"),
+        (((), "unusable: Z"), "no NVIDIA GPU on this host (driver unusable: Z); use torch:gloo"),
+        (((GPU,), "580.1"), None),
+    ],
+)
+def test_nccl_needs_a_gpu(
+    found: Any, wanted: str | None, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (installed / "lib/libtorch_cuda.so").touch()
+    monkeypatch.setattr(ddp, "gather_gpus", lambda: found)
+    assert STRATEGY.missing("torch:nccl") == wanted
+
+
+def test_options_are_read_from_words() -> None:
+    given = {"bucket_cap_mb": "0.5", "static_graph": "true"}
+    assert read_options(STRATEGY.options, given) == {
+        "bucket_cap_mb": 0.5,
+        "gradient_as_bucket_view": False,
+        "static_graph": True,
+        "accumulate": 1,
+    }
+    for text in ("big", "0", "nan"):
+        with pytest.raises(UsageError, match=f"--option bucket_cap_mb={text}: expected positive number"):
+            read_options(STRATEGY.options, {"bucket_cap_mb": text})
