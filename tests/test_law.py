@@ -1,84 +1,83 @@
-"""The house rules that a machine can check: who imports whom."""
+"""The house rules that a machine can check: the import law, and what every file must be."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support import law
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "scaling"
-FILES = sorted(PACKAGE.rglob("*.py"))
+FILES = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod"}
-CONFIG_READERS = {
-    "plan/config.py", "plan/matrix.py", "plan/plan.py", "run/flags.py", "run/invocation.py",
-}  # fmt: skip
-# Loaded by a worker or a helper alone.
-IN_WORKERS = {"frameworks/mx/hvd_trainer.py", "frameworks/mx/library.py"}
-# The agent's side of PyTorch's strategies; the other files of that folder run in workers and helpers alone.
-TORCH_AGENT = {"__init__", "plain", "ddp", "hvd", "ps", "ps_shards"}
-COMMANDS = ("run", "check", "lab", "report")
-RICH_USERS = {"report/formats/terminal.py", "sweep/view/live.py"}
+IMPORT = "from scaling.frameworks.pytorch import"
+README = (PACKAGE / "README.md").read_text()
 
 
-def imports(path: Path, *, top: bool = False) -> Iterator[str]:
-    """Dotted names that a file imports; only at its top level if asked."""
-    tree = ast.parse(path.read_text())
-    for node in tree.body if top else ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def test_the_law_holds() -> None:
+    assert law.breaches(FILES) == []
 
 
-def users(package: str) -> set[str]:
-    """Files of the package that import `package`, anywhere in them."""
-    return {str(p.relative_to(PACKAGE)) for p in FILES if any(n.split(".")[0] == package for n in imports(p))}
+@pytest.mark.parametrize(
+    ("file", "source", "said"),
+    [
+        (
+            "records/planted.py",
+            "from scaling.hosts import info",
+            "1: records/planted.py:1 goes up or across to hosts",
+        ),
+        ("hosts/planted.py", "from scaling.lab import state", "1: hosts/planted.py:1 goes up or across to lab"),
+        ("heap.py", "import os", "1: heap has no floor"),
+        (
+            "worker/planted.py",
+            "def f():\n    import scaling.agent.child",
+            "2: worker/planted.py:2 imports another",
+        ),
+        ("report/planted.py", "from scaling.hosts import gpus", "3: report/planted.py:1 knows more than records"),
+        ("plan/planted.py", "from mpi4py import MPI", "4: plan/planted.py:1 imports mpi4py"),
+        ("sweep/planted.py", "from rich import print", "4: sweep/planted.py:1 imports rich"),
+        ("run/planted.py", "import typer", "4: run/planted.py:1 imports typer"),
+        ("worker/planted.py", "import torch", "5: worker/planted.py:1 imports torch outside its folder"),
+        ("frameworks/tf/planted.py", "import torch", "5: frameworks/tf/planted.py:1 imports torch outside its"),
+        (
+            "plan/planted.py",
+            "from scaling.frameworks.pytorch import loop",
+            "5: frameworks/pytorch/loop.py imports a",
+        ),
+        ("check/planted.py", "from scaling.run.__main__ import main", "6: check/planted.py:1 imports a command"),
+    ],
+)
+def test_a_file_on_the_wrong_floor_is_found(file: str, source: str, said: str) -> None:
+    assert any(breach.startswith(said) for breach in law.breaches({**FILES, file: source})), file
 
 
-def test_only_one_file_knows_mpi() -> None:
-    assert users("mpi4py") == {"transport/mpi.py"}
+def test_a_worker_file_behind_a_strategy_of_the_table_is_found() -> None:
+    """Also where another file of the folder stands between them."""
+    planted = {
+        **FILES,
+        "frameworks/pytorch/ddp.py": f"{FILES['frameworks/pytorch/ddp.py']}\n{IMPORT} between\n",
+        "frameworks/pytorch/between.py": f"{IMPORT} loop",
+    }
+    assert "5: frameworks/pytorch/loop.py imports a framework, and the agent imports it" in law.breaches(planted)
 
 
-def test_only_what_people_see_knows_rich() -> None:
-    assert users("rich") == RICH_USERS
-
-
-def test_only_the_commands_flags_know_typer_and_what_reads_them_all() -> None:
-    flags = {f"{name}/flags.py" for name in COMMANDS}
-    assert users("typer") == {*flags, "run/panels.py", "command.py"}
-
-
-def test_nobody_imports_a_commands_main() -> None:
-    for path in FILES:
-        assert not [name for name in imports(path) if "__main__" in name.split(".")], path
-
-
-def test_frameworks_are_imported_inside_functions_of_strategies_and_builders() -> None:
-    for package in FRAMEWORKS:
-        for name in users(package):
-            assert name.startswith("frameworks/"), f"{name} imports {package}"
-    for path in FILES:
-        in_worker = path.parent.name == "pytorch" and path.stem not in TORCH_AGENT
-        in_worker = in_worker or str(path.relative_to(PACKAGE)) in IN_WORKERS
-        if path.name != "horovod_rendezvous.py" and not in_worker:
-            assert not FRAMEWORKS & {name.split(".")[0] for name in imports(path, top=True)}, path
+def test_the_readme_says_the_law_in_six_sentences() -> None:
+    section = README.partition("## The import law")[2].partition("\n## ")[0]
+    sentences = re.findall(r"^(\d)\. ", section, flags=re.MULTILINE)
+    assert sentences == ["1", "2", "3", "4", "5", "6"]
+    floors = re.findall(r"`([a-z]+)`", section.partition("\n2. ")[0])
+    assert floors == [room for rooms in law.FLOORS for room in sorted(rooms)]
 
 
 def test_only_the_front_half_knows_the_configuration() -> None:
-    knows = {str(p.relative_to(PACKAGE)) for p in FILES if "scaling.plan.config.SweepConfig" in set(imports(p))}
-    assert knows <= CONFIG_READERS
-
-
-def test_the_report_knows_only_the_records() -> None:
-    forbidden = {"agent", "sweep", "transport", "worker", "plan"}
-    for path in [*(PACKAGE / "report").rglob("*.py"), *(PACKAGE / "analysis").glob("*.py")]:
-        used = {name.split(".")[1] for name in imports(path) if name.startswith("scaling.")}
-        assert not used & forbidden, path
+    knows = {one.file for one in law.imports(FILES) if one.name == "scaling.plan.config.SweepConfig"}
+    assert {law.room_of(file) for file in knows} == {"plan", "run"}
 
 
 def test_the_worker_knows_no_mpi_and_the_agent_no_framework() -> None:
@@ -88,11 +87,38 @@ def test_the_worker_knows_no_mpi_and_the_agent_no_framework() -> None:
         assert not absent & set(done.stdout.split()), module
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_file_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text()))
+@pytest.mark.parametrize("file", FILES)
+def test_every_file_says_what_it_is(file: str) -> None:
+    assert ast.get_docstring(ast.parse(FILES[file]))
 
 
-def test_files_are_short() -> None:
-    longest = {str(p.relative_to(PACKAGE)): len(p.read_text().splitlines()) for p in FILES}
-    assert {name: lines for name, lines in longest.items() if lines > 300} == {}
+def test_files_and_functions_are_short() -> None:
+    lines = {file: len(source.splitlines()) for file, source in FILES.items()}
+    assert {file: count for file, count in lines.items() if count > 300} == {}
+    sizes = sorted(
+        node.end_lineno - node.lineno + 1
+        for source in FILES.values()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.end_lineno
+    )
+    assert sizes[len(sizes) // 2] <= 9
+    assert sizes[len(sizes) * 9 // 10] <= 30
+
+
+# ---------------------------------------------------------------- three questions, three hops
+
+
+HOPS = re.findall(r"^\| ([^|]+\?) \|(.+)\|$", README, flags=re.MULTILINE)
+
+
+def test_three_questions_are_answered() -> None:
+    assert [question.split()[0] for question, _ in HOPS] == ["How", "What", "Which"]
+
+
+@pytest.mark.parametrize(("question", "hops"), HOPS)
+def test_each_answer_is_three_hops_of_files_and_names_that_exist(question: str, hops: str) -> None:
+    cells = [re.findall(r"`([^`]+)`", cell) for cell in hops.split("|")]
+    assert len(cells) == 3
+    for file, *names in cells:
+        assert names and file in FILES, file
+        assert all(re.search(rf"\b(def|class) {name}\b", FILES[file]) for name in names), (file, names)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from scaling.emulated import layers, profiles
 from scaling.emulated.timeline import Timeline
 from scaling.records.point import Point
@@ -24,8 +22,3 @@ def value(rank: int, step: int) -> float:
     """What all elements of a rank's gradients are in a step: another number in each, and whole, so that sums are
     exact."""
     return 1.0 + (7 * rank + 3 * step) % 31
-
-
-def class_of(kind: Any, base: Any) -> Any:
-    """The strategy's class `kind` with `base`, a worker on an emulated device, right behind it."""
-    return base if issubclass(base, kind) else type(f"Emulated{kind.__name__}", (kind, base), {})

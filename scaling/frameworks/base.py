@@ -1,4 +1,4 @@
-"""The seam between the benchmark and a way to exchange gradients; README.md here tells how to write one."""
+"""What a way to exchange gradients is to the benchmark; README.md here tells how to write one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scaling.records.task import Task
 
 
 class Option(Record, frozen=True, kw_only=True):
-    """A knob of a strategy, set by `--option key=value`: how it is read, its default, what it does."""
+    """An option of a strategy, set by `--option key=value`: how it is read, its default, what it does."""
 
     type: Callable[[str], Any]
     default: Any

@@ -13,7 +13,7 @@ from scaling.frameworks.base import Helper, Option, Strategy, Traits
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
 
-# For one release more: where the documented names of the seam stood.
+# For one release more: where the documented names of this folder stood.
 FORMERLY: Mapping[str, str] = {
     "scaling.strategies": "scaling.frameworks",
     "scaling.strategies.base": "scaling.frameworks.base",
@@ -37,6 +37,8 @@ def load(module: str, name: str) -> Strategy:
         found = import_module(module)
     except ImportError as error:
         raise UsageError(f"--strategy {name}: cannot import {module}: {error}") from None
+    except Exception as error:  # anybody's code
+        raise UsageError(f"--strategy {name}: cannot import {module}: {type(error).__name__}: {error}") from error
     if hasattr(found, "NAMES"):
         strategy: Strategy = ModuleStrategy(found, name)
         listed = "NAMES"

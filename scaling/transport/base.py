@@ -1,4 +1,4 @@
-"""The seam between agents and whatever carries their messages."""
+"""What agents need of whatever carries their messages."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def test_horovod_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @every_binding
 def test_the_framework_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     framework = name.partition(":")[0]
-    loop = {"torch": "pytorch.plain", "tensorflow": "tf.loop", "mxnet": "mx.plain"}[framework]
+    loop = {"torch": "pytorch.plain", "tensorflow": "tf.plain", "mxnet": "mx.plain"}[framework]
     monkeypatch.setattr(f"scaling.frameworks.{loop}.find_spec", lambda _: None)
     assert MODULES[name].missing(name) == f"{framework} is not installed: ./launch/install {framework}"
 

@@ -71,7 +71,7 @@ class Served(Training):
         self._client.close()
 
     def _compile(self) -> None:
-        """The gradients of the trial are nobody's."""
+        """The gradients of the first, uncounted pass are nobody's."""
         with self.hold():
             super()._compile()
         self._module.zero_grad(set_to_none=True)

@@ -11,7 +11,7 @@ FRAMEWORK = Framework(
         "nccl": "multiworker",
         "ps": "ps",
         "horovod": "hvd",
-        "plain": "multiworker",
+        "plain": "plain",
     },
     distributions={
         "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
 
-from scaling.frameworks.base import read_options
-from scaling.frameworks.tf import ps
+import tensorflow as tf
+
+from scaling.frameworks.base import Trainer, read_options
+from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.loop import Learning, sources
+from scaling.frameworks.tf.ps import STRATEGY, TRAINER
 from scaling.frameworks.tf.rank import TensorFlowRank
 from scaling.records.task import Task
+from scaling.workloads.models import ModelSpec
+
+
+def connect(task: Task) -> Trainer:
+    """Raises what TensorFlow raises."""
+    end_with_parent()
+    return GradientExchange(task) if task.point.kind == "comm" else Coordinator(task)
 
 
 class Coordinator(Learning):
@@ -20,23 +29,22 @@ class Coordinator(Learning):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        tf = self.tf
         with self.scope():
             # Pushes so far, and the sum of how many came between a step's pull and its push.
             self._pushes = tf.Variable(0, dtype=tf.int64, trainable=False, name="pushes")
             self._stale = tf.Variable(0, dtype=tf.int64, trainable=False, name="stale")
         self._cluster.feed(self.spec)
         self._step = self._cluster.traced(self._one)
-        self._result: Any = None
+        self._result: tf.distribute.coordinator.RemoteValue | None = None
         self._steps = self._asked_steps = self._asked_stale = 0
 
     def join(self) -> None:
         """Connect to the trainers and servers."""
-        self._cluster = Cluster(self)
+        self._cluster = Cluster(self.task)
 
-    def scope(self) -> AbstractContextManager[Any]:
+    def scope(self) -> AbstractContextManager[object]:
         """Variables made here lie on the servers."""
-        scope: AbstractContextManager[Any] = self._cluster.strategy.scope()
+        scope: AbstractContextManager[object] = self._cluster.strategy.scope()
         return scope
 
     def step(self) -> None:
@@ -64,13 +72,13 @@ class Coordinator(Learning):
     def digest(self) -> None:
         """Other ranks have no parameters to agree with."""
 
-    def _one(self, images: Any, labels: Any) -> Any:
+    def _one(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         """One trainer's step, as operations of a graph."""
         before = self._pushes.read_value()
-        loss, gradients = self._gradients(images, labels)
+        loss, gradients = self.compute.gradients(images, labels)
         self.optimizer.apply(gradients)
         # The gradient of the first layer is the last that backward makes.
-        with self.tf.control_dependencies([loss, gradients[0]]):
+        with tf.control_dependencies([loss, gradients[0]]):
             self._stale.assign_add(self._pushes.assign_add(1).read_value() - before - 1)
         return loss
 
@@ -83,12 +91,12 @@ class GradientExchange(TensorFlowRank):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self._cluster = Cluster(self)
+        self._cluster = Cluster(task)
         with self._cluster.strategy.scope():
             model = self.build()
         self.describe(model)
         self._variables = sources(model)
-        self._cluster.repeat(lambda: tuple(self.tf.zeros(each.shape) for each in self._variables))
+        self._cluster.repeat(lambda: tuple(tf.zeros(each.shape) for each in self._variables))
         self._step = self._cluster.traced(self._one)
 
     def step(self) -> None:
@@ -105,8 +113,7 @@ class GradientExchange(TensorFlowRank):
     def digest(self) -> None:
         """Nothing is trained."""
 
-    def _one(self, *gradients: Any) -> Any:
-        tf = self.tf
+    def _one(self, *gradients: tf.Tensor) -> None:
         pulled = [tf.identity(each) for each in self._variables]
         with tf.control_dependencies(pulled):
             pushed = [tf.identity(each) for each in gradients]
@@ -118,56 +125,54 @@ class GradientExchange(TensorFlowRank):
 class Cluster:
     """The strategy, its coordinator, and what each trainer is fed with."""
 
-    def __init__(self, rank: TensorFlowRank) -> None:
-        self._tf, self._task = rank.tf, rank.task
-        distribute = rank.tf.distribute
-        least = read_options(ps.OPTIONS, rank.task.point.options)["partition_min_bytes"]
-        partitioners = distribute.experimental.partitioners
-        servers = len(rank.task.servers)
-        self.strategy = distribute.ParameterServerStrategy(
-            distribute.cluster_resolver.TFConfigClusterResolver(),
-            partitioners.MinSizePartitioner(least, max_shards=servers) if least else None,
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        least = read_options(STRATEGY.options, task.point.options)["partition_min_bytes"]
+        partitioners = tf.distribute.experimental.partitioners
+        self.strategy = tf.distribute.ParameterServerStrategy(
+            tf.distribute.cluster_resolver.TFConfigClusterResolver(),
+            partitioners.MinSizePartitioner(least, max_shards=len(task.servers)) if least else None,
         )
-        self._coordinator = distribute.coordinator.ClusterCoordinator(self.strategy)
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
 
-    def feed(self, spec: Any) -> None:
+    def feed(self, spec: ModelSpec) -> None:
         """Trainers get the images that they announced."""
-        tf, task = self._tf, self._task
+        task = self._task
         channels, height, width = spec.image
         shape = (task.point.workload.batch_size, height, width, channels)
         split = 4 * task.point.workload.batch_size * height * width * channels
         record = split + 8 * task.point.workload.batch_size
-        files = [task.announced[f"{ps.TRAINER}{rank}"] for rank in range(task.point.world_size)]
+        files = [task.announced[f"{TRAINER}{rank}"] for rank in range(task.point.world_size)]
 
-        def decode(text: Any) -> tuple[Any, Any]:
+        def decode(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             images = tf.io.decode_raw(tf.strings.substr(text, 0, split), tf.float32)
             labels = tf.io.decode_raw(tf.strings.substr(text, split, record - split), tf.int64)
             return tf.reshape(images, shape), tf.reshape(labels, shape[:1])
 
-        def dataset() -> Any:
+        def dataset() -> tf.data.Dataset:
             mine = tf.distribute.coordinator.experimental_get_current_worker_index()
             records = tf.data.FixedLengthRecordDataset(tf.constant(files)[mine], record)
             return records.map(decode).cache().repeat()
 
         self._feed_from(dataset)
 
-    def repeat(self, make: Callable[[], Any]) -> None:
+    def repeat(self, make: Callable[[], tuple[tf.Tensor, ...]]) -> None:
         """Trainers get the same tensors in each step, made there."""
-        self._feed_from(lambda: self._tf.data.Dataset.from_tensors(make()).cache().repeat())
+        self._feed_from(lambda: tf.data.Dataset.from_tensors(make()).cache().repeat())
 
-    def _feed_from(self, dataset: Callable[[], Any]) -> None:
+    def _feed_from(self, dataset: Callable[[], tf.data.Dataset]) -> None:
         datasets = self._coordinator.create_per_worker_dataset(dataset)
-        self._fed, self._iterator = iter(datasets), self._tf.data.IteratorSpec(datasets.element_spec)
+        self._fed, self._iterator = iter(datasets), tf.data.IteratorSpec(datasets.element_spec)
 
-    def traced(self, function: Callable[..., Any]) -> Any:
+    def traced(self, function: Callable[..., tf.Tensor | None]) -> tf.types.experimental.ConcreteFunction:
         """The graph of `function(*what the trainer is fed with)` in its replica, traced now."""
 
-        def step(iterator: Any) -> Any:
+        def step(iterator: tf.data.Iterator) -> tf.Tensor | None:
             return self.strategy.run(function, tuple(next(iterator)))
 
-        return self._tf.function(step, autograph=False).get_concrete_function(self._iterator)
+        return tf.function(step, autograph=False).get_concrete_function(self._iterator)
 
-    def schedule(self, step: Any) -> Any:
+    def schedule(self, step: tf.types.experimental.ConcreteFunction) -> tf.distribute.coordinator.RemoteValue:
         """Hand out as many steps as there are ranks; returns the last one's result to come."""
         for _ in range(self._task.point.world_size):
             result = self._coordinator.schedule(step, args=(self._fed,))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+import keras
+import tensorflow as tf
 
+from scaling.emulated.device import EmulatedDevice
 from scaling.frameworks.tf import vision
+from scaling.frameworks.tf.emulated import Variables
 from scaling.hosts import proc
 from scaling.records.task import Task
 from scaling.workloads import models
@@ -23,13 +26,9 @@ class TensorFlowRank:
     gradient_bytes: int
 
     def __init__(self, task: Task) -> None:
-        import keras
-        import tensorflow  # type: ignore[import-untyped, unused-ignore]
-
         self.task = task
-        self.tf: Any = tensorflow
-        self.keras: Any = keras
-        gpus = tensorflow.config.list_physical_devices("GPU")
+        self.emulated = EmulatedDevice(task.point) if task.point.hardware.device == "emulated" else None
+        gpus = tf.config.list_physical_devices("GPU")
         self._gpu = gpus[task.device_index] if task.point.hardware.device == "cuda" else None
         self.cuda = self._gpu is not None and self.computes
         self.device = "/GPU:0" if self.cuda else "/CPU:0"
@@ -42,54 +41,57 @@ class TensorFlowRank:
     def sync(self) -> None:
         """Wait for the GPU; on CPU a step has ended when it returns."""
         if self.cuda:
-            self.tf.test.experimental.sync_devices()
+            tf.test.experimental.sync_devices()
 
     def peak_memory_bytes(self) -> int:
         """The most that TensorFlow's allocator has handed out; 0 on CPU, where the process's own peak counts."""
-        return int(self.tf.config.experimental.get_memory_info("GPU:0")["peak"]) if self.cuda else 0
+        return int(tf.config.experimental.get_memory_info("GPU:0")["peak"]) if self.cuda else 0
 
     def close(self) -> None:
         """Nothing to leave."""
 
-    def build(self) -> Any:
-        """The point's model, with the weights of the task's seed."""
-        self.keras.utils.set_random_seed(self.task.seed)
-        self.keras.mixed_precision.set_dtype_policy(POLICIES.get(self.task.point.workload.precision, "float32"))
+    def build(self) -> keras.Model:
+        """The point's model, with the weights of the task's seed; on an emulated device what has its variables."""
+        if self.emulated is not None:
+            return Variables(self.emulated)
+        keras.utils.set_random_seed(self.task.seed)
+        keras.mixed_precision.set_dtype_policy(POLICIES.get(self.task.point.workload.precision, "float32"))
         return vision.build(self.spec)
 
-    def describe(self, model: Any) -> list[tuple[int, ...]]:
+    def describe(self, model: keras.Model) -> list[tuple[int, ...]]:
         """Set what is known of a model's size; returns the shape of each gradient (float32), in its order."""
         shapes = [tuple(each.shape) for each in model.trainable_variables]
         self.parameters = sum(self._size(shape) for shape in shapes)
-        self.gradient_bytes = self.parameters * self.tf.float32.size
+        self.gradient_bytes = self.parameters * tf.float32.size
         return shapes
 
     def _size(self, shape: tuple[int, ...]) -> int:
-        return int(self.tf.TensorShape(shape).num_elements())
+        return int(tf.TensorShape(shape).num_elements())
 
     def _configure(self) -> None:
         """Before TensorFlow's first operation; a second rank in one process must ask for the same."""
-        config = self.tf.config
+        config = tf.config
         config.set_visible_devices([self._gpu] if self.cuda else [], "GPU")
         if self.cuda:
             config.experimental.set_memory_growth(self._gpu, True)
         config.threading.set_intra_op_parallelism_threads(self.task.threads)
         # Operations that run beside each other would be threads beyond those that were asked for; on a GPU
-        # they only enqueue, and TensorFlow's own choice stands.
-        # An emulated device sleeps in one.
-        emulated = self.task.point.hardware.device == "emulated"
+        # they only enqueue, and TensorFlow's own choice stands. An emulated device sleeps in one.
+        emulated = self.emulated is not None
         config.threading.set_inter_op_parallelism_threads(0 if self.cuda else 2 if emulated else 1)
         # TensorFlow computes in TF32 by default: "fp32" must switch it off.
         config.experimental.enable_tensor_float_32_execution(self.task.point.workload.precision == "tf32")
 
     def _name_device(self) -> str:
+        if self.emulated is not None:
+            return self.emulated.name
         if self._gpu is not None:
-            return str(self.tf.config.experimental.get_device_details(self._gpu)["device_name"])
+            return str(tf.config.experimental.get_device_details(self._gpu)["device_name"])
         return proc.cpu_model(proc.cpuinfo())
 
     def _versions(self) -> dict[str, str]:
-        found = {"tensorflow": self.tf.__version__, "keras": self.keras.__version__}
+        found = {"tensorflow": tf.__version__, "keras": keras.__version__}
         if self.cuda:
-            build = self.tf.sysconfig.get_build_info()
+            build = tf.sysconfig.get_build_info()
             found |= {name: build[f"{name}_version"] for name in ("cuda", "cudnn")}
         return found

@@ -11,6 +11,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import keras
+from keras import KerasTensor, applications, initializers, layers
+
 from scaling.workloads.models import ModelSpec
 
 # Torch writes it as 0.1, the share of the new value.
@@ -18,25 +21,18 @@ NORM = {"momentum": 0.9, "epsilon": 1e-5}
 FAN_OUT = {"scale": 2.0, "mode": "fan_out", "distribution": "untruncated_normal"}
 
 
-def build(spec: ModelSpec) -> Any:
+def build(spec: ModelSpec) -> keras.Model:
     """Return the model as a keras.Model from images (batch, height, width, channels) to logits
     (batch, classes), with float32 variables, computing in the global dtype policy.
 
-    Raises NotImplementedError for a model that is not `available`.
+    Raises NotImplementedError for a model that is not among the BUILDERS.
     """
-    import keras  # type: ignore[import-untyped, unused-ignore]
-
-    if not available(spec.name):
+    if spec.name not in BUILDERS:
         raise NotImplementedError(f"{spec.name} is not in Keras")
     keras.config.set_image_data_format("channels_last")
     channels, height, width = spec.image
     images = keras.Input((height, width, channels))
     return keras.Model(images, BUILDERS[spec.name](spec, images), name=spec.name.replace("-", "_"))
-
-
-def available(name: str) -> bool:
-    """Whether Keras has the model."""
-    return name in BUILDERS
 
 
 def notes(spec: ModelSpec) -> tuple[str, ...]:
@@ -47,9 +43,7 @@ def notes(spec: ModelSpec) -> tuple[str, ...]:
     return (layout,)
 
 
-def _digits_cnn(spec: ModelSpec, x: Any) -> Any:
-    from keras import layers
-
+def _digits_cnn(spec: ModelSpec, x: KerasTensor) -> KerasTensor:
     for stage, width in enumerate((32, 64, 128), start=1):
         for index in (1, 2):
             x = layers.Conv2D(
@@ -65,12 +59,10 @@ def _digits_cnn(spec: ModelSpec, x: Any) -> Any:
 # ---------------------------------------------------------------- ResNet
 
 
-def _resnet(blocks: tuple[int, ...]) -> Callable[[ModelSpec, Any], Any]:
+def _resnet(blocks: tuple[int, ...]) -> Callable[[ModelSpec, KerasTensor], KerasTensor]:
     """ResNet v1.5 of bottleneck blocks: the 3 x 3 convolution of a stage's first block strides."""
 
-    def layers_of(spec: ModelSpec, x: Any) -> Any:
-        from keras import layers
-
+    def layers_of(spec: ModelSpec, x: KerasTensor) -> KerasTensor:
         x = _convolved(x, 64, 7, strides=2, name="conv1")
         x = layers.ReLU(name="relu1")(x)
         # After a ReLU a border of zeros is as good as torch's of minus infinity.
@@ -86,10 +78,8 @@ def _resnet(blocks: tuple[int, ...]) -> Callable[[ModelSpec, Any], Any]:
     return layers_of
 
 
-def _bottleneck(x: Any, width: int, *, strides: int, name: str) -> Any:
+def _bottleneck(x: KerasTensor, width: int, *, strides: int, name: str) -> KerasTensor:
     """He et al. 2015, figure 5 right, with torchvision's place of the stride."""
-    from keras import layers
-
     shortcut = x
     if x.shape[-1] != 4 * width:
         shortcut = _convolved(x, 4 * width, 1, strides=strides, name=f"{name}_downsample")
@@ -99,13 +89,11 @@ def _bottleneck(x: Any, width: int, *, strides: int, name: str) -> Any:
     return layers.ReLU(name=f"{name}_relu3")(layers.Add(name=f"{name}_add")([x, shortcut]))
 
 
-def _convolved(x: Any, width: int, size: int, *, strides: int = 1, name: str) -> Any:
+def _convolved(x: KerasTensor, width: int, size: int, *, strides: int = 1, name: str) -> KerasTensor:
     """A convolution without bias, padded by (size - 1) / 2 on each side, and its normalisation.
 
     Keras' "same" pads a strided convolution on the far side only, which moves the image by a pixel.
     """
-    from keras import initializers, layers
-
     if strides > 1 and size > 1:
         x = layers.ZeroPadding2D(size // 2, name=f"{name}_pad")(x)
     x = layers.Conv2D(
@@ -123,10 +111,8 @@ def _convolved(x: Any, width: int, size: int, *, strides: int = 1, name: str) ->
 # ---------------------------------------------------------------- without normalisation
 
 
-def _alexnet(spec: ModelSpec, x: Any) -> Any:
+def _alexnet(spec: ModelSpec, x: KerasTensor) -> KerasTensor:
     """Krizhevsky 2014 ("One weird trick"), the single column that torchvision has."""
-    from keras import layers
-
     x = _uniform(layers.Conv2D, x, 64, 11, strides=4, padding=2, name="conv1")
     x = layers.MaxPool2D(3, 2, name="pool1")(x)
     x = _uniform(layers.Conv2D, x, 192, 5, padding=2, name="conv2")
@@ -141,10 +127,8 @@ def _alexnet(spec: ModelSpec, x: Any) -> Any:
     return _linear(x, spec.classes, name="fc3")
 
 
-def _vgg16(spec: ModelSpec, x: Any) -> Any:
+def _vgg16(spec: ModelSpec, x: KerasTensor) -> KerasTensor:
     """Simonyan and Zisserman 2014, configuration D, with dropout as torchvision has it."""
-    from keras import initializers, layers
-
     for stage, (width, count) in enumerate(((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)), start=1):
         for index in range(1, count + 1):
             kernel = initializers.VarianceScaling(**FAN_OUT)
@@ -161,9 +145,7 @@ def _vgg16(spec: ModelSpec, x: Any) -> Any:
     return layers.Dense(spec.classes, kernel_initializer=initializers.RandomNormal(stddev=0.01), name="fc3")(x)
 
 
-def _inception_v3(spec: ModelSpec, x: Any) -> Any:
-    from keras import applications, layers
-
+def _inception_v3(spec: ModelSpec, x: KerasTensor) -> KerasTensor:
     body = applications.InceptionV3(include_top=False, weights=None, input_tensor=x, pooling="avg")
     return _linear(layers.Dropout(0.5, name="dropout")(body.output), spec.classes, name="fc")
 
@@ -171,20 +153,18 @@ def _inception_v3(spec: ModelSpec, x: Any) -> Any:
 # ---------------------------------------------------------------- initialisers
 
 
-def _he_normal() -> Any:
+def _he_normal() -> initializers.Initializer:
     """He et al. 2015 for a ReLU; Keras' own "he_normal" cuts the tails off, torch's does not."""
-    from keras import initializers
-
     return initializers.VarianceScaling(2.0, mode="fan_in", distribution="untruncated_normal")
 
 
-def _uniform(layer: Any, x: Any, width: int, *size: int, padding: int = 0, name: str, **options: Any) -> Any:
+def _uniform(
+    layer: type[layers.Layer], x: KerasTensor, width: int, *size: int, padding: int = 0, name: str, **options: Any
+) -> KerasTensor:
     """A layer of torch's default initialisers, U(-1, 1) / sqrt(inputs of a unit) for kernel and bias.
 
     A convolution is padded by `padding` on each side and ends in a ReLU.
     """
-    from keras import initializers, layers
-
     inputs = x.shape[-1] * math.prod(size * 2)
     if size:
         x = layers.ZeroPadding2D(padding, name=f"{name}_pad")(x)
@@ -200,13 +180,11 @@ def _uniform(layer: Any, x: Any, width: int, *size: int, padding: int = 0, name:
     )(x)
 
 
-def _linear(x: Any, width: int, *, name: str) -> Any:
-    from keras import layers
-
+def _linear(x: KerasTensor, width: int, *, name: str) -> KerasTensor:
     return _uniform(layers.Dense, x, width, name=name)
 
 
-BUILDERS: dict[str, Callable[[ModelSpec, Any], Any]] = {
+BUILDERS: dict[str, Callable[[ModelSpec, KerasTensor], KerasTensor]] = {
     "digits-cnn": _digits_cnn,
     "resnet50": _resnet((3, 4, 6, 3)),
     "resnet101": _resnet((3, 4, 23, 3)),

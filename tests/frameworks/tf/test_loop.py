@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent.child import child_environ
-from scaling.frameworks.tf import loop
+from scaling.frameworks.tf.plain import ENVIRON
 from scaling.records.task import Task
 from tests.support.ranks import one_task
 
@@ -29,7 +29,7 @@ def plain_task(**fields: Any) -> Task:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """TensorFlow in this process: with one thread always, since it cannot be told twice."""
-    for key, value in loop.ENVIRON.items():
+    for key, value in ENVIRON.items():
         monkeypatch.setenv(key, value)
 
 
@@ -120,17 +120,17 @@ def test_it_compiles_before_the_first_step_and_leaves_no_trace(make: Any, monkey
     assert compiled.digest() == make().digest()
 
 
-def test_a_part_of_the_batch_is_all_that_is_computed_at_once(make: Any) -> None:
-    from scaling.frameworks.tf.loop import Training
+def test_a_part_of_the_batch_is_all_that_is_computed_at_once(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from scaling.frameworks.tf.loop import ModelCompute
 
-    sizes = []
+    sizes, compute = [], ModelCompute._compute_part
 
-    class Watched(Training):
-        def _compute_part(self, images: Any, labels: Any) -> tuple[Any, list[Any]]:
-            sizes.append((images.shape[0], labels.shape[0]))
-            return super()._compute_part(images, labels)
+    def watched(self: Any, images: Any, labels: Any) -> tuple[Any, list[Any]]:
+        sizes.append((images.shape[0], labels.shape[0]))
+        return compute(self, images, labels)
 
-    Watched(plain_task(batch_size=8, options={"accumulate": "4"}))
+    monkeypatch.setattr(ModelCompute, "_compute_part", watched)
+    make(batch_size=8, options={"accumulate": "4"})
     assert sizes == [(2, 2)]
 
 
@@ -165,7 +165,7 @@ def test_weights_are_copies(make: Any) -> None:
 
 def test_synthetic_images_go_to_the_device_once(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make(data="synthetic")
-    monkeypatch.setattr(trainer, "_moved", lambda _: pytest.fail("moved again"))
+    monkeypatch.setattr(trainer.compute, "_moved", lambda _: pytest.fail("moved again"))
     trainer.step()
     trainer.step()
     assert trainer.samples == 8
@@ -173,8 +173,8 @@ def test_synthetic_images_go_to_the_device_once(make: Any, monkeypatch: pytest.M
 
 def test_images_come_in_the_order_of_the_feed(make: Any) -> None:
     trainer = make()
-    images, labels = trainer._moved(2)
-    wanted, classes = trainer._feed.batch(2)
+    images, labels = trainer.compute._moved(2)
+    wanted, classes = trainer.compute._feed.batch(2)
     np.testing.assert_array_equal(images.numpy(), wanted.transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(labels.numpy(), classes)
 
@@ -196,7 +196,7 @@ def test_tf32_is_on_only_where_it_was_asked_for(precision: str, here: None) -> N
 
 def python(code: str, task: Any, **environ: str) -> str:
     """Run code in a worker's environment; what it printed. Fails with what it said."""
-    asked = {**loop.ENVIRON, **environ}
+    asked = {**ENVIRON, **environ}
     done = run(code, child_environ(os.environ, task, asked))
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -208,7 +208,7 @@ def run(code: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_writes_nothing_into_the_users_home(tmp_path: Path) -> None:
-    code = "from scaling.frameworks.tf import loop; loop.prepare(); import keras; print(keras.config.backend())"
+    code = "import scaling.frameworks.tf.loop, keras; print(keras.config.backend())"
     assert python(code, plain_task(), HOME=str(tmp_path)).split() == ["tensorflow"]
     assert list(tmp_path.iterdir()) == []
 
@@ -229,9 +229,30 @@ def test_the_threads_are_the_tasks() -> None:
     assert python(THREADS, plain_task()).split() == ["3", "1"]
 
 
+EMULATED = """
+from importlib import import_module
+from scaling import frameworks
+from scaling.frameworks.tf.loop import Training
+from tests.support.ranks import one_task
+task = one_task(
+    "tensorflow:plain", device="emulated", profile="p100", model="resnet50", data="synthetic", batch_size=32,
+    shrink=50.0,
+)
+trainer = import_module(frameworks.load("tensorflow:plain").trainer_module).connect(task)
+trainer.step()
+trainer.sync()
+print(type(trainer) is Training, trainer.samples, trainer.loss(), trainer.device_name)
+"""
+
+
+def test_an_emulated_device_runs_the_same_loop() -> None:
+    assert python(EMULATED, plain_task()).split()[:4] == ["True", "32", "None", "emulated"]
+
+
 ORPHAN = """
 import subprocess, sys, time
-code = "import time; from scaling.frameworks.tf.loop import *; end_with_parent(); print(flush=1); time.sleep(99)"
+code = "import time; from scaling.frameworks.tf import lifeline; lifeline.end_with_parent(); print(flush=1);"
+code += "time.sleep(99)"
 child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
 child.stdout.readline()
 print(child.pid, flush=True)

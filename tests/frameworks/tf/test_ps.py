@@ -1,8 +1,7 @@
-"""ParameterServerStrategy: environment, helpers, options, what trainers are fed with, staleness, and faults."""
+"""ParameterServerStrategy in real processes: what trainers are fed with, staleness, bytes, and faults."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -16,85 +15,22 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from scaling import frameworks
 from scaling.agent.child import Child, child_environ
-from scaling.errors import UsageError
-from scaling.frameworks.base import Helper, Traits, read_options
-from scaling.frameworks.tf import loop, ps
+from scaling.frameworks import options
 from scaling.plan import tasks
-from scaling.records.network import Place
 from scaling.records.point import Kind
-from scaling.records.task import Server, Task
+from scaling.records.task import Task
 from scaling.workloads import feeds, models
 from tests.support import ranks
-from tests.support.points import changed, placed
+
+pytest.importorskip("tensorflow")
+
+STRATEGY = frameworks.load("tensorflow:ps")
 
 
 def tasks_of(size: int = 2, *, servers: int = 1, kind: Kind = "exchange", **fields: Any) -> list[Task]:
     return ranks.tasks("tensorflow:ps", kind, size, servers=servers, **fields)
-
-
-# ---------------------------------------------------------------- before the worker
-
-
-def test_environ_gives_each_process_its_place() -> None:
-    task, _ = tasks_of(ports=(5000, 5001, 5002, 5003, 5004), servers=2)
-    beside = [
-        Server(launch_rank=0, host="a", place=Place(address=f"10.0.0.{9 + i}", interface="ib0"), port=600 + i)
-        for i in (0, 1)
-    ]
-    task = replace(placed(task, ("10.0.0.1", "10.0.0.2"), "ib0"), servers=tuple(beside))
-    cluster = {
-        "chief": ["10.0.0.1:5000"],
-        "worker": ["10.0.0.1:5001", "10.0.0.2:5002"],
-        "ps": ["10.0.0.9:600", "10.0.0.10:601"],
-    }
-    places = {
-        "worker": ("chief", 0),
-        "server-1": ("ps", 1),
-        "trainer-0": ("worker", 0),
-        "trainer-1": ("worker", 1),
-    }
-    for role, (kind, index) in places.items():
-        asked = ps.environ(replace(task, role=role), {})
-        assert json.loads(asked.pop("TF_CONFIG")) == {"cluster": cluster, "task": {"type": kind, "index": index}}
-        assert asked == {**loop.ENVIRON, "GRPC_FAIL_FAST": "use_caller"}
-
-
-def test_helpers_are_the_servers_and_a_trainer_for_each_rank() -> None:
-    task, *_ = tasks_of(3, servers=2)
-    assert ps.helpers(task) == [
-        Helper(name="server-0", server=0),
-        Helper(name="server-1", server=1),
-        Helper(name="trainer-0", rank=0, computes=True),
-        Helper(name="trainer-1", rank=1, computes=True),
-        Helper(name="trainer-2", rank=2, computes=True),
-    ]
-
-
-def test_traits_and_devices() -> None:
-    wanted = Traits(drives="point", ports=1, rank_ports=True, servers=True, synchronous=False)
-    assert ps.traits("tensorflow:ps") == wanted
-    assert ps.devices("tensorflow:ps") == ("cpu", "cuda")
-
-
-def test_missing_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "find_spec", lambda _: None)
-    assert ps.missing("tensorflow:ps") == "tensorflow is not installed: ./launch/install tensorflow"
-
-
-def test_xla_does_not_reach_the_servers() -> None:
-    point = tasks_of()[0].point
-    assert ps.refuse(point) is None
-    assert (ps.refuse(changed(point, compile=True)) or "").startswith("--compile: TensorFlow's XLA cannot")
-    assert (ps.refuse(changed(point, model="googlenet")) or "").startswith("--model googlenet: not in Keras")
-
-
-def test_options_are_read_from_words() -> None:
-    given = {"partition_min_bytes": "65536", "accumulate": "2"}
-    assert read_options(ps.OPTIONS, given) == {"partition_min_bytes": 65_536, "accumulate": 2}
-    assert read_options(ps.OPTIONS, {}) == {"partition_min_bytes": 0, "accumulate": 1}
-    with pytest.raises(UsageError, match="--option partition_min_bytes=-1"):
-        read_options(ps.OPTIONS, {"partition_min_bytes": "-1"})
 
 
 # ---------------------------------------------------------------- what trainers are fed with
@@ -102,38 +38,34 @@ def test_options_are_read_from_words() -> None:
 
 @pytest.mark.parametrize(("fields", "count"), [({"batch_size": 64}, 121), ({"data": "synthetic"}, 1)])
 def test_a_trainer_keeps_its_ranks_first_batches(fields: dict[str, Any], count: int) -> None:
+    from scaling.frameworks.tf import ps_server
+
     task = tasks_of(**fields)[1]
-    path = ps._keep_images(task)
+    path = ps_server._keep_images(task)
     try:
         kept = Path(path).read_bytes()
     finally:
         os.close(int(path.rpartition("/")[2]))
     feed, batch = feeds.feed(task, models.spec("digits-cnn")), task.point.workload.batch_size
     record = batch * (4 * 32 * 32 + 8)
-    assert len(kept) == count * record <= ps.FED_BYTES
+    assert len(kept) == count * record <= ps_server.FED_BYTES
     for step in {0, count - 1}:
         images, labels = feed.batch(step)
         one = kept[step * record : (step + 1) * record]
         found = np.frombuffer(one[: -8 * batch], np.float32).reshape(batch, 32, 32, 1)
         np.testing.assert_array_equal(found, images.transpose(0, 2, 3, 1))
         np.testing.assert_array_equal(np.frombuffer(one[-8 * batch :], np.int64), labels)
-    assert feed.fixed or (count + 1) * record > ps.FED_BYTES
+    assert feed.fixed or (count + 1) * record > ps_server.FED_BYTES
 
 
 # ---------------------------------------------------------------- in processes
 
 
-@pytest.fixture
-def tensorflow() -> None:
-    """Skips where there is none."""
-    pytest.importorskip("tensorflow")
-
-
-@pytest.mark.parametrize("options", [{}, {"accumulate": "2", "partition_min_bytes": "65536"}])
-def test_one_trainer_does_what_the_plain_loop_does(options: dict[str, str], tensorflow: None) -> None:
+@pytest.mark.parametrize("given", [{}, {"accumulate": "2", "partition_min_bytes": "65536"}])
+def test_one_trainer_does_what_the_plain_loop_does(given: dict[str, str]) -> None:
     """The same images in the same order, on whole and on divided variables."""
-    (found,) = ranks.run(tasks_of(1, servers=2, options=options), 3)
-    kept = {key: value for key, value in options.items() if key in loop.OPTIONS}
+    (found,) = ranks.run(tasks_of(1, servers=2, options=given), 3)
+    kept = {key: value for key, value in given.items() if key in options.LOOP}
     (wanted,) = ranks.run(ranks.tasks("tensorflow:plain", "solo", 1, options=kept), 3)
     assert found.losses == pytest.approx(wanted.losses, rel=1e-4)
     assert found.staleness == 0
@@ -147,8 +79,8 @@ def test_one_trainer_does_what_the_plain_loop_does(options: dict[str, str], tens
 COORDINATOR = """
 import os, sys
 import msgspec
-from scaling.frameworks.tf import ps as tf_ps
-from scaling.frameworks.tf.loop import Learning, sources
+from scaling.frameworks.tf import ps_trainer
+from scaling.frameworks.tf.loop import ModelCompute, sources
 from scaling.records.task import Task
 task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
 {code}
@@ -161,11 +93,11 @@ def coordinate(of: Sequence[Task], folder: Path, code: str) -> str:
     """Run code that has the coordinator's `task`, beside its helpers; what it printed."""
     of = [replace(task, log=f"{folder}/{task.rank}.log") for task in of]
     with ranks.helping(of) as announced:
-        (task,) = tasks.worker_tasks(of, ps.traits("tensorflow:ps"))
+        (task,) = tasks.worker_tasks(of, STRATEGY.traits("tensorflow:ps"))
         task = replace(task, announced=announced)
         done = subprocess.run(
             [sys.executable, "-c", COORDINATOR.format(code=code)],
-            env=child_environ(os.environ, task, ps.environ(task, announced)),
+            env=child_environ(os.environ, task, STRATEGY.environ(task, announced)),
             input=msgspec.json.encode(task),
             capture_output=True,
             check=False,
@@ -175,13 +107,13 @@ def coordinate(of: Sequence[Task], folder: Path, code: str) -> str:
 
 
 SPREAD = """
-trainer = tf_ps.connect(task)
+trainer = ps_trainer.connect(task)
 places = [each.device for each in sources(trainer.model)]
 print(len(trainer.model.trainable_variables), len(places), *sorted(set(places)))
 """
 
 
-def test_big_variables_are_cut_over_the_servers(tmp_path: Path, tensorflow: None) -> None:
+def test_big_variables_are_cut_over_the_servers(tmp_path: Path) -> None:
     of = tasks_of(1, servers=2, options={"partition_min_bytes": "65536"})
     whole, parts, *places = coordinate(of, tmp_path, SPREAD).split()
     assert places == [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in (0, 1)]
@@ -189,15 +121,15 @@ def test_big_variables_are_cut_over_the_servers(tmp_path: Path, tensorflow: None
 
 
 IN_BETWEEN = """
-compute = Learning._compute
+compute = ModelCompute._compute
 
 def with_others(self, images, labels):
     loss, gradients = compute(self, images, labels)
-    self._pushes.assign_add(3)
+    self._rank._pushes.assign_add(3)
     return loss, gradients
 
-Learning._compute = with_others
-trainer = tf_ps.connect(task)
+ModelCompute._compute = with_others
+trainer = ps_trainer.connect(task)
 for _ in range(4):
     trainer.step()
 trainer.sync()
@@ -205,7 +137,7 @@ print(trainer.staleness(), trainer.staleness(), trainer.samples)
 """
 
 
-def test_staleness_counts_the_pushes_between_pull_and_push(tmp_path: Path, tensorflow: None) -> None:
+def test_staleness_counts_the_pushes_between_pull_and_push(tmp_path: Path) -> None:
     assert coordinate(tasks_of(1), tmp_path, IN_BETWEEN).split() == ["3.0", "0.0", "16"]
 
 
@@ -216,7 +148,7 @@ def sent():
     lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split()[9]) for line in lines if line.strip().startswith("lo:"))
 
-trainer = tf_ps.connect(task)
+trainer = ps_trainer.connect(task)
 trainer.step()
 trainer.sync()
 before = sent()
@@ -228,18 +160,18 @@ print((sent() - before) / 5 / trainer.gradient_bytes)
 
 
 @pytest.mark.parametrize("kind", ["exchange", "comm"])
-def test_every_step_pulls_and_pushes_all_parameters(kind: Kind, tmp_path: Path, tensorflow: None) -> None:
+def test_every_step_pulls_and_pushes_all_parameters(kind: Kind, tmp_path: Path) -> None:
     """Two trainers, so four times the gradients' bytes; what others send at the same time is added."""
     assert float(coordinate(tasks_of(kind=kind), tmp_path, SENT)) >= 4
 
 
 @pytest.mark.parametrize("role", ["server-0", "trainer-0"])
-def test_a_helper_dies_with_its_agent(role: str, tmp_path: Path, tensorflow: None) -> None:
+def test_a_helper_dies_with_its_agent(role: str, tmp_path: Path) -> None:
     """It watches its lifeline while it serves; TensorFlow's own way to wait would not let it."""
     of = [replace(task, log=f"{tmp_path}/log") for task in tasks_of(1)]
-    helper = next(each for each in ps.helpers(of[0]) if each.name == role)
+    helper = next(each for each in STRATEGY.helpers(of[0]) if each.name == role)
     task = tasks.helper_task(of, helper)
-    child = Child(task, child_environ(os.environ, task, ps.environ(task, {})))
+    child = Child(task, child_environ(os.environ, task, STRATEGY.environ(task, {})))
     try:
         assert ranks._announced(child).keys() == {role}
         assert child._process.stdin is not None

@@ -10,15 +10,13 @@ import pytest
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from scaling.frameworks.tf import loop, vision
-from scaling.frameworks.tf.rank import TensorFlowRank
+from scaling.frameworks.tf.plain import ENVIRON, MODELS
 from scaling.workloads import models
 from tests.support.ranks import one_task
 
 pytest.importorskip("torch")
 pytest.importorskip("tensorflow")
 
-AVAILABLE = [name for name in models.CATALOGUE if vision.available(name)]
 # Sums in another order, through up to fifty layers.
 TOLERANCE = 1e-3
 
@@ -26,19 +24,25 @@ TOLERANCE = 1e-3
 @pytest.fixture(autouse=True)
 def keras(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Keras with the threads that every test of this process asks for, and with nothing of the user's."""
-    for key, value in loop.ENVIRON.items():
+    for key, value in ENVIRON.items():
         monkeypatch.setenv(key, value)
-    rank = TensorFlowRank(one_task("tensorflow:plain"))
-    rank.keras.mixed_precision.set_dtype_policy("float32")
-    yield rank.keras
-    rank.keras.utils.clear_session()
+    import keras
+
+    from scaling.frameworks.tf.rank import TensorFlowRank
+
+    TensorFlowRank(one_task("tensorflow:plain"))
+    keras.mixed_precision.set_dtype_policy("float32")
+    yield keras
+    keras.utils.clear_session()
 
 
 # ---------------------------------------------------------------- sizes
 
 
-@pytest.mark.parametrize("name", AVAILABLE)
+@pytest.mark.parametrize("name", MODELS)
 def test_models_have_the_sizes_of_the_catalogue(name: str, keras: Any) -> None:
+    from scaling.frameworks.tf import vision
+
     spec = models.spec(name)
     with keras.StatelessScope(initialize_variables=False):
         model = vision.build(spec)
@@ -50,12 +54,16 @@ def test_models_have_the_sizes_of_the_catalogue(name: str, keras: Any) -> None:
 
 
 def test_what_the_catalogue_says_of_keras_is_what_there_is() -> None:
-    assert {name for name, spec in models.CATALOGUE.items() if "tensorflow" in spec.parameters} == set(AVAILABLE)
+    from scaling.frameworks.tf import vision
+
+    assert set(vision.BUILDERS) == set(MODELS)
     with pytest.raises(NotImplementedError, match="googlenet is not in Keras"):
         vision.build(models.spec("googlenet"))
 
 
 def test_notes_say_what_differs() -> None:
+    from scaling.frameworks.tf import vision
+
     layout = "TensorFlow computes in channels_last"
     assert vision.notes(models.spec("resnet50")) == (layout,)
     notes = vision.notes(models.spec("inception_v3"))
@@ -71,6 +79,7 @@ def pair(name: str, size: int | None = None) -> tuple[Any, Any]:
     import torch
 
     from scaling.frameworks.pytorch.vision import build
+    from scaling.frameworks.tf import vision
 
     spec = models.spec(name)
     spec = replace(spec, image=(spec.image[0], size, size)) if size else spec
@@ -183,6 +192,7 @@ def test_they_train_alike(name: str, size: int | None, count: int) -> None:
 def test_convolutions_are_initialised_as_torchs() -> None:
     """Their spread, layer by layer: He et al. 2015 over the outputs for ResNet, over the inputs for digits."""
     from scaling.frameworks.pytorch.vision import build
+    from scaling.frameworks.tf import vision
 
     for name in ("digits-cnn", "resnet50"):
         theirs, ours = build(models.spec(name)), vision.build(models.spec(name))

@@ -203,3 +203,15 @@ def test_the_miswired_one_is_torchs_but_for_its_environment(monkeypatch: pytest.
     assert strategy.devices(name) == wanted.devices("torch:gloo")
     assert (strategy.baseline, strategy.trainer_module) == (wanted.baseline, wanted.trainer_module)
     assert strategy.environ(one_task(kind="solo", ports=()), {}) == {}
+
+
+def test_a_file_that_breaks_while_it_is_imported_is_a_mistake_of_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken/half.py").write_text("NAMES = (\n")
+    with pytest.raises(
+        UsageError, match=r"--strategy broken\.half:mine: cannot import broken\.half: SyntaxError: "
+    ):
+        frameworks.load("broken.half:mine")

@@ -1,0 +1,61 @@
+"""`tensorflow:plain`, the loop without any exchange, and what all of TensorFlow's strategies share with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from scaling.frameworks import limits, options
+from scaling.frameworks.base import Option, Strategy
+from scaling.records.point import Device, Point
+from scaling.records.task import Task
+from scaling.workloads import models
+
+# Keras reads and writes `keras.json` in its home: a user's settings would change what is measured, and a
+# benchmark has no business in a user's home. A folder that cannot be is quietly done without.
+ENVIRON: Mapping[str, str] = {
+    "KERAS_BACKEND": "tensorflow",
+    "KERAS_HOME": os.devnull,
+    "TF_CPP_MIN_LOG_LEVEL": "1",
+}
+# Those that vision.py builds.
+MODELS = tuple(name for name, spec in models.CATALOGUE.items() if "tensorflow" in spec.parameters)
+
+
+class TensorFlow(Strategy):
+    """What all of TensorFlow's strategies share: where they run, what their loop cannot do, its environment."""
+
+    baseline = "tensorflow:plain"
+    options: Mapping[str, Option] = options.LOOP
+
+    def devices(self, _name: str) -> tuple[Device, ...]:
+        """All of them."""
+        return ("cpu", "cuda", "emulated")
+
+    def missing(self, _name: str) -> str | None:
+        """Why TensorFlow cannot be imported, found without importing it."""
+        found = find_spec("tensorflow")
+        return "tensorflow is not installed: ./launch/install tensorflow" if found is None else None
+
+    def refuse(self, point: Point) -> str | None:
+        """What the shared loop cannot do. Any `memory_format` will do: TensorFlow has one of its own."""
+        if (why := limits.refuse(point)) is not None:
+            return why
+        if point.workload.model not in MODELS:
+            return f"--model {point.workload.model}: not in Keras; tensorflow has {', '.join(MODELS)}"
+        return options.refuse(point)
+
+    def environ(self, _task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
+        """Keras' settings."""
+        return dict(ENVIRON)
+
+
+class Plain(TensorFlow):
+    """One device by itself: the baseline."""
+
+    names = ("tensorflow:plain",)
+    trainer = "scaling.frameworks.tf.loop"
+
+
+STRATEGY = Plain()

@@ -1,0 +1,66 @@
+"""A helper of `tensorflow:ps`: a parameter server, or a trainer, whose images are kept in memory.
+
+A graph cannot call our Python code, so each trainer keeps its rank's first batches (as many as fit in 32 MB, at
+least one) in a file without a name, and a tf.data pipeline repeats them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from itertools import count
+
+import tensorflow as tf
+
+from scaling.frameworks.tf.lifeline import end_with_parent
+from scaling.frameworks.tf.ps import TRAINER
+from scaling.records.task import Task
+from scaling.workloads import feeds, models
+
+FED_BYTES = 32 * 1000**2
+
+
+def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
+    """A parameter server, or a trainer, which announces where its images are."""
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    end_with_parent()
+    server = tf.distribute.Server(
+        resolver.cluster_spec(), resolver.task_type, resolver.task_id, config=_session(task), protocol="grpc"
+    )
+    announce({task.role: _keep_images(task) if task.role.startswith(TRAINER) else server.target})
+    # Its own `join` keeps Python's lock for ever: the thread that watches the lifeline could not run.
+    threading.Event().wait()
+
+
+def _session(task: Task) -> tf.compat.v1.ConfigProto:
+    """A server takes the threads that its CPUs allow; a trainer those of its rank, and its GPU."""
+    config = tf.compat.v1.ConfigProto()
+    trainer = task.role.startswith(TRAINER)
+    # A step waits in one such thread while others run its operations: a trainer with one alone hangs, and the
+    # manual asks for one more than there are workers of a server.
+    waiting = task.threads if trainer else max(task.point.world_size, len(os.sched_getaffinity(0)))
+    config.inter_op_parallelism_threads = 1 + waiting
+    if trainer and task.point.hardware.device == "cuda":
+        config.gpu_options.visible_device_list = str(task.device_index)
+        config.gpu_options.allow_growth = True
+    else:
+        config.device_count["GPU"] = 0
+    if trainer:
+        config.intra_op_parallelism_threads = task.threads
+        tf.config.experimental.enable_tensor_float_32_execution(task.point.workload.precision == "tf32")
+    return config
+
+
+def _keep_images(task: Task) -> str:
+    """The file of a rank's first batches, one record each: images (batch, height, width, channels) as
+    float32, labels as int64. It is memory of this process and ends with it."""
+    feed = feeds.feed(task, models.spec(task.point.workload.model))
+    memory = os.memfd_create("images")
+    with open(memory, "wb", closefd=False) as file:
+        for step in count():
+            images, labels = feed.batch(step)
+            file.write(images.transpose(0, 2, 3, 1).tobytes() + labels.tobytes())
+            if feed.fixed or (step + 2) * (images.nbytes + labels.nbytes) > FED_BYTES:
+                break
+    return f"/proc/self/fd/{memory}"

@@ -1,0 +1,180 @@
+"""The import law of scaling/README.md as a check: what of a source tree breaks it.
+
+Each function takes the files of a package by their path below it, so that a test may plant one.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+PACKAGE = "scaling"
+# From the ground up; nobody imports another folder of its own floor.
+FLOORS: tuple[frozenset[str], ...] = (
+    frozenset({"errors", "text"}),
+    frozenset({"command", "records"}),
+    frozenset({"hosts", "transport", "workloads", "emulated", "lab", "analysis"}),
+    frozenset({"frameworks"}),
+    frozenset({"plan", "agent", "worker"}),
+    frozenset({"sweep", "report"}),
+    frozenset({"run", "check", "compare", "predict", "convert"}),
+)
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+READERS = frozenset({"analysis", "report", "compare", "predict", "convert"})
+READ = frozenset({"errors", "text", "command", "records"}) | READERS
+USERS: Mapping[str, frozenset[str]] = {
+    "mpi4py": frozenset({"transport/mpi.py"}),
+    "rich": frozenset({"sweep/view/live.py", "report/formats/terminal.py"}),
+}
+# Whose folder a framework is at home in; Horovod binds to each.
+HOMES: Mapping[str, tuple[str, ...]] = {
+    "torch": ("frameworks/pytorch/",),
+    "torchvision": ("frameworks/pytorch/",),
+    "tensorflow": ("frameworks/tf/",),
+    "keras": ("frameworks/tf/",),
+    "mxnet": ("frameworks/mx/",),
+    "horovod": ("frameworks/",),
+}
+# Beside `<command>/flags.py`: what flags say of themselves, and what all commands do with theirs.
+FLAGS = frozenset({"command.py", "run/panels.py"})
+
+
+class Import(NamedTuple):
+    """One imported name of a file: `scaling.records.point.Point`, `rich.table.Table`."""
+
+    file: str
+    line: int
+    name: str
+
+    @property
+    def where(self) -> str:
+        """`run/header.py:12`."""
+        return f"{self.file}:{self.line}"
+
+
+Files = Mapping[str, str]
+
+
+def imports(files: Files) -> Iterator[Import]:
+    """Every import of every file, wherever in it it stands."""
+    for file, source in files.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Import):
+                yield from (Import(file, node.lineno, alias.name) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                yield from (Import(file, node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield Import(file, node.lineno, "a relative import")
+
+
+def breaches(files: Files) -> list[str]:
+    """What breaks the law, a line each, by its sentences."""
+    found = list(imports(files))
+    return [
+        *_floors(found), *_processes(found), *_readers(found), *_libraries(found), *_frameworks(files, found),
+        *_commands(found),
+    ]  # fmt: skip
+
+
+def room_of(file: str) -> str:
+    """The folder or file right below the package."""
+    return file.partition("/")[0].removesuffix(".py")
+
+
+def _within(found: Iterator[Import] | list[Import]) -> Iterator[tuple[Import, str]]:
+    """The imports of the package's own rooms, each with the room; `scaling` itself is the ground."""
+    for one in found:
+        parts = one.name.split(".")
+        if parts[0] == PACKAGE and len(parts) > 1 and not parts[1].startswith("__"):
+            yield one, parts[1]
+
+
+def _floors(found: list[Import]) -> Iterator[str]:
+    for room in sorted({room_of(one.file) for one in found} - FLOOR.keys() - {"__init__"}):
+        yield f"1: {room} has no floor"
+    for one, target in _within(found):
+        room = room_of(one.file)
+        if room != target and FLOOR.get(target, len(FLOORS)) >= FLOOR.get(room, 0):
+            yield f"1: {one.where} goes up or across to {target}"
+
+
+def _processes(found: list[Import]) -> Iterator[str]:
+    processes = {"sweep", "agent", "worker"}
+    for one, target in _within(found):
+        room = room_of(one.file)
+        if room in processes and target in processes and room != target:
+            yield f"2: {one.where} imports another process: {target}"
+
+
+def _readers(found: list[Import]) -> Iterator[str]:
+    for one, target in _within(found):
+        if room_of(one.file) in READERS and target not in READ:
+            yield f"3: {one.where} knows more than records: {target}"
+
+
+def _libraries(found: list[Import]) -> Iterator[str]:
+    for one in found:
+        library = one.name.split(".")[0]
+        if library in USERS and one.file not in USERS[library]:
+            yield f"4: {one.where} imports {library}"
+        elif library == "typer" and not is_flags(one.file):
+            yield f"4: {one.where} imports typer"
+
+
+def is_flags(file: str) -> bool:
+    """Whether a file declares a command's flags."""
+    return file in FLAGS or file.endswith("/flags.py")
+
+
+# ---------------------------------------------------------------- 5: frameworks
+
+
+def _frameworks(files: Files, found: list[Import]) -> Iterator[str]:
+    for one in found:
+        homes = HOMES.get(one.name.split(".")[0])
+        if homes and not one.file.startswith(homes):
+            yield f"5: {one.where} imports {one.name.split('.')[0]} outside its folder"
+    worker_files = {one.file for one in found if one.name.split(".")[0] in HOMES}
+    for file in sorted(agent_side(files, found) & worker_files):
+        yield f"5: {file} imports a framework, and the agent imports it"
+
+
+def agent_side(files: Files, found: list[Import]) -> set[str]:
+    """All files outside frameworks/, the strategies that its folders list, and whatever these import."""
+    targets: dict[str, set[str]] = {}
+    for one in found:
+        targets.setdefault(one.file, set()).update(_files_of(one.name, files))
+    reached: set[str] = set()
+    waiting = [file for file in files if not file.startswith("frameworks/")] + list(listed(files))
+    while waiting:
+        file = waiting.pop()
+        if file not in reached:
+            reached.add(file)
+            waiting += targets.get(file, ())
+    return reached
+
+
+def listed(files: Files) -> Iterator[str]:
+    """The files of the strategies in `Framework(strategies={mode: module})` of each folder."""
+    for file, source in files.items():
+        folder, _, name = file.rpartition("/")
+        if folder.startswith("frameworks/") and name == "__init__.py":
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.keyword) and node.arg == "strategies":
+                    modules: dict[str, str] = ast.literal_eval(node.value)
+                    yield from (f"{folder}/{module}.py" for module in modules.values())
+
+
+def _files_of(name: str, files: Files) -> Iterator[str]:
+    """The files that importing a dotted name of the package runs."""
+    parts = name.split(".")[1:] if name.split(".")[0] == PACKAGE else []
+    for count in range(1, len(parts) + 1):
+        path = "/".join(parts[:count])
+        yield from (file for file in (f"{path}.py", f"{path}/__init__.py") if file in files)
+
+
+def _commands(found: list[Import]) -> Iterator[str]:
+    for one, _ in _within(found):
+        if "__main__" in one.name.split("."):
+            yield f"6: {one.where} imports a command"
