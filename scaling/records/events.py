@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaling.records.crossing import Bounds
 from scaling.records.point import Record
 from scaling.records.telemetry import Telemetry
 
@@ -20,7 +21,11 @@ class Announce(Record, frozen=True, kw_only=True, tag="announce"):
 
 
 class Ready(Record, frozen=True, kw_only=True, tag="ready"):
-    """Framework imported, model built, exchange connected."""
+    """Framework imported, model built, exchange connected.
+
+    `crossing_bytes_per_step` is what one step of the whole point must send from node to node, at least and at
+    most; None where the strategy does not know.
+    """
 
     import_s: float
     build_s: float
@@ -29,6 +34,7 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     device_name: str
     versions: dict[str, str] = {}
     notes: tuple[str, ...] = ()
+    crossing_bytes_per_step: Bounds | None = None
 
 
 class Window(Record, frozen=True, kw_only=True, tag="window"):

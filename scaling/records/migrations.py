@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaling.records.point import Hardware, Workload
+from scaling.records import crossing
+from scaling.records.point import SERVER, Hardware, Workload
 
 Plain = dict[str, Any]
 
@@ -15,14 +16,15 @@ def upgraded(point_record: Plain, schema: int) -> Plain:
 
 
 def _from_1(record: Plain) -> Plain:
-    """The point's fields stood side by side; ranks and helpers kept interface and card, and not the address."""
+    """The point's fields stood side by side, ranks and helpers kept interface and card and not the address, and
+    what had to cross nodes was reckoned from the pattern when the run was read."""
     point = dict(record["point"])
     work = {name: point.pop(name) for name in Workload.__struct_fields__ if name in point}
     hardware = {name: point.pop(name) for name in Hardware.__struct_fields__ if name in point}
     return {
         **record,
         "point": {**point, "workload": work, "hardware": hardware},
-        "ranks": [_with_place(rank, "lo") for rank in record["ranks"]],
+        "ranks": [_with_crossing(_with_place(rank, "lo"), record) for rank in record["ranks"]],
         "helpers": [_with_place(helper, "") for helper in record.get("helpers", ())],
     }
 
@@ -31,3 +33,16 @@ def _with_place(child: Plain, default: str) -> Plain:
     fields = dict(child)
     interface, card = fields.pop("interface", default), fields.pop("hca", "")
     return {**fields, "place": {"address": "", "interface": interface, "hca": card}}
+
+
+def _with_crossing(rank: Plain, record: Plain) -> Plain:
+    """With what a step had to send between nodes in its `ready`, where this was known: the strategies of that time
+    called what makes gradients smaller `compression`."""
+    compression = record["point"].get("options", {}).get("compression", "none")
+    if rank.get("ready") is None or not record.get("synchronous", True) or compression != "none":
+        return rank
+    servers = [helper["host"] for helper in record.get("helpers", ()) if helper["name"].startswith(SERVER)]
+    bounds = crossing.bytes_per_step(
+        record.get("pattern", ""), rank["ready"]["gradient_bytes"], record.get("hosts", ()), servers
+    )
+    return {**rank, "ready": {**rank["ready"], "crossing_bytes_per_step": bounds}}

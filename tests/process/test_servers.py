@@ -239,4 +239,6 @@ def test_what_servers_used_of_the_cpu_is_in_the_record(tmp_path: Path) -> None:
     environ = record.ranks[1].environ
     assert environ["FAKE_SERVER1"] == record.helpers[1].announced["SERVER1"]
     assert len(environ["FAKE_RANK_PORTS"].split(",")) == 2
+    ready = record.ranks[0].ready
+    assert ready is not None and ready.crossing_bytes_per_step == (0.0, 0.0)  # all on one host
     nothing_left()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from scaling import __version__
+from scaling import __version__, frameworks
 from scaling.agent.agent import Agent
 from scaling.agent.child import Child, adopt_orphans
 from scaling.agent.supervisor import ChildLike
@@ -23,6 +23,7 @@ from scaling.records import store
 from scaling.records.events import Announce, Error, Event, Failed, Finished, Hello, Outcome, Ready
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
+from scaling.records.point import EXCHANGING
 from scaling.records.run import SCHEMA, Header, PointRecord
 from scaling.records.task import Command, Task
 from scaling.sweep.sweep import Sweep
@@ -87,7 +88,11 @@ class InlineChild:
         )
 
     def _ready(self) -> Ready:
-        return Ready(import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake")
+        crossing = frameworks.load(self.task.point.strategy).bytes_per_step(self.task, 4000)
+        return Ready(
+            import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake",
+            crossing_bytes_per_step=crossing if self.task.point.kind in EXCHANGING else None,
+        )  # fmt: skip
 
     def tell(self, command: Command) -> None:
         self._clock.now_s = max(self._clock.now_s, self._world.now_s)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from scaling.analysis.analyse import Row, rows
 from scaling.analysis.breakdown import Breakdown
 from scaling.analysis.stats import Estimate
+from scaling.records.crossing import bytes_per_step
 from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.host import HostInfo
 from scaling.records.network import Place
@@ -137,7 +138,9 @@ def carried(made: PointRecord, card: str, *, slow: str = "") -> PointRecord:
         traffic = (Traffic(name=card, received_bytes=sent, sent_bytes=sent),)
         told = Telemetry(traffic=traffic, flows=(flow,))
         place = Place(address="", interface=made.point.interconnect)
-        ranks.append(replace(rank, place=place, telemetry=told))
+        assert rank.ready is not None
+        ready = replace(rank.ready, crossing_bytes_per_step=bytes_per_step("ring", 40, names, ()))
+        ranks.append(replace(rank, place=place, telemetry=told, ready=ready))
     return replace(made, ranks=tuple(ranks), hosts=tuple(names), pattern="ring")
 
 
