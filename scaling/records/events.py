@@ -70,11 +70,12 @@ class Result(Record, frozen=True, kw_only=True, tag="result"):
 
 
 class Error(Record, frozen=True, kw_only=True, tag="error"):
-    """The child caught an exception: `cause` as in `Failed`."""
+    """The child caught an exception: `cause` and `may_follow` as in `Failed`."""
 
     cause: str
     message: str
     traceback: str = ""
+    may_follow: bool = False
 
 
 class Finished(Record, frozen=True, kw_only=True, tag="finished"):
@@ -86,6 +87,8 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed"):
 
     cause: oom | crash(SIGNAL) | exit(CODE) | error | hang | timeout | startup | missing | nan-loss |
     digest | port-taken | no-result | refused | cancelled | interrupted
+
+    `may_follow`: it may be how a child takes the death of a peer, which is then the cause.
     """
 
     cause: str
@@ -94,6 +97,7 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed"):
     host: str = ""
     log: str = ""
     log_tail: str = ""
+    may_follow: bool = False
 
 
 Outcome = Finished | Failed

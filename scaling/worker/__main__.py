@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
 from scaling.records.crossing import Bounds
-from scaling.records.events import Announce, Error, Hello, Ready
+from scaling.records.events import Announce, Hello, Ready
 from scaling.records.point import EXCHANGING
 from scaling.records.task import EVENTS_FD, Task
 from scaling.worker.channel import Channel
-from scaling.worker.failures import cause_of, message_of
+from scaling.worker.failures import event_of
 from scaling.worker.loop import Worker
 
 
@@ -47,7 +47,7 @@ def main() -> int:
             server.serve(task, lambda values: channel.send(Announce(values=values)))
     except Exception as error:
         traceback.print_exc()
-        channel.send(Error(cause=cause_of(error), message=message_of(error), traceback=traceback.format_exc()))
+        channel.send(event_of(error))
         return 1
     return 0
 

@@ -73,7 +73,7 @@ def test_without_a_node_left_servers_share_and_the_row_says_so(tmp_path: Path) -
     found = four_nodes().sweep(tmp_path, strategy=["fake:ps"], world_sizes=[8], server_hosts="dedicated", **QUICK)
     (record,) = found.of(size=8)
     assert set(servers_of(record)) == {"node1", "node2", "node3", "node4"}
-    assert "no node was left" in record.warnings[0]
+    assert "no node was left" in record.warnings[0].text
 
 
 @pytest.mark.parametrize(

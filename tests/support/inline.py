@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from scaling import __version__, frameworks
 from scaling.agent.agent import Agent
@@ -20,7 +21,7 @@ from scaling.agent.supervisor import ChildLike
 from scaling.frameworks.fake.trainer import make
 from scaling.plan import config, plan
 from scaling.records import store
-from scaling.records.events import Announce, Error, Event, Failed, Finished, Hello, Outcome, Ready
+from scaling.records.events import Announce, Event, Failed, Finished, Hello, Outcome, Ready
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING
@@ -31,7 +32,7 @@ from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
-from scaling.worker.failures import cause_of, message_of
+from scaling.worker.failures import event_of
 from scaling.worker.loop import Worker
 
 
@@ -99,8 +100,8 @@ class InlineChild:
         try:
             self._over = not self._worker.obey(command)
         except Exception as error:
-            self._events.append(Error(cause=cause_of(error), message=message_of(error)))
-            self._outcome = Failed(cause="exit(1)", message="exited with code 1")
+            self._events.append(replace(event_of(error), traceback=""))
+            self._outcome = Failed(cause="exit(1)", message="exited with code 1", may_follow=True)
             self._over = True
         self._world.now_s = max(self._world.now_s, self._clock.now_s)
 

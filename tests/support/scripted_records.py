@@ -16,7 +16,15 @@ from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.host import HostInfo
 from scaling.records.network import Place
 from scaling.records.point import Point
-from scaling.records.run import SCHEMA, Header, HelperRecord, PointRecord, RankRecord
+from scaling.records.run import (
+    SCHEMA,
+    Header,
+    HelperRecord,
+    PointRecord,
+    PointWarning,
+    RankRecord,
+    WarningKind,
+)
 from scaling.records.telemetry import Flow, Sample, Telemetry, Traffic
 from tests.support.points import make_point
 
@@ -86,6 +94,11 @@ def record(of: Point, *steps_s: float, hosts: Sequence[str] = ("node1",), **chan
         measured_s=max(times) * STEPS * WINDOWS,
     )
     return replace(made, **changes)
+
+
+def warning(text: str, kind: WarningKind = "other") -> PointWarning:
+    """A warning of a record."""
+    return PointWarning(kind=kind, text=text)
 
 
 def asynchronous(made: PointRecord, staleness: float | None = None) -> PointRecord:

@@ -175,6 +175,20 @@ def test_records_of_schema_1_say_what_had_to_cross_nodes(
     assert {one.ready.crossing_bytes_per_step for one in record.ranks if one.ready} == {crossing}
 
 
+def test_warnings_of_schema_1_have_their_kind() -> None:
+    line = (SCHEMAS / "schema-1.jsonl").read_bytes().splitlines()[1]
+    texts = {
+        "never settled: the warm-up hit its ceiling with windows still drifting": "unsettled",
+        "CPUs were over 80 % busy while they emulated: times are too long": "busy-cpus",
+        "no node was left for dedicated servers: they shared the training nodes": "shared-servers",
+        "rank 0 on a was throttled: hw thermal": "throttled",
+        "rank 0 on a had 1 CPUs instead of the promised 2": "lost-cpus",
+        "something else": "other",
+    }
+    record = msgspec.convert(upgraded({**msgspec.json.decode(line), "warnings": [*texts]}, 1), PointRecord)
+    assert {warning.text: warning.kind for warning in record.warnings} == texts
+
+
 def test_records_of_schema_1_have_their_work_hardware_and_place() -> None:
     line = (SCHEMAS / "schema-1.jsonl").read_bytes().splitlines()[1]
     plain = msgspec.json.decode(line)
