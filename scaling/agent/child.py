@@ -193,9 +193,12 @@ class Child:
             return Failed(cause="oom", message=message, log=self.task.log, log_tail=tail)
         if code < 0:
             message = f"ended by {signal.Signals(-code).name}"
-            return Failed(cause=_crash(-code), message=message, log=self.task.log, log_tail=tail)
+            follows = -code == signal.SIGABRT  # so MXNet and TensorFlow end when a peer is gone
+            return Failed(
+                cause=_crash(-code), message=message, log=self.task.log, log_tail=tail, may_follow=follows
+            )
         message = f"exited with code {code}"
-        return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail)
+        return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail, may_follow=True)
 
 
 def _crash(number: int) -> str:

@@ -33,10 +33,10 @@ def findings(
         notes.append("OVERSUBSCRIBED: more workers than cores; neither efficiency nor loss is claimed")
     if "SUPERLINEAR" in stamps and efficiency is not None:
         notes.append(f"SUPERLINEAR: {_superlinear(records, solo, efficiency)}")
-    said = " ".join(text for record in records for text in record.warnings)
-    if "UNSETTLED" in stamps and "settled" not in said:
+    warned = {warning.kind for record in records for warning in record.warnings}
+    if "UNSETTLED" in stamps and "unsettled" not in warned:
         notes.append("UNSETTLED: the windows were still drifting when they began to count")
-    if "THROTTLED" in stamps and "throttled" not in said:
+    if "THROTTLED" in stamps and "throttled" not in warned:
         reasons = sorted(set().union(*(throttle_reasons(record) for record in records)))
         notes.append(f"THROTTLED: {', '.join(reasons)}")
     return tuple(notes)
@@ -58,12 +58,13 @@ def _expected(kind: Kind) -> tuple[str, ...]:
 
 def warnings(records: Sequence[PointRecord]) -> tuple[str, ...]:
     """What the records themselves warn of, each once, with the number of rounds that say it."""
-    texts = [text for record in records for text in (*record.warnings, *_retries(record))]
+    texts = [text for record in records for text in _warned(record)]
     return tuple(_counted(texts, len(records)))
 
 
-def _retries(record: PointRecord) -> Iterator[str]:
-    return (f"tried again: {text}" for text in record.retries)
+def _warned(record: PointRecord) -> Iterator[str]:
+    yield from (warning.text for warning in record.warnings)
+    yield from (f"tried again: {text}" for text in record.retries)
 
 
 def _counted(texts: Sequence[str], rounds: int) -> list[str]:

@@ -1,14 +1,10 @@
 """Which card carried the bytes: counters of every node over the measured windows against what the exchange must
 move. Pure.
 
-Between nodes must be sent, per step, with S the bytes of the gradients and N ranks:
-
-    ring      each rank sends 2 (N - 1) / N x S to the next one; what crosses is sent by the last rank of each node
-              (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009)
-    servers   each rank sends S, spread evenly over the servers, and they send S back
-
-The counters have headers, acknowledgements and all else that the nodes said meanwhile: TCP's framing is 4.6 % at
-an MTU of 1500 where every frame is counted; between nodes of a lab 1.00 to 1.01 of the expectation was measured.
+What a step must move, its strategy says (`Strategy.bytes_per_step`; records/crossing.py has the usual formulas),
+and the worker's `Ready` keeps it. The counters have headers, acknowledgements and all else that the nodes said
+meanwhile: TCP's framing is 4.6 % at an MTU of 1500 where every frame is counted; between nodes of a lab 1.00 to
+1.01 of the expectation was measured.
 """
 
 from __future__ import annotations
@@ -151,38 +147,10 @@ def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
 
 
 def _expected(record: PointRecord) -> float | None:
-    """Bytes sent between nodes while the counters ran: the measured steps, and the one before them that gives
-    all ranks a common start. None where gradients are made smaller on their way, and where ranks that do not wait
-    for each other go on until all are measured."""
-    ready = record.ranks[0].ready
-    if ready is None or not record.synchronous or record.point.options.get("compression", "none") != "none":
+    """Bytes that must have crossed nodes while the counters ran, at least: in the measured steps, and in the one
+    before them that gives all ranks a common start. None where the strategy did not know them."""
+    first = record.ranks[0]
+    if first.ready is None or first.ready.crossing_bytes_per_step is None:
         return None
-    if record.pattern == "ring":
-        return ready.gradient_bytes * _ring(record.hosts) * (_steps(record.ranks[0]) + 1)
-    servers = [one.host for one in _servers(record)]
-    if not servers:
-        return None
-    return sum(
-        2
-        * ready.gradient_bytes
-        * (_steps(_rank(record, rank)) + 1)
-        * sum(at != host for at in servers)
-        / len(servers)
-        for rank, host in enumerate(record.hosts)
-    )
-
-
-def _ring(hosts: Sequence[str]) -> float:
-    """Gradients' sizes that cross nodes in one ring all-reduce."""
-    count = len(hosts)
-    crossings = sum(host != hosts[(rank + 1) % count] for rank, host in enumerate(hosts))
-    return crossings * 2 * (count - 1) / count
-
-
-def _rank(record: PointRecord, rank: int) -> RankRecord:
-    """Its own record; where one worker drives all devices, that one's."""
-    return record.ranks[rank if rank < len(record.ranks) else 0]
-
-
-def _steps(rank: RankRecord) -> int:
-    return sum(window.steps for window in rank.windows)
+    least, _ = first.ready.crossing_bytes_per_step
+    return least * (sum(window.steps for window in first.windows) + 1)

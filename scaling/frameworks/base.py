@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from scaling.errors import UsageError, near
+from scaling.records import crossing
+from scaling.records.crossing import Bounds
 from scaling.records.point import Device, Pattern, Point, Record
 from scaling.records.task import Task
 
@@ -151,6 +153,18 @@ class Strategy:
     def environ(self, _task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
         """Environment of this child, worker or helper (`task.role`); pure."""
         return {}
+
+    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
+        """What one step of the point must send from node to node, over all nodes: at least and at most.
+
+        None where that is not known: where gradients are made smaller on their way, and where ranks do not wait
+        for each other and so go on until all are measured. Reports hold the kernel's counters against it.
+        """
+        traits = self.traits(task.point.strategy)
+        servers = [server.host for server in task.servers]
+        if not traits.synchronous:
+            return None
+        return crossing.bytes_per_step(traits.pattern, gradient_bytes, task.hosts, servers)
 
 
 class TrainerModule(Protocol):

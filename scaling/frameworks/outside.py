@@ -10,6 +10,7 @@ from typing import Any
 
 from scaling.errors import UsageError
 from scaling.frameworks.base import Helper, Option, Strategy, Traits
+from scaling.records.crossing import Bounds
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
 
@@ -97,3 +98,9 @@ class ModuleStrategy(Strategy):
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         """As the module says."""
         return dict(self._module.environ(task, announced))
+
+    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
+        """By the pattern alone, unless its option `compression` is set: a module has no other way to say it."""
+        if task.point.options.get("compression", "none") != "none":
+            return None
+        return super().bytes_per_step(task, gradient_bytes)

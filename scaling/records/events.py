@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaling.records.crossing import Bounds
 from scaling.records.point import Record
 from scaling.records.telemetry import Telemetry
 
@@ -20,7 +21,11 @@ class Announce(Record, frozen=True, kw_only=True, tag="announce"):
 
 
 class Ready(Record, frozen=True, kw_only=True, tag="ready"):
-    """Framework imported, model built, exchange connected."""
+    """Framework imported, model built, exchange connected.
+
+    `crossing_bytes_per_step` is what one step of the whole point must send from node to node, at least and at
+    most; None where the strategy does not know.
+    """
 
     import_s: float
     build_s: float
@@ -29,6 +34,7 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     device_name: str
     versions: dict[str, str] = {}
     notes: tuple[str, ...] = ()
+    crossing_bytes_per_step: Bounds | None = None
 
 
 class Window(Record, frozen=True, kw_only=True, tag="window"):
@@ -64,11 +70,12 @@ class Result(Record, frozen=True, kw_only=True, tag="result"):
 
 
 class Error(Record, frozen=True, kw_only=True, tag="error"):
-    """The child caught an exception: `cause` as in `Failed`."""
+    """The child caught an exception: `cause` and `may_follow` as in `Failed`."""
 
     cause: str
     message: str
     traceback: str = ""
+    may_follow: bool = False
 
 
 class Finished(Record, frozen=True, kw_only=True, tag="finished"):
@@ -80,6 +87,8 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed"):
 
     cause: oom | crash(SIGNAL) | exit(CODE) | error | hang | timeout | startup | missing | nan-loss |
     digest | port-taken | no-result | refused | cancelled | interrupted
+
+    `may_follow`: it may be how a child takes the death of a peer, which is then the cause.
     """
 
     cause: str
@@ -88,6 +97,7 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed"):
     host: str = ""
     log: str = ""
     log_tail: str = ""
+    may_follow: bool = False
 
 
 Outcome = Finished | Failed

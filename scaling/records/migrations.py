@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaling.records.point import Hardware, Workload
+from scaling.records import crossing
+from scaling.records.point import SERVER, Hardware, Workload
+from scaling.records.run import WarningKind
 
 Plain = dict[str, Any]
+# By words of its text, what kind of warning schema 1 gave.
+_KINDS: dict[str, WarningKind] = {
+    "settled": "unsettled",
+    "throttled": "throttled",
+    "busy while they emulated": "busy-cpus",
+    "of the promised": "lost-cpus",
+    "no node was left": "shared-servers",
+}
 
 
 def upgraded(point_record: Plain, schema: int) -> Plain:
@@ -15,19 +25,38 @@ def upgraded(point_record: Plain, schema: int) -> Plain:
 
 
 def _from_1(record: Plain) -> Plain:
-    """The point's fields stood side by side; ranks and helpers kept interface and card, and not the address."""
+    """The point's fields stood side by side, ranks and helpers kept interface and card and not the address, and
+    what had to cross nodes was reckoned from the pattern when the run was read; warnings were texts."""
     point = dict(record["point"])
     work = {name: point.pop(name) for name in Workload.__struct_fields__ if name in point}
     hardware = {name: point.pop(name) for name in Hardware.__struct_fields__ if name in point}
     return {
         **record,
         "point": {**point, "workload": work, "hardware": hardware},
-        "ranks": [_with_place(rank, "lo") for rank in record["ranks"]],
+        "ranks": [_with_crossing(_with_place(rank, "lo"), record) for rank in record["ranks"]],
         "helpers": [_with_place(helper, "") for helper in record.get("helpers", ())],
+        "warnings": [{"kind": _kind(text), "text": text} for text in record.get("warnings", ())],
     }
+
+
+def _kind(text: str) -> WarningKind:
+    return next((kind for words, kind in _KINDS.items() if words in text), "other")
 
 
 def _with_place(child: Plain, default: str) -> Plain:
     fields = dict(child)
     interface, card = fields.pop("interface", default), fields.pop("hca", "")
     return {**fields, "place": {"address": "", "interface": interface, "hca": card}}
+
+
+def _with_crossing(rank: Plain, record: Plain) -> Plain:
+    """With what a step had to send between nodes in its `ready`, where this was known: the strategies of that time
+    called what makes gradients smaller `compression`."""
+    compression = record["point"].get("options", {}).get("compression", "none")
+    if rank.get("ready") is None or not record.get("synchronous", True) or compression != "none":
+        return rank
+    servers = [helper["host"] for helper in record.get("helpers", ()) if helper["name"].startswith(SERVER)]
+    bounds = crossing.bytes_per_step(
+        record.get("pattern", ""), rank["ready"]["gradient_bytes"], record.get("hosts", ()), servers
+    )
+    return {**rank, "ready": {**rank["ready"], "crossing_bytes_per_step": bounds}}

@@ -4,12 +4,13 @@ Times are seconds; `*_unix_s` are wall-clock, all others CLOCK_MONOTONIC of the 
 new field needs a default; a changed meaning a new SCHEMA, a migration in `migrations.py` and a fixture file.
 
 SCHEMA history:  1  the first;
-                 2  a point holds its work and its hardware, ranks and helpers their place whole.
+                 2  a point holds its work and its hardware, ranks and helpers their place whole, warnings have
+                    a kind, `Ready` says what must cross nodes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from scaling.records.events import Outcome, Ready, Result, Window
 from scaling.records.host import HostInfo
@@ -60,6 +61,16 @@ class HelperRecord(Record, frozen=True, kw_only=True):
     place: Place = NOWHERE
 
 
+WarningKind = Literal["unsettled", "throttled", "busy-cpus", "lost-cpus", "shared-servers", "other"]
+
+
+class PointWarning(Record, frozen=True, kw_only=True):
+    """What a reader of a point's row must know: programs go by `kind`, people read `text`."""
+
+    kind: WarningKind
+    text: str
+
+
 class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     """One measurement of one point, however it ended.
 
@@ -77,7 +88,7 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     settled: bool = True
     oversubscribed: bool = False
     retries: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[PointWarning, ...] = ()
     helpers: tuple[HelperRecord, ...] = ()
     hosts: tuple[str, ...] = ()
     synchronous: bool = True

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from scaling.records.events import Failed, Finished, Outcome
-from scaling.records.run import HelperRecord, PointRecord, RankRecord
+from scaling.records.run import HelperRecord, PointRecord, PointWarning, RankRecord
 from scaling.records.telemetry import Telemetry
 from scaling.sweep.state import HelperState, PointState, RankState, helper_failed, rank_failed
 
-# A survivor may tell of its peer's death before the peer's agent does.
-PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote")
-# How MXNet and TensorFlow end when a peer is gone.
-ABORTS = ("crash(SIGABRT)",)
 # Above this an emulated step is no longer told by its sleeps and its bytes alone.
 MOST_BUSY_PERCENT = 80
 CONSEQUENCES = ("error", "cancelled", "interrupted", "hang")
@@ -36,7 +32,7 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
         settled=state.settled,
         oversubscribed=state.oversubscribed,
         retries=state.retries,
-        warnings=_warnings(state),
+        warnings=tuple(_warnings(state)),
         helpers=tuple(_helper_record(one, well=state.failure is None) for one in state.helpers),
         hosts=state.ranks[0].task.hosts,
         synchronous=state.synchronous,
@@ -47,17 +43,11 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
 def _root_cause(state: PointState) -> Failed | None:
     """The first failure, unless it only tells that a peer was gone: then the peer's own end."""
     first = state.failure
-    if first is None or not _may_follow(first):
+    if first is None or not first.may_follow:
         return first
     deaths = [end for end in _ends(state) if end.cause not in CONSEQUENCES]
-    own = [end for end in deaths if not _may_follow(end)]
+    own = [end for end in deaths if not end.may_follow]
     return (own or (deaths if first.cause == "error" else []) or [first])[0]
-
-
-def _may_follow(failed: Failed) -> bool:
-    """Whether it may be how a framework takes the death of a peer: some raise, some abort."""
-    told = failed.cause == "error" and any(word in failed.message.lower() for word in PEER_GONE)
-    return told or failed.cause in ABORTS or failed.cause.startswith("exit(")
 
 
 def _ends(state: PointState) -> Iterator[Failed]:
@@ -67,7 +57,7 @@ def _ends(state: PointState) -> Iterator[Failed]:
             yield outcome
     for helper in state.helpers:
         if helper.ended is not None and isinstance(outcome := helper.ended.outcome, Failed):
-            yield helper_failed(helper, outcome.cause, outcome.message, outcome.log_tail)
+            yield helper_failed(helper, outcome)
 
 
 def _helper_record(helper: HelperState, *, well: bool) -> HelperRecord:
@@ -112,39 +102,45 @@ def _digests_agree(state: PointState) -> Outcome:
     for rank, digest in zip(state.ranks, digests, strict=True):
         if digest != digests[0]:
             message = f"parameters differ: rank 0 has {digests[0]}, rank {rank.task.rank} has {digest}"
-            return rank_failed(rank, "digest", message)
+            return rank_failed(rank, Failed(cause="digest", message=message))
     return Finished()
 
 
-def _warnings(state: PointState) -> tuple[str, ...]:
+def _warnings(state: PointState) -> Iterator[PointWarning]:
     """What a reader of the row must know."""
-    found: list[str] = []
     if not state.settled:
-        found.append("never settled: the warm-up hit its ceiling with windows still drifting")
-    found += _too_busy(state)
+        yield PointWarning(
+            kind="unsettled", text="never settled: the warm-up hit its ceiling with windows still drifting"
+        )
+    yield from _too_busy(state)
     if _shared_after_all(state):
-        found.append("no node was left for dedicated servers: they shared the training nodes")
+        text = "no node was left for dedicated servers: they shared the training nodes"
+        yield PointWarning(kind="shared-servers", text=text)
     for rank in state.ranks:
-        telemetry = rank.ended.telemetry if rank.ended else Telemetry()
-        where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
-        found += _throttled(rank)
-        got, promised = telemetry.affinity_cpus, len(rank.task.cpus)
-        if got is not None and promised and got < promised:
-            found.append(f"{where} had {got} CPUs instead of the promised {promised}")
+        yield from _of_rank(rank)
     for helper in state.helpers:
-        found += _throttled(helper)
-    return tuple(found)
+        yield from _throttled(helper)
 
 
-def _throttled(child: RankState | HelperState) -> Iterator[str]:
+def _of_rank(rank: RankState) -> Iterator[PointWarning]:
+    yield from _throttled(rank)
+    telemetry = rank.ended.telemetry if rank.ended else Telemetry()
+    got, promised = telemetry.affinity_cpus, len(rank.task.cpus)
+    if got is not None and promised and got < promised:
+        where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
+        yield PointWarning(kind="lost-cpus", text=f"{where} had {got} CPUs instead of the promised {promised}")
+
+
+def _throttled(child: RankState | HelperState) -> Iterator[PointWarning]:
     """Of a rank whose GPU ran slower than it could, in its worker or in the helper that computes for it."""
     samples = child.ended.telemetry.samples if child.ended else ()
     if reasons := sorted({reason for sample in samples for reason in sample.throttle}):
         rank = child.task.rank
-        yield f"rank {rank} on {child.task.hosts[rank]} was throttled: {', '.join(reasons)}"
+        text = f"rank {rank} on {child.task.hosts[rank]} was throttled: {', '.join(reasons)}"
+        yield PointWarning(kind="throttled", text=text)
 
 
-def _too_busy(state: PointState) -> Iterator[str]:
+def _too_busy(state: PointState) -> Iterator[PointWarning]:
     """Of a machine that emulates: where little is idle, ranks wait for cores that real devices would not share."""
     hosts = dict.fromkeys(rank.task.hosts[rank.task.rank] for rank in state.ranks)
     busy = dict.fromkeys(
@@ -155,10 +151,11 @@ def _too_busy(state: PointState) -> Iterator[str]:
     if busy:
         # The nodes of a lab are one machine.
         of = f" of {', '.join(busy)}" if len(busy) < len(hosts) else ""
-        yield (
+        text = (
             f"CPUs{of} were over {MOST_BUSY_PERCENT} % busy while they emulated: times are too long; keep others "
             "off them, or give more --dilate"
         )
+        yield PointWarning(kind="busy-cpus", text=text)
 
 
 def _shared_after_all(state: PointState) -> bool:

@@ -126,7 +126,7 @@ def fold(state: PointState, report: Report) -> PointState:
         case Result():
             return _put(state, report.rank, replace(rank, result=event))
         case Error():
-            failed = rank_failed(rank, event.cause, event.message)
+            failed = rank_failed(rank, event)
             return failing(_put(state, report.rank, replace(rank, error=event)), failed)
         case Ended():
             return _fold_ended(state, report.rank, rank, event)
@@ -139,11 +139,13 @@ def _put(state: PointState, index: int, rank: RankState) -> PointState:
     return replace(state, ranks=(*ranks[:index], rank, *ranks[index + 1 :]))
 
 
-def rank_failed(rank: RankState, cause: str, message: str, log_tail: str = "") -> Failed:
+def rank_failed(rank: RankState, why: Failed | Error, log_tail: str = "") -> Failed:
     """The failure of a point whose worker failed."""
     task = rank.task
-    host = task.hosts[task.rank]
-    return Failed(cause=cause, message=message, rank=task.rank, host=host, log=task.log, log_tail=log_tail)
+    return Failed(
+        cause=why.cause, message=why.message, rank=task.rank, host=task.hosts[task.rank], log=task.log,
+        log_tail=log_tail, may_follow=why.may_follow,
+    )  # fmt: skip
 
 
 def failing(state: PointState, failed: Failed) -> PointState:
@@ -165,7 +167,7 @@ def _fold_window(state: PointState, index: int, rank: RankState, window: Window)
 def _fold_ended(state: PointState, index: int, rank: RankState, ended: Ended) -> PointState:
     outcome = ended.outcome
     if isinstance(outcome, Finished) and rank.result is None:
-        outcome = rank_failed(rank, "no-result", "exited 0 without a result")
+        outcome = Failed(cause="no-result", message="exited 0 without a result")
     if isinstance(outcome, Failed):
         outcome = _explained(rank, outcome)
         state = _with_tail(failing(state, outcome), outcome)
@@ -177,8 +179,7 @@ def _fold_ended(state: PointState, index: int, rank: RankState, ended: Ended) ->
 
 def _explained(rank: RankState, outcome: Failed) -> Failed:
     """The failure in the worker's own words, which explain its end better than its exit code does."""
-    said = rank.error or outcome
-    return rank_failed(rank, said.cause, said.message, outcome.log_tail)
+    return rank_failed(rank, rank.error or outcome, outcome.log_tail)
 
 
 def _with_tail(state: PointState, outcome: Failed) -> PointState:
@@ -202,7 +203,7 @@ def _fold_helper(state: PointState, report: Report, event: Event) -> PointState:
         case Hello():
             return _put_helper(state, index, replace(helper, pid=event.pid))
         case Error():
-            return failing(state, helper_failed(helper, event.cause, event.message))
+            return failing(state, helper_failed(helper, event))
         case Ended():
             state = _put_helper(state, index, replace(helper, ended=event))
             return _fold_helper_ended(state, helper, event.outcome)
@@ -214,9 +215,10 @@ def _fold_helper_ended(state: PointState, helper: HelperState, outcome: Outcome)
     if isinstance(outcome, Failed):
         if state.phase in ("finishing", "ended"):
             return state
-        return failing(state, helper_failed(helper, outcome.cause, outcome.message, outcome.log_tail))
+        return failing(state, helper_failed(helper, outcome))
     if helper.announced is None:
-        return failing(state, helper_failed(helper, "no-result", "exited 0 before it announced itself"))
+        silent = Failed(cause="no-result", message="exited 0 before it announced itself")
+        return failing(state, helper_failed(helper, silent))
     return state
 
 
@@ -225,10 +227,10 @@ def _put_helper(state: PointState, index: int, helper: HelperState) -> PointStat
     return replace(state, helpers=(*helpers[:index], helper, *helpers[index + 1 :]))
 
 
-def helper_failed(helper: HelperState, cause: str, message: str, log_tail: str = "") -> Failed:
+def helper_failed(helper: HelperState, why: Failed | Error) -> Failed:
     """The failure of a point whose helper failed."""
     task = helper.task
     return Failed(
-        cause=cause, message=f"helper {task.role}: {message}", rank=task.rank, host=helper.host, log=task.log,
-        log_tail=log_tail,
+        cause=why.cause, message=f"helper {task.role}: {why.message}", rank=task.rank, host=helper.host,
+        log=task.log, log_tail=why.log_tail if isinstance(why, Failed) else "", may_follow=why.may_follow,
     )  # fmt: skip

@@ -16,12 +16,16 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import cast
 
+from msgspec.structs import replace
+
 from scaling import frameworks
-from scaling.frameworks.base import ServerModule, Trainer, TrainerModule
-from scaling.records.events import Announce, Error, Hello, Ready
+from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
+from scaling.records.crossing import Bounds
+from scaling.records.events import Announce, Hello, Ready
+from scaling.records.point import EXCHANGING
 from scaling.records.task import EVENTS_FD, Task
 from scaling.worker.channel import Channel
-from scaling.worker.failures import cause_of, message_of
+from scaling.worker.failures import event_of
 from scaling.worker.loop import Worker
 
 
@@ -43,7 +47,7 @@ def main() -> int:
             server.serve(task, lambda values: channel.send(Announce(values=values)))
     except Exception as error:
         traceback.print_exc()
-        channel.send(Error(cause=cause_of(error), message=message_of(error), traceback=traceback.format_exc()))
+        channel.send(event_of(error))
         return 1
     return 0
 
@@ -57,13 +61,15 @@ def _pin(task: Task) -> None:
 
 def _work(task: Task, channel: Channel) -> None:
     begun_s = time.monotonic()
-    module = cast(TrainerModule, import_module(frameworks.load(task.point.strategy).trainer_module))
+    strategy = frameworks.load(task.point.strategy)
+    module = cast(TrainerModule, import_module(strategy.trainer_module))
     # A file that the agent imports too cannot import its framework at its top.
     prepare: Callable[[], None] = getattr(module, "prepare", lambda: None)
     prepare()
     imported_s = time.monotonic()
     trainer = module.connect(task)
-    channel.send(_ready(trainer, imported_s - begun_s, time.monotonic() - imported_s))
+    ready = _ready(trainer, imported_s - begun_s, time.monotonic() - imported_s)
+    channel.send(replace(ready, crossing_bytes_per_step=_crossing(strategy, task, trainer)))
     worker = Worker(trainer, channel.send, channel.waiting)
     while worker.obey(channel.receive()):
         pass
@@ -79,6 +85,10 @@ def _ready(trainer: Trainer, import_s: float, build_s: float) -> Ready:
         versions={name: str(version) for name, version in trainer.versions.items()},
         notes=tuple(trainer.notes),
     )
+
+
+def _crossing(strategy: Strategy, task: Task, trainer: Trainer) -> Bounds | None:
+    return strategy.bytes_per_step(task, trainer.gradient_bytes) if task.point.kind in EXCHANGING else None
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def test_without_a_node_left_servers_share_and_the_row_says_so(tmp_path: Path) -
     found = four_nodes().sweep(tmp_path, strategy=["fake:ps"], world_sizes=[8], server_hosts="dedicated", **QUICK)
     (record,) = found.of(size=8)
     assert set(servers_of(record)) == {"node1", "node2", "node3", "node4"}
-    assert "no node was left" in record.warnings[0]
+    assert "no node was left" in record.warnings[0].text
 
 
 @pytest.mark.parametrize(
@@ -239,4 +239,6 @@ def test_what_servers_used_of_the_cpu_is_in_the_record(tmp_path: Path) -> None:
     environ = record.ranks[1].environ
     assert environ["FAKE_SERVER1"] == record.helpers[1].announced["SERVER1"]
     assert len(environ["FAKE_RANK_PORTS"].split(",")) == 2
+    ready = record.ranks[0].ready
+    assert ready is not None and ready.crossing_bytes_per_step == (0.0, 0.0)  # all on one host
     nothing_left()

@@ -14,7 +14,7 @@ from scaling.frameworks.fake.trainer import FakeTrainer
 from scaling.records.events import Event, Result, Window
 from scaling.records.task import Finish, Run
 from scaling.worker.channel import Channel
-from scaling.worker.failures import cause_of, message_of
+from scaling.worker.failures import cause_of, event_of, message_of
 from scaling.worker.loop import NanLoss, Worker
 from tests.process.test_agent import POINT, TASK
 from tests.support.inline import Clock
@@ -88,6 +88,21 @@ class OutOfMemoryError(RuntimeError):
 )
 def test_what_a_failure_is_called(error: Exception, cause: str) -> None:
     assert cause_of(error) == cause
+
+
+@pytest.mark.parametrize(
+    ("error", "follows"),
+    [
+        (RuntimeError("Connection closed by peer [127.0.0.1]:4711"), True),
+        (BrokenPipeError(errno.EPIPE, "Broken pipe"), True),
+        (RuntimeError("[gloo] timed out\nthe remote end is gone"), False),  # only what the message shows counts
+        (RuntimeError("The server socket has failed to listen: EADDRINUSE"), False),  # a cause of its own
+        (ValueError("shapes do not fit"), False),
+    ],
+)
+def test_what_may_only_tell_of_a_peers_death(error: Exception, *, follows: bool) -> None:
+    event = event_of(error)
+    assert (event.cause, event.message, event.may_follow) == (cause_of(error), message_of(error), follows)
 
 
 def test_a_failure_is_told_in_one_line() -> None:

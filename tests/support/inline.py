@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from scaling import __version__
+from scaling import __version__, frameworks
 from scaling.agent.agent import Agent
 from scaling.agent.child import Child, adopt_orphans
 from scaling.agent.supervisor import ChildLike
 from scaling.frameworks.fake.trainer import make
 from scaling.plan import config, plan
 from scaling.records import store
-from scaling.records.events import Announce, Error, Event, Failed, Finished, Hello, Outcome, Ready
+from scaling.records.events import Announce, Event, Failed, Finished, Hello, Outcome, Ready
 from scaling.records.host import HostInfo
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
+from scaling.records.point import EXCHANGING
 from scaling.records.run import SCHEMA, Header, PointRecord
 from scaling.records.task import Command, Task
 from scaling.run.enrolment import ask_of_outside
@@ -31,7 +33,7 @@ from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
-from scaling.worker.failures import cause_of, message_of
+from scaling.worker.failures import event_of
 from scaling.worker.loop import Worker
 
 
@@ -89,15 +91,19 @@ class InlineChild:
         )
 
     def _ready(self) -> Ready:
-        return Ready(import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake")
+        crossing = frameworks.load(self.task.point.strategy).bytes_per_step(self.task, 4000)
+        return Ready(
+            import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake",
+            crossing_bytes_per_step=crossing if self.task.point.kind in EXCHANGING else None,
+        )  # fmt: skip
 
     def tell(self, command: Command) -> None:
         self._clock.now_s = max(self._clock.now_s, self._world.now_s)
         try:
             self._over = not self._worker.obey(command)
         except Exception as error:
-            self._events.append(Error(cause=cause_of(error), message=message_of(error)))
-            self._outcome = Failed(cause="exit(1)", message="exited with code 1")
+            self._events.append(replace(event_of(error), traceback=""))
+            self._outcome = Failed(cause="exit(1)", message="exited with code 1", may_follow=True)
             self._over = True
         self._world.now_s = max(self._world.now_s, self._clock.now_s)
 

@@ -20,6 +20,7 @@ from tests.support.scripted_records import (
     served,
     sweep,
     throttled,
+    warning,
     with_losses,
 )
 
@@ -93,7 +94,8 @@ def _odd(one: PointRecord) -> PointRecord:
     if one.point.world_size == 16:
         return throttled(one)
     if one.point.world_size == 4 and one.point.round == 0:
-        lost = tuple(f"rank {rank} on node1 had 1 CPUs instead of the promised 2" for rank in range(7))
+        texts = (f"rank {rank} on node1 had 1 CPUs instead of the promised 2" for rank in range(7))
+        lost = tuple(warning(text, "lost-cpus") for text in texts)
         return replace(one, settled=False, warnings=lost)
     return one
 

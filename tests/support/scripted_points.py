@@ -11,7 +11,7 @@ from scaling.records.events import Failed, Finished, Hello, Ready, Window
 from scaling.records.host import HostInfo
 from scaling.records.messages import Report
 from scaling.records.point import Kind, Point
-from scaling.records.run import SCHEMA, Header, PointRecord, RankRecord
+from scaling.records.run import SCHEMA, Header, PointRecord, PointWarning, RankRecord
 from scaling.records.task import Run, Task
 from scaling.sweep.state import PointState, RankState, commanded, fold
 from scaling.sweep.view.base import View
@@ -171,7 +171,9 @@ def everything(screen: View, clock: Clock) -> None:
         clock.now_s += 100
         screen.progress(state)
     screen.finished(record(point(2)), ten_rows(), 1, 15, 70.0)
-    screen.finished(record(point(2), CRASH, warnings=("w",)), ten_rows(), 2, 15, None)
+    screen.finished(
+        record(point(2), CRASH, warnings=(PointWarning(kind="other", text="w"),)), ten_rows(), 2, 15, None
+    )
     screen.extended(20)
     screen.note("a note")
     screen.closed()

@@ -11,11 +11,20 @@ from msgspec.structs import replace
 from scaling.analysis.analyse import Row, rows
 from scaling.analysis.breakdown import Breakdown
 from scaling.analysis.stats import Estimate
+from scaling.records.crossing import bytes_per_step
 from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.host import HostInfo
 from scaling.records.network import Place
 from scaling.records.point import Point
-from scaling.records.run import SCHEMA, Header, HelperRecord, PointRecord, RankRecord
+from scaling.records.run import (
+    SCHEMA,
+    Header,
+    HelperRecord,
+    PointRecord,
+    PointWarning,
+    RankRecord,
+    WarningKind,
+)
 from scaling.records.telemetry import Flow, Sample, Telemetry, Traffic
 from tests.support.points import make_point
 
@@ -87,6 +96,11 @@ def record(of: Point, *steps_s: float, hosts: Sequence[str] = ("node1",), **chan
     return replace(made, **changes)
 
 
+def warning(text: str, kind: WarningKind = "other") -> PointWarning:
+    """A warning of a record."""
+    return PointWarning(kind=kind, text=text)
+
+
 def asynchronous(made: PointRecord, staleness: float | None = None) -> PointRecord:
     """The same of a mode whose ranks do not wait for each other; its measured windows saw `staleness`."""
     ranks = tuple(
@@ -137,7 +151,9 @@ def carried(made: PointRecord, card: str, *, slow: str = "") -> PointRecord:
         traffic = (Traffic(name=card, received_bytes=sent, sent_bytes=sent),)
         told = Telemetry(traffic=traffic, flows=(flow,))
         place = Place(address="", interface=made.point.interconnect)
-        ranks.append(replace(rank, place=place, telemetry=told))
+        assert rank.ready is not None
+        ready = replace(rank.ready, crossing_bytes_per_step=bytes_per_step("ring", 40, names, ()))
+        ranks.append(replace(rank, place=place, telemetry=told, ready=ready))
     return replace(made, ranks=tuple(ranks), hosts=tuple(names), pattern="ring")
 
 

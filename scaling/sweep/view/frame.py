@@ -49,6 +49,13 @@ class Glyphs(NamedTuple):
 ASCII = Glyphs(full="=", half="-", rest="-", none="-", plus_minus="+-", more="~")
 
 
+class Note(NamedTuple):
+    """A line below the frame: why a point failed, or what else is worth one."""
+
+    text: str
+    is_failure: bool = False
+
+
 class Scene(NamedTuple):
     """All that a frame shows. `left_s` is None while nobody knows."""
 
@@ -61,7 +68,7 @@ class Scene(NamedTuple):
     number: int
     running_s: float
     rows: Sequence[Row]
-    notes: Sequence[str]
+    notes: Sequence[Note]
 
 
 def frame(scene: Scene, *, width: int, height: int, glyphs: Glyphs) -> list[Line]:
@@ -102,15 +109,14 @@ def _progress(scene: Scene, width: int, glyphs: Glyphs) -> Line:
     return [*bar, (text.rjust(width - room - len(left)), ""), (left, "bold")]
 
 
-def _notes(notes: Sequence[str], width: int, glyphs: Glyphs) -> list[Line]:
+def _notes(notes: Sequence[Note], width: int, glyphs: Glyphs) -> list[Line]:
     if not notes:
         return []
-    lines: list[Line] = [[(_clip(f"! {text}", width, glyphs), _note_style(text))] for text in notes[-NOTES:]]
+    styles = {True: "red", False: "yellow"}
+    lines: list[Line] = [
+        [(_clip(f"! {note.text}", width, glyphs), styles[note.is_failure])] for note in notes[-NOTES:]
+    ]
     return [[], *lines]
-
-
-def _note_style(text: str) -> str:
-    return "red" if "FAILED" in text else "yellow"
 
 
 # ---------------------------------------------------------------- the running point

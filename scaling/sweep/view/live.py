@@ -19,7 +19,7 @@ from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
 from scaling.sweep.state import PointState
 from scaling.sweep.view.base import View
-from scaling.sweep.view.frame import ASCII, Glyphs, Scene, frame
+from scaling.sweep.view.frame import ASCII, Glyphs, Note, Scene, frame
 from scaling.sweep.view.plain import NoView, PlainView, Stream, failure, headline
 from scaling.text import one_line
 
@@ -78,7 +78,7 @@ class LiveView:
         self._left_s: float | None = None
         self._state: PointState | None = None
         self._rows: Sequence[Row] = ()
-        self._notes: list[str] = []
+        self._notes: list[Note] = []
 
     def opened(self, header: Header, total: int) -> None:
         """Draw the first frame."""
@@ -108,8 +108,8 @@ class LiveView:
         self._state = None
         label = record.point.label
         if isinstance(record.outcome, Failed):
-            self._notes.append(one_line(f"{label}: {failure(record.outcome)}"))
-        self._notes += [one_line(f"{label}: {warning}") for warning in record.warnings]
+            self._notes.append(Note(one_line(f"{label}: {failure(record.outcome)}"), is_failure=True))
+        self._notes += [Note(one_line(f"{label}: {warning.text}")) for warning in record.warnings]
         self._look()
 
     def extended(self, total: int) -> None:
@@ -119,7 +119,7 @@ class LiveView:
 
     def note(self, text: str) -> None:
         """Show it among the last notes."""
-        self._notes.append(one_line(text))
+        self._notes.append(Note(one_line(text)))
         self._look()
 
     def closed(self, stream: TextIO | None = None) -> None:

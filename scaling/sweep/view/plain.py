@@ -195,7 +195,7 @@ class PlainView:
         self._total = total
         self._event(number, f"{record.point.label}: {result(record, left_s)}")
         for warning in record.warnings:
-            self._event(number, f"{record.point.label}: warning: {warning}")
+            self._event(number, f"{record.point.label}: warning: {warning.text}")
 
     def extended(self, total: int) -> None:
         """Another round was added."""

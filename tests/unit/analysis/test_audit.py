@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
 from scaling.records.events import Failed
-from scaling.records.run import PointRecord
+from scaling.records.run import PointRecord, WarningKind
 from scaling.records.telemetry import Sample, Telemetry
 from tests.support.scripted_records import (
     STRONG,
@@ -23,6 +23,7 @@ from tests.support.scripted_records import (
     served,
     sweep,
     throttled,
+    warning,
 )
 
 # ---------------------------------------------------------------- failures and flags
@@ -124,9 +125,29 @@ def test_unsettled_and_throttled() -> None:
     assert [note.split(":")[0] for note in row.footnotes] == ["UNSETTLED", "THROTTLED"]
 
 
+@pytest.mark.parametrize("kind", ["unsettled", "throttled"])
+def test_what_a_record_warns_of_is_not_said_twice(kind: WarningKind) -> None:
+    records = sweep(0, 0.1, {2: 0.125})
+    records[1] = throttled(replace(records[1], settled=False, warnings=(warning("in its own words", kind),)))
+    notes = by_size(records)[2].footnotes
+    assert "in its own words" in notes
+    assert [note.split(":")[0] for note in notes if ":" in note] == [
+        flag for flag in ("UNSETTLED", "THROTTLED") if flag.lower() != kind
+    ]
+
+
+def test_a_warning_of_another_kind_hides_no_stamp_whatever_it_says() -> None:
+    records = sweep(0, 0.1, {2: 0.125})
+    records[1] = throttled(
+        replace(records[1], settled=False, warnings=(warning("neither settled nor throttled"),))
+    )
+    notes = by_size(records)[2].footnotes
+    assert [note.split(":")[0] for note in notes[:2]] == ["UNSETTLED", "THROTTLED"]
+
+
 def test_warnings_and_retries_become_footnotes() -> None:
     records = [*sweep(0, 0.1, {2: 0.125}), *sweep(1, 0.1, {2: 0.125})]
-    warned = replace(records[1], warnings=("rank 0 had 1 CPUs",), retries=("port-taken",))
+    warned = replace(records[1], warnings=(warning("rank 0 had 1 CPUs"),), retries=("port-taken",))
     row = by_size([records[0], warned, *records[2:]])[2]
     assert row.footnotes == ("rank 0 had 1 CPUs (1 of 2 rounds)", "tried again: port-taken (1 of 2 rounds)")
 

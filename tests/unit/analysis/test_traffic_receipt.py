@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from scaling.analysis import traffic_receipt
 from scaling.analysis.traffic_receipt import Receipt
+from scaling.records.crossing import bytes_per_step
 from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.network import Place
 from scaling.records.point import Pattern
@@ -43,12 +44,15 @@ def point(
     servers: tuple[str, ...] = (),
     interface: str = "ib0",
     hca: str = "",
+    told: bool = True,
     **options: str,
 ) -> PointRecord:
-    """A record whose counters were read beside the first rank of each host, or its server."""
+    """A record whose counters were read beside the first rank of each host, or its server; its strategy `told`
+    what must cross nodes."""
+    ready = replace(READY, crossing_bytes_per_step=bytes_per_step(pattern, S, hosts, servers) if told else None)
     ranks = tuple(
         RankRecord(
-            rank=rank, launch_rank=rank, host=host, outcome=Finished(), ready=READY, windows=(WINDOW,),
+            rank=rank, launch_rank=rank, host=host, outcome=Finished(), ready=ready, windows=(WINDOW,),
             place=Place(address="", interface=interface, hca=hca),
             telemetry=counted.get(host, Telemetry()) if host not in hosts[:rank] else Telemetry(),
         )
@@ -108,9 +112,15 @@ def test_servers_are_sent_gradients_and_send_as_much_back(
     assert found.expected_bytes == pytest.approx(crossing * S * (STEPS + 1))
 
 
-def test_compressed_gradients_have_no_expected_size() -> None:
-    found = receipt(("a", "b"), {"a": carried(ib0=9), "b": carried(ib0=9)}, compression="fp16")
+@pytest.mark.parametrize("option", ["compression", "wire", "gradient_dtype"])
+def test_what_the_strategy_does_not_know_is_not_expected_whatever_its_options_are_called(option: str) -> None:
+    found = receipt(("a", "b"), {"a": carried(ib0=9), "b": carried(ib0=9)}, told=False, **{option: "fp16"})
     assert (found.expected_bytes, found.over_expected, found.verdict) == (None, None, "VERIFIED")
+
+
+def test_an_option_of_that_name_that_makes_nothing_smaller_lets_the_bytes_be_expected() -> None:
+    found = receipt(("a", "b"), {"a": carried(ib0=9), "b": carried(ib0=9)}, compression="lossless")
+    assert (found.expected_bytes, found.verdict) == (2 * S * (STEPS + 1), "UNVERIFIED")
 
 
 # ---------------------------------------------------------------- the verdict

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -147,6 +148,45 @@ def test_a_disk_that_cannot_take_the_header_leaves_nothing_behind(tmp_path: Path
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
     assert list((tmp_path / "results").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "crossing"),
+    [
+        ({"pattern": "ring"}, {}, (2 * 4000, 2 * 4000)),
+        ({"pattern": "ring"}, {"compression": "none"}, (2 * 4000, 2 * 4000)),
+        ({"pattern": "ring"}, {"compression": "fp16"}, None),
+        ({"pattern": "ring", "synchronous": False}, {}, None),
+        ({"pattern": "servers"}, {}, (2 * 4000, 2 * 4000)),
+        ({}, {}, None),
+    ],
+)
+def test_records_of_schema_1_say_what_had_to_cross_nodes(
+    changes: dict[str, Any], options: dict[str, str], crossing: tuple[float, float] | None
+) -> None:
+    line = (SCHEMAS / "schema-1.jsonl").read_bytes().splitlines()[1]
+    plain = msgspec.json.decode(line)
+    plain["point"]["options"] = options
+    (rank,) = plain["ranks"][:1]
+    rank["ready"]["gradient_bytes"] = 4000
+    server = {"name": "server-0", "launch_rank": 0, "host": "a", "outcome": {"type": "finished"}}
+    old = {**plain, "hosts": ["a", "b"], "ranks": [rank, rank], "helpers": [server], **changes}
+    record = msgspec.convert(upgraded(old, 1), PointRecord)
+    assert {one.ready.crossing_bytes_per_step for one in record.ranks if one.ready} == {crossing}
+
+
+def test_warnings_of_schema_1_have_their_kind() -> None:
+    line = (SCHEMAS / "schema-1.jsonl").read_bytes().splitlines()[1]
+    texts = {
+        "never settled: the warm-up hit its ceiling with windows still drifting": "unsettled",
+        "CPUs were over 80 % busy while they emulated: times are too long": "busy-cpus",
+        "no node was left for dedicated servers: they shared the training nodes": "shared-servers",
+        "rank 0 on a was throttled: hw thermal": "throttled",
+        "rank 0 on a had 1 CPUs instead of the promised 2": "lost-cpus",
+        "something else": "other",
+    }
+    record = msgspec.convert(upgraded({**msgspec.json.decode(line), "warnings": [*texts]}, 1), PointRecord)
+    assert {warning.text: warning.kind for warning in record.warnings} == texts
 
 
 def test_records_of_schema_1_have_their_work_hardware_and_place() -> None:

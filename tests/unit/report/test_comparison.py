@@ -17,7 +17,7 @@ from scaling.report.parts import Against, Cell, Line, Quantity, Section
 from tests.support.documents import of_sections
 from tests.support.points import changed
 from tests.support.report_scenes import Run, default_run, frameworks_run, servers_run
-from tests.support.scripted_records import asynchronous, failed, header, host, point, record, served
+from tests.support.scripted_records import asynchronous, failed, header, host, point, record, served, warning
 
 TITLE = "Comparison at each world size"
 
@@ -135,7 +135,10 @@ def test_an_asynchronous_contender_tells_what_its_images_are_worth() -> None:
 
 def test_its_remark_and_notes_share_a_line() -> None:
     made, records = frameworks_run()
-    noted = [replace(one, warnings=("w",)) if one.point.strategy == "torch:ps-async" else one for one in records]
+    noted = [
+        replace(one, warnings=(warning("w"),)) if one.point.strategy == "torch:ps-async" else one
+        for one in records
+    ]
     text = text_of((made, noted))
     assert "images (synchronous: 1.000) [2]\n" in text
 

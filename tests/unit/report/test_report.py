@@ -24,7 +24,7 @@ from scaling.records.run import PointRecord
 from scaling.report.formats import csv, json, markdown, terminal
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, default_run, strong_run
-from tests.support.scripted_records import failed, point
+from tests.support.scripted_records import failed, point, warning
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SCHEMA_1 = Path(__file__).parents[2] / "schema" / "schema-1.jsonl"
@@ -107,7 +107,9 @@ def test_colour_adds_nothing_but_colour() -> None:
 @pytest.mark.parametrize("scene", SCENES)
 def test_the_order_of_records_does_not_matter(scene: str) -> None:
     made, records = SCENES[scene]()
-    records = [replace(one, warnings=(*one.warnings, f"seen in round {one.point.round}")) for one in records]
+    records = [
+        replace(one, warnings=(*one.warnings, warning(f"seen in round {one.point.round}"))) for one in records
+    ]
     mixed = random.Random(scene).sample(records, len(records))
     assert terminal.render(made, mixed, color=False) == terminal.render(made, records, color=False)
     assert csv.render(mixed) == csv.render(records)

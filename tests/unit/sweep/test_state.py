@@ -15,7 +15,8 @@ from tests.process.test_agent import POINT, TASK
 
 READY = Ready(import_s=1.0, build_s=1.0, parameters=10, gradient_bytes=40, device_name="x")
 RESULT = Result(digest="d", peak_memory_bytes=0, peak_rss_bytes=1)
-GONE = Error(cause="error", message="RuntimeError: Connection closed by peer [127.0.0.1]:4711")
+GONE = Error(cause="error", message="RuntimeError: the ring broke", may_follow=True)
+EXITED = Failed(cause="exit(1)", message="", may_follow=True)
 KILLED = Failed(cause="crash(SIGKILL)", message="ended by SIGKILL", log_tail="the tail")
 
 
@@ -86,19 +87,19 @@ def test_a_dead_peer_is_the_cause_whoever_tells_first(*, survivor_first: bool) -
     dead: tuple[int, Event] = (1, Ended(outcome=KILLED))
     tells: tuple[int, Event] = (0, GONE)
     state = folded(start(), *([tells, dead] if survivor_first else [dead, tells]))
-    state = folded(state, (0, Ended(outcome=Failed(cause="exit(1)", message=""))))
+    state = folded(state, (0, Ended(outcome=EXITED)))
     outcome = record_of(state, ended_s=11.0).outcome
     assert isinstance(outcome, Failed)
     assert (outcome.cause, outcome.rank, outcome.host) == ("crash(SIGKILL)", 1, "node2")
 
 
 def test_an_error_of_its_own_stays_the_cause_when_a_peer_dies_of_it() -> None:
-    own = Error(cause="error", message="ValueError: shapes do not fit")
+    own = Error(cause="error", message="ValueError: the socket's shape does not fit the peer's connection")
     state = folded(start(), (0, own), (1, Ended(outcome=KILLED)))
-    state = folded(state, (0, Ended(outcome=Failed(cause="exit(1)", message=""))))
+    state = folded(state, (0, Ended(outcome=EXITED)))
     outcome = record_of(state, ended_s=11.0).outcome
     assert isinstance(outcome, Failed)
-    assert outcome.message == "ValueError: shapes do not fit"
+    assert outcome.message == own.message
 
 
 def test_exit_0_without_a_result_is_a_failure() -> None:
@@ -139,7 +140,7 @@ def test_a_helper_announces_and_its_death_is_the_points() -> None:
 
 def test_a_killed_server_is_the_cause_and_not_how_workers_take_it() -> None:
     """Some frameworks raise, some abort; rank 0 may hear of that before it hears of the server's end."""
-    aborted = Ended(outcome=Failed(cause="crash(SIGABRT)", message="ended by SIGABRT"))
+    aborted = Ended(outcome=Failed(cause="crash(SIGABRT)", message="ended by SIGABRT", may_follow=True))
     for said in (GONE, aborted):
         state = folded(with_helper(start()), (0, READY), (1, READY), (0, said))
         state = folded(state, (0, Ended(outcome=KILLED)), role="server")
@@ -166,11 +167,12 @@ def test_throttling_lost_cpus_and_drift_are_warned_of() -> None:
     state = replace(state, ranks=ranks, settled=False)
     state = folded(state, (0, RESULT), (1, RESULT), (0, Ended(outcome=Finished(), telemetry=throttled)))
     found = record_of(replace(state, synchronous=False), ended_s=11.0).warnings
-    assert found[0].startswith("never settled")
-    assert found[1:] == (
+    assert [warning.kind for warning in found] == ["unsettled", "throttled", "lost-cpus"]
+    assert found[0].text.startswith("never settled")
+    assert [warning.text for warning in found[1:]] == [
         "rank 0 on node1 was throttled: hw thermal",
         "rank 0 on node1 had 1 CPUs instead of the promised 2",
-    )
+    ]
 
 
 def test_a_throttled_helper_that_computes_is_warned_of_by_its_rank() -> None:
@@ -178,7 +180,8 @@ def test_a_throttled_helper_that_computes_is_warned_of_by_its_rank() -> None:
     state = with_helper(measured(), "trainer-0")
     state = folded(state, (0, Ended(outcome=Finished(), telemetry=throttled)), role="trainer-0")
     state = folded(state, (0, RESULT), (1, RESULT))
-    assert record_of(state, ended_s=11.0).warnings == ("rank 0 on node1 was throttled: sw thermal",)
+    (found,) = record_of(state, ended_s=11.0).warnings
+    assert (found.kind, found.text) == ("throttled", "rank 0 on node1 was throttled: sw thermal")
 
 
 def test_what_an_ended_rank_still_says_changes_nothing() -> None:

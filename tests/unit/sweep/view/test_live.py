@@ -192,6 +192,16 @@ def test_states_of_ranks_have_words_and_colours(live: Open) -> None:
     assert terminal.colour("done") == "green"
 
 
+def test_failures_are_red_and_other_notes_yellow_whatever_they_say(live: Open) -> None:
+    terminal, screen, _ = live(160)
+    screen.opened(header(), 15)
+    screen.finished(record(point(2), CRASH), (), 1, 15, None)
+    screen.note("FAILED is only a word here")
+    screen.closed()
+    assert terminal.colour("FAILED crash(SIGSEGV)") == "red"
+    assert terminal.colour("FAILED is only a word") != "red"
+
+
 def test_warm_up_shows_the_windows_of_its_command(live: Open) -> None:
     terminal, screen, clock = live(80)
     running(screen, clock, warming(starting(point(2)), 3))

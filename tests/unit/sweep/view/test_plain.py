@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.records.events import Failed
-from scaling.records.run import PointRecord
+from scaling.records.run import PointRecord, PointWarning
 from scaling.records.task import Finish
 from scaling.sweep.state import HelperState, PointState, commanded, failing
 from scaling.sweep.view import live
@@ -67,7 +67,15 @@ def test_plain_prints_a_line_per_event(plain: tuple[io.StringIO, PlainView, Cloc
     screen.finished(record(point(2, "comm")), (), 4, 15, None)
     screen.finished(record(point(2), CRASH), (), 5, 15, 9.0)
     screen.finished(
-        record(point(1, number=1), retries=("port-taken: x",), warnings=("a warning",)), (), 15, 15, 0.0
+        record(
+            point(1, number=1),
+            retries=("port-taken: x",),
+            warnings=(PointWarning(kind="other", text="a warning"),),
+        ),
+        (),
+        15,
+        15,
+        0.0,
     )
     screen.extended(20)
     screen.note("two\nlines")
