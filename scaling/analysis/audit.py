@@ -1,14 +1,17 @@
-"""What a reader of a row must know: the audit of its numbers, its flags, its footnotes. Pure."""
+"""Whether a row's numbers can be right: two independent counts, and the stamps that warn of it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from statistics import fmean
+from typing import Literal, get_args
 
 from scaling.analysis.stats import Estimate
-from scaling.records.events import Failed, Finished
+from scaling.records.events import Finished
 from scaling.records.run import PointRecord, RankRecord
 
+Flag = Literal["FAILED", "EMULATED", "AUDIT", "OVERSUBSCRIBED", "SUPERLINEAR", "UNSETTLED", "THROTTLED"]
+FLAGS: tuple[Flag, ...] = get_args(Flag)
 TOLERANCE = 0.01
 SUPERLINEAR = 1.02
 # Below this span a wall clock's own steps and slews are more than the tolerance.
@@ -55,29 +58,28 @@ def throttle_reasons(record: PointRecord) -> set[str]:
     return {reason for telemetry in watched for sample in telemetry.samples for reason in sample.throttle}
 
 
-def flags(records: Sequence[PointRecord], failed: Failed | None, efficiency: Estimate | None) -> tuple[str, ...]:
-    """The stamps of a row, worst first."""
-    found = {
-        "FAILED": failed is not None,
+def flags(records: Sequence[PointRecord], audits: Collection[str], throttled: Collection[str]) -> frozenset[Flag]:
+    """The stamps that records put on a cell, given what the audit found in them and why they were throttled."""
+    found: dict[Flag, bool] = {
         "EMULATED": any(record.point.hardware.device == "emulated" for record in records),
-        "AUDIT": any(audit(record) for record in records),
+        "AUDIT": bool(audits),
         "OVERSUBSCRIBED": oversubscribed(records),
-        "SUPERLINEAR": efficiency is not None and efficiency.mean > SUPERLINEAR,
         "UNSETTLED": any(not record.settled for record in records),
-        "THROTTLED": any(throttle_reasons(record) for record in records),
+        "THROTTLED": bool(throttled),
     }
-    return tuple(flag for flag, is_set in found.items() if is_set)
+    return frozenset(flag for flag, is_set in found.items() if is_set)
+
+
+def superlinear(efficiency: Estimate | None) -> bool:
+    """Whether an efficiency is above what noise explains: more than 102 %."""
+    return efficiency is not None and efficiency.mean > SUPERLINEAR
+
+
+def in_order(found: Collection[Flag]) -> tuple[Flag, ...]:
+    """The stamps of a row, worst first."""
+    return tuple(flag for flag in FLAGS if flag in found)
 
 
 def oversubscribed(records: Sequence[PointRecord]) -> bool:
     """Whether more workers than cores ran in any round; then no efficiency is claimed."""
     return any(record.oversubscribed for record in records)
-
-
-def describe(failed: Failed) -> str:
-    """`oom: out of memory (rank 3 on node2; log: logs/...)`: cause, message, where, and where to look."""
-    where = f"rank {failed.rank} on {failed.host}" if failed.host else ""
-    log = f"log: {failed.log}" if failed.log else ""
-    details = "; ".join(text for text in (where, log) if text)
-    text = f"{failed.cause}: {failed.message}" if failed.message else failed.cause
-    return f"{text} ({details})" if details else text

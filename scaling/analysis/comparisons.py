@@ -6,51 +6,51 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 
-from scaling.analysis import training_loss
+from scaling.analysis.cell import Cell
 from scaling.analysis.controls import Key
-from scaling.analysis.curves import Exchange, comparable
+from scaling.analysis.curves import comparable
 from scaling.analysis.rows import Comparison, Contender, Standing
 from scaling.analysis.stats import paired
 from scaling.records.point import Point
 
 
-def groups(cells: Iterable[Exchange]) -> list[list[Exchange]]:
+def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
     """The measured cells of equal work at equal world size, which may be compared."""
-    found: dict[Key, list[Exchange]] = defaultdict(list)
+    found: dict[Key, list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.times:
             found[(*comparable(cell.point), cell.point.world_size)].append(cell)
     return [group for _, group in sorted(found.items(), key=lambda item: item[0])]
 
 
-def comparisons(cells: Iterable[Exchange]) -> Iterator[Comparison]:
+def comparisons(cells: Iterable[Cell]) -> Iterator[Comparison]:
     """At each world size, the best against each of the others; asynchronous modes among themselves."""
     for group in groups(cells):
         for best, others in _rankings(group):
             yield from (_compare(best, other) for other in others)
 
 
-def standings(cells: Iterable[Exchange]) -> Mapping[str, Standing]:
+def standings(cells: Iterable[Cell]) -> Mapping[str, Standing]:
     """By cell, where it stands among its rivals; a cell without any is left out."""
     found = {}
     for group in groups(cells):
         for best, others in _rankings(group):
-            found[best.point.cell] = Standing(best=True)
+            found[best.name] = Standing(best=True)
             for other in others:
-                found[other.point.cell] = Standing(best=False, difference=_compare(best, other).difference)
+                found[other.name] = Standing(best=False, difference=_compare(best, other).difference)
     return found
 
 
-def _rankings(group: Sequence[Exchange]) -> Iterator[tuple[Exchange, list[Exchange]]]:
+def _rankings(group: Sequence[Cell]) -> Iterator[tuple[Cell, list[Cell]]]:
     """The best by mean images/s and its rivals, synchronous first; none where there is no rival."""
     for synchronous in (True, False):
-        rivals = [exchange for exchange in group if exchange.synchronous == synchronous]
+        rivals = [cell for cell in group if cell.synchronous == synchronous]
         if len(rivals) > 1:
-            best = max(rivals, key=lambda exchange: fmean(exchange.rates))
-            yield best, [exchange for exchange in rivals if exchange is not best]
+            best = max(rivals, key=lambda cell: fmean(cell.rates))
+            yield best, [cell for cell in rivals if cell is not best]
 
 
-def _compare(best: Exchange, other: Exchange) -> Comparison:
+def _compare(best: Cell, other: Cell) -> Comparison:
     shared = sorted(best.times.keys() & other.times.keys())
     fast = [1 / best.times[number].step_s for number in shared]
     slow = [1 / other.times[number].step_s for number in shared]
@@ -72,13 +72,12 @@ def _contender(point: Point) -> Contender:
     return Contender(**{field: getattr(point, field) for field in Contender.__struct_fields__})
 
 
-def equal_losses(cells: Iterable[Exchange]) -> Mapping[str, tuple[float | None, int]]:
+def equal_losses(cells: Iterable[Cell]) -> Mapping[str, tuple[float | None, int]]:
     """By cell, the training loss after as many samples as all measured cells of its group have reached, and that
     number; groups without any loss are left out."""
     found = {}
     for group in groups(cells):
-        count = training_loss.equal_samples(exchange.records for exchange in group)
-        if count is not None:
-            for exchange in group:
-                found[exchange.point.cell] = training_loss.loss_after(exchange.records, count), count
+        counts = [cell.fewest_samples for cell in group if cell.fewest_samples is not None]
+        for cell in group if counts else ():
+            found[cell.name] = cell.loss_after(min(counts)), min(counts)
     return found

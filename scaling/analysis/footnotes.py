@@ -1,85 +1,73 @@
-"""What a row must say beside its numbers: warnings, failures, retries, the network, controls in doubt. Pure."""
+"""What a row must say beside its numbers: failures, the audit, its network, controls in doubt, warnings. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from scaling.analysis.audit import audit, describe, flags, throttle_reasons
-from scaling.analysis.controls import Controls
+from scaling.analysis import bottleneck
+from scaling.analysis.audit import Flag, in_order
+from scaling.analysis.breakdown import Round
+from scaling.analysis.cell import Cell
+from scaling.analysis.controls import Controls, missing_controls
 from scaling.analysis.stats import Estimate
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point
 from scaling.records.run import PointRecord
 
-
-def of_network(receipt: Receipt | None) -> Iterator[str]:
-    """What is wrong with the network that the bytes took, or why nobody knows."""
-    if receipt is not None and receipt.why:
-        yield f"{receipt.verdict}: asked for {' and '.join(receipt.wanted) or 'RDMA'}; {receipt.why}"
-
-
-def findings(
-    records: Sequence[PointRecord],
-    stamps: Sequence[str],
-    solo: Mapping[int, PointRecord],
-    efficiency: Estimate | None,
-) -> tuple[str, ...]:
-    """What failed, what the audit found, what the stamps mean; `solo` is the baseline by round."""
-    notes = _failures(records)
-    notes += _counted([text for record in records for text in audit(record)], len(records))
-    if "OVERSUBSCRIBED" in stamps:
-        notes.append("OVERSUBSCRIBED: more workers than cores; neither efficiency nor loss is claimed")
-    if "SUPERLINEAR" in stamps and efficiency is not None:
-        notes.append(f"SUPERLINEAR: {_superlinear(records, solo, efficiency)}")
-    warned = {warning.kind for record in records for warning in record.warnings}
-    if "UNSETTLED" in stamps and "unsettled" not in warned:
-        notes.append("UNSETTLED: the windows were still drifting when they began to count")
-    if "THROTTLED" in stamps and "throttled" not in warned:
-        reasons = sorted(set().union(*(throttle_reasons(record) for record in records)))
-        notes.append(f"THROTTLED: {', '.join(reasons)}")
-    return tuple(notes)
+# Flags that say nothing against a control: it is as emulated as its row, and `comm` feeds nothing.
+HARMLESS: Mapping[str, tuple[Flag, ...]] = {
+    "solo": ("EMULATED",), "together": ("EMULATED",), "comm": ("EMULATED", "AUDIT"),
+}  # fmt: skip
 
 
-def of_controls(controls: Mapping[Kind, Sequence[PointRecord]]) -> tuple[str, ...]:
-    """Which controls of a row are themselves in doubt: its efficiency and losses are no better than they."""
-    return tuple(
-        f"its {kind} control is {', '.join(stamps)}"
-        for kind, records in controls.items()
-        if (stamps := [flag for flag in flags(records, None, None) if flag not in _expected(kind)])
-    )
+def of_row(
+    cell: Cell, controls: Controls, rounds: Sequence[Round], flags: Sequence[Flag], efficiency: Estimate | None
+) -> Iterator[str]:
+    """Say what a reader of a row must know, worst first; `rounds` are those that have a baseline."""
+    point, measured = cell.point, len(cell.times)
+    yield from _findings(cell, flags)
+    if "SUPERLINEAR" in flags and efficiency is not None:
+        yield f"SUPERLINEAR: {_superlinear(cell, controls.baseline(point), efficiency)}"
+    yield from _stamps(cell, flags)
+    yield from _network(cell.receipt)
+    if efficiency:
+        yield from missing_controls(point, rounds, controls)
+    yield from _no_baseline(point, controls, measured - len(rounds), measured)
+    if efficiency:
+        yield from _controls(controls.flags_behind(point))
+    yield from _warnings(cell.records)
+    yield from filter(None, [bottleneck.slow(cell.paths)])
 
 
-def _expected(kind: Kind) -> tuple[str, ...]:
-    """Flags that say nothing against a control: it is as emulated as its row, and `comm` feeds nothing."""
-    return ("EMULATED", "AUDIT") if kind == "comm" else ("EMULATED",)
+def of_baseline(cell: Cell) -> Iterator[str]:
+    """Say what a reader of a baseline must know, worst first."""
+    flags = in_order(cell.flags)
+    yield from _findings(cell, flags)
+    yield from _stamps(cell, flags)
+    yield from _warnings(cell.records)
 
 
-def warnings(records: Sequence[PointRecord]) -> tuple[str, ...]:
-    """What the records themselves warn of, each once, with the number of rounds that say it."""
-    texts = [text for record in records for text in _warned(record)]
-    return tuple(_counted(texts, len(records)))
+# ---------------------------------------------------------------- of its own records
 
 
-def _warned(record: PointRecord) -> Iterator[str]:
-    yield from (warning.text for warning in record.warnings)
-    yield from (f"tried again: {text}" for text in record.retries)
+def _findings(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
+    """What failed, and what the audit found."""
+    yield from _failures(cell.records)
+    yield from _counted(cell.audits, len(cell.records))
+    if "OVERSUBSCRIBED" in flags:
+        yield "OVERSUBSCRIBED: more workers than cores; neither efficiency nor loss is claimed"
 
 
-def _counted(texts: Sequence[str], rounds: int) -> list[str]:
-    """Each text once, with the number of rounds that say it."""
-    counts = Counter(texts)
-    return [text if rounds == 1 else f"{text} ({n} of {rounds} rounds)" for text, n in counts.items()]
-
-
-def _failures(records: Sequence[PointRecord]) -> list[str]:
+def _failures(records: Sequence[PointRecord]) -> Iterator[str]:
     """One note per cause of failure, with how often, where, and the log."""
     by_cause: dict[str, list[Failed]] = {}
     for record in records:
         if isinstance(record.outcome, Failed):
             by_cause.setdefault(record.outcome.cause, []).append(record.outcome)
-    return [f"{_often(len(found), len(records))}: {describe(found[0])}" for found in by_cause.values()]
+    for failures in by_cause.values():
+        yield f"{_often(len(failures), len(records))}: {describe(failures[0])}"
 
 
 def _often(count: int, rounds: int) -> str:
@@ -88,15 +76,56 @@ def _often(count: int, rounds: int) -> str:
     return f"{count} of {rounds} rounds failed"
 
 
-def _superlinear(records: Sequence[PointRecord], solo: Mapping[int, PointRecord], efficiency: Estimate) -> str:
+def describe(failed: Failed) -> str:
+    """`oom: out of memory (rank 3 on node2; log: logs/...)`: cause, message, where, and where to look."""
+    where = f"rank {failed.rank} on {failed.host}" if failed.host else ""
+    log = f"log: {failed.log}" if failed.log else ""
+    details = "; ".join(text for text in (where, log) if text)
+    text = f"{failed.cause}: {failed.message}" if failed.message else failed.cause
+    return f"{text} ({details})" if details else text
+
+
+def _counted(texts: Sequence[str], rounds: int) -> Iterator[str]:
+    """Each text once, with the number of rounds that say it."""
+    for text, count in Counter(texts).items():
+        yield text if rounds == 1 else f"{text} ({count} of {rounds} rounds)"
+
+
+def _stamps(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
+    """Why it is stamped, unless a warning of its records says that already."""
+    warned = {warning.kind for record in cell.records for warning in record.warnings}
+    if "UNSETTLED" in flags and "unsettled" not in warned:
+        yield "UNSETTLED: the windows were still drifting when they began to count"
+    if "THROTTLED" in flags and "throttled" not in warned:
+        yield f"THROTTLED: {', '.join(cell.throttle_reasons)}"
+
+
+def _network(receipt: Receipt | None) -> Iterator[str]:
+    """What is wrong with the network that the bytes took, or why nobody knows."""
+    if receipt is not None and receipt.why:
+        yield f"{receipt.verdict}: asked for {' and '.join(receipt.wanted) or 'RDMA'}; {receipt.why}"
+
+
+def _warnings(records: Sequence[PointRecord]) -> Iterator[str]:
+    """What the records themselves warn of, and what was tried again."""
+    yield from _counted([text for record in records for text in _warned(record)], len(records))
+
+
+def _warned(record: PointRecord) -> Iterator[str]:
+    yield from (warning.text for warning in record.warnings)
+    yield from (f"tried again: {text}" for text in record.retries)
+
+
+# ---------------------------------------------------------------- of what it rests on
+
+
+def _superlinear(cell: Cell, baseline: Cell | None, efficiency: Estimate) -> str:
     """The probable cause of more than N times one device, by the evidence at hand."""
-    point = records[0].point
-    reasons = sorted(set().union(*(throttle_reasons(record) for record in solo.values())))
-    if reasons:
-        return f"the baseline's device was throttled ({', '.join(reasons)})"
-    devices, base = _devices(records), _devices(list(solo.values()))
-    if base and not devices <= base:
-        return f"the baseline ran on {_names(base)}, the row on {_names(devices)} as well"
+    point = cell.point
+    if baseline is not None and baseline.throttle_reasons:
+        return f"the baseline's device was throttled ({', '.join(baseline.throttle_reasons)})"
+    if baseline is not None and baseline.devices and not cell.devices <= baseline.devices:
+        return f"the baseline ran on {_names(baseline.devices)}, the row on {_names(cell.devices)} as well"
     if efficiency.low is not None and efficiency.low <= 1:
         return "probably noise: the interval reaches below 100 %; more rounds would tell"
     if point.workload.batch_rule == "strong" and point.world_size > 1:
@@ -105,20 +134,23 @@ def _superlinear(records: Sequence[PointRecord], solo: Mapping[int, PointRecord]
     return "probably the baseline's machine was busier or its clocks lower; measure on an idle machine"
 
 
-def _devices(records: Sequence[PointRecord]) -> set[str]:
-    return {rank.ready.device_name for record in records for rank in record.ranks if rank.ready}
-
-
-def _names(devices: set[str]) -> str:
+def _names(devices: frozenset[str]) -> str:
     return ", ".join(sorted(devices))
 
 
-def no_baseline(point: Point, controls: Controls, count: int, measured: int) -> tuple[str, ...]:
-    """Why `count` of the `measured` rounds of a row have no efficiency; empty when all have."""
+def _no_baseline(point: Point, controls: Controls, count: int, measured: int) -> Iterator[str]:
+    """Why `count` of the `measured` rounds of a row have no efficiency; nothing when all have."""
     if count == 0:
-        return ()
+        return
     batch_size = point.reference.batch_size
     cause = controls.why_missing("solo", point, batch_size)
     why = f"failed: {cause}" if cause else "was not measured"
     rounds = "" if count == measured else f" in {count} of {measured} rounds"
-    return (f"no efficiency{rounds}: the baseline {controls.plain(point.strategy)} at batch {batch_size} {why}",)
+    yield f"no efficiency{rounds}: the baseline {controls.plain(point.strategy)} at batch {batch_size} {why}"
+
+
+def _controls(behind: Mapping[Kind, frozenset[Flag]]) -> Iterator[str]:
+    """Which controls of a row are themselves in doubt: its efficiency and losses are no better than they."""
+    for kind, flags in behind.items():
+        if doubts := in_order(flags - frozenset(HARMLESS[kind])):
+            yield f"its {kind} control is {', '.join(doubts)}"

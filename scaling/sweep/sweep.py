@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from scaling import frameworks
-from scaling.analysis import analyse
+from scaling.analysis.incremental import Analyser
 from scaling.errors import Interrupted
 from scaling.plan.plan import Plan
 from scaling.records.events import Failed, Finished
@@ -45,6 +45,8 @@ class Sweep:
         self.store = store
         self.view = view
         self.records = list(records)
+        self._keys = {record.point.key for record in records}
+        self._analyser = Analyser(records)
         self._done = done_keys(records)
         self._target = target_half_width
         self._clock = clock
@@ -71,19 +73,20 @@ class Sweep:
 
     def _one(self, point: Point, begun_s: float, measured: int, planned: int) -> None:
         total = len(self.plan.cells) * planned
-        number = len({r.point.key for r in self.records} | {point.key})
+        self._keys.add(point.key)
+        number = len(self._keys)
         record = self._measured(point, number)
         self.store.append(record)
         self.records.append(record)
+        self._analyser.add(record)
         each_s = (self._clock() - begun_s) / (measured + 1)
-        left = total - len({r.point.key for r in self.records})
-        self.view.finished(record, analyse.rows(self.records), number, total, left * each_s)
+        self.view.finished(record, self._analyser.rows(), number, total, (total - number) * each_s)
 
     def _too_wide(self) -> bool:
         """Whether any claimed efficiency's interval is wider than `--target-ci` allows."""
         if self._target is None:
             return False
-        found = [row.efficiency for row in analyse.rows(self.records) if row.efficiency is not None]
+        found = [row.efficiency for row in self._analyser.rows() if row.efficiency is not None]
         return any(one.half_width is None or one.half_width > self._target for one in found)
 
     # ------------------------------------------------------------ one point

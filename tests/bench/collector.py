@@ -1,4 +1,5 @@
-"""Events folded per second for 1,024 ranks (above 50,000), and 10,000 points read and tabulated (below 3 s)."""
+"""Events folded per second for 1,024 ranks (above 50,000); 10,000 points read and tabulated (below 3 s); what a
+sweep spends in its analysis after each of 2,000 points (below 5 ms; beside it what the whole analysis takes)."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from tempfile import TemporaryDirectory
 import msgspec
 from msgspec.structs import replace
 
+from scaling.analysis.analyse import rows
+from scaling.analysis.incremental import Analyser
 from scaling.records import store
 from scaling.records.events import Ready, Window
 from scaling.records.messages import Report
@@ -19,9 +22,11 @@ from scaling.report.formats import terminal
 from scaling.sweep.state import PointState, RankState, commanded, fold
 from tests.process.test_agent import POINT, TASK
 from tests.support.inline import Launch
+from tests.support.points import changed
 
 RANKS, WINDOWS = 1024, 50
 POINTS = 10_000
+SWEPT = 2_000
 READY = Ready(import_s=1.0, build_s=1.0, parameters=1, gradient_bytes=4, device_name="x")
 
 
@@ -35,6 +40,11 @@ def main() -> None:
     out(f"  / 50,000                               {folded_per_s / 50_000:.2f}  (must be above 1)\n")
     out(f"  {POINTS:,} points of 2 ranks x 10 windows: read {read_s:.2f} s, tabulated {table_s:.2f} s\n")
     out(f"  sum / 3 s                              {(read_s + table_s) / 3:.2f}  (must be below 1)\n")
+    for count in (200, SWEPT):
+        after_s, whole_s = _analysing(count)
+        ms, anew_ms = after_s * 1e3, whole_s * 1e3
+        out(f"  analysis after each of {count:5,} points   {ms:.2f} ms  (all anew: {anew_ms:.0f} ms)\n")
+    out(f"  / 5 ms                                 {after_s / 5e-3:.2f}  (must be below 1)\n")
 
 
 def _folding() -> float:
@@ -82,6 +92,27 @@ def _reading() -> tuple[float, float]:
     begun_s = time.perf_counter()
     terminal.render(header, records, color=False)
     return read_s, time.perf_counter() - begun_s
+
+
+def _analysing(count: int) -> tuple[float, float]:
+    """Seconds per point of a sweep in rounds of 200 points at most, and those of the whole analysis at its end."""
+    with TemporaryDirectory() as folder:
+        template = Launch(4).sweep(Path(folder), rounds=1, windows=10).records
+    records = [
+        replace(one, point=changed(one.point, round=number, model=f"m{model}"))
+        for number in range(-(-count // 200))
+        for model in range(200 // len(template))
+        for one in template
+    ][:count]
+    analyser = Analyser()
+    begun_s = time.perf_counter()
+    for record in records:
+        analyser.add(record)
+        analyser.rows()
+    after_s = (time.perf_counter() - begun_s) / len(records)
+    begun_s = time.perf_counter()
+    rows(records)
+    return after_s, time.perf_counter() - begun_s
 
 
 if __name__ == "__main__":

@@ -66,6 +66,27 @@ def test_each_point_goes_through_its_phases_in_order(tmp_path: Path) -> None:
     ]
 
 
+class Table(Recorder):
+    """A view that keeps the tables it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: list[Sequence[analyse.Row]] = []
+
+    def finished(
+        self, record: PointRecord, rows: Sequence[analyse.Row], number: int, total: int, left_s: Any
+    ) -> None:
+        self.tables.append(rows)
+
+
+def test_after_each_point_the_view_is_shown_the_table_so_far(tmp_path: Path) -> None:
+    half, whole = Table(), Table()
+    begun = Launch(2).sweep(tmp_path, view=half, rounds=1, strategy=["fake:a"])
+    found = Launch(2).sweep(tmp_path, view=whole, rounds=2, strategy=["fake:a"], resume=begun.folder)
+    shown = [*half.tables, *whole.tables]
+    assert shown == [analyse.rows(found.records[: count + 1]) for count in range(len(found.records))]
+
+
 def test_every_round_measures_every_cell_once_in_its_own_order(tmp_path: Path) -> None:
     found = Launch(4).sweep(tmp_path, rounds=3, strategy=["fake:a", "fake:b"])
     by_round = [[r.point.cell for r in found.records if r.point.round == number] for number in range(3)]

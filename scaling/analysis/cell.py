@@ -1,0 +1,142 @@
+"""One cell of a sweep, exchange or control, over its rounds: what its own records say, each thing read once. Pure.
+
+A cell is what is repeated round by round. What follows from its records alone stands here, so that a running sweep
+need not read them again when a point elsewhere ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from scaling.analysis import audit, bottleneck, cpu_use, traffic_receipt, training_loss
+from scaling.analysis.audit import Flag
+from scaling.analysis.bottleneck import Path
+from scaling.analysis.rows import ServerUse
+from scaling.analysis.step_time import StepTime, step_time
+from scaling.analysis.traffic_receipt import Receipt
+from scaling.records.events import Failed
+from scaling.records.point import Point
+from scaling.records.run import PointRecord
+
+
+class Cell:
+    """The records of one cell by round, at least one; `times` has the step times of those that ended well."""
+
+    def __init__(self, records: Sequence[PointRecord]) -> None:
+        self.records = records
+        self._loss_after: dict[int, float | None] = {}
+
+    @property
+    def point(self) -> Point:
+        """Of one of its rounds."""
+        return self.records[0].point
+
+    @cached_property
+    def name(self) -> str:
+        """Which cell it is."""
+        return self.point.cell
+
+    @cached_property
+    def synchronous(self) -> bool:
+        """Whether its ranks wait for each other."""
+        return all(record.synchronous for record in self.records)
+
+    @cached_property
+    def times(self) -> dict[int, StepTime]:
+        """Step time by round, of the records that have one."""
+        found = ((record.point.round, step_time(record)) for record in self.records)
+        return {number: time for number, time in found if time is not None}
+
+    @property
+    def rates(self) -> list[float]:
+        """Samples per second of each round."""
+        return [self.point.global_batch_size / time.step_s for time in self.times.values()]
+
+    @cached_property
+    def failure(self) -> Failed | None:
+        """Why no round has a result; None where one has."""
+        if self.times:
+            return None
+        failures = (record.outcome for record in self.records if isinstance(record.outcome, Failed))
+        return next(failures, Failed(cause="no-result", message="ended without measured windows"))
+
+    @property
+    def claims_efficiency(self) -> bool:
+        """Whether each worker had a core of its own."""
+        return not audit.oversubscribed(self.records)
+
+    @cached_property
+    def audits(self) -> tuple[str, ...]:
+        """What the audit found, round by round."""
+        return tuple(text for record in self.records for text in audit.audit(record))
+
+    @cached_property
+    def throttle_reasons(self) -> list[str]:
+        """Why GPUs ran slower than they could, in any round."""
+        return sorted(set().union(*(audit.throttle_reasons(record) for record in self.records)))
+
+    @cached_property
+    def flags(self) -> frozenset[Flag]:
+        """The stamps that its own records put on it."""
+        return audit.flags(self.records, self.audits, self.throttle_reasons)
+
+    @cached_property
+    def devices(self) -> frozenset[str]:
+        """On which devices it ran."""
+        ranks = (rank for record in self.records for rank in record.ranks)
+        return frozenset(rank.ready.device_name for rank in ranks if rank.ready)
+
+    @cached_property
+    def nodes(self) -> int:
+        """The most hosts whose devices took part in a round."""
+        return max(1, *(record.nodes for record in self.records))
+
+    @cached_property
+    def server_use(self) -> tuple[ServerUse, ...]:
+        """Its parameter servers."""
+        return cpu_use.server_use(self.records)
+
+    @cached_property
+    def machine_cpu_percent(self) -> float | None:
+        """Of all cores of the machine that emulated; None for real devices."""
+        return cpu_use.of_machine(self.records)
+
+    @cached_property
+    def receipt(self) -> Receipt | None:
+        """Which card carried its bytes; None where none crossed nodes."""
+        return traffic_receipt.of_row(self.records)
+
+    @cached_property
+    def paths(self) -> tuple[Path, ...]:
+        """The paths between nodes that carried its bytes."""
+        return bottleneck.paths(self.records)
+
+    @cached_property
+    def staleness(self) -> float | None:
+        """Of its parameters, mean; None in synchronous modes."""
+        return training_loss.staleness(self.records)
+
+    @cached_property
+    def first_and_last_loss(self) -> tuple[float | None, float | None]:
+        """The training loss of the first and of the last window, means."""
+        return training_loss.first_and_last_loss(self.records)
+
+    @cached_property
+    def fewest_samples(self) -> int | None:
+        """The smallest number of samples that any of its rounds was trained on; None without a training loss."""
+        return training_loss.equal_samples([self.records])
+
+    def loss_after(self, count: int) -> float | None:
+        """The training loss after `count` samples, mean over ranks and rounds."""
+        if count not in self._loss_after:
+            self._loss_after = {count: training_loss.loss_after(self.records, count)}
+        return self._loss_after[count]
+
+
+def cells(records: Iterable[PointRecord]) -> list[Cell]:
+    """The cells of these records, in the order in which they first come."""
+    by_name: dict[str, list[PointRecord]] = {}
+    for record in records:
+        by_name.setdefault(record.point.cell, []).append(record)
+    return [Cell(found) for found in by_name.values()]
