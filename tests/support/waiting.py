@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,10 +12,18 @@ LIMIT_S = 60.0
 PAUSE_S = 0.01
 
 
-def eventually(ask: Callable[[], Answer], said: Callable[[], Any] = str, *, within_s: float = LIMIT_S) -> Answer:
-    """The first answer of `ask` that is true; AssertionError with what `said` tells where none is in time."""
+def eventually(
+    ask: Callable[[], Answer],
+    said: Callable[[], Any] = str,
+    *,
+    within_s: float = LIMIT_S,
+    of: subprocess.Popen[Any] | None = None,
+) -> Answer:
+    """The first answer of `ask` that is true; AssertionError with what `said` tells where none comes in time, or
+    where the process `of` which it is asked has ended."""
     limit_s = time.monotonic() + within_s
     while not (answer := ask()):
-        assert time.monotonic() < limit_s, f"still {answer!r} after {within_s:g} s {said()}"
+        assert of is None or of.poll() is None, f"{answer!r}, and it has ended: {said()}"
+        assert time.monotonic() < limit_s, f"still {answer!r} after {within_s:g} s: {said()}"
         time.sleep(PAUSE_S)
     return answer
