@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,7 +60,10 @@ def test_list_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
     assert "real handwritten digits" in done.stdout
 
 
-def test_like_measures_anew_with_the_settings_of_a_run(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two rounds."""
+    folder = tmp_path_factory.mktemp("measured")
     quick = (
         "--rounds",
         "2",
@@ -72,22 +76,24 @@ def test_like_measures_anew_with_the_settings_of_a_run(tmp_path: Path) -> None:
         "--option",
         "step_s=0.002",
     )
-    first = start(*FAKE, *quick, cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    (run,) = (tmp_path / "results").iterdir()
-    again = start("--like", str(run), "--rounds", "1", "--name", "again", cwd=tmp_path)
+    done = start(*FAKE, *quick, "--option", "step_s=0.002", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (run,) = (folder / "results").iterdir()
+    return run
+
+
+def test_like_measures_anew_with_the_settings_of_a_run(measured: Path, tmp_path: Path) -> None:
+    again = start("--like", str(measured), "--rounds", "1", "--name", "again", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    (other,) = (path for path in (tmp_path / "results").iterdir() if path != run)
+    (other,) = (tmp_path / "results").iterdir()
     assert other.name.endswith("-again")
-    before, after = store.load(run)[0].config, store.load(other)[0].config
+    before, after = store.load(measured)[0].config, store.load(other)[0].config
     changed = {key for key in before if before[key] != after[key]}
     assert changed == {"rounds", "name"}
 
 
-def test_resume_on_other_code_is_refused(tmp_path: Path) -> None:
-    done = start(*FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (run,) = (tmp_path / "results").iterdir()
+def test_resume_on_other_code_is_refused(measured: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(measured, tmp_path / "run")
     path = run / store.FILE
     path.write_text(path.read_text().replace(store.load(run)[0].code, "0123456789ab", 1))
     refused = start("--resume", str(run), cwd=tmp_path)

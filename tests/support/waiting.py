@@ -17,6 +17,7 @@ def eventually(
     said: Callable[[], Any] = str,
     *,
     within_s: float = LIMIT_S,
+    every_s: float = PAUSE_S,
     of: subprocess.Popen[Any] | None = None,
 ) -> Answer:
     """The first answer of `ask` that is true; AssertionError with what `said` tells where none comes in time, or
@@ -25,5 +26,5 @@ def eventually(
     while not (answer := ask()):
         assert of is None or of.poll() is None, f"{answer!r}, and it has ended: {said()}"
         assert time.monotonic() < limit_s, f"still {answer!r} after {within_s:g} s: {said()}"
-        time.sleep(PAUSE_S)
+        time.sleep(every_s)
     return answer

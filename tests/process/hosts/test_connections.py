@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import socket
-import time
 
 import pytest
 
 from scaling.hosts import connections
 from scaling.records.telemetry import Flow
+from tests.support.waiting import eventually
 
 
-def until_acknowledged(before: connections.Reading, sent: int) -> Flow:
-    """The acknowledgement of the last bytes may be on its way. Fails after 5 s."""
-    for _ in range(500):
-        (found,) = [one for one in connections.since(before, connections.read()) if one.peer == "127.0.0.2"]
-        if found.sent_bytes == sent:
-            return found
-        time.sleep(0.01)
-    pytest.fail(f"{found} of {sent} bytes")
+def sent_to_far(before: connections.Reading) -> list[Flow]:
+    """What went to the far end since then."""
+    return [one for one in connections.since(before, connections.read()) if one.peer == "127.0.0.2"]
 
 
 @pytest.mark.parametrize(("family", "here", "there"), [
@@ -42,12 +37,13 @@ def test_a_connection_is_counted_in_bytes_and_busy_while_its_reader_sleeps(
             with pytest.raises(TimeoutError):
                 while True:
                     sent += sender.send(bytes(1 << 16))
-            time.sleep(0.1)
+            eventually(lambda: any(one.busy_s > 0.1 for one in sent_to_far(before)))
             receiver.settimeout(5)
             left = sent
             while left:
                 left -= len(receiver.recv(1 << 20))
-            found = until_acknowledged(before, sent)
+            # The acknowledgement of the last bytes may be on its way.
+            (found,) = eventually(lambda: [one for one in sent_to_far(before) if one.sent_bytes == sent])
     assert found.address == "127.0.0.1"
     assert found.busy_s > 0.1
 
