@@ -16,8 +16,7 @@ FOLDERS = ("unit", "process", "frameworks", "system")
 
 def folder(path: Path) -> str:
     """The part of the tests that a file belongs to; "" beside them."""
-    parts = path.relative_to(HERE).parts if path.is_relative_to(HERE) else ("",)
-    return parts[0] if parts[0] in FOLDERS else ""
+    return next((name for name in FOLDERS if path.is_relative_to(HERE / name)), "")
 
 
 def watch(node: pytest.Item | pytest.Collector) -> AbstractContextManager[None]:

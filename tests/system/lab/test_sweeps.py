@@ -112,7 +112,7 @@ def test_an_unknown_network_is_refused_with_those_that_there_are(lab: Lab, tmp_p
 def test_a_slow_link_is_named_by_the_row_that_waits_for_it(tmp_path: Path) -> None:
     """In a ring all ranks are equally slow: the connections tell."""
     flags = ("--strategy", "torch:gloo", "--world-sizes", "4", "--interconnect", "ib0", *QUICK)
-    with labs.lab("slow", nodes=4, slots=1, nics=("ib0=100mbit", "eth0=100mbit")) as lab:
+    with labs.lab("slow", nodes=4, slots=1, nics=("ib0=500mbit", "eth0=100mbit")) as lab:
         changes.change(lab.name, ["node2.ib0=10%"])
         (tmp_path / "results").mkdir()
         with sweeping(lab, tmp_path / "results", *flags) as process:

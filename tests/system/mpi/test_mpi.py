@@ -28,9 +28,11 @@ def only_run(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("mpi", MPIS, ids=str)
-@pytest.mark.parametrize("ranks", [2, 16])
-def test_a_sweep_of_all_world_sizes_and_its_report(tmp_path: Path, mpi: Mpi, ranks: int) -> None:
-    done = mpirun(mpi, ranks, *FAKE, cwd=tmp_path, timeout=180)
+@pytest.mark.parametrize(("ranks", "kinds"), [(2, 3), (16, 1)], ids=["2", "16"])
+def test_a_sweep_of_all_world_sizes_and_its_report(tmp_path: Path, mpi: Mpi, ranks: int, kinds: int) -> None:
+    """With all controls, and on many ranks without those of several ranks."""
+    few = ("--kinds", "solo,exchange") if kinds == 1 else ()
+    done = mpirun(mpi, ranks, *FAKE, *few, cwd=tmp_path, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
     header, records = store.load(only_run(tmp_path))
     sizes = [size for size in (1, 2, 4, 8, 16) if size <= ranks]
@@ -38,7 +40,7 @@ def test_a_sweep_of_all_world_sizes_and_its_report(tmp_path: Path, mpi: Mpi, ran
     assert header.launch_size == ranks
     assert sorted({record.point.world_size for record in records}) == sizes
     assert all(isinstance(record.outcome, Finished) for record in records)
-    assert len(records) == len(sizes) + 1 + 2 * (len(sizes) - 1)
+    assert len(records) == len(sizes) + 1 + (kinds - 1) * (len(sizes) - 1)
     for size in sizes:
         assert re.search(rf"^ +{size}  ", done.stdout, re.MULTILINE), done.stdout
     assert reported(only_run(tmp_path)) in done.stdout
