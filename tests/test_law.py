@@ -105,6 +105,21 @@ def test_files_and_functions_are_short() -> None:
     assert sizes[len(sizes) * 9 // 10] <= 30
 
 
+# ---------------------------------------------------------------- the tests
+
+
+TESTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
+
+
+def test_no_test_imports_a_test() -> None:
+    found = [
+        one.where
+        for one in law.imports(TESTS)
+        if one.name.startswith("tests.") and re.search(r"(^|\.)test_", one.name)
+    ]
+    assert found == []
+
+
 # ---------------------------------------------------------------- three questions, three hops
 
 

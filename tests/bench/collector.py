@@ -20,9 +20,8 @@ from scaling.records.point import Point
 from scaling.records.task import Run
 from scaling.report.formats import terminal
 from scaling.sweep.state import PointState, RankState, commanded, fold
-from tests.process.test_agent import POINT, TASK
 from tests.support.inline import Launch
-from tests.support.points import changed
+from tests.support.points import POINT, TASK, changed
 
 RANKS, WINDOWS = 1024, 50
 POINTS = 10_000

@@ -16,9 +16,9 @@ from scaling.records.events import Failed, Finished
 from scaling.records.run import PointRecord
 from scaling.records.task import Task
 from scaling.sweep.state import PointState
-from tests.process.test_faults import nothing_left
+from tests.support.children import nothing_left
 from tests.support.inline import Launch
-from tests.support.ranks import ports_of
+from tests.support.ranks import ports_of, tasks
 
 STALL_S = 60.0
 QUICK: dict[str, Any] = {
@@ -57,9 +57,7 @@ def kinds(state: PointState) -> dict[str, int]:
 
 def helper_kinds(name: str) -> int:
     """How many kinds of helpers a strategy has."""
-    from tests.support import ranks
-
-    task = ranks.tasks(name, "exchange", 2)[0]
+    task = tasks(name, "exchange", 2)[0]
     return len({helper.name.partition("-")[0] for helper in frameworks.load(name).helpers(task)})
 
 
@@ -95,3 +93,5 @@ def is_the_cause(record: PointRecord, role: str) -> None:
         assert outcome.rank == len(record.ranks) - 1
     else:
         assert outcome.message.startswith(f"helper {role}")
+        (helper,) = [one for one in record.helpers if outcome.message.startswith(f"helper {one.name}:")]
+        assert outcome.rank == helper.launch_rank

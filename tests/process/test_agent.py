@@ -1,4 +1,4 @@
-"""What happens to the children when the agent itself is gone, and what a child's environment holds."""
+"""What happens to the children when the agent itself is gone."""
 
 from __future__ import annotations
 
@@ -14,79 +14,53 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from scaling.agent.child import MARK, child_environ
 from scaling.records.events import Ended, Event, Failed, Ready
 from scaling.records.messages import ENCODER, SWEEP_DECODER, Assign, Release, Report
-from scaling.records.task import Task
+from tests.support.children import marked
 from tests.support.inline import Launch
-from tests.support.points import make_point
-
-POINT = make_point(
-    strategy="fake:a", kind="exchange", world_size=1, round=0, model="digits-cnn", data="digits",
-    device="cpu", batch_rule="weak", batch_size=32,
-)  # fmt: skip
-TASK = Task(
-    point=POINT, attempt=1, rank=0, launch_rank=0, local_rank=0, local_world_size=1, hosts=("node1",),
-    device_index=0, cpus=(), threads=3, seed=1, log="log",
-)  # fmt: skip
-
-
-def test_a_worker_does_not_see_the_launcher() -> None:
-    base = {
-        "OMPI_COMM_WORLD_RANK": "1",
-        "PMIX_RANK": "1",
-        "PMI_SIZE": "2",
-        "PRTE_X": "",
-        "HYDRA_X": "",
-        "HOME": "/h",
-    }
-    environ = child_environ(base, TASK, {"MASTER_ADDR": "127.0.0.1"})
-    assert environ["HOME"] == "/h"
-    assert environ["MASTER_ADDR"] == "127.0.0.1"
-    assert environ["OMP_NUM_THREADS"] == "3"
-    assert not [key for key in environ if key.startswith(("OMPI_", "PMI", "PRTE_", "HYDRA_"))]
-
+from tests.support.points import TASK
+from tests.support.waiting import eventually
 
 AGENT = """
 import sys
 from pathlib import Path
 from tests.support.inline import Launch
-Launch(2, real=True).sweep(Path(sys.argv[1]), option=["fail=hang", "fail_world=2", "step_s=0.002"],
+
+class Telling:
+    told = False
+    def __getattr__(self, name):
+        return lambda *args: None
+    def progress(self, state):
+        if state.phase == "warming" and not self.told:
+            self.told = True
+            print(*(rank.pid for rank in state.ranks), flush=True)
+
+Launch(2, real=True).sweep(Path(sys.argv[1]), option=["fail=hang", "fail_world=2", "step_s=0.002"], view=Telling(),
                            strategy=["fake:a"], world_sizes=[2], kinds=["exchange"], windows=3, window_s=0.01)
 """
 
 
 def test_no_worker_survives_a_killed_agent(tmp_path: Path) -> None:
-    agent = subprocess.Popen([sys.executable, "-c", AGENT, str(tmp_path)])
-    try:
-        workers = wait_for(agent.pid, 2)
-        agent.send_signal(signal.SIGKILL)
-    finally:
-        agent.kill()
-        agent.wait()
+    """One of them hangs in its step, the other waits for a command."""
+    command = [sys.executable, "-c", AGENT, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as agent:
+        try:
+            assert agent.stdout is not None
+            workers = [psutil.Process(int(pid)) for pid in agent.stdout.readline().split()]
+            assert set(workers) <= set(marked(agent.pid))
+            eventually(lambda: hanging(workers, tmp_path) == 1)
+        finally:
+            agent.kill()
     gone, alive = psutil.wait_procs(workers, timeout=10)
     assert not alive
     assert len(gone) == 2
 
 
-def wait_for(pid: int, count: int, within_s: float = 20.0) -> list[psutil.Process]:
-    """The marked children of `pid`, once there are so many and they hang in their step."""
-    deadline_s = time.monotonic() + within_s
-    while time.monotonic() < deadline_s:
-        mark = f"{MARK}={pid}-".encode()
-        found = [child for child in psutil.Process(pid).children() if mark in environ_of(child.pid)]
-        if len(found) == count:
-            time.sleep(0.5)
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"{pid} has not started {count} workers within {within_s} s")
-
-
-def environ_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/environ").read_bytes()
-    except OSError:
-        return b""
+def hanging(workers: list[psutil.Process], results: Path) -> int:
+    """How many say in their logs that they hang in their step: on this signal they write where they are."""
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGUSR1)
+    return sum("_hang" in log.read_text() for log in results.glob("*/logs/*.log"))
 
 
 LATE = """#!/bin/sh
@@ -135,7 +109,3 @@ def heard(launch: Launch, kind: type[Event], within_s: float = 60.0) -> Event | 
                 if isinstance(said, Report) and isinstance(said.event, kind):
                     return said.event
     return None
-
-
-def test_the_mark_is_this_process() -> None:
-    assert MARK not in os.environ

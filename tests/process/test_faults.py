@@ -3,23 +3,21 @@ nothing is left running. The ranks live in this process, the workers do not."""
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from scaling.agent.agent import Agent
-from scaling.agent.child import MARK
 from scaling.errors import Interrupted
 from scaling.records import store
 from scaling.records.events import Failed, Finished
 from scaling.records.messages import Reserve
 from scaling.records.run import PointRecord
 from scaling.report.formats import terminal
+from tests.support.children import nothing_left
 from tests.support.inline import Launch, Run
 
 QUICK: dict[str, Any] = {"rounds": 1, "windows": 3, "kinds": ["exchange", "solo"], "window_s": 0.01}
@@ -55,17 +53,6 @@ def failed(found: Run, size: int = 2) -> tuple[PointRecord, Failed]:
     assert f"failed: {record.outcome.cause}" in text
     assert record.outcome.message[:40].split(";")[0] in " ".join(text.split())
     return record, record.outcome
-
-
-def nothing_left() -> None:
-    """No process carries the mark of a child of this process."""
-    mark = f"{MARK}={os.getpid()}-".encode()
-    for process in psutil.process_iter():
-        try:
-            environ = Path(f"/proc/{process.pid}/environ").read_bytes()
-        except OSError:
-            continue
-        assert mark not in environ, process
 
 
 @pytest.mark.parametrize(

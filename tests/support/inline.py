@@ -23,7 +23,7 @@ from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.events import Announce, Event, Failed, Finished, Hello, Outcome, Ready
 from scaling.records.host import HostInfo
-from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
+from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, Reserve, ToAgent, ToSweep
 from scaling.records.point import EXCHANGING
 from scaling.records.run import SCHEMA, Header, PointRecord
 from scaling.records.task import Command, Task
@@ -129,6 +129,13 @@ class InlineChild:
         return self._outcome
 
 
+class PaperAgent(Agent):
+    """An agent whose host need not be this one: the ports that it reserves are made up."""
+
+    def _reserve(self, order: Reserve) -> tuple[int, ...]:
+        return tuple(range(5000, 5000 + order.count))
+
+
 def host(name: str = "node1", cores: int = 16, **changes: Any) -> HostInfo:
     """A host of so many cores."""
     fields: dict[str, Any] = {
@@ -162,8 +169,9 @@ class Launch:
         self.enrolled = [enrol(one) for one in self.hosts]
         self.order: list[str] = []
         self.tasks: list[Task] = []
+        agent = Agent if real else PaperAgent
         self.agents = [
-            Agent(self.hub.rank(rank), spawn=self._spawn, clock=self.now, environ=os.environ)
+            agent(self.hub.rank(rank), spawn=self._spawn, clock=self.now, environ=os.environ)
             for rank in range(size)
         ]
 

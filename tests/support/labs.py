@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,11 @@ import pytest
 
 from scaling.lab import lifecycle, shapes, state, wires
 from scaling.lab.state import Lab
+from tests.support.lab_traces import name, outside, remember, traces
 
 ROOT = Path(__file__).resolve().parents[2]
+__all__ = ["name", "outside", "traces"]
+
 NICS = ("ib0=500mbit", "eth0=100mbit")
 
 
@@ -32,14 +35,14 @@ REASON = reason_against()
 needs_lab = pytest.mark.skipif(bool(REASON), reason=REASON or "it runs")
 
 
-def name(word: str) -> str:
-    """Of a lab that nobody else makes."""
-    return f"test{os.getpid()}-{word}"
-
-
 def make(word: str, *, nodes: int = 2, slots: int = 2, nics: tuple[str, ...] = NICS) -> Lab:
     """A lab that is up."""
-    return lifecycle.up(shapes.shape(name(word), nodes, slots, nics), lambda text: None)
+    return remember(lifecycle.up(shapes.shape(name(word), nodes, slots, nics), lambda text: None))
+
+
+def load(word: str) -> Lab:
+    """One that somebody else has made, and that is up."""
+    return remember(state.load(name(word)))
 
 
 def end(word: str) -> bool:
@@ -57,26 +60,7 @@ def lab(word: str, **fields: Any) -> Iterator[Lab]:
     finally:
         end(word)
     assert traces(one) == []
-    assert outside() == before
-
-
-def outside() -> tuple[frozenset[str], frozenset[str]]:
-    """The mounts and interfaces of this process."""
-    mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-    return frozenset(mounts), frozenset(path.name for path in Path("/sys/class/net").iterdir())
-
-
-def traces(lab: Lab) -> list[str]:
-    """What is left of a lab: files, processes called by its name, namespaces that anybody is in or holds."""
-    found = [str(path) for path in (lab.folder,) if path.exists()]
-    kept = {f"net:[{inode}]" for inode in lab.holder.inodes.values()}
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            links = {str(path.readlink()) for path in [process / "ns/net", *(process / "fd").iterdir()]}
-            if lab.name.encode() in words or kept & links:
-                found.append(f"{process.name}: {words}")
-    return found
+    assert outside() <= before
 
 
 def on(lab: Lab, node: str, *command: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

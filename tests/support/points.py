@@ -40,3 +40,13 @@ def placed(task: Task, addresses: Sequence[str], interface: str, hca: str = "") 
     """The task with its ranks at these addresses, all on one kind of card."""
     places = tuple(Place(address=address, interface=interface, hca=hca) for address in addresses)
     return replace(task, place=places[task.rank], places=places)
+
+
+POINT = make_point(
+    strategy="fake:a", kind="exchange", world_size=1, round=0, model="digits-cnn", data="digits",
+    device="cpu", batch_rule="weak", batch_size=32,
+)  # fmt: skip
+TASK = Task(
+    point=POINT, attempt=1, rank=0, launch_rank=0, local_rank=0, local_world_size=1, hosts=("node1",),
+    device_index=0, cpus=(), threads=3, seed=1, log="log",
+)  # fmt: skip

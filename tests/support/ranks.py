@@ -14,8 +14,8 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,18 +28,17 @@ from numpy.typing import NDArray
 from scaling import frameworks
 from scaling.agent.child import Child, child_environ, log_tail
 from scaling.frameworks.base import Stale
-from scaling.plan import placement
-from scaling.plan import ports as reserved
-from scaling.plan.placement import Slot
-from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
+from scaling.plan.tasks import helper_task, worker_tasks
 from scaling.records.events import Announce
 from scaling.records.point import Kind
-from scaling.records.task import Clocks, Task
+from scaling.records.task import Task
 from scaling.workloads import feeds as data
 from scaling.workloads import models
-from tests.support.points import make_point
+from tests.support import paper_tasks
+from tests.support.waiting import eventually
 
-LIMIT_S = 240
+LIMIT_S = paper_tasks.LIMIT_S
+MOST_PORTS = 64  # of a point
 
 
 class Trained(NamedTuple):
@@ -61,26 +60,9 @@ class Trained(NamedTuple):
 def tasks(
     strategy: str, kind: Kind, size: int, *, ports: Iterable[int] | None = None, servers: int = 1, **fields: Any
 ) -> list[Task]:
-    """One task per rank on this host. `fields` are the point's, by default the digits at batch 4 on CPU."""
-    traits = frameworks.load(strategy).traits(strategy)
-    settled = {"model": "digits-cnn", "data": "digits", "device": "cpu", "batch_size": 4, **fields}
-    point = make_point(
-        strategy=strategy, kind=kind, world_size=size, round=0, batch_rule="weak",
-        servers=servers if traits.servers else 0, **settled,
-    )  # fmt: skip
-    cpus = sorted(os.sched_getaffinity(0))
-    mine = [
-        Slot(launch_rank=rank, host="localhost", local_rank=rank, cpus=(cpus[rank % len(cpus)],), threads=1,
-             device_index=rank)
-        for rank in range(size)
-    ]  # fmt: skip
-    clocks = Clocks(startup_s=LIMIT_S, stall_s=LIMIT_S, deadline_s=LIMIT_S)
-    beside = placement.server_slots(point, mine, mine)
-    made = rank_tasks(point, mine, beside, {}, attempt=1, retry=0, seed=1, clocks=clocks, logs="")
-    wanted = reserved.wanted(made, traits)
-    given = iter(free_ports(sum(one.count for one in wanted)) if ports is None else ports)
-    held = {slot: tuple(islice(given, one.count)) for slot, one in enumerate(wanted)}
-    return list(reserved.assigned(made, traits, held))
+    """One task per rank on this host, as paper_tasks says, with ports that nobody uses now."""
+    given = free_ports(MOST_PORTS) if ports is None else ports
+    return paper_tasks.tasks(strategy, kind, size, ports=given, servers=servers, **fields)
 
 
 def one_task(strategy: str = "torch:plain", kind: Kind = "solo", **fields: Any) -> Task:
@@ -163,23 +145,26 @@ def helping(of: Sequence[Task]) -> Iterator[dict[str, str]]:
         for child in children:
             child.end(time.monotonic())
         for child in children:
-            while not child.ended():
-                child.pursue(time.monotonic())
-                time.sleep(0.01)
+            eventually(partial(over, child))
             child.reap()
     for port in ports_of(of[0]) if children else ():
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0, f"somebody still listens on {port}"
 
 
+def over(child: Child) -> bool:
+    """Whether a child that was ended is gone; pursues it where not."""
+    child.pursue(time.monotonic())
+    return child.ended()
+
+
 def _announced(child: Child) -> dict[str, str]:
-    deadline_s = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline_s and not child.ended():
-        for event in child.events():
-            if isinstance(event, Announce):
-                return event.values
-        time.sleep(0.01)
-    raise AssertionError(f"{child.task.role} did not announce itself: {log_tail(Path(child.task.log))}")
+    def said() -> list[Announce]:
+        assert not child.ended(), f"{child.task.role} ended: {log_tail(Path(child.task.log))}"
+        return [event for event in child.events() if isinstance(event, Announce)]
+
+    first, *_ = eventually(said, lambda: log_tail(Path(child.task.log)), within_s=LIMIT_S)
+    return first.values
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -166,6 +168,15 @@ def with_losses(made: PointRecord, *losses: float | None) -> PointRecord:
     return replace(made, ranks=ranks)
 
 
+def with_window(made: PointRecord, rank: int, index: int, **changes: Any) -> PointRecord:
+    """The record with one window of one rank changed."""
+    windows = list(made.ranks[rank].windows)
+    windows[index] = replace(windows[index], **changes)
+    ranks = list(made.ranks)
+    ranks[rank] = replace(ranks[rank], windows=tuple(windows))
+    return replace(made, ranks=tuple(ranks))
+
+
 def failed(of: Point, cause: str = "oom", message: str = "out of memory") -> PointRecord:
     """A record without any window."""
     why = Failed(cause=cause, message=message, rank=1, host="node1", log="logs/a.log")
@@ -235,6 +246,15 @@ def sweep(number: int, solo_s: float, exchanges: dict[int, float], **changes: An
             made.append(record(point("together", n, number), *beside))
             made.append(record(point("comm", n, number, **changes), solo_s / 2))
     return made
+
+
+def written(folder: Path, run: tuple[Header, Sequence[PointRecord]]) -> Path:
+    """The run's file, as the store writes it."""
+    folder.mkdir()
+    made, records = run
+    lines = [msgspec.json.encode(one) + b"\n" for one in (made, *records)]
+    (folder / "run.jsonl").write_bytes(b"".join(lines))
+    return folder
 
 
 # ---------------------------------------------------------------- reading the answers

@@ -14,7 +14,6 @@ import shutil
 import stat
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +21,7 @@ import psutil
 
 from scaling.records.point import Record
 from tests.support.ranks import free_ports
+from tests.support.waiting import eventually
 
 # The last one for the name without a version by which Slurm's plugin loads the library.
 PACKAGES = ("munge", "slurmctld", "slurmd", "slurm-client", "libpmix-dev")
@@ -107,15 +107,18 @@ class Cluster(Record, frozen=True, kw_only=True):
 
     def wait(self, job: str) -> str:
         """Wait for a job's end; its state and exit code, as `COMPLETED 0:0`."""
-        deadline_s = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline_s:
-            fields = dict(
-                word.partition("=")[::2] for word in self.run("scontrol", "-o", "show", "job", job).split()
-            )
-            if fields["JobState"] not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
-                return f"{fields['JobState']} {fields['ExitCode']}"
-            time.sleep(0.1)
-        raise AssertionError(f"job {job} is still {fields['JobState']} ({fields['Reason']}){self.logs()}")
+        fields = eventually(
+            lambda: self._ended(job), lambda: f"{self._fields(job)}{self.logs()}", within_s=LIMIT_S, every_s=0.1
+        )
+        return f"{fields['JobState']} {fields['ExitCode']}"
+
+    def _ended(self, job: str) -> dict[str, str]:
+        fields = self._fields(job)
+        on = fields["JobState"] in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
+        return {} if on else fields
+
+    def _fields(self, job: str) -> dict[str, str]:
+        return dict(word.partition("=")[::2] for word in self.run("scontrol", "-o", "show", "job", job).split())
 
     def logs(self) -> str:
         """The end of every daemon's log."""
@@ -138,7 +141,7 @@ def cluster(nodes: Sequence[str], cpus: int, gpus: int) -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
         stack.enter_context(daemon(folder, "munged", munged, environ))
-        appears(sockets)
+        eventually(sockets.exists, within_s=LIMIT_S)
         stack.enter_context(daemon(folder, "slurmctld", ["slurmctld", "-D", "-f", environ["SLURM_CONF"]], environ))
         for node in nodes:
             command = ["unshare", "--uts", "sh", "-c", name_and_run, node, environ["SLURM_CONF"]]
@@ -189,23 +192,16 @@ def daemon(folder: Path, name: str, command: Sequence[str], environ: dict[str, s
         psutil.wait_procs(children, timeout=5)
 
 
-def appears(path: Path) -> None:
-    """Wait for a file."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while not path.exists():
-        assert time.monotonic() < deadline_s, f"no {path}"
-        time.sleep(0.05)
-
-
 def idle(started: Cluster, nodes: int) -> None:
     """Wait until all nodes have reported themselves."""
-    deadline_s = time.monotonic() + LIMIT_S
-    while True:
-        done = subprocess.run(
-            ["sinfo", "-h", "-N", "-o", "%t"], capture_output=True, text=True, check=False,
-            env={**os.environ, **started.environ},
-        )  # fmt: skip
-        if done.stdout.split() == ["idle"] * nodes:
-            return
-        assert time.monotonic() < deadline_s, f"nodes are {done.stdout.split()} {done.stderr}{started.logs()}"
-        time.sleep(0.1)
+    wanted = ["idle"] * nodes
+    eventually(lambda: states(started) == wanted, started.logs, within_s=LIMIT_S, every_s=0.1)
+
+
+def states(started: Cluster) -> list[str]:
+    """Of every node."""
+    done = subprocess.run(
+        ["sinfo", "-h", "-N", "-o", "%t"], capture_output=True, text=True, check=False,
+        env={**os.environ, **started.environ},
+    )  # fmt: skip
+    return done.stdout.split()

@@ -9,7 +9,7 @@ from typing import Any
 
 from scaling.records.events import Failed
 from scaling.sweep.state import PointState
-from tests.process.test_faults import nothing_left
+from tests.support.children import nothing_left
 from tests.support.inline import Launch, Run
 
 QUICK: dict[str, Any] = {

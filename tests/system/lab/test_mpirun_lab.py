@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import labs
 from tests.support.fresh_machine import REPOSITORY
+from tests.support.labs import needs_lab
 from tests.support.mpis import MPIS, Mpi
 
-NAME = "launchtest"
+pytestmark = needs_lab
 EXCHANGED_BYTES = 4_000_000
 SWAP = f"""
 import json, os, sys
@@ -31,20 +33,10 @@ sys.stdout.write(json.dumps([os.uname().nodename, MPI.Get_library_version().spli
 """
 
 
-def lab(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scaling.lab", *words, "--name", NAME]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can make a lab")
-    up = lab("up", "--nodes", "2", "--slots", "1")
-    assert up.returncode == 0, up.stderr
-    yield Path("/run/scaling-lab", NAME)
-    down = lab("down", "--force")
-    assert down.returncode == 0, down.stderr
+    with labs.lab("launch", slots=1, nics=()) as made:
+        yield made.folder
 
 
 @pytest.mark.parametrize("card", ["ib0", "eth0"])

@@ -6,9 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from scaling.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
 from tests.support.mpis import MPIS, Mpi
+from tests.support.waiting import eventually
 
 pytestmark = needs_lab
 # What a rank tells: where it is, which lab it is told of, and that it can compute with the others.
@@ -63,19 +63,11 @@ def waiting(lab: Lab, folder: Path) -> Iterator[subprocess.Popen[str]]:
     with (folder / "said").open("w") as said:
         process = subprocess.Popen(words, cwd=labs.ROOT, stdout=said, stderr=said, text=True)
     try:
-        until(lambda: len(list(folder.glob("rank*"))) == 4, process)
+        eventually(lambda: len(list(folder.glob("rank*"))) == 4, (folder / "said").read_text, of=process)
         yield process
     finally:
         process.kill()
         process.wait()
-
-
-def until(true: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    limit_s = time.monotonic() + 60
-    while not true():
-        assert process.poll() is None
-        assert time.monotonic() < limit_s
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("mpi", MPIS, ids=str)

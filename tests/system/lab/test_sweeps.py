@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from scaling.records.point import Point
 from scaling.records.run import PointRecord
 from tests.support import labs
 from tests.support.labs import needs_lab
+from tests.support.waiting import eventually
 
 pytestmark = needs_lab
 LIMIT_S = 200.0
@@ -65,14 +65,6 @@ def records(results: Path) -> list[PointRecord]:
     """Those of the only run, so far."""
     found = [run for run in results.glob("*") if (run / "run.jsonl").exists()]
     return [*store.load(found[0])[1]] if found else []
-
-
-def until(true: Callable[[], bool], process: subprocess.Popen[str], said: Path) -> None:
-    limit_s = time.monotonic() + 90
-    while not true():
-        assert process.poll() is None, said.read_text()
-        assert time.monotonic() < limit_s, said.read_text()
-        time.sleep(0.05)
 
 
 def verdicts(found: list[PointRecord]) -> dict[str, tuple[str, str]]:
@@ -120,7 +112,7 @@ def test_an_unknown_network_is_refused_with_those_that_there_are(lab: Lab, tmp_p
 def test_a_slow_link_is_named_by_the_row_that_waits_for_it(tmp_path: Path) -> None:
     """In a ring all ranks are equally slow: the connections tell."""
     flags = ("--strategy", "torch:gloo", "--world-sizes", "4", "--interconnect", "ib0", *QUICK)
-    with labs.lab("slow", nodes=4, slots=1, nics=("ib0=100mbit", "eth0=100mbit")) as lab:
+    with labs.lab("slow", nodes=4, slots=1, nics=("ib0=500mbit", "eth0=100mbit")) as lab:
         changes.change(lab.name, ["node2.ib0=10%"])
         (tmp_path / "results").mkdir()
         with sweeping(lab, tmp_path / "results", *flags) as process:
@@ -137,7 +129,11 @@ def test_a_card_that_goes_down_costs_its_point_alone(lab: Lab, tmp_path: Path) -
     flags = (*fake, "--interconnect", "ib0,eth0", "--world-sizes", "2", "--stall-timeout-s", "5", *QUICK)
     with sweeping(lab, results, *flags, "--windows", "60") as process:
         before = labs.sent_bytes(lab, "node2", "ib0")
-        until(lambda: labs.sent_bytes(lab, "node2", "ib0") > before + 20 * TRAFFIC, process, tmp_path / "said")
+        eventually(
+            lambda: labs.sent_bytes(lab, "node2", "ib0") > before + 20 * TRAFFIC,
+            (tmp_path / "said").read_text,
+            of=process,
+        )
         changes.change(lab.name, ["node2.ib0=down"])
         try:
             code = process.wait(LIMIT_S)
@@ -155,7 +151,7 @@ def test_killing_a_node_ends_the_job_and_resume_completes_it(lab: Lab, tmp_path:
     results.mkdir()
     flags = ("--strategy", "fake:a,fake:b,fake:c", "--option", "step_s=0.05", "--world-sizes", "2", *QUICK)
     with sweeping(lab, results, *flags, "--windows", "40") as process:
-        until(lambda: len(records(results)) == 1, process, tmp_path / "said")
+        eventually(lambda: len(records(results)) == 1, (tmp_path / "said").read_text, of=process)
         kill_node(lab, "node2")
         process.wait(60)  # Open MPI 5 then exits with 0
     kept = {record.point.key for record in records(results)}

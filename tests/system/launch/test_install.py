@@ -21,8 +21,8 @@ mxnet       1.9.1    no    Gloo
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path).for_horovod()
+def machine(machine: Machine) -> Machine:
+    return machine.for_horovod()
 
 
 def wheels(machine: Machine) -> list[Path]:

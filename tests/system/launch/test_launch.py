@@ -14,17 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fresh_machine import OPENMPI5, Machine, usable_cores
+from tests.support.fresh_machine import Machine, usable_cores
+from tests.support.stub_mpirun import INTEL, MPICH, OPENMPI4, OPENMPI5, mpi_variables
 
-OPENMPI4 = "mpirun (Open MPI) 4.1.4"
-MPICH = "HYDRA build details:\n    Version:  5.0.2"
-INTEL = "Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005"
 OLD_PYTHON = "#!/bin/sh\n[ $1 = -c ] && exit 1\necho Python 3.9.2\n"
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
 
 
 # ---------------------------------------------------------------- the environment
@@ -167,10 +160,6 @@ def test_variables_for_each_mpi(
     fits, many = (machine.launched("-np", str(usable_cores() + extra))["environ"] for extra in (0, 1))
     assert mpi_variables(fits) == unbound | root
     assert mpi_variables(many) == unbound | root | crowded
-
-
-def mpi_variables(environ: dict[str, str]) -> dict[str, str]:
-    return {key: value for key, value in environ.items() if re.match("OMPI_|PRTE_|I_MPI|MPI4PY|HYDRA", key)}
 
 
 def test_variable_that_is_set_already_stays(machine: Machine) -> None:

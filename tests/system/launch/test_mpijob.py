@@ -20,11 +20,8 @@ import yaml
 
 from scaling.run import flags
 from scaling.run.invocation import resolve
-from tests.support.fresh_machine import OPENMPI5, REPOSITORY, Machine
-from tests.system.launch.test_launch import OPENMPI4, machine
-from tests.system.launch.test_mpirun import launched
-
-__all__ = ["machine"]
+from tests.support.fresh_machine import REPOSITORY, Machine
+from tests.support.stub_mpirun import OPENMPI4, OPENMPI5, launched
 
 FILE = REPOSITORY / "launch" / "mpijob.yaml"
 IMAGE_ROOT = "/scaling"

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.fresh_machine import OPENMPI5, REPOSITORY, Machine, usable_cores
-from tests.system.launch.test_launch import INTEL, MPICH, OPENMPI4, machine, mpi_variables
+from tests.support.fresh_machine import Machine, usable_cores
+from tests.support.stub_mpirun import (
+    INTEL,
+    MPICH,
+    NAMES,
+    OPENMPI,
+    OPENMPI4,
+    OPENMPI5,
+    PROGRAM,
+    every_mpi,
+    launched,
+    mpi_variables,
+    refused,
+)
 
-__all__ = ["machine"]
-
-HERE = {"VIRTUAL_ENV": sys.prefix, "PYTHONPATH": str(REPOSITORY)}
-NAMES = {OPENMPI4: "openmpi4", OPENMPI5: "openmpi5", MPICH: "mpich", INTEL: "intel"}
-OPENMPI = (OPENMPI4, OPENMPI5)
 ROOT = dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1") if not os.geteuid() else {}
 ALWAYS = {
     OPENMPI4: {"OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_mpi_yield_when_idle": "1", **ROOT},
@@ -26,27 +31,6 @@ ALWAYS = {
     INTEL: {"I_MPI_PIN": "0"},
 }
 CROWDED = "PRTE_MCA_rmaps_default_mapping_policy"
-PROGRAM = (f"{sys.prefix}/bin/python", "-m", "scaling.run")
-
-every_mpi = pytest.mark.parametrize("version", NAMES, ids=NAMES.get)
-
-
-def launched(machine: Machine, *arguments: str, **environ: str) -> dict[str, Any]:
-    """How mpirun was called: argv, environ."""
-    done = machine.run("launch/mpirun", *arguments, **HERE | environ)
-    assert done.returncode == 0, done.stderr
-    call: dict[str, Any] = json.loads(done.stdout)
-    return call
-
-
-def refused(machine: Machine, *arguments: str, **environ: str) -> str:
-    """The one line that a call ends in which mpirun never saw."""
-    done = machine.run("launch/mpirun", *arguments, **HERE | environ)
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("launch: ")
-    return line
-
 
 # ---------------------------------------------------------------- what is added
 

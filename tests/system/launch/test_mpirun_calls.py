@@ -15,11 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fresh_machine import OPENMPI5, REPOSITORY, Machine, usable_cores
-from tests.system.launch.test_launch import MPICH, machine
-from tests.system.launch.test_mpirun import HERE, PROGRAM, every_mpi, launched, refused
-
-__all__ = ["machine"]
+from tests.support.fresh_machine import REPOSITORY, Machine, usable_cores
+from tests.support.stub_mpirun import HERE, MPICH, OPENMPI5, PROGRAM, every_mpi, launched, refused
 
 MANY = str(usable_cores() + 1)
 

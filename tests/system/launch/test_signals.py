@@ -8,9 +8,6 @@ import subprocess
 import pytest
 
 from tests.support.fresh_machine import Machine
-from tests.system.launch.test_launch import machine
-
-__all__ = ["machine"]
 
 
 def test_exit_code_is_mpiruns(machine: Machine) -> None:

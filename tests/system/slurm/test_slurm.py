@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from socket import AF_INET
@@ -17,6 +16,7 @@ from tests.support import slurm
 from tests.support.fresh_machine import REPOSITORY
 from tests.support.mpis import MPIS, Mpi
 from tests.support.slurm import LIMIT_S, Cluster
+from tests.support.waiting import eventually
 
 SCRIPT = REPOSITORY / "launch" / "slurm.sbatch"
 NODES = ("slurm-a", "slurm-b")
@@ -100,10 +100,12 @@ def test_a_folder_that_is_not_the_repository(cluster: Cluster, tmp_path: Path) -
 
 def test_the_signal_before_the_time_is_up_ends_it_with_the_table(cluster: Cluster, tmp_path: Path) -> None:
     job = submit(cluster, tmp_path, *SLOW, mpi=MPIS[0])
-    deadline_s = time.monotonic() + LIMIT_S
-    while not any(len(run.read_text().splitlines()) > 3 for run in tmp_path.glob("results/*/run.jsonl")):
-        assert time.monotonic() < deadline_s, output(tmp_path, job)
-        time.sleep(0.1)
+    runs = "results/*/run.jsonl"
+    eventually(
+        lambda: any(len(run.read_text().splitlines()) > 3 for run in tmp_path.glob(runs)),
+        lambda: output(tmp_path, job),
+        within_s=LIMIT_S,
+    )
     cluster.run("scancel", "--batch", "--signal=TERM", job)
     assert cluster.wait(job) == "FAILED 143:0", output(tmp_path, job)
     assert "Baselines, images/s" in output(tmp_path, job)

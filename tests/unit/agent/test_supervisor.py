@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from scaling.agent.supervisor import Supervisor
 from scaling.records.events import Announce, Event, Failed, Finished, Outcome, Ready, Window
 from scaling.records.task import Clocks, Command, Finish, Run
-from tests.process.test_agent import TASK
+from tests.support.points import TASK
 
 READY = Ready(import_s=1.0, build_s=1.0, parameters=1, gradient_bytes=4, device_name="x")
 ONE = Run(windows=1, steps=1, measured=False)

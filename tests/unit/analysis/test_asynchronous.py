@@ -22,8 +22,8 @@ from tests.support.scripted_records import (
     point,
     record,
     sweep,
+    with_window,
 )
-from tests.unit.analysis.test_audit import with_window
 
 # ---------------------------------------------------------------- rates
 

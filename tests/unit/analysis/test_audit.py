@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -24,6 +23,7 @@ from tests.support.scripted_records import (
     sweep,
     throttled,
     warning,
+    with_window,
 )
 
 # ---------------------------------------------------------------- failures and flags
@@ -153,15 +153,6 @@ def test_warnings_and_retries_become_footnotes() -> None:
 
 
 # ---------------------------------------------------------------- audit
-
-
-def with_window(made: PointRecord, rank: int, index: int, **changes: Any) -> PointRecord:
-    """The record with one window of one rank changed."""
-    windows = list(made.ranks[rank].windows)
-    windows[index] = replace(windows[index], **changes)
-    ranks = list(made.ranks)
-    ranks[rank] = replace(ranks[rank], windows=tuple(windows))
-    return replace(made, ranks=tuple(ranks))
 
 
 def test_audit_passes_what_is_right() -> None:

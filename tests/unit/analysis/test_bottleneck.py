@@ -8,7 +8,7 @@ from scaling.analysis import bottleneck
 from scaling.analysis.bottleneck import Path
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Flow, Telemetry
-from tests.unit.analysis.test_traffic_receipt import point
+from tests.support.scripted_traffic import point
 
 HOSTS = ("node1", "node2", "node3", "node4")
 RING = ((1, 2), (2, 3), (3, 4), (4, 1))

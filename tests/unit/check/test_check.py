@@ -1,30 +1,25 @@
-"""The preflight: which networks, what a rank tells, and four nodes in this process."""
+"""The preflight: which networks, who reports, and what a rank tells."""
 
 from __future__ import annotations
 
-import signal
 import socket
-import threading
-import time
-from collections.abc import Callable, Sequence
-from itertools import combinations
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from scaling.check import gather, networks, schedule, words
-from scaling.check import links as check_links
-from scaling.check.facts import Facts, Findings, Link, RankFacts
+from scaling.check import gather, networks
+from scaling.check.facts import RankFacts
 from scaling.check.lead import Lead
-from scaling.check.messages import LEAD_DECODER, Measure, ToLead, ToRank
+from scaling.check.messages import LEAD_DECODER, ToLead, ToRank
 from scaling.check.prober import Prober
-from scaling.check.verdicts import judge
-from scaling.errors import Interrupted, LaunchError, UsageError
+from scaling.errors import LaunchError, UsageError
 from scaling.hosts.fabric import Entry
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FABRIC, FOUR, nic, node, rank, ranks
+from tests.support.inline import Clock
 
 # ---------------------------------------------------------------- which networks
 
@@ -83,141 +78,18 @@ def test_a_speed_that_no_card_has_is_not_believed() -> None:
     assert card.rate_bits_per_s == 10e9
 
 
-# ---------------------------------------------------------------- four nodes in this process
-
-
-def mailbox(hub: Hub, turn: Callable[[], None]) -> Mailbox[ToRank, ToLead]:
-    """Rank 0's, which sleeps for real."""
-    return Mailbox(hub.rank(0), LEAD_DECODER, turn=turn, wait=lambda: time.sleep(0.001))
-
-
-class Preflight:
-    """Four nodes as four inline ranks, whose networks are parts of the loopback."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Sequence[RankFacts]) -> None:
-        monkeypatch.setattr(schedule, "BANDWIDTH_S", (0.01, 0.02))
-        monkeypatch.setattr(schedule, "LATENCY_S", (0.005, 0.01))
-        monkeypatch.setattr(gather, "WATCH_S", 0.01)
-        hub = Hub(len(told))
-        self.signals: list[list[int]] = [[] for _ in told]
-        self.probers = [
-            Prober(hub.rank(number), signals=self.signals[number], bind=lambda *_: None)
-            for number in range(hub.size)
-        ]
-        for prober, one in zip(self.probers, told, strict=True):
-            prober.enrol(one)
-        self.said: list[str] = []
-        self.lead = Lead(mailbox(hub, self.turn))
-        self.lead.say = self.said.append
-
-    def turn(self) -> None:
-        for prober in self.probers:
-            prober.turn()
-
-    def run(self, known: dict[str, Entry] | None = None) -> Facts:
-        measured = self.lead.measured(self.lead.enrolled(), (), known or {}, time.monotonic() + 60)
-        self.lead.dismiss()
-        self.turn()
-        assert all(prober.left for prober in self.probers)
-        return measured
-
-
-def on_loopback(names: Sequence[str] = FOUR) -> list[RankFacts]:
-    """Hosts whose cards have addresses of 127.0.0.0/8, which all are this machine's."""
-    hosts = [
-        node(name, number, nics=(nic("ib0", f"127.10.0.{number}"), nic("eth0", f"127.20.0.{number}")))
-        for number, name in enumerate(names, 1)
-    ]
-    return [rank(one, number) for number, one in enumerate(hosts)]
-
-
-def test_four_nodes_and_two_networks(monkeypatch: pytest.MonkeyPatch) -> None:
-    preflight = Preflight(monkeypatch, on_loopback())
-    measured = preflight.run()
-    assert {(link.network, link.error) for link in measured.links} == {("ib0", ""), ("eth0", "")}
-    assert len(measured.links) == 12
-    for word in ("ib0", "eth0"):
-        assert len(measured.bandwidths(word)) == len(measured.latencies(word)) == 12
-        assert all(value > 0 for value in measured.bandwidths(word).values())
-    assert preflight.said[0] == "4 ranks on 4 nodes; networks: ib0, eth0"
-    text = words.render(Findings(facts=measured, verdicts=judge(measured), wall_s=1.0))
-    assert text.count("node4") >= 4
-    assert not {verdict.level for verdict in judge(measured) if verdict.topic == "links"}
-
-
-def test_a_link_that_looks_slow_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured: list[str] = []
-
-    def probe(order: Measure, _bind: object) -> Link:
-        pair = " ".join(sorted((order.client, order.server)))
-        first = pair not in measured
-        measured.append(pair)
-        speed = {"node1 node2": 1e9 if first else 9e9, "node1 node3": 1e9}.get(pair, 9e9)
-        return Link(network=order.network, client=order.client, server=order.server, latency_s=1e-5,
-                    forth_bits_per_s=speed, back_bits_per_s=9e9)  # fmt: skip
-
-    monkeypatch.setattr(check_links, "probe", probe)
-    links = Preflight(monkeypatch, on_loopback()).run({"ib": Entry(interface="ib0")}).links
-    slow = [sorted((link.client, link.server)) for link in links if link.forth_bits_per_s == 1e9]
-    assert slow == [["node1", "node3"]]
-    assert len(links) == 6
-    every = [" ".join(pair) for pair in combinations(FOUR, 2)]
-    assert sorted(measured) == sorted([*every, "node1 node2", "node1 node3"])
-
-
-def test_a_node_that_lacks_its_address_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = on_loopback()
-    told[2] = rank(node("node3", 3, nics=(nic("ib0", "127.10.0.3"), nic("ib1", "198.51.100.3"))), 2)
-    told[3] = rank(node("node4", 4, nics=(nic("ib0", "127.10.0.4"), nic("ib1", "198.51.100.4"))), 3)
-    measured = Preflight(monkeypatch, told).run({"ib": Entry(interface="ib0"), "other": Entry(interface="ib1")})
-    assert len([link for link in measured.links if link.network == "ib" and not link.error]) == 6
-    assert not [link for link in measured.links if link.network == "other"]
-    assert {verdict.text.split(": ")[-1] for verdict in judge(measured) if verdict.topic == "links"} == {
-        "Cannot assign requested address"
-    }
-
-
-def test_only_the_first_rank_of_a_node_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    two = on_loopback(FOUR[:2])
-    measured = Preflight(monkeypatch, [two[0], two[0], two[1], two[1]]).run()
-    assert len(measured.links) == 2
-    assert measured.nodes == ("node1", "node2")
-
-
-def test_one_node_measures_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    preflight = Preflight(monkeypatch, on_loopback(FOUR[:1]))
-    assert preflight.run().links == ()
-    assert preflight.said == ["one node; no network between nodes"]
-
-
-def test_a_signal_on_any_rank_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    preflight = Preflight(monkeypatch, on_loopback())
-    preflight.signals[2].append(signal.SIGINT)
-    with pytest.raises(Interrupted) as stopped:
-        preflight.run()
-    assert stopped.value.exit_code == 130
-
-
-def test_a_bug_in_a_thread_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    preflight = Preflight(monkeypatch, on_loopback())
-    monkeypatch.setattr(gather, "watch", lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        preflight.run()
+# ---------------------------------------------------------------- who reports
 
 
 def test_silent_ranks_are_named() -> None:
     hub = Hub(3)
     Prober(hub.rank(1)).enrol(rank(node("node1", 1)))
-    with pytest.raises(LaunchError, match=r"only 1 of 3 ranks reported within 0.01 s; silent: 0, 2"):
-        Lead(mailbox(hub, lambda: None)).enrolled(0.01)
-
-
-def test_a_pair_without_an_answer_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaling.check.tour.GRACE_S", 0.0)
-    monkeypatch.setattr("scaling.check.tour.LATE_S", 0.0)
-    preflight = Preflight(monkeypatch, on_loopback(FOUR[:2]))
-    monkeypatch.setattr(Prober, "_measure", lambda *_: time.sleep(5))
-    assert {link.error for link in preflight.run().links} == {"no answer"}
+    clock = Clock()
+    mailbox: Mailbox[ToRank, ToLead] = Mailbox(
+        hub.rank(0), LEAD_DECODER, turn=lambda: None, wait=lambda: clock.sleep(0.5), clock=clock
+    )
+    with pytest.raises(LaunchError, match=r"only 1 of 3 ranks reported within 60 s; silent: 0, 2"):
+        Lead(mailbox).enrolled(60.0)
 
 
 # ---------------------------------------------------------------- what a rank tells
@@ -229,23 +101,6 @@ def test_a_rank_tells_of_this_host() -> None:
     assert told.host.hostname == socket.gethostname()
     assert (told.shm_free_bytes is None) == (told.shm_bytes is None)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=RankFacts) == told
-
-
-def test_names_are_resolved_or_not() -> None:
-    found = gather.resolve(["localhost", "no-such-host.invalid"])
-    assert found == {"localhost": ("127.0.0.1",), "no-such-host.invalid": ()}
-
-
-def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    answered = threading.Event()
-
-    def late(*_: object) -> list[object]:
-        answered.wait(60)
-        return []
-
-    monkeypatch.setattr(socket, "getaddrinfo", late)
-    assert gather.resolve(["node1"], within_s=0.01) == {"node1": ()}
-    answered.set()
 
 
 def test_the_load_of_others() -> None:

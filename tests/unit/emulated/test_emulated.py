@@ -16,7 +16,7 @@ from scaling.emulated.timeline import Timeline
 from scaling.errors import UsageError
 from scaling.frameworks import limits
 from scaling.workloads import models
-from tests.support.ranks import one_task
+from tests.support.paper_tasks import one_task
 
 # ---------------------------------------------------------------- profiles
 

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.records.network import Place
 from scaling.records.task import Server, Task
+from tests.support.paper_tasks import tasks
 from tests.support.points import changed, placed
-from tests.support.ranks import tasks
 
 # How a task looks on a network: rank 1's address there, its interface, its RDMA card, the device.
 SOCKETS = ("10.20.0", "eth0", "")

@@ -12,7 +12,7 @@ from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.frameworks.base import Helper, Strategy, Traits, read_options
 from scaling.frameworks.outside import ModuleStrategy
-from tests.support.ranks import one_task
+from tests.support.paper_tasks import one_task
 
 CLASS = """
 from collections.abc import Mapping

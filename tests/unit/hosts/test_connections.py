@@ -1,11 +1,6 @@
-"""The kernel's account of TCP connections, from sockets between two addresses of this host."""
+"""What went over TCP connections between two readings of the kernel's account."""
 
 from __future__ import annotations
-
-import socket
-import time
-
-import pytest
 
 from scaling.hosts import connections
 from scaling.hosts.connections import Account, Connection
@@ -25,51 +20,3 @@ def test_bytes_of_two_connections_add_up_and_their_times_overlap() -> None:
 
 def test_what_says_little_is_left_out() -> None:
     assert connections.since({}, {CONNECTION: Account(99_999, 1.0)}) == ()
-
-
-def until_acknowledged(before: connections.Reading, sent: int) -> Flow:
-    """The acknowledgement of the last bytes may be on its way. Fails after 5 s."""
-    for _ in range(500):
-        (found,) = [one for one in connections.since(before, connections.read()) if one.peer == "127.0.0.2"]
-        if found.sent_bytes == sent:
-            return found
-        time.sleep(0.01)
-    pytest.fail(f"{found} of {sent} bytes")
-
-
-@pytest.mark.parametrize(("family", "here", "there"), [
-    (socket.AF_INET, "127.0.0.1", "127.0.0.2"),
-    (socket.AF_INET6, "::ffff:127.0.0.1", "::ffff:127.0.0.2"),
-])  # fmt: skip
-def test_a_connection_is_counted_in_bytes_and_busy_while_its_reader_sleeps(
-    family: socket.AddressFamily, here: str, there: str
-) -> None:
-    with socket.socket(family) as server:
-        server.bind((there, 0))
-        server.listen()
-        sender = socket.socket(family)
-        sender.bind((here, 0))
-        sender.connect(server.getsockname())
-        receiver, _ = server.accept()
-        with sender, receiver:
-            before = connections.read()
-            sender.settimeout(0.1)
-            sent = 0
-            with pytest.raises(TimeoutError):
-                while True:
-                    sent += sender.send(bytes(1 << 16))
-            time.sleep(0.1)
-            receiver.settimeout(5)
-            left = sent
-            while left:
-                left -= len(receiver.recv(1 << 20))
-            found = until_acknowledged(before, sent)
-    assert found.address == "127.0.0.1"
-    assert found.busy_s > 0.1
-
-
-def test_connections_inside_the_host_are_not_read() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
-        receiver, _ = server.accept()
-        with receiver:
-            assert not any(one.address == one.peer for one in connections.read())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -21,7 +20,7 @@ import pytest
 import scaling
 from scaling import frameworks
 from scaling.hosts import proc
-from scaling.hosts.info import code_hash, describe, gather, git_revision, pick_cpus
+from scaling.hosts.info import code_hash, describe, gather, pick_cpus
 from scaling.records.host import Gpu, HostInfo
 from tests.support.fake_nvml import FakeGpu, Install, installer
 
@@ -66,19 +65,6 @@ def test_no_gpu(install: Install) -> None:
     host = gather(PACKAGES)
     assert (host.gpus, host.gpu_driver) == ((), "")
     assert describe(host).endswith("; no GPU")
-
-
-def test_gathering_imports_no_framework() -> None:
-    code = """
-import sys
-from scaling import frameworks
-from scaling.hosts.info import gather
-gather(frameworks.distributions())
-frameworks = {"torch", "torchvision", "tensorflow", "mxnet", "horovod", "mpi4py", "numpy"}
-print(sorted(frameworks & sys.modules.keys()))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
 
 
 def test_the_cgroups_limit_counts_when_it_is_lower(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,31 +209,13 @@ def test_ranks_that_fit_share_no_cpu() -> None:
 
 
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder `tmp_path/repo` with the package `scaling` in it; not a repository yet.
-
-    A git hook that runs the tests sets GIT_DIR: git would then write into the hook's own repository.
-    """
-    for name in [name for name in os.environ if name.startswith("GIT_")]:
-        monkeypatch.delenv(name)
+def package(tmp_path: Path) -> Path:
+    """A folder with the package `scaling` in it."""
     folder = tmp_path / "repo/scaling"
     (folder / "worker").mkdir(parents=True)
     (folder / "__init__.py").write_text("one")
     (folder / "worker/loop.py").write_text("two")
     return folder
-
-
-def git(repository: Path, *args: str) -> str:
-    identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-    command = ["git", "-C", str(repository), *identity, *args]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
-def commit_all(repository: Path) -> str:
-    git(repository, "init", "-q")
-    git(repository, "add", ".")
-    git(repository, "commit", "-qm", "all")
-    return git(repository, "rev-parse", "HEAD")[:10]
 
 
 def test_code_hash_knows_names_and_contents(package: Path) -> None:
@@ -270,30 +238,3 @@ def test_code_hash_is_equal_on_hosts_that_have_the_same_code(package: Path, tmp_
     (copy / "__pycache__/loop.cpython-311.pyc").write_bytes(b"compiled")
     (copy / "README.md").write_text("for people")
     assert code_hash(copy) == before
-
-
-needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-
-
-@needs_git
-def test_git_revision(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert git_revision(package) == ""
-    revision = commit_all(package.parent)
-    assert git_revision(package) == revision
-    (package.parent / "notes.txt").write_text("beside the package")
-    monkeypatch.setenv("GIT_DIR", "/nowhere")
-    assert git_revision(package) == revision
-    (package / "new.py").touch()
-    assert git_revision(package) == f"{revision}-dirty"
-
-
-@needs_git
-def test_a_package_installed_inside_someone_elses_checkout_has_no_revision(package: Path) -> None:
-    (package.parent / ".gitignore").write_text("scaling/\n")
-    commit_all(package.parent)
-    assert git_revision(package) == ""
-
-
-def test_without_git_there_is_no_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_revision() == ""

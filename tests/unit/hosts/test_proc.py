@@ -211,10 +211,3 @@ def test_containers(tmp_path: Path, file: str, environ: dict[str, str], expected
 
 
 # ---------------------------------------------------------------- commands
-
-
-def test_output_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_DIR", "/elsewhere")
-    assert proc.output("sh", "-c", 'echo "$LC_ALL${GIT_DIR-unset}"') == "Cunset\n"
-    assert proc.output("sh", "-c", "echo printed; exit 3") == ""
-    assert proc.output("no-such-command-anywhere") == ""

@@ -12,19 +12,8 @@ from scaling.errors import UsageError
 from scaling.hosts import fabric
 from scaling.lab import changes, files, rates, shapes, shaping, state
 from scaling.lab.__main__ import main
-from scaling.lab.state import Holder, Lab, Nic, Program
-
-HOLDER = Holder(program=Program(pid=1, start_ticks=0), namespaces={}, inodes={})
-
-
-def nic(name: str = "ib0", rate: float = 1e9, subnet: str = "10.10.0.0/24", shaped: float | None = None) -> Nic:
-    return Nic(name=name, subnet=subnet, rate_bits_per_s=rate, shaped_bits_per_s=shaped or rate)
-
-
-def lab(*nics: Nic, links: dict[str, float] | None = None) -> Lab:
-    cards = nics or (nic(), nic("eth0", 1e8, "10.20.0.0/24"))
-    return Lab(name="lab", nodes=("node1", "node2"), slots=4, nics=cards, holder=HOLDER, links=links or {})
-
+from scaling.lab.state import Lab
+from tests.support.paper_labs import lab, nic
 
 # ---------------------------------------------------------------- rates
 

@@ -12,7 +12,7 @@ from scaling.errors import UsageError
 from scaling.lab import lifecycle, remote, running, state
 from scaling.lab.processes import Run
 from scaling.lab.state import Holder
-from tests.unit.lab.test_lab import HOLDER, lab
+from tests.support.paper_labs import HOLDER, lab
 
 
 def test_the_remote_agent_keeps_the_environment_clean(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,21 +1,16 @@
-"""A run on disk: what a crash, a full disk, a second writer and an older or newer schema do to it."""
+"""A run on disk: what a crash and an older or newer schema do to it."""
 
 from __future__ import annotations
 
 import json
-import os
-import resource
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from scaling.errors import StoreError, UsageError
+from scaling.errors import UsageError
 from scaling.records import store
 from scaling.records.migrations import upgraded
 from scaling.records.network import Place
@@ -92,62 +87,15 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
     assert first != second
 
 
-def test_a_second_writer_is_refused(run: Run) -> None:
-    with store.Store.resume(run.folder):
-        code = (
-            "import sys, pathlib; from scaling.records import store; store.Store.resume(pathlib.Path(sys.argv[1]))"
-        )
-        other = subprocess.run(
-            [sys.executable, "-c", code, str(run.folder)], capture_output=True, text=True, check=False
-        )
-    assert "another run is writing into it" in other.stderr
-    with store.Store.resume(run.folder):
-        pass  # and free again afterwards
-
-
-def test_a_full_disk_leaves_a_readable_file(run: Run) -> None:
-    """The limit on file size stands for a full disk: the write comes back short, then fails."""
-    size = file_of(run).stat().st_size
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        with store.Store.resume(run.folder) as opened:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 100, hard))
-            with pytest.raises(StoreError, match=r"File too large; the points before are kept.*--resume"):
-                opened.append(run.records[0])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
-    assert file_of(run).stat().st_size == size
-    assert store.load(run.folder)[1] == run.records
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
-def test_a_really_full_disk_ends_the_sweep_with_the_points_before(tmp_path: Path) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], check=True)
-    try:
-        with pytest.raises(StoreError, match="No space left on device"):
-            Launch(4).sweep(disk, rounds=30)
-        (folder,) = disk.iterdir()
-        _, records = store.load(folder)
-        assert records
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_disk_that_cannot_take_the_header_leaves_nothing_behind(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-        with pytest.raises(UsageError, match=r"--results .*: cannot write .*: File too large"):
-            Launch(1).sweep(tmp_path / "results", rounds=1)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
-    assert list((tmp_path / "results").iterdir()) == []
+def test_records_of_schema_1_have_their_work_hardware_and_place() -> None:
+    line = (SCHEMAS / "schema-1.jsonl").read_bytes().splitlines()[1]
+    plain = msgspec.json.decode(line)
+    record = msgspec.convert(upgraded(plain, 1), PointRecord)
+    for part in (record.point.workload, record.point.hardware):
+        kept = {name: value for name, value in msgspec.to_builtins(part).items() if name in plain["point"]}
+        assert kept == {name: plain["point"][name] for name in kept}
+    assert record.point.workload.unit == "images"
+    assert {rank.place for rank in record.ranks} == {Place(address="", interface="lo")}
 
 
 @pytest.mark.parametrize(
@@ -187,14 +135,3 @@ def test_warnings_of_schema_1_have_their_kind() -> None:
     }
     record = msgspec.convert(upgraded({**msgspec.json.decode(line), "warnings": [*texts]}, 1), PointRecord)
     assert {warning.text: warning.kind for warning in record.warnings} == texts
-
-
-def test_records_of_schema_1_have_their_work_hardware_and_place() -> None:
-    line = (SCHEMAS / "schema-1.jsonl").read_bytes().splitlines()[1]
-    plain = msgspec.json.decode(line)
-    record = msgspec.convert(upgraded(plain, 1), PointRecord)
-    for part in (record.point.workload, record.point.hardware):
-        kept = {name: value for name, value in msgspec.to_builtins(part).items() if name in plain["point"]}
-        assert kept == {name: plain["point"][name] for name in kept}
-    assert record.point.workload.unit == "images"
-    assert {rank.place for rank in record.ranks} == {Place(address="", interface="lo")}

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import json as json_module
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from scaling.report import __main__ as command
-from scaling.report.formats import terminal
-from tests.support.report_scenes import Run, cluster_run, default_run
-from tests.support.scripted_records import host
+from tests.support.report_scenes import cluster_run, default_run
+from tests.support.scripted_records import host, written
 
 GOLDEN = Path(__file__).parents[2] / "golden"
-
-
-def written(folder: Path, run: Run) -> Path:
-    """The run's file, as the store writes it."""
-    folder.mkdir()
-    made, records = run
-    lines = [msgspec.json.encode(one) + b"\n" for one in (made, *records)]
-    (folder / "run.jsonl").write_bytes(b"".join(lines))
-    return folder
 
 
 def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
@@ -38,17 +25,6 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
     return err.removeprefix("scaling.report: error: ").rstrip()
 
 
-@pytest.mark.parametrize("end", ["", "run.jsonl"])
-def test_the_command_prints_the_bytes_of_render(tmp_path: Path, end: str) -> None:
-    made, records = default_run()
-    run = written(tmp_path / "run", (made, records))
-    done = subprocess.run(
-        [sys.executable, "-m", "scaling.report", str(run / end)], capture_output=True, check=True, timeout=60
-    )
-    assert done.stdout == terminal.render(made, records, color=False).encode()
-    assert done.stderr == b""
-
-
 @pytest.mark.parametrize(("kind", "golden"), [("table", "cluster.txt"), ("csv", "cluster.csv")])
 def test_output_goes_to_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, golden: str
@@ -58,20 +34,6 @@ def test_output_goes_to_the_file(
     assert command.main([str(run), "--format", kind, "--output", str(target)]) == 0
     assert target.read_bytes() == (GOLDEN / golden).read_bytes()
     assert capsys.readouterr() == ("", "")
-
-
-def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
-    run = written(tmp_path / "run", cluster_run())
-    child = subprocess.Popen(
-        [sys.executable, "-m", "scaling.report", str(run), "--format", "json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert child.stdout is not None and child.stderr is not None
-    child.stdout.close()
-    assert child.stderr.read() == b""
-    child.stderr.close()
-    assert child.wait(timeout=60) == 0
 
 
 def test_like_runs_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from scaling.report.formats import csv, json, markdown, terminal
 from scaling.sweep import outcome
 from scaling.sweep.state import PointState, RankState
 from scaling.sweep.view.plain import headline
-from tests.support.ranks import tasks
+from tests.support.paper_tasks import tasks
 from tests.support.scripted_records import close, header, mean, point, record
 
 STEP_S = 0.1

@@ -11,7 +11,7 @@ from scaling.records.task import Finish, Run
 from scaling.records.telemetry import Sample, Telemetry
 from scaling.sweep.outcome import record_of
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold
-from tests.process.test_agent import POINT, TASK
+from tests.support.points import POINT, TASK
 
 READY = Ready(import_s=1.0, build_s=1.0, parameters=10, gradient_bytes=40, device_name="x")
 RESULT = Result(digest="d", peak_memory_bytes=0, peak_rss_bytes=1)

@@ -10,7 +10,7 @@ from scaling.records.point import Kind
 from scaling.records.task import Finish, Run
 from scaling.sweep.state import PointState, RankState
 from scaling.sweep.warmup import CEILING_WINDOWS, Decision, Pace, decide, steps_per_window
-from tests.process.test_agent import POINT, TASK
+from tests.support.points import POINT, TASK
 
 PACE = Pace(windows=10, window_s=0.2)
 

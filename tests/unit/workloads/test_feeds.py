@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib import import_module
 
 import msgspec
@@ -15,7 +13,7 @@ from scaling.workloads import feeds, models
 from scaling.workloads.feeds import digits
 from scaling.workloads.feeds.digits import Digits
 from scaling.workloads.feeds.synthetic import Synthetic
-from tests.support import ranks
+from tests.support.paper_tasks import tasks
 
 IMAGE = (1, 32, 32)
 COUNT = 1797
@@ -32,14 +30,6 @@ def test_the_file_read_directly_holds_what_scikit_learn_loads() -> None:
     pixels, labels = digits.read()
     np.testing.assert_array_equal(pixels, wanted.images)
     np.testing.assert_array_equal(labels, wanted.target)
-
-
-def test_reading_it_does_not_import_scikit_learn() -> None:
-    code = (
-        "import sys; from scaling.workloads.feeds.digits import load; load(9, 9); print('sklearn' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +131,7 @@ def test_synthetic_is_one_batch_of_each_rank() -> None:
 
 @pytest.mark.parametrize("name", feeds.CATALOGUE)
 def test_feed_of_a_task(name: str) -> None:
-    first, second = ranks.tasks("torch:gloo", "exchange", 2, data=name, batch_size=6)
+    first, second = tasks("torch:gloo", "exchange", 2, data=name, batch_size=6)
     spec = models.spec("digits-cnn")
     batches = [feeds.feed(task, spec).batch(0) for task in (first, second)]
     for images, labels in batches:
@@ -151,12 +141,6 @@ def test_feed_of_a_task(name: str) -> None:
     assert not np.array_equal(batches[0][0], batches[1][0])
     other = msgspec.structs.replace(first, seed=2)
     assert not np.array_equal(feeds.feed(other, spec).batch(0)[0], batches[0][0])
-
-
-def test_agents_do_not_load_numpy_for_the_list_of_data() -> None:
-    code = "import sys; from scaling.workloads import feeds; print('numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
 
 
 def test_check_refuses_what_does_not_fit() -> None:

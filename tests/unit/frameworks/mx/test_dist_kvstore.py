@@ -14,9 +14,9 @@ from scaling.plan import tasks
 from scaling.records.network import Place
 from scaling.records.point import Kind
 from scaling.records.task import Server, Task
-from tests.support import ranks
+from tests.support import paper_tasks
+from tests.support.paper_tasks import one_task
 from tests.support.points import changed, placed
-from tests.support.ranks import one_task
 
 
 def on_two_hosts(kind: Kind = "exchange", **fields: Any) -> list[Task]:
@@ -29,7 +29,7 @@ def on_two_hosts(kind: Kind = "exchange", **fields: Any) -> list[Task]:
     hosts, addresses = zip(*places, strict=True)
     return [
         replace(placed(task, addresses, "ib0"), hosts=hosts, servers=servers, ports=(5001,))
-        for task in ranks.tasks("mxnet:dist_sync", kind, 2, **fields)
+        for task in paper_tasks.tasks("mxnet:dist_sync", kind, 2, **fields)
     ]  # fmt: skip
 
 

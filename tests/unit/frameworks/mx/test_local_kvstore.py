@@ -14,7 +14,7 @@ from scaling.frameworks.base import Traits, read_options
 from scaling.frameworks.mx import local_kvstore, plain
 from scaling.frameworks.mx.local_kvstore import STRATEGY
 from scaling.records.host import Gpu
-from tests.support.ranks import one_task, tasks
+from tests.support.paper_tasks import one_task, tasks
 
 GPU = Gpu(index=0, name="T", uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm_clock_mhz=1.0)
 

@@ -12,7 +12,7 @@ from scaling.frameworks.mx import plain
 from scaling.frameworks.mx.plain import STRATEGY
 from scaling.records.point import Kind
 from scaling.workloads import models
-from tests.support.ranks import one_task
+from tests.support.paper_tasks import one_task
 
 NAMES = [name for name in frameworks.NAMES if name.startswith("mxnet:")] + ["mxnet:plain"]
 every_name = pytest.mark.parametrize("name", NAMES)

@@ -15,7 +15,7 @@ from scaling.frameworks.base import read_options
 from scaling.frameworks.pytorch import ddp, plain
 from scaling.records.host import Gpu
 from scaling.records.point import Kind
-from tests.support import ranks
+from tests.support import paper_tasks
 from tests.support.points import placed
 
 STRATEGY = ddp.STRATEGY
@@ -25,7 +25,7 @@ GPU = Gpu(index=0, name="T", uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm
 @pytest.mark.parametrize("name", STRATEGY.names)
 @pytest.mark.parametrize("kind", ["exchange", "comm"])
 def test_environ(name: str, kind: Kind) -> None:
-    _, task = ranks.tasks(name, kind, 2, ports=(5001,))
+    _, task = paper_tasks.tasks(name, kind, 2, ports=(5001,))
     task = msgspec.structs.replace(placed(task, ["10.0.0.1", "10.0.0.2"], "ib0"), local_rank=0)
     assert STRATEGY.environ(task, {}) == {
         "MASTER_ADDR": "10.0.0.1",
@@ -50,7 +50,7 @@ def test_devices() -> None:
 
 
 def test_there_are_no_helpers() -> None:
-    (task,) = ranks.tasks("torch:gloo", "exchange", 1, ports=(5001,))
+    (task,) = paper_tasks.tasks("torch:gloo", "exchange", 1, ports=(5001,))
     assert STRATEGY.helpers(task) == []
 
 

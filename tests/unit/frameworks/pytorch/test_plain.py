@@ -12,8 +12,8 @@ from scaling.frameworks import options
 from scaling.frameworks.base import Strategy, Traits, read_options
 from scaling.frameworks.pytorch import FRAMEWORK, ddp, plain, ps
 from scaling.records.point import Kind
+from tests.support.paper_tasks import one_task
 from tests.support.points import make_point
-from tests.support.ranks import one_task
 
 STRATEGIES: tuple[Strategy, ...] = (plain.STRATEGY, ddp.STRATEGY, ps.STRATEGY)
 

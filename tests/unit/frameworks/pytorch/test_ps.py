@@ -11,7 +11,7 @@ from scaling.frameworks.pytorch import ps
 from scaling.plan import tasks
 from scaling.records.network import Place
 from scaling.records.task import Server
-from tests.support import ranks
+from tests.support import paper_tasks
 from tests.support.points import changed, placed
 
 
@@ -32,7 +32,7 @@ def test_a_helper_for_each_server_and_everybodys_own_interface() -> None:
         )
         for index in range(3)
     ]
-    (task,) = ranks.tasks("torch:ps-sync", "exchange", 1)
+    (task,) = paper_tasks.tasks("torch:ps-sync", "exchange", 1)
     task = replace(placed(task, ["10.0.0.1"], "eth7"), servers=tuple(places))
     found = [(helper.name, helper.server, helper.computes) for helper in ps.STRATEGY.helpers(task)]
     assert found == [("server-0", 0, False), ("server-1", 1, False), ("server-2", 2, False)]
@@ -42,7 +42,7 @@ def test_a_helper_for_each_server_and_everybodys_own_interface() -> None:
 
 
 def test_what_it_cannot_do() -> None:
-    (task,) = ranks.tasks("torch:ps-sync", "exchange", 1, options={"accumulate": "3"})
+    (task,) = paper_tasks.tasks("torch:ps-sync", "exchange", 1, options={"accumulate": "3"})
     assert (ps.STRATEGY.refuse(task.point) or "").startswith("--option accumulate=3: does not divide")
     point = replace(task.point, options={})
     for precision, reason in {"fp32": None, "tf32": None, "bf16": None, "fp16": "--precision fp16: "}.items():
@@ -69,5 +69,7 @@ def test_options_that_are_none(option: str, expected: str) -> None:
 
 
 def test_what_workers_and_servers_agree_on() -> None:
-    (task,) = ranks.tasks("torch:ps-async", "exchange", 1, options={"bucket_cap_mb": "3", "compression": "fp16"})
+    (task,) = paper_tasks.tasks(
+        "torch:ps-async", "exchange", 1, options={"bucket_cap_mb": "3", "compression": "fp16"}
+    )
     assert ps.terms(changed(task.point, shrink=2.0)) == ps.Terms(cap_mb=1.5, half=True, synchronous=False)

@@ -16,9 +16,9 @@ from scaling.frameworks.base import Traits, read_options
 from scaling.frameworks.tf import multiworker, plain
 from scaling.records.host import Gpu
 from scaling.records.point import Kind
-from tests.support import ranks
+from tests.support import paper_tasks
+from tests.support.paper_tasks import one_task
 from tests.support.points import changed, placed
-from tests.support.ranks import one_task
 
 STRATEGY = frameworks.load("tensorflow:ring")
 GPU = Gpu(index=0, name="T", uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm_clock_mhz=1.0)
@@ -26,7 +26,7 @@ GPU = Gpu(index=0, name="T", uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm
 
 @pytest.mark.parametrize("kind", ["exchange", "comm"])
 def test_the_addresses_choose_the_network(kind: Kind) -> None:
-    _, task = ranks.tasks("tensorflow:ring", kind, 2, ports=(5001, 5002))
+    _, task = paper_tasks.tasks("tensorflow:ring", kind, 2, ports=(5001, 5002))
     task = placed(task, ("10.0.0.1", "10.0.0.2"), "ib0")
     asked = STRATEGY.environ(task, {})
     assert json.loads(asked.pop("TF_CONFIG")) == {
@@ -37,7 +37,7 @@ def test_the_addresses_choose_the_network(kind: Kind) -> None:
 
 
 def test_nccl_is_told_the_interface() -> None:
-    (task,) = ranks.tasks("tensorflow:nccl", "exchange", 1, ports=(5001,), device="cuda")
+    (task,) = paper_tasks.tasks("tensorflow:nccl", "exchange", 1, ports=(5001,), device="cuda")
     asked = STRATEGY.environ(placed(task, ["10.0.0.1"], "ib0"), {})
     assert asked["NCCL_SOCKET_IFNAME"] == "=ib0"
 

@@ -13,8 +13,8 @@ from scaling.frameworks.base import Traits, read_options
 from scaling.frameworks.tf import plain
 from scaling.records.point import Kind
 from scaling.workloads import models
+from tests.support.paper_tasks import one_task
 from tests.support.points import changed
-from tests.support.ranks import one_task
 
 STRATEGY = frameworks.load("tensorflow:plain")
 NAMES = ("tensorflow:plain", "tensorflow:ring", "tensorflow:nccl", "tensorflow:ps", "tensorflow:horovod")

@@ -15,14 +15,16 @@ from scaling.frameworks.base import Helper, Traits, read_options
 from scaling.frameworks.tf import plain
 from scaling.records.network import Place
 from scaling.records.task import Server, Task
-from tests.support import ranks
+from tests.support import paper_tasks
 from tests.support.points import changed, placed
 
 STRATEGY = frameworks.load("tensorflow:ps")
 
 
 def tasks_of(size: int = 2, *, servers: int = 1, **fields: Any) -> list[Task]:
-    return ranks.tasks("tensorflow:ps", "exchange", size, servers=servers, **{"ports": count(5000), **fields})
+    return paper_tasks.tasks(
+        "tensorflow:ps", "exchange", size, servers=servers, **{"ports": count(5000), **fields}
+    )
 
 
 def test_environ_gives_each_process_its_place() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO, cast
 
@@ -81,11 +79,6 @@ def test_what_the_encoding_lacks_is_replaced(kind: Any, live: Open) -> None:
 def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(view.make("live", io.StringIO()), PlainView)
-
-
-def test_rich_is_only_imported_for_a_live_view() -> None:
-    code = "import sys, scaling.sweep.view.live; sys.exit('rich' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("columns", [80, 160])

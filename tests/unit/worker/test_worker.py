@@ -16,8 +16,8 @@ from scaling.records.task import Finish, Run
 from scaling.worker.channel import Channel
 from scaling.worker.failures import cause_of, event_of, message_of
 from scaling.worker.loop import NanLoss, Worker
-from tests.process.test_agent import POINT, TASK
 from tests.support.inline import Clock
+from tests.support.points import POINT, TASK
 
 
 def worker(*, options: dict[str, str] | None = None, waiting: int = 0) -> tuple[Worker, list[Event], Clock]:
@@ -129,7 +129,7 @@ def test_commands_come_in_and_events_go_out_as_lines() -> None:
 
 
 def test_the_loop_is_the_only_place_that_takes_the_time_of_steps() -> None:
-    package = Path(__file__).parents[2] / "scaling"
+    package = Path(__file__).parents[3] / "scaling"
     for path in (package / "frameworks").rglob("*.py"):
         if path.parent.name != "fake":
             assert "perf_counter" not in path.read_text() and "monotonic" not in path.read_text(), path

@@ -17,8 +17,8 @@ from scaling.plan.plan import Plan
 from scaling.records.host import Nic
 from scaling.run import flags, header, invocation
 from tests.support.inline import enrol, host
+from tests.support.paper_tasks import tasks
 from tests.support.points import changed
-from tests.support.ranks import tasks
 from tests.support.scripted_records import point
 
 STEP_S = 0.1

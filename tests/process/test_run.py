@@ -1,0 +1,197 @@
+"""`python -m scaling.run` as a process of one rank: bad input, streams that nobody takes, resumed runs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaling.records import store
+from scaling.records.events import Failed
+from tests.support import faulty
+
+FAKE = ("--strategy", "fake:a")
+
+
+def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """`python -m scaling.run` of one rank, as a user starts it."""
+    environ = {key: value for key, value in os.environ.items() if key != "SCALING_VIEW"}
+    return subprocess.run(
+        [sys.executable, "-m", "scaling.run", *argv],
+        cwd=cwd, env=environ, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--world-sizes", "1,2", *FAKE), "2 is more than the 1 ranks"),
+        (("--resume", "nowhere"), "nowhere: not a run"),
+        (("--like", "nowhere"), "nowhere: not a run"),
+        (("--results", "/dev/null/results", *FAKE), "--results /dev/null/results"),
+        (("--results", __file__, *FAKE), f"--results {__file__}"),
+    ],
+)
+def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...], words: str) -> None:
+    done = start(*argv, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("scaling: error: ")
+    assert words in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dry_run_says_what_would_be_measured_and_measures_nothing(tmp_path: Path) -> None:
+    done = start("--dry-run", *FAKE, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fake:a                  exchange  N=1" in done.stdout
+    assert "6 points in all, about" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_list_says_what_is_missing_and_how_to_get_it(tmp_path: Path) -> None:
+    done = start("--list", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "torch:gloo" in done.stdout
+    assert "digits-cnn" in done.stdout
+    assert "real handwritten digits" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two rounds."""
+    folder = tmp_path_factory.mktemp("measured")
+    quick = (
+        "--rounds",
+        "2",
+        "--windows",
+        "3",
+        "--window-s",
+        "0.01",
+        "--batch-size",
+        "8",
+        "--option",
+        "step_s=0.002",
+    )
+    done = start(*FAKE, *quick, "--option", "step_s=0.002", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (run,) = (folder / "results").iterdir()
+    return run
+
+
+def test_like_measures_anew_with_the_settings_of_a_run(measured: Path, tmp_path: Path) -> None:
+    again = start("--like", str(measured), "--rounds", "1", "--name", "again", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    (other,) = (tmp_path / "results").iterdir()
+    assert other.name.endswith("-again")
+    before, after = store.load(measured)[0].config, store.load(other)[0].config
+    changed = {key for key in before if before[key] != after[key]}
+    assert changed == {"rounds", "name"}
+
+
+def test_resume_on_other_code_is_refused(measured: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(measured, tmp_path / "run")
+    path = run / store.FILE
+    path.write_text(path.read_text().replace(store.load(run)[0].code, "0123456789ab", 1))
+    refused = start("--resume", str(run), cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "was measured by other code" in refused.stderr
+    assert "--like" in refused.stderr
+
+
+@pytest.mark.parametrize("environ", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONUTF8": "0", "LC_ALL": "C"}])
+def test_a_stream_without_our_signs_does_not_lose_the_run(tmp_path: Path, environ: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scaling.run", *FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01"],
+        cwd=tmp_path, env={**os.environ, **environ}, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert b"Scaling of data-parallel training" in done.stdout
+
+
+@pytest.mark.parametrize("closing", ["> /dev/full", ">&-", "| head -1"])
+def test_an_output_that_nobody_takes_does_not_lose_the_run(tmp_path: Path, closing: str) -> None:
+    line = f"'{sys.executable}' -m scaling.run --strategy fake:a --rounds 1 --windows 3 --window-s 0.01 {closing}"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    (run,) = (tmp_path / "results").iterdir()
+    assert len(store.load(run)[1]) == 2
+
+
+@pytest.mark.parametrize("command", ["run", "check", "lab", "report"])
+def test_every_command_refuses_a_wrong_flag_in_the_same_words(tmp_path: Path, command: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"scaling.{command}", "--qqq"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    name = "scaling" if command == "run" else f"scaling.{command}"
+    assert done.stderr == f"{name}: error: No such option: --qqq\n"
+
+
+def test_help_is_answered_without_what_a_sweep_needs(tmp_path: Path) -> None:
+    heavy = {
+        "numpy",
+        "scipy",
+        "psutil",
+        "pynvml",
+        "pyroute2",
+        "sklearn",
+        "torch",
+        "tensorflow",
+        "mxnet",
+        "horovod",
+    }
+    ours = {
+        "scaling.agent",
+        "scaling.analysis",
+        "scaling.frameworks",
+        "scaling.hosts",
+        "scaling.report",
+        "scaling.sweep",
+    }
+    code = (
+        "import sys\nfrom scaling.run.__main__ import main\nassert main(['--help']) == 0\n"
+        "print(*{name for name in sys.modules}, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "--world-sizes" in done.stdout
+    loaded = set(done.stderr.split())
+    assert "typer" in loaded
+    assert not loaded & (heavy | ours)
+
+
+def test_a_plug_in_that_raises_costs_its_cells_and_exit_1(tmp_path: Path) -> None:
+    (tmp_path / "my").mkdir()
+    text = Path(faulty.__file__).read_text().replace(faulty.MODULE, "my.plug")
+    (tmp_path / "my" / "plug.py").write_text(text)
+    quick = ("--rounds", "1", "--windows", "3", "--window-s", "0.02", "--kinds", "exchange")
+    names = ",".join(("fake:a", *(f"my.plug:{mode}" for mode in ("fine", "environ", "helpers", "lacking"))))
+    done = start("--strategy", names, *quick, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (folder,) = (tmp_path / "results").iterdir()
+    causes = {
+        record.point.strategy: record.outcome.cause if isinstance(record.outcome, Failed) else ""
+        for record in store.load(folder)[1]
+    }
+    assert causes == {
+        "fake:a": "", "my.plug:fine": "", "my.plug:environ": "error", "my.plug:helpers": "error",
+        "my.plug:lacking": "missing",
+    }  # fmt: skip

@@ -1,0 +1,65 @@
+"""What a unit test must not do: start a process, sleep, open a connection, import a framework.
+
+The interpreter tells of each by an audit event (docs.python.org/3/library/audit_events.html); a hook cannot be
+taken away again, so this one is told when to look. Of a sleep no event tells before Python 3.13.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from socket import AF_INET, AF_INET6
+from typing import Any
+
+import numpy.testing  # noqa: F401  (runs lscpu when it is imported, which scipy does: now, and not in a test)
+import pytest
+
+FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod"}
+PROCESSES = {
+    "subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "pty.spawn",
+}  # fmt: skip
+ELSEWHERE = {
+    **dict.fromkeys(PROCESSES, "starts a process: its place is tests/process"),
+    "time.sleep": "sleeps: give what it tests a clock (tests/support/inline.py has one)",
+    "socket.bind": "takes a port: its place is tests/process",
+    "socket.connect": "connects: its place is tests/process",
+    "socket.getaddrinfo": "asks for a host's address: its place is tests/process",
+}
+_watched: list[str] = []
+
+
+@contextmanager
+def watched(what: str) -> Iterator[None]:
+    """Fail whatever does such a thing meanwhile, in any thread."""
+    _watched.append(what)
+    try:
+        yield
+    finally:
+        _watched.pop()
+
+
+def refusal(event: str, arguments: tuple[Any, ...]) -> str | None:
+    """Why a unit test may not do this."""
+    if event == "import" and arguments[0].partition(".")[0] in FRAMEWORKS:
+        return f"imports {arguments[0]}: its place is tests/frameworks"
+    if event in ("socket.bind", "socket.connect") and arguments[0].family not in (AF_INET, AF_INET6):
+        return None
+    return ELSEWHERE.get(event)
+
+
+def _hook(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watched and (reason := refusal(event, arguments)):
+        # It is no Exception, which the code under test might take for a call that failed.
+        pytest.fail(f"{_watched[-1]} {reason}")
+
+
+def _sleep(seconds: Any) -> None:
+    _hook("time.sleep", (seconds,))
+    _really_sleep(seconds)
+
+
+_really_sleep = time.sleep
+time.sleep = _sleep
+sys.addaudithook(_hook)
