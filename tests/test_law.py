@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,49 @@ def test_files_and_functions_are_short() -> None:
     )
     assert sizes[len(sizes) // 2] <= 9
     assert sizes[len(sizes) * 9 // 10] <= 30
+
+
+# ---------------------------------------------------------------- what documents say
+
+NAMED = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:py|toml|json|md|sbatch|yaml))\b")
+# Examples, files of a user or a run, and the end of a name.
+NOT_OURS = {
+    "FILE.toml",
+    "sweep.toml",
+    "mine.py",
+    "mine_trainer.py",
+    "_server.py",
+    "keras.json",
+    "run.json",
+    "state.json",
+}
+OWN = [
+    path.relative_to(ROOT).as_posix()
+    for folder in ("scaling", "tests", "launch", "hostfiles")
+    for path in (ROOT / folder).rglob("*")
+    if path.is_file()
+] + [path.name for path in ROOT.iterdir()]
+
+
+def documents() -> Iterator[tuple[str, str]]:
+    """Every README, docstring and comment, with where it stands."""
+    for path in [*ROOT.glob("*.md"), *PACKAGE.rglob("*.md"), *(ROOT / "tests").glob("*.md")]:
+        yield path.name, path.read_text()
+    for file, source in FILES.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                yield file, ast.get_docstring(node) or ""
+        yield file, "\n".join(re.findall(r"#(.*)", source))
+
+
+def test_documents_name_files_that_exist() -> None:
+    lost = [
+        (where, name)
+        for where, text in documents()
+        for name in NAMED.findall(text)
+        if name.rpartition("/")[2] not in NOT_OURS and not any(f"/{own}".endswith(f"/{name}") for own in OWN)
+    ]
+    assert lost == []
 
 
 # ---------------------------------------------------------------- the tests

@@ -17,7 +17,7 @@ from scaling.records.run import HelperRecord, PointRecord, RankRecord
 
 # Of the path with most bytes: what carries less is not part of the exchange.
 LEAST_PART = 0.2
-# Chosen: a link at a tenth carries 0.07 of the others (tests/test_lab_sweeps.py).
+# Chosen: a link at a tenth carries 0.07 of the others (tests/system/lab/test_sweeps.py).
 # A path is slow that carries less than this part of its fastest rival's and is busy for this part of the time.
 SLOW_PART = 0.4
 LEAST_BUSY = 0.25

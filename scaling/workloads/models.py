@@ -1,4 +1,4 @@
-"""What can be trained: neutral descriptions. One file per framework builds them (`torch_models.py`)."""
+"""What can be trained: neutral descriptions. `vision.py` of each framework builds them."""
 
 from __future__ import annotations
 
