@@ -21,7 +21,7 @@ CLOCK_SPAN_S = 1.0
 def audit(record: PointRecord) -> tuple[str, ...]:
     """Check a finished exchange against two independent counts; return what is off by more than 1 %.
 
-    images/s x time must be the samples that the ranks really fed, and every rank's monotonic clock must
+    Rate x time must be the samples that the ranks really fed, and every rank's monotonic clock must
     have run as its wall clock did. A single worker that drives all devices feeds those of all; an
     asynchronous rank's own rate and time count, and not what it fed when its windows were over.
     """
