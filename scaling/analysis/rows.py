@@ -17,7 +17,7 @@ from scaling.records.point import (
 
 
 class Standing(Record, frozen=True, kw_only=True):
-    """Where a row stands among those that it is compared with: of the same world size and work, and synchronous as it is
+    """Where a row stands among those that it is compared with: of the same world size and work, and as synchronous
     or asynchronous as it is.
 
     `difference` is this / best - 1, paired by round, with its 99 % interval (stats.paired says why); None for
@@ -56,8 +56,8 @@ class Row(Record, frozen=True, kw_only=True):
     from node to node, busiest first.
 
     `first_loss` and `last_loss` are of the training, warm-up included; `loss_at` is its loss after
-    `loss_at_samples` samples, the most that all measured rows of its group and world size have reached, asynchronous or
-    not.
+    `loss_at_samples` samples, the most that all measured rows of its group and world size have reached,
+    asynchronous or not.
     `staleness` is None in synchronous modes; else the steps of other ranks between a step's pull and its
     push, mean over ranks, windows and rounds. `server_cpu_percent` is of one core, the mean of
     `server_use`; `standing` is None for a row without rival. Rows of one scaling curve share `curve`, those whose
