@@ -1,12 +1,15 @@
-"""How long a step of a point takes, and the split of a step's loss by cause.
+"""Where lost efficiency went: the time of a step, split by cause, round by round. Pure.
 
-All pure. A rank's step time runs from the common start to its last device synchronisation, divided by its
-steps. A point's follows from whether its ranks wait for each other:
+Of the exchange's step time t, with the plain loop alone (`solo`) and on all devices at once (`together`), and the
+exchange without compute (`comm`):
 
-    synchronous    the longest rank's
-    asynchronous   N x batch / images/s, where images/s is the sum of the ranks' own rates: each rank goes on
-                   stepping until all are done, so its own time is loaded from end to end. With equal
-                   batches that is the harmonic mean of the ranks' step times.
+    small batch   solo at the point's batch - the ideal time of a step          (0 under the weak rule)
+    contention    mean of together - solo
+    straggling    slowest of together - mean of together
+    exposed       t - slowest of together, from 0 up to comm
+    unexplained   what is left of t - the ideal time
+
+each divided by t. The definitions are this project's own. Asynchronous modes differ as `Breakdown` says.
 """
 
 from __future__ import annotations
@@ -61,10 +64,34 @@ class Round(Record, frozen=True, kw_only=True):
         return self.ideal_s / self.exchange_s
 
 
-# ---------------------------------------------------------------- step times
+def split(measured: Sequence[Round]) -> Breakdown:
+    """Return the lost efficiency by cause over rounds.
+
+    A cause is the mean over the rounds that tell it; what is then left of 1 - efficiency, negative or
+    not, is unexplained, so that the parts always add up to the whole.
+    """
+    means = {cause: fmean(known) if known else None for cause, known in _by_cause(measured).items()}
+    lost = 1 - fmean(one.efficiency for one in measured)
+    return Breakdown(unexplained=lost - sum(value for value in means.values() if value is not None), **means)
 
 
-# ---------------------------------------------------------------- the split
+def intervals(measured: Sequence[Round]) -> dict[str, Estimate]:
+    """Return each cause's mean with its 95 % interval over the rounds that tell it; `unexplained` over the
+    rounds with all controls that any round has. Causes that no round tells are left out."""
+    found = {cause: interval(known) for cause, known in _by_cause(measured).items() if known}
+    by_round = [(one, _causes(one)) for one in measured]
+    rest = [
+        1 - one.efficiency - sum(value for value in causes.values() if value is not None)
+        for one, causes in by_round
+        if all(causes[cause] is not None for cause in found)
+    ]
+    return {**found, "unexplained": interval(rest)} if rest else found
+
+
+def _by_cause(measured: Iterable[Round]) -> Mapping[str, list[float]]:
+    """Each cause's values, of the rounds that tell it."""
+    by_round = [_causes(one) for one in measured]
+    return {cause: [value for one in by_round if (value := one[cause]) is not None] for cause in CAUSES}
 
 
 def _causes(one: Round) -> dict[str, float | None]:
@@ -89,34 +116,3 @@ def _beside(together: StepTime, *, synchronous: bool) -> tuple[float, float]:
     if synchronous:
         return together.mean_s, together.step_s
     return together.harmonic_s, together.harmonic_s
-
-
-def split(measured: Sequence[Round]) -> Breakdown:
-    """Return the loss by cause over rounds.
-
-    A cause is the mean over the rounds that tell it; what is then left of 1 - efficiency, negative or
-    not, is unexplained, so that the parts always add up to the whole.
-    """
-    means = {cause: fmean(known) if known else None for cause, known in _told(measured).items()}
-    lost = 1 - fmean(one.efficiency for one in measured)
-    return Breakdown(unexplained=lost - sum(value for value in means.values() if value is not None), **means)
-
-
-def intervals(measured: Sequence[Round]) -> dict[str, Estimate]:
-    """Return each cause's mean with its 95 % interval over the rounds that tell it; `unexplained` over the
-    rounds with all controls that any round has. Causes that no round tells are left out."""
-    told = _told(measured)
-    found = {cause: interval(known) for cause, known in told.items() if known}
-    by_round = [(one, _causes(one)) for one in measured]
-    rest = [
-        1 - one.efficiency - sum(value for value in causes.values() if value is not None)
-        for one, causes in by_round
-        if all(causes[cause] is not None for cause in found)
-    ]
-    return {**found, "unexplained": interval(rest)} if rest else found
-
-
-def _told(measured: Iterable[Round]) -> Mapping[str, list[float]]:
-    """Each cause's values, of the rounds that tell it."""
-    by_round = [_causes(one) for one in measured]
-    return {cause: [value for one in by_round if (value := one[cause]) is not None] for cause in CAUSES}

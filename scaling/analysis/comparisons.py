@@ -42,7 +42,7 @@ def standings(cells: Iterable[Cell]) -> Mapping[str, Standing]:
 
 
 def _rankings(group: Sequence[Cell]) -> Iterator[tuple[Cell, list[Cell]]]:
-    """The best by mean images/s and its rivals, synchronous first; none where there is no rival."""
+    """The best by mean samples/s and its rivals, synchronous first; none where there is no rival."""
     for synchronous in (True, False):
         rivals = [cell for cell in group if cell.synchronous == synchronous]
         if len(rivals) > 1:

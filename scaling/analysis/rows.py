@@ -17,7 +17,7 @@ from scaling.records.point import (
 
 
 class Standing(Record, frozen=True, kw_only=True):
-    """Where a row stands among those of its contest: of the same world size and work, and synchronous as it is
+    """Where a row stands among those that it is compared with: of the same world size and work, and as synchronous
     or asynchronous as it is.
 
     `difference` is this / best - 1, paired by round, with its 99 % interval (stats.paired says why); None for
@@ -48,7 +48,7 @@ class Row(Record, frozen=True, kw_only=True):
     `rounds` counts those with a result, `rounds_tried` the failed ones too. `samples_per_s` is None when
     every round failed (then `failed` says why); `efficiency`, `strategy_efficiency` (against the
     strategy's own single rank) and `breakdown` are None without a baseline, and when OVERSUBSCRIBED.
-    `loss_intervals` are by cause, those of `breakdown.intervals`.
+    `breakdown_intervals` are by cause, those of `breakdown.intervals`.
     `intra_node` is the efficiency at the largest world size on one node and `inter_node` what crossing
     nodes leaves of it, over the rounds that have both, on rows that cross nodes. `flags` are of FAILED,
     EMULATED, AUDIT, OVERSUBSCRIBED, SUPERLINEAR, UNSETTLED, THROTTLED, ASYNC, and on rows that cross nodes one of
@@ -56,7 +56,8 @@ class Row(Record, frozen=True, kw_only=True):
     from node to node, busiest first.
 
     `first_loss` and `last_loss` are of the training, warm-up included; `loss_at` is its loss after
-    `loss_at_samples` samples, the most that all rows of its contest have reached, asynchronous or not.
+    `loss_at_samples` samples, the most that all measured rows of its group and world size have reached,
+    asynchronous or not.
     `staleness` is None in synchronous modes; else the steps of other ranks between a step's pull and its
     push, mean over ranks, windows and rounds. `server_cpu_percent` is of one core, the mean of
     `server_use`; `standing` is None for a row without rival. Rows of one scaling curve share `curve`, those whose
@@ -125,7 +126,7 @@ class Contender(Record, frozen=True, kw_only=True):
 
 
 class Comparison(Record, frozen=True, kw_only=True):
-    """The best by mean images/s of a world size against one other. Synchronous modes are compared with
+    """The best by mean samples/s of a world size against one other. Synchronous modes are compared with
     synchronous ones and asynchronous with asynchronous: a stale image is not worth a fresh one.
 
     `advantage` is best / other - 1 and `difference` other / best - 1, paired by round, with their 99 %

@@ -1,4 +1,13 @@
-"""The time of one step of a record, by its slowest rank and by the mean of its ranks. Pure."""
+"""The time of one step of a record, by its slowest rank and by the mean of its ranks. Pure.
+
+A rank's step time runs from the common start to its last device synchronisation, divided by its steps. A point's
+follows from whether its ranks wait for each other:
+
+    synchronous    the longest rank's
+    asynchronous   N x batch / samples/s, where samples/s is the sum of the ranks' own rates: each rank goes on
+                   stepping until all are done, so its own time is loaded from end to end. With equal
+                   batches that is the harmonic mean of the ranks' step times.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +21,7 @@ from scaling.records.run import PointRecord
 
 
 class StepTime(Record, frozen=True, kw_only=True):
-    """Seconds of one step of a point. `step_s` is the point's own, on which images/s and efficiency rest;
+    """Seconds of one step of a point. `step_s` is the point's own, on which rates and efficiency rest;
     `mean_s` and `harmonic_s` are means over its ranks, of times and of rates."""
 
     step_s: float

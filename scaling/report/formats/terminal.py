@@ -152,7 +152,7 @@ def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:
     together = words.stamped(line.says, stamps)
     room = WIDTH - len(text) if line.says else WIDTH - layout.end - 2
     beside = len(together) <= room and (bool(line.says) or set(line.stamps) <= BESIDE)
-    text.append(together if beside else line.says, style="red" if line.says.startswith("failed") else "yellow")
+    text.append(together if beside else line.says, style="red" if "FAILED" in line.flags else "yellow")
     yield text
     if not beside:
         yield from _below(stamps, layout)
