@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from scaling.agent import device_probe
 from scaling.agent.device_probe import DeviceProbe
 from scaling.records.telemetry import Telemetry
+from tests.support import probe_clock
+from tests.support.probe_clock import ProbeClock
 
 # Once it is told to, uses half a second of CPU in a thread that is not its main thread, then waits.
 BURNER = """
@@ -28,23 +29,10 @@ sys.stdin.readline()
 """
 
 
-class Clock:
-    """Stands where the probe looks for `time`; moves only when told."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def time(self) -> float:
-        return self.now_s
-
-    monotonic = time
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(device_probe, "time", clock)
-    return clock
+def clock() -> Iterator[ProbeClock]:
+    with probe_clock.replaced() as clock:
+        yield clock
 
 
 @pytest.fixture
@@ -56,7 +44,7 @@ def burner() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def measured(process: subprocess.Popen[str], clock: Clock) -> DeviceProbe:
+def measured(process: subprocess.Popen[str], clock: ProbeClock) -> DeviceProbe:
     """A probe that saw `process` use 0.5 s of CPU while its clock moved by 2 s: 25 %."""
     assert process.stdin is not None
     assert process.stdout is not None
@@ -76,13 +64,13 @@ def is_a_quarter(cpu_percent: float | None) -> bool:
     return cpu_percent is not None and 23 < cpu_percent < 35
 
 
-def test_cpu_percent_counts_all_threads(burner: subprocess.Popen[str], clock: Clock) -> None:
+def test_cpu_percent_counts_all_threads(burner: subprocess.Popen[str], clock: ProbeClock) -> None:
     telemetry = measured(burner, clock).stop()
     assert is_a_quarter(telemetry.cpu_percent), telemetry
     assert telemetry.load_1m is not None
 
 
-def test_a_worker_that_is_gone_leaves_what_is_known(burner: subprocess.Popen[str], clock: Clock) -> None:
+def test_a_worker_that_is_gone_leaves_what_is_known(burner: subprocess.Popen[str], clock: ProbeClock) -> None:
     probe = measured(burner, clock)
     burner.kill()
     burner.wait()

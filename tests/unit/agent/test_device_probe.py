@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from scaling.agent import device_probe
 from scaling.agent.device_probe import DeviceProbe, integral_j
 from scaling.records.telemetry import Sample
+from tests.support import probe_clock
 from tests.support.fake_nvml import FakeGpu, Install, installer
+from tests.support.probe_clock import ProbeClock
 
 ENERGY = "nvmlDeviceGetTotalEnergyConsumption"
 
@@ -23,30 +24,17 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     yield from installer(monkeypatch)
 
 
-class Clock:
-    """Stands where the probe looks for `time`; moves only when told."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def time(self) -> float:
-        return self.now_s
-
-    monotonic = time
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(device_probe, "time", clock)
-    return clock
+def clock() -> Iterator[ProbeClock]:
+    with probe_clock.replaced() as clock:
+        yield clock
 
 
 def cuda(index: int = 0) -> DeviceProbe:
     return DeviceProbe.open("cuda", (index,), os.getpid())
 
 
-def test_samples_and_the_energy_counter(install: Install, clock: Clock) -> None:
+def test_samples_and_the_energy_counter(install: Install, clock: ProbeClock) -> None:
     gpu = FakeGpu(energy_mj=7_000_000, power_mw=650_500)
     fake = install(gpu)
     probe = cuda()
@@ -67,7 +55,7 @@ def test_samples_and_the_energy_counter(install: Install, clock: Clock) -> None:
 
 @pytest.mark.parametrize("lacking", [{ENERGY}, {ENERGY, "nvmlDeviceGetTemperature"}])
 def test_without_a_counter_the_energy_is_the_integral_of_power(
-    install: Install, clock: Clock, lacking: set[str]
+    install: Install, clock: ProbeClock, lacking: set[str]
 ) -> None:
     gpu = FakeGpu(power_mw=100_000, lacks=frozenset(lacking))
     install(gpu)
@@ -79,7 +67,7 @@ def test_without_a_counter_the_energy_is_the_integral_of_power(
     assert probe.stop().energy_j == pytest.approx(2 * 200 + 1 * 250)
 
 
-def test_a_counter_that_went_back_is_not_believed(install: Install, clock: Clock) -> None:
+def test_a_counter_that_went_back_is_not_believed(install: Install, clock: ProbeClock) -> None:
     gpu = FakeGpu(power_mw=100_000)
     install(gpu)
     probe = cuda()
@@ -88,7 +76,7 @@ def test_a_counter_that_went_back_is_not_believed(install: Install, clock: Clock
     assert probe.stop().energy_j == pytest.approx(1000)
 
 
-def test_energy_is_unknown_without_counter_and_power(install: Install, clock: Clock) -> None:
+def test_energy_is_unknown_without_counter_and_power(install: Install, clock: ProbeClock) -> None:
     install(FakeGpu(lacks=frozenset({ENERGY, "nvmlDeviceGetPowerUsage"})))
     probe = cuda()
     probe.start()
@@ -133,7 +121,7 @@ def test_each_task_reads_its_own_gpu(install: Install, monkeypatch: pytest.Monke
     assert [probe.stop().samples[0].power_w for probe in probes] == [4.0, 2.0]
 
 
-def test_a_gpu_that_is_lost_leaves_what_is_known(install: Install, clock: Clock) -> None:
+def test_a_gpu_that_is_lost_leaves_what_is_known(install: Install, clock: ProbeClock) -> None:
     gpu = FakeGpu(power_mw=100_000)
     install(gpu)
     probe = cuda()
