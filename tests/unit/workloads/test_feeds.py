@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import msgspec
 import numpy as np
 import pytest
@@ -21,15 +19,6 @@ COUNT = 1797
 
 def stream(rank: int = 0, world_size: int = 1, batch_size: int = 100, seed: int = 1) -> Digits:
     return Digits(IMAGE, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
-
-
-def test_the_file_read_directly_holds_what_scikit_learn_loads() -> None:
-    load_digits = import_module("sklearn.datasets").load_digits  # scikit-learn has no types
-
-    wanted = load_digits()
-    pixels, labels = digits.read()
-    np.testing.assert_array_equal(pixels, wanted.images)
-    np.testing.assert_array_equal(labels, wanted.target)
 
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
