@@ -1,4 +1,4 @@
-"""The digits' file, against what scikit-learn itself makes of it; importing that takes as long as ten other tests."""
+"""The digits' file, against what scikit-learn itself makes of it."""
 
 from __future__ import annotations
 
