@@ -1,8 +1,8 @@
 """What the agent reads of a child's process and devices while the measured windows run.
 
-A reading about every `DeviceProbe.interval_s` costs well under 1 % of a core for each GPU. GPUs are read through
-NVML, the process through /proc. Whatever ends in between, process or GPU, leaves what is known so far and never
-raises.
+A reading is taken about every `DeviceProbe.interval_s`: of GPUs through NVML, one after the other in the agent's
+turn, of the process through /proc. What agents cost in all, tests/bench/agents.py shows; nobody has run that with
+GPUs. Whatever ends in between, process or GPU, leaves what is known so far and never raises.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     for name in made.hosts:
         host = next(enrol.host for enrol in enrolled if enrol.host.hostname == name)
         lines.append(f"  {name}: {describe(host)}")
-    lines += [_place_rank(one) for one in made.slots]
+    lines += [_slot(one) for one in made.slots]
     lines += [f"  network {words}" for words in map(network.describe, made.networks)]
     lines.append(
         f"model {config.model}, data {config.data}, {_batch(config.batch_size, config.global_batch_size)}"
@@ -107,7 +107,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     return "\n".join(lines)
 
 
-def _place_rank(one: placement.Slot) -> str:
+def _slot(one: placement.Slot) -> str:
     where = f"GPU {one.device_index}" if one.gpu else f"CPUs {','.join(map(str, one.cpus))}"
     return f"  rank {one.launch_rank}: {one.host}, {where}, {one.threads} threads"
 
