@@ -1,16 +1,12 @@
-"""Horovod: environment, what is missing, options, its rendezvous as a real process, and what training with
-options comes to."""
+"""Horovod: its rendezvous as a real process, and what training with options comes to."""
 
 from __future__ import annotations
 
 import os
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,223 +14,33 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.agent.child import Child, child_environ
-from scaling.errors import UsageError
 from scaling.frameworks import horovod_rendezvous, hvd
-from scaling.frameworks.base import Helper, Strategy, Traits, read_options
-from scaling.frameworks.hvd import Slot, slots
 from scaling.plan import tasks
 from scaling.records.events import Announce, Failed
-from scaling.records.point import Kind
-from scaling.records.task import Clocks, Task
 from tests.support import ranks
-from tests.support.points import placed
 from tests.support.ranks import one_task
+from tests.support.waiting import eventually
 
-STRATEGIES = {name: frameworks.load(f"{name}:horovod") for name in ("torch", "tensorflow", "mxnet")}
-MODULES: dict[str, Strategy] = {f"{name}:horovod": strategy for name, strategy in STRATEGIES.items()}
-
-
-def binding_missing(framework: str) -> str | None:
-    """What the strategies have in common: the framework itself is not looked for."""
-    strategy = STRATEGIES[framework]
-    assert isinstance(strategy, hvd.Horovod)
-    return hvd.Horovod.missing(strategy, "")
+STRATEGIES = {name: frameworks.load(name) for name in frameworks.NAMES if name.endswith(":horovod")}
 
 
-every_binding = pytest.mark.parametrize("name", MODULES)
+every_binding = pytest.mark.parametrize("name", STRATEGIES)
 
 
 def need(name: str) -> None:
     """Skip the test where the binding is not installed."""
-    if reason := MODULES[name].missing(name):
+    if reason := STRATEGIES[name].missing(name):
         pytest.skip(reason)
-
-
-def on_two_hosts(name: str = "torch:horovod", **fields: Any) -> list[Task]:
-    """Four ranks on node1 and node2, host by host."""
-    hosts = ("node1", "node1", "node2", "node2")
-    given: dict[str, Any] = {"kind": "exchange", **fields}
-    return [
-        replace(
-            placed(task, ["10.0.0.1", "10.0.0.1", "10.0.0.2", "10.0.0.2"], "ib0"),
-            hosts=hosts, local_rank=task.rank % 2, local_world_size=2,
-            clocks=Clocks(startup_s=300.0, stall_s=120.0, deadline_s=1800.0),
-        )
-        for task in ranks.tasks(name, size=4, ports=(5001,), **given)
-    ]  # fmt: skip
-
-
-# ---------------------------------------------------------------- before the worker
-
-
-@pytest.mark.parametrize("kind", ["exchange", "comm"])
-def test_environ_of_two_ranks_on_each_of_two_hosts(kind: Kind) -> None:
-    task = on_two_hosts(kind=kind)[2]
-    assert STRATEGIES["torch"].environ(task, {"RENDEZVOUS": "10.0.0.1:5001"}) == {
-        "HOROVOD_HOSTNAME": "node2",
-        "HOROVOD_RANK": "2",
-        "HOROVOD_SIZE": "4",
-        "HOROVOD_LOCAL_RANK": "0",
-        "HOROVOD_LOCAL_SIZE": "2",
-        "HOROVOD_CROSS_RANK": "1",
-        "HOROVOD_CROSS_SIZE": "2",
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": "5001",
-        "HOROVOD_GLOO_IFACE": "ib0",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": "330",
-        "HOROVOD_FUSION_THRESHOLD": "134217728",
-        "HOROVOD_CYCLE_TIME": "1.0",
-        "HOROVOD_CACHE_CAPACITY": "1024",
-    }
-
-
-def test_gpus_talk_over_the_same_interface() -> None:
-    cuda, cpu = (STRATEGIES["torch"].environ(on_two_hosts(device=device)[0], {}) for device in ("cuda", "cpu"))
-    assert cuda == {**cpu, "NCCL_SOCKET_IFNAME": "=ib0", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
-
-
-def test_frameworks_have_their_own_settings_beside() -> None:
-    bare, keras, mxnet = (module.environ(on_two_hosts(name)[0], {}).items() for name, module in MODULES.items())
-    assert bare < keras
-    assert bare < mxnet
-    assert ("KERAS_BACKEND", "tensorflow") in keras
-    assert ("DMLC_ROLE", "worker") in mxnet
-
-
-@every_binding
-@pytest.mark.parametrize("kind", ["solo", "together"])
-def test_the_plain_loop_is_not_told_of_horovod(name: str, kind: Kind) -> None:
-    asked = MODULES[name].environ(replace(one_task(), point=on_two_hosts(name, kind=kind)[0].point), {})
-    assert not [key for key in asked if key.startswith(("HOROVOD", "NCCL"))]
-
-
-@every_binding
-def test_the_rendezvous_is_no_rank(name: str) -> None:
-    (wanted,) = MODULES[name].helpers(on_two_hosts(name)[0])
-    assert wanted == Helper(name="rendezvous")
-    helper = tasks.helper_task(on_two_hosts(name), wanted)
-    assert not [key for key in MODULES[name].environ(helper, {}) if key.startswith("HOROVOD")]
-
-
-def test_options_reach_horovod() -> None:
-    given = {"fusion_threshold_mb": "0.5", "cycle_time_ms": "2.5", "cache_capacity": "0", "accumulate": "2"}
-    asked = STRATEGIES["torch"].environ(on_two_hosts(options=given)[0], {})
-    assert asked["HOROVOD_FUSION_THRESHOLD"] == "524288"
-    assert asked["HOROVOD_CYCLE_TIME"] == "2.5"
-    assert asked["HOROVOD_CACHE_CAPACITY"] == "0"
-
-
-def test_ranks_dealt_out_over_hosts() -> None:
-    found = slots(("a", "b", "a"))
-    assert found == (
-        Slot(hostname="a", rank=0, size=3, local_rank=0, local_size=2, cross_rank=0, cross_size=2),
-        Slot(hostname="b", rank=1, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2),
-        Slot(hostname="a", rank=2, size=3, local_rank=1, local_size=2, cross_rank=0, cross_size=1),
-    )
-
-
-@every_binding
-def test_traits_and_devices(name: str) -> None:
-    assert MODULES[name].traits(name) == Traits(ports=1, polling_cores=0.12)
-    assert MODULES[name].devices(name) == ("cpu", "cuda", "emulated")
-
-
-@every_binding
-def test_options(name: str) -> None:
-    module = MODULES[name]
-    assert read_options(module.options, {}) == {
-        "fusion_threshold_mb": 128.0,
-        "cycle_time_ms": 1.0,
-        "cache_capacity": 1024,
-        "compression": "none",
-        "accumulate": 1,
-    }
-    # One `--option accumulate=2` concerns the baseline too.
-    assert frameworks.load(module.baseline).options["accumulate"] == module.options["accumulate"]
-
-
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [
-        ("fusion_threshold_mb", "-1"),
-        ("fusion_threshold_mb", "inf"),
-        ("fusion_threshold_mb", "nan"),
-        ("cycle_time_ms", "soon"),
-        ("cache_capacity", "-1"),
-        ("cache_capacity", "1.5"),
-        ("compression", "bf16"),
-        ("accumulate", "0"),
-    ],
-)
-@every_binding
-def test_a_wrong_value_is_refused(name: str, key: str, text: str) -> None:
-    with pytest.raises(UsageError, match=f"--option {key}={text}: expected "):
-        read_options(MODULES[name].options, {key: text})
-
-
-@every_binding
-def test_refuses_what_the_loop_refuses(name: str) -> None:
-    module = MODULES[name]
-    assert module.refuse(one_task(name, "exchange").point) is None
-    reason = module.refuse(one_task(name, "exchange", options={"accumulate": "3"}).point)
-    assert reason == "--option accumulate=3: does not divide the batch of 4 per device"
-
-
-# ---------------------------------------------------------------- what is missing
-
-
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A Horovod without any binding; yields its folder."""
-    spec = ModuleSpec("horovod", None, origin=str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(hvd, "find_spec", lambda _: spec)
-    yield tmp_path
-
-
-@pytest.mark.parametrize("framework", ["torch", "tensorflow", "mxnet"])
-def test_a_binding_is_missing(framework: str, installed: Path) -> None:
-    reason = binding_missing(framework)
-    assert reason == f"horovod is built without {framework}: ./launch/install horovod"
-    (installed / framework).mkdir()
-    (installed / framework / "mpi_lib.cpython-311-x86_64-linux-gnu.so").touch()
-    assert binding_missing(framework) is None
-
-
-def test_pytorchs_binding_has_a_name_of_its_own(installed: Path) -> None:
-    (installed / "torch").mkdir()
-    (installed / "torch" / "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so").touch()
-    assert binding_missing("torch") is None
 
 
 @every_binding
 def test_horovod_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     need(name)
     monkeypatch.setattr(hvd, "find_spec", lambda _: None)
-    assert MODULES[name].missing(name) == "horovod is not installed: ./launch/install horovod"
-
-
-@every_binding
-def test_the_framework_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    framework = name.partition(":")[0]
-    loop = {"torch": "pytorch.plain", "tensorflow": "tf.plain", "mxnet": "mx.plain"}[framework]
-    monkeypatch.setattr(f"scaling.frameworks.{loop}.find_spec", lambda _: None)
-    assert MODULES[name].missing(name) == f"{framework} is not installed: ./launch/install {framework}"
+    assert STRATEGIES[name].missing(name) == "horovod is not installed: ./launch/install horovod"
 
 
 # ---------------------------------------------------------------- the rendezvous
-
-
-Found = TypeVar("Found")
-
-
-def eventually(ask: Callable[[], Found]) -> Found:
-    """The first answer that is true, or the last after ten seconds."""
-    deadline_s = time.monotonic() + 10
-    while not (found := ask()) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    return found
 
 
 @every_binding
@@ -246,8 +52,8 @@ def test_the_rendezvous_listens_where_it_is_told_and_ends_on_term(name: str, tmp
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", port))
-        task = tasks.helper_task(of, MODULES[name].helpers(of[0])[0])
-        child = Child(task, child_environ(os.environ, task, MODULES[name].environ(task, {})))
+        task = tasks.helper_task(of, STRATEGIES[name].helpers(of[0])[0])
+        child = Child(task, child_environ(os.environ, task, STRATEGIES[name].environ(task, {})))
         try:
             said = eventually(lambda: [one for one in child.events() if isinstance(one, Announce)])
             assert said == [Announce(values={"RENDEZVOUS": f"127.0.0.1:{port}"})]
@@ -292,7 +98,7 @@ def test_options_do_not_change_the_update(name: str, fields: dict[str, Any], tol
     """Half precision on the way costs half precision, and nothing else."""
     need(name)
     first, second = ranks.run(ranks.tasks(name, "exchange", 2, **fields), 2)
-    (plain,) = ranks.run(ranks.tasks(MODULES[name].baseline, "solo", 1), joined=2)
+    (plain,) = ranks.run(ranks.tasks(STRATEGIES[name].baseline, "solo", 1), joined=2)
     assert first.digest == second.digest
     assert first.versions["horovod"]
     for key, start in plain.before.items():
