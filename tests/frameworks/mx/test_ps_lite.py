@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,10 @@ from scaling.frameworks.mx.dist_kvstore import STRATEGY
 from scaling.plan import tasks
 from scaling.records.events import Announce, Failed
 from tests.support import ranks
+from tests.support.waiting import eventually
 
 MISSING = STRATEGY.missing("mxnet:dist_sync")
 needs_mxnet = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")
-
-
-def eventually(ask: Callable[[], Any]) -> Any:
-    """The first answer that is true, or the last after a minute."""
-    deadline_s = time.monotonic() + 60
-    while not (found := ask()) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    return found
 
 
 @pytest.fixture

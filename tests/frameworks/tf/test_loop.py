@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from scaling.agent.child import child_environ
 from scaling.frameworks.tf.plain import ENVIRON
 from scaling.records.task import Task
 from tests.support.ranks import one_task
+from tests.support.waiting import eventually
 
 pytest.importorskip("tensorflow")
 
@@ -267,10 +267,7 @@ def test_a_worker_dies_with_its_agent_whatever_it_waits_for() -> None:
     worker = int(agent.stdout.readline())
     agent.kill()
     agent.communicate()
-    deadline_s = time.monotonic() + 5
-    while alive(worker) and time.monotonic() < deadline_s:
-        time.sleep(0.01)
-    assert not alive(worker)
+    assert eventually(lambda: not alive(worker))
 
 
 def alive(pid: int) -> bool:

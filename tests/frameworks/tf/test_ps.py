@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from scaling.records.point import Kind
 from scaling.records.task import Task
 from scaling.workloads import feeds, models
 from tests.support import ranks
+from tests.support.waiting import eventually
 
 pytest.importorskip("tensorflow")
 
@@ -176,9 +176,6 @@ def test_a_helper_dies_with_its_agent(role: str, tmp_path: Path) -> None:
         assert ranks._announced(child).keys() == {role}
         assert child._process.stdin is not None
         child._process.stdin.close()
-        deadline_s = time.monotonic() + 20
-        while not child.ended() and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        assert child.ended()
+        assert eventually(child.ended)
     finally:
         child.reap()
