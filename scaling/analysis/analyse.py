@@ -17,10 +17,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from msgspec.structs import replace
-
 from scaling.analysis.cell import Cell
-from scaling.analysis.cell_rows import Measured, across_nodes, baseline, measured
+from scaling.analysis.cell_rows import Measured, across_nodes, among, baseline, measured
 from scaling.analysis.comparisons import comparisons as compare
 from scaling.analysis.comparisons import equal_losses, standings
 from scaling.analysis.controls import Controls
@@ -79,15 +77,12 @@ def _rows(cells: Sequence[Cell], controls: Controls) -> tuple[Row, ...]:
     by_curve: dict[int, list[Measured]] = defaultdict(list)
     for cell in cells:
         key = keys[cell.name]
-        found = measured(cell, controls, single.get(key, {}))
-        loss_at, count = losses.get(cell.name, (None, None))
-        row = replace(
-            found.row,
+        placed = among(
+            measured(cell, controls, single.get(key, {})),
             curve=curves[key],
             group=groups[comparable(cell.point)],
             standing=ranked.get(cell.name),
-            loss_at=loss_at,
-            loss_at_samples=count,
+            loss=losses.get(cell.name),
         )
-        by_curve[curves[key]].append(found._replace(row=row))
+        by_curve[curves[key]].append(placed)
     return tuple(row for curve in by_curve.values() for row in across_nodes(curve))

@@ -12,7 +12,7 @@ from scaling.analysis import audit, cpu_use, footnotes
 from scaling.analysis.breakdown import intervals, split
 from scaling.analysis.cell import Cell
 from scaling.analysis.controls import Control, Controls, rounds
-from scaling.analysis.rows import Baseline, Row
+from scaling.analysis.rows import Baseline, Row, Standing
 from scaling.analysis.stats import Estimate, interval
 from scaling.analysis.step_time import StepTime
 
@@ -41,6 +41,16 @@ def measured(cell: Cell, controls: Controls, single: Mapping[int, StepTime]) -> 
         footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
+
+
+def among(
+    one: Measured, *, curve: int, group: int, standing: Standing | None, loss: tuple[float | None, int] | None
+) -> Measured:
+    """The row with what it says in comparison with others: their numbers, where it stands among them, its training
+    `loss` after so many samples as all have reached."""
+    loss_at, count = loss or (None, None)
+    row = replace(one.row, curve=curve, group=group, standing=standing, loss_at=loss_at, loss_at_samples=count)
+    return one._replace(row=row)
 
 
 def _own_row(cell: Cell) -> Row:
@@ -95,7 +105,7 @@ def _marks(cell: Cell) -> Iterator[str]:
 
 def _strategy_efficiency(cell: Cell, single: Mapping[int, StepTime]) -> Estimate | None:
     """Against the strategy's own single rank, over the rounds that have both."""
-    share = 1 if cell.point.workload.batch_rule == "weak" else cell.point.world_size
+    share = cell.point.workload.share(cell.point.world_size)
     both = [single[n].step_s / (share * time.step_s) for n, time in cell.times.items() if n in single]
     return interval(both) if both else None
 

@@ -163,7 +163,7 @@ class Controls:
 def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
     """Join a cell's exchanges with the controls of their rounds; rounds without a baseline are left out."""
     point = cell.point
-    share = 1 if point.workload.batch_rule == "weak" else point.world_size
+    share = point.workload.share(point.world_size)
     reference = controls.solo(point, point.reference.batch_size)
     solo = controls.solo(point, point.workload.batch_size)
     # One device beside none is alone.

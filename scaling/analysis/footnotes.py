@@ -128,7 +128,7 @@ def _superlinear(cell: Cell, baseline: Cell | None, efficiency: Estimate) -> str
         return f"the baseline ran on {_names(baseline.devices)}, the row on {_names(cell.devices)} as well"
     if efficiency.low is not None and efficiency.low <= 1:
         return "probably noise: the interval reaches below 100 %; more rounds would tell"
-    if point.workload.batch_rule == "strong" and point.world_size > 1:
+    if point.workload.is_strong and point.world_size > 1:
         batch = point.workload.batch_size
         return f"probably the smaller batch of {batch} per device, whose data fit the caches better"
     return "probably the baseline's machine was busier or its clocks lower; measure on an idle machine"

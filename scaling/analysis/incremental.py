@@ -16,10 +16,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from scaling.analysis.cell import Cell
-from scaling.analysis.cell_rows import Measured, across_nodes, measured
+from scaling.analysis.cell_rows import Measured, across_nodes, among, measured
 from scaling.analysis.comparisons import equal_losses, standings
 from scaling.analysis.controls import Controls, Key
 from scaling.analysis.curves import comparable, keys_of_series, numbered, series
@@ -155,15 +153,12 @@ class Analyser:
 
     def _among(self, name: str) -> Measured:
         """The row with what it says in comparison with others."""
-        found, place = self._measured[name], self._places[name]
+        place = self._places[name]
         compared = self._compared[place.rivals]
-        loss_at, count = compared.losses.get(name, (None, None))
-        row = replace(
-            found.row,
+        return among(
+            self._measured[name],
             curve=place.curve_number,
             group=place.group_number,
             standing=compared.standings.get(name),
-            loss_at=loss_at,
-            loss_at_samples=count,
+            loss=compared.losses.get(name),
         )
-        return found._replace(row=row)

@@ -42,6 +42,19 @@ class Workload(Record, frozen=True, kw_only=True, order=True):
     compile: bool = False
     unit: Unit = "images"
 
+    @property
+    def is_strong(self) -> bool:
+        """Whether the batch over all devices is fixed, so that each device's part of it shrinks."""
+        return self.batch_rule == "strong"
+
+    def share(self, world_size: int) -> int:
+        """Among how many devices the work of the one behind efficiency is divided: 1 under the weak rule."""
+        return world_size if self.is_strong else 1
+
+    def reference(self, world_size: int) -> Workload:
+        """The work of the one device behind efficiency: at the batch per device (weak rule) or the global one."""
+        return replace(self, batch_size=self.batch_size * self.share(world_size))
+
     def alone(self, batch_size: int) -> Workload:
         """The same at this batch, where no rule shares a batch among devices: what controls have."""
         return replace(self, batch_rule="weak", batch_size=batch_size)
@@ -94,10 +107,8 @@ class Point(Record, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> Workload:
-        """The work of the one device behind efficiency: the batch per device under the weak rule, the global one
-        under the strong."""
-        weak = self.workload.batch_rule == "weak"
-        return replace(self.workload, batch_size=self.workload.batch_size if weak else self.global_batch_size)
+        """The work of the one device behind efficiency."""
+        return self.workload.reference(self.world_size)
 
     @property
     def sorted_options(self) -> tuple[tuple[str, str], ...]:

@@ -45,12 +45,15 @@ def _plain_loops(analysis: Analysis, notes: Notes) -> Iterator[Baseline]:
 
 def _reference(row: Row) -> Work:
     """The work of the one device behind the row's efficiency."""
-    weak = row.workload.batch_rule == "weak"
-    return row.workload.alone(row.workload.batch_size if weak else row.global_batch_size), row.hardware
+    return _alone(row.workload.reference(row.world_size)), row.hardware
 
 
 def _work(measured: analysed.Baseline) -> Work:
-    return measured.workload.alone(measured.workload.batch_size), measured.hardware
+    return _alone(measured.workload), measured.hardware
+
+
+def _alone(work: Workload) -> Workload:
+    return work.alone(work.batch_size)
 
 
 def _names(measured: Sequence[analysed.Baseline]) -> Iterator[str]:

@@ -43,11 +43,6 @@ def breakdown_columns(*, is_strong: bool) -> tuple[Column, ...]:
     )
 
 
-def is_strong(row: Row) -> bool:
-    """Whether the global batch is fixed, so that each row has a batch per device of its own."""
-    return row.workload.batch_rule == "strong"
-
-
 def line(row: Row, name: str, *, above: str, marks: tuple[int, ...]) -> Line:
     """All cells of a row that was measured, and what is said in the place of those that it does not have."""
     cells: dict[str, Cell] = {

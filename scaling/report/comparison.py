@@ -32,7 +32,7 @@ def _section(by_size: Sequence[Sequence[Row]], context: Context, planned: int, n
             cells.rate_column(first.workload.unit, shows_interval=False),
             cells.AGAINST_BEST,
             cells.EFFICIENCY,
-            *cells.breakdown_columns(is_strong=cells.is_strong(first)),
+            *cells.breakdown_columns(is_strong=first.workload.is_strong),
         ),
         lines=tuple(line for rivals in by_size for line in _lines(rivals, context, planned, notes)),
         group=first.group,

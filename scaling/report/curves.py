@@ -41,11 +41,11 @@ def _columns(rows: Sequence[Row]) -> tuple[Column, ...]:
     return (
         cells.WORLD_SIZE,
         *((cells.NODES,) if any(row.nodes > 1 for row in rows) else ()),
-        *((cells.BATCH_SIZE,) if cells.is_strong(first) else ()),
+        *((cells.BATCH_SIZE,) if first.workload.is_strong else ()),
         cells.rate_column(first.workload.unit),
         cells.SPEEDUP,
         cells.EFFICIENCY,
-        *cells.breakdown_columns(is_strong=cells.is_strong(first)),
+        *cells.breakdown_columns(is_strong=first.workload.is_strong),
     )
 
 

@@ -52,11 +52,11 @@ def _model(point: Point) -> str:
 
 def _batch(point: Point) -> Phrase:
     """The rule, and with it the batch per device and the global batch of every row."""
-    if point.workload.batch_rule == "weak":
-        size = quantities.integer(point.workload.batch_size)
-        return size, " per device, ", size, " x N in all (weak scaling)"
-    total = quantities.integer(point.global_batch_size)
-    return total, " in all, ", total, " / N per device (strong scaling)"
+    if point.workload.is_strong:
+        total = quantities.integer(point.global_batch_size)
+        return total, " in all, ", total, " / N per device (strong scaling)"
+    size = quantities.integer(point.workload.batch_size)
+    return size, " per device, ", size, " x N in all (weak scaling)"
 
 
 def _devices(header: Header, records: Sequence[PointRecord]) -> Phrase:

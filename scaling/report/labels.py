@@ -42,8 +42,8 @@ def conditions(measured: Row | Baseline) -> tuple[str, ...]:
 
 def ways(row: Row) -> tuple[str, ...]:
     """What titles name where it is not the same in the whole report; the analysis says which rows are compared."""
-    weak = row.workload.batch_rule == "weak"
-    batch = f"{row.workload.batch_size} per device" if weak else f"{row.global_batch_size} in all"
+    work = row.workload
+    batch = f"{row.global_batch_size} in all" if work.is_strong else f"{work.batch_size} per device"
     return (*conditions(row), row.placement, batch)
 
 

@@ -75,7 +75,7 @@ def _efficiency(baselines: Sequence[Baseline], rows: Iterable[Row]) -> str:
 
 
 def _breakdown(rows: Iterable[Row]) -> str:
-    strong = any(row.workload.batch_rule == "strong" for row in rows)
+    strong = any(row.workload.is_strong for row in rows)
     small = "small batch, 1/N of the batch costs more than 1/N of the time; " if strong else ""
     return (
         "contention, devices at work slow each other; straggling, the slowest rank against the "
