@@ -13,9 +13,8 @@ from scaling.check.messages import Leave, Prepare, ToLead, ToRank
 from scaling.check.tour import Tour
 from scaling.errors import LaunchError
 from scaling.hosts.fabric import Entry
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.mailbox import ENROL_S, Mailbox
 
-ENROL_S = 60.0
 PREPARE_S = 10.0
 LINKS_S = (3.0, 9.0)  # least and most to spend on all links
 OVERRUN_S = 0.25
@@ -31,15 +30,11 @@ class Lead:
 
     def enrolled(self, within_s: float = ENROL_S) -> tuple[RankFacts, ...]:
         """What each rank tells, by rank. Raises LaunchError when one stays silent."""
-        found: dict[int, RankFacts] = {}
         size = self._mailbox.size
-        for rank, said in self._mailbox.news_within(within_s):
-            if isinstance(said, RankFacts):
-                found[rank] = said
-            if len(found) == size:
-                return tuple(found[rank] for rank in range(size))
-        silent = ", ".join(str(rank) for rank in range(size) if rank not in found)
-        raise LaunchError(f"only {len(found)} of {size} ranks reported within {within_s:g} s; silent: {silent}")
+        told = self._mailbox.answers(RankFacts, range(size), within_s)
+        if silent := ", ".join(str(rank) for rank in range(size) if rank not in told):
+            raise LaunchError(f"only {len(told)} of {size} ranks reported within {within_s:g} s; silent: {silent}")
+        return tuple(told[rank] for rank in range(size))
 
     def measured(
         self,
@@ -73,15 +68,10 @@ class Lead:
             places = {network.word: network.places[node] for network in facts.networks if node in network.places}
             order = Prepare(places=places, names=facts.nodes, mine=_neighbours(facts, node), token=self._token)
             self._mailbox.order([rank], order)
-        node_of = {rank: node for node, rank in first.items()}
-        found: dict[str, Prepared] = {}
-        for rank, said in self._mailbox.news_within(PREPARE_S):
-            if isinstance(said, Prepared):
-                found[node_of[rank]] = said
-            if len(found) == len(first):
-                return {node: found[node] for node in first}
-        silent = ", ".join(node for node in first if node not in found)
-        raise LaunchError(f"{silent}: no answer within {PREPARE_S:g} s")
+        answers = self._mailbox.answers(Prepared, first.values(), PREPARE_S)
+        if silent := ", ".join(node for node, rank in first.items() if rank not in answers):
+            raise LaunchError(f"{silent}: no answer within {PREPARE_S:g} s")
+        return {node: answers[rank] for node, rank in first.items()}
 
 
 def _listening(facts: Facts) -> dict[str, list[str]]:

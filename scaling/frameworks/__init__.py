@@ -50,9 +50,15 @@ def load(name: str) -> Strategy:
         return _of(framework, PLAIN)
     if framework in FRAMEWORKS and mode in FRAMEWORKS[framework].strategies:
         return _of(framework, mode)
-    if "." in framework and mode:
+    if is_outside(name):
         return outside.load(framework, name)
     raise UsageError(f"--strategy {name}: unknown; {near(name, [*NAMES, 'fake:NAME'])}")
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name is that of a file from outside the package, `package.module:mode`."""
+    module, _, mode = name.partition(":")
+    return "." in module and bool(mode)
 
 
 def startup_s(name: str) -> float:
@@ -68,5 +74,5 @@ def distributions() -> dict[str, tuple[str, ...]]:
 
 def _of(framework: str, mode: str) -> Strategy:
     module = import_module(f"{__name__}.{FOLDER_OF[framework]}.{FRAMEWORKS[framework].strategies[mode]}")
-    made = getattr(module, "STRATEGY", None)
-    return made if isinstance(made, Strategy) else outside.ModuleStrategy(module, f"{framework}:{mode}")
+    strategy: Strategy = module.STRATEGY
+    return strategy

@@ -14,9 +14,7 @@ from scaling.errors import LaunchError, UsageError
 from scaling.hosts.info import code_hash, gather
 from scaling.records.messages import Ask, Enrol, Missing, ToAgent, ToSweep
 from scaling.records.run import Header
-from scaling.transport.mailbox import Mailbox
-
-ENROL_S = 60.0
+from scaling.transport.mailbox import ENROL_S, Mailbox
 
 
 class SilentRanks(LaunchError):
@@ -34,13 +32,8 @@ def enrol(agent: Agent) -> None:
 
 def wait_for_all(mailbox: Mailbox[ToAgent, ToSweep], within_s: float = ENROL_S) -> tuple[Enrol, ...]:
     """Every rank's enrolment, by rank. Raises SilentRanks when one stays silent, LaunchError on mixed code."""
-    enrolled: dict[int, Enrol] = {}
-    for rank, said in mailbox.news_within(within_s):
-        if isinstance(said, Enrol):
-            enrolled[rank] = said
-        if len(enrolled) == mailbox.size:
-            break
-    else:
+    enrolled = mailbox.answers(Enrol, range(mailbox.size), within_s)
+    if len(enrolled) < mailbox.size:
         raise SilentRanks(f"only {len(enrolled)} of {mailbox.size} ranks reported within {within_s:g} s")
     by_rank = tuple(enrolled[rank] for rank in sorted(enrolled))
     check_versions(by_rank)
@@ -70,25 +63,16 @@ def ask_of_outside(
     No rank could say it when it enrolled: the command line, which names them, is rank 0's alone. Raises
     SilentRanks when one does not answer.
     """
-    outside = tuple(name for name in dict.fromkeys(names) if _is_outside(name))
+    outside = tuple(name for name in dict.fromkeys(names) if frameworks.is_outside(name))
     if not outside:
         return tuple(enrolled)
     mailbox.order_all(Ask(strategies=outside))
-    answers: dict[int, dict[str, str]] = {}
-    for rank, said in mailbox.news_within(within_s):
-        if isinstance(said, Missing):
-            answers[rank] = said.missing
-        if len(answers) == mailbox.size:
-            break
-    else:
-        silent = ", ".join(one.host.hostname for rank, one in enumerate(enrolled) if rank not in answers)
+    answers = mailbox.answers(Missing, range(mailbox.size), within_s)
+    if silent := ", ".join(one.host.hostname for rank, one in enumerate(enrolled) if rank not in answers):
         raise SilentRanks(f"{silent}: no answer about {', '.join(outside)} within {within_s:g} s")
-    return tuple(replace(one, missing={**one.missing, **answers[rank]}) for rank, one in enumerate(enrolled))
-
-
-def _is_outside(name: str) -> bool:
-    framework = name.partition(":")[0]
-    return "." in framework and framework not in frameworks.FRAMEWORKS
+    return tuple(
+        replace(one, missing={**one.missing, **answers[rank].missing}) for rank, one in enumerate(enrolled)
+    )
 
 
 def missing_somewhere(enrolled: Sequence[Enrol]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TextIO
 
+from scaling.analysis.analyse import kept
 from scaling.command import complain
 from scaling.errors import Interrupted, StoreError, UsageError
 from scaling.lab import slowdown
@@ -50,7 +51,8 @@ def measure(
     finally:
         screen.closed(output)
         lost = _conclude(opened, header, sweep.records, output, color=kind == "live")
-    return 1 if lost or _failures(sweep.records) else 0
+    failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
+    return 1 if lost or failed else 0
 
 
 def _conclude(
@@ -76,8 +78,3 @@ def _print_table(
     stream = Stream(output)
     stream.write(f"{terminal.render(header, records, color=color)}\n{last}\n")
     stream.flush()
-
-
-def _failures(records: Sequence[PointRecord]) -> int:
-    latest = {record.point.key: record for record in records}
-    return sum(not isinstance(record.outcome, Finished) for record in latest.values())

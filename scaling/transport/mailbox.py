@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
@@ -14,6 +14,9 @@ from scaling.transport.base import Cluster
 
 Order = TypeVar("Order")
 News = TypeVar("News")
+Answer = TypeVar("Answer")
+# How long ranks may take to say that they are there.
+ENROL_S = 60.0
 
 
 def send_news(cluster: Cluster, *news: msgspec.Struct) -> None:
@@ -68,6 +71,19 @@ class Mailbox(Generic[Order, News]):
                     yield message[0], said
         if not arrived:
             self._wait()
+
+    def answers(self, kind: type[Answer], ranks: Collection[int], within_s: float) -> dict[int, Answer]:
+        """The newest message of this kind from each of `ranks`; of those that came, when the time is over before.
+
+        Other messages that arrive meanwhile are dropped. Raises Interrupted on a signal.
+        """
+        answers: dict[int, Answer] = {}
+        for rank, said in self.news_within(within_s):
+            if isinstance(said, kind) and rank in ranks:
+                answers[rank] = said
+            if len(answers) == len(ranks):
+                break
+        return answers
 
     def news_within(self, within_s: float) -> Iterator[tuple[int, News]]:
         """What arrives within the time, as (rank, message). Raises Interrupted on a signal."""
