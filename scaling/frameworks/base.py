@@ -154,6 +154,10 @@ class Strategy:
         """Environment of this child, worker or helper (`task.role`); pure."""
         return {}
 
+    def compresses(self, _point: Point) -> bool:
+        """Whether the point's options make gradients smaller on their way."""
+        return False
+
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
         """What one step of the point must send from node to node, over all nodes: at least and at most.
 
@@ -162,7 +166,7 @@ class Strategy:
         """
         traits = self.traits(task.point.strategy)
         servers = [server.host for server in task.servers]
-        if not traits.synchronous:
+        if not traits.synchronous or self.compresses(task.point):
             return None
         return crossing.bytes_per_step(traits.pattern, gradient_bytes, task.hosts, servers)
 

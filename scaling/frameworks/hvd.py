@@ -14,7 +14,6 @@ from typing import Any
 from scaling.frameworks import network_env
 from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_options
 from scaling.frameworks.options import count_from_0, number_from_0, one_of
-from scaling.records.crossing import Bounds
 from scaling.records.point import EXCHANGING, Device, Point, Record
 from scaling.records.task import Task
 
@@ -100,11 +99,9 @@ class Horovod(Strategy):
             **network_env.nccl(task),
         }
 
-    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """A ring's, unless gradients are compressed."""
-        if options_of(task.point)["compression"] != "none":
-            return None
-        return super().bytes_per_step(task, gradient_bytes)
+    def compresses(self, point: Point) -> bool:
+        """As asked."""
+        return bool(options_of(point)["compression"] != "none")
 
 
 class Slot(Record, frozen=True, kw_only=True):

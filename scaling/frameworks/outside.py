@@ -10,7 +10,6 @@ from typing import Any
 
 from scaling.errors import UsageError
 from scaling.frameworks.base import Helper, Option, Strategy, Traits
-from scaling.records.crossing import Bounds
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
 
@@ -99,8 +98,6 @@ class ModuleStrategy(Strategy):
         """As the module says."""
         return dict(self._module.environ(task, announced))
 
-    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """By the pattern alone, unless its option `compression` is set: a module has no other way to say it."""
-        if task.point.options.get("compression", "none") != "none":
-            return None
-        return super().bytes_per_step(task, gradient_bytes)
+    def compresses(self, point: Point) -> bool:
+        """Where its option `compression` is set: a module has no other way to say it."""
+        return point.options.get("compression", "none") != "none"

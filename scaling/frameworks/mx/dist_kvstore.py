@@ -17,7 +17,6 @@ from scaling.frameworks import network_env
 from scaling.frameworks.base import Helper, Option, Traits, read_options
 from scaling.frameworks.mx.plain import MXNetStrategy
 from scaling.frameworks.options import one_of, positive_integer, positive_number
-from scaling.records.crossing import Bounds
 from scaling.records.point import EXCHANGING, SERVER, Point
 from scaling.records.task import Server, Task
 
@@ -74,11 +73,9 @@ class DistKvstore(MXNetStrategy):
         servers = range(len(task.servers))
         return [Helper(name=SCHEDULER), *(Helper(name=f"{SERVER}{index}", server=index) for index in servers)]
 
-    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """To the servers and back, unless gradients are compressed."""
-        if read_options(self.options, task.point.options)["compression"] != "none":
-            return None
-        return super().bytes_per_step(task, gradient_bytes)
+    def compresses(self, point: Point) -> bool:
+        """As asked; what servers send back is whole."""
+        return bool(read_options(self.options, point.options)["compression"] != "none")
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         """MXNet's settings and, where there is an exchange, ps-lite's of a worker, the scheduler or a server.

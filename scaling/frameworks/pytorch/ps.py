@@ -25,7 +25,6 @@ from scaling.frameworks import network_env
 from scaling.frameworks.base import Helper, Option, Traits, read_options
 from scaling.frameworks.options import one_of, positive_number
 from scaling.frameworks.pytorch.plain import Torch
-from scaling.records.crossing import Bounds
 from scaling.records.point import Point, Record
 from scaling.records.task import Task
 
@@ -66,11 +65,9 @@ class ParameterServer(Torch):
         """The interface that carries the exchange."""
         return network_env.gloo(task)
 
-    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """To the servers and back, unless gradients are compressed."""
-        if read_options(self.options, task.point.options)["compression"] != "none":
-            return None
-        return super().bytes_per_step(task, gradient_bytes)
+    def compresses(self, point: Point) -> bool:
+        """As asked; what servers send back is whole."""
+        return bool(read_options(self.options, point.options)["compression"] != "none")
 
 
 class Terms(Record, frozen=True, kw_only=True):
