@@ -9,7 +9,7 @@ from scaling.errors import UsageError, near
 from scaling.records import crossing
 from scaling.records.crossing import Bounds
 from scaling.records.point import Device, Pattern, Point, Record
-from scaling.records.task import Task
+from scaling.records.task import Clocks, Task
 
 
 class Option(Record, frozen=True, kw_only=True):
@@ -199,6 +199,15 @@ class Framework(Record, frozen=True, kw_only=True):
     distributions: dict[str, tuple[str, ...]] = {}
     aliases: dict[str, str] = {}
     startup_s: float = 3.0
+
+
+# The agent's clocks end a hung point and find its cause; a framework's own timeout only comes after them.
+TIMEOUT_MARGIN_S = 30.0
+
+
+def timeout_s(clocks: Clocks) -> float:
+    """How long a framework may wait for peers, to be set in it: longer than the agent waits for its rank."""
+    return max(clocks.startup_s, clocks.stall_s) + TIMEOUT_MARGIN_S
 
 
 TRUE = ("1", "true", "yes", "on")

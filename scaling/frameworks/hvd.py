@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from scaling.frameworks import network_env
-from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_options
+from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_options, timeout_s
 from scaling.frameworks.options import count_from_0, number_from_0, one_of
 from scaling.records.point import EXCHANGING, Device, Point, Record
 from scaling.records.task import Task
 
 RENDEZVOUS = "rendezvous"
 MIB = 1 << 20
-# The agent's clocks end a hung point and find its cause; Gloo's own timeout only comes after them.
-TIMEOUT_MARGIN_S = 30.0
 
 # The defaults are Horovod's own (horovod/common/operations.cc, BackgroundThreadLoop).
 OPTIONS: Mapping[str, Option] = {
@@ -81,7 +79,7 @@ class Horovod(Strategy):
         """Horovod's variables of a worker; nothing for the rendezvous."""
         if task.point.kind not in EXCHANGING or task.role == RENDEZVOUS:
             return {}
-        options, clocks = options_of(task.point), task.clocks
+        options = options_of(task.point)
         slot = slots(task.hosts)[task.rank]
         return {
             **{f"HOROVOD_{name.upper()}": str(getattr(slot, name)) for name in Slot.__struct_fields__},
@@ -89,7 +87,7 @@ class Horovod(Strategy):
             "HOROVOD_CPU_OPERATIONS": "gloo",
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": task.address,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(task.ports[0]),
-            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(int(max(clocks.startup_s, clocks.stall_s) + TIMEOUT_MARGIN_S)),
+            "HOROVOD_GLOO_TIMEOUT_SECONDS": str(int(timeout_s(task.clocks))),
             "HOROVOD_FUSION_THRESHOLD": str(
                 int(options["fusion_threshold_mb"] * MIB / task.point.hardware.shrink)
             ),

@@ -65,6 +65,12 @@ def gather_gpus() -> tuple[tuple[Gpu, ...], str]:
         ask(nvml, "nvmlShutdown")
 
 
+def none_here(instead: str) -> str | None:
+    """Why what needs a GPU cannot run on this host, and that `instead` can; None where there is one."""
+    gpus, driver = gather_gpus()
+    return None if gpus else f"no NVIDIA GPU on this host (driver {driver or 'not installed'}); use {instead}"
+
+
 # ---------------------------------------------------------------- which GPUs
 
 

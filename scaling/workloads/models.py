@@ -10,7 +10,7 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     """A model as every framework must build it.
 
     `image` is (channels, height, width), `unit` what a sample is; `batch_size` the default per device, by kind of
-    device; `learning_rate` goes with SGD of momentum 0.9 and that batch. `parameters[framework]` are the trained
+    device; `learning_rate` goes with SGD of MOMENTUM and that batch. `parameters[framework]` are the trained
     ones, within 0.5 % of each other (tests hold every builder to them); frameworks without the model are absent.
     """
 
@@ -25,6 +25,8 @@ class ModelSpec(Record, frozen=True, kw_only=True):
     unit: Unit = "images"
 
 
+# Of the SGD that every model is trained with, in every framework.
+MOMENTUM = 0.9
 FRAMEWORKS = ("torch", "tensorflow", "mxnet")
 
 

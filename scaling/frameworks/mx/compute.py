@@ -13,6 +13,7 @@ from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.rank import MxnetRank
 from scaling.frameworks.options import accumulated
 from scaling.workloads import feeds as data
+from scaling.workloads import models
 from scaling.workloads.feeds import Feed
 
 Batch: TypeAlias = "tuple[mx.nd.NDArray, mx.nd.NDArray]"
@@ -53,7 +54,7 @@ class Compute(Protocol):
 class RealCompute:
     """The point's model in Gluon, with the weights of the task's seed, fed and differentiated on all contexts."""
 
-    momentum = 0.9
+    momentum = models.MOMENTUM
 
     def __init__(self, rank: MxnetRank) -> None:
         self.device_name = rank.name_device()

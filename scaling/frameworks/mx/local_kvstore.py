@@ -10,7 +10,7 @@ from __future__ import annotations
 from scaling.frameworks.base import Option, Traits
 from scaling.frameworks.mx.plain import MXNetStrategy, cuda_build
 from scaling.frameworks.options import one_of
-from scaling.hosts.gpus import gather_gpus
+from scaling.hosts import gpus
 from scaling.records.point import Device
 from scaling.records.task import Task
 
@@ -46,10 +46,7 @@ class LocalKvstore(MXNetStrategy):
             return why
         if cuda_build() is None:
             return "mxnet is built without CUDA, and so without NCCL: ./launch/install mxnet-cuda"
-        gpus, driver = gather_gpus()
-        if not gpus:
-            return f"no NVIDIA GPU on this host (driver {driver or 'not installed'}); use mxnet:device"
-        return None
+        return gpus.none_here("mxnet:device")
 
     def contexts(self, task: Task) -> int:
         """As many as the point has devices."""

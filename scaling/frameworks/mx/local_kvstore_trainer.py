@@ -51,7 +51,7 @@ class NodeTraining(Node, Training):
 
     def digest(self) -> str:
         """Of the first device's parameters; raises RuntimeError when another's differ."""
-        found = {str(each): self.digest_of(each) for each in self.contexts}
+        found = {str(each): self.digest_on(each) for each in self.contexts}
         if len(set(found.values())) > 1:
             raise RuntimeError(f"the devices' parameters differ: {found}")
         return next(iter(found.values()))

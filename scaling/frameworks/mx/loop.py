@@ -3,12 +3,12 @@ that exchanges the gradients."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer
+from scaling.frameworks.digest import digest_of
 from scaling.frameworks.mx.compute import Compute, RealCompute
 from scaling.frameworks.mx.emulated import EmulatedCompute
 from scaling.frameworks.mx.library import mx
@@ -111,14 +111,11 @@ class Training(Exchange):
 
     def digest(self) -> str:
         """Of the parameters alone: running means follow each rank's own images."""
-        return self.digest_of(self.contexts[0])
+        return self.digest_on(self.contexts[0])
 
-    def digest_of(self, context: mx.Context) -> str:
+    def digest_on(self, context: mx.Context) -> str:
         """That of one context."""
-        digest = hashlib.sha256()
-        for array in self.weights_of(context).values():
-            digest.update(array.tobytes())
-        return digest.hexdigest()[:16]
+        return digest_of(self.weights_of(context))
 
 
 class GradientExchange(Exchange):

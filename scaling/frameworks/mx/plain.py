@@ -10,9 +10,10 @@ from scaling.frameworks import limits, options
 from scaling.frameworks.base import Option, Strategy
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
+from scaling.workloads import models
 
 # Those of the catalogue that vision.py builds.
-MODELS = ("digits-cnn", "resnet50", "resnet101", "resnet152", "alexnet", "vgg16", "inception_v3")
+MODELS = tuple(name for name, spec in models.CATALOGUE.items() if "mxnet" in spec.parameters)
 
 
 class MXNetStrategy(Strategy):

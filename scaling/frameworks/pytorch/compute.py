@@ -16,7 +16,6 @@ from scaling.hosts import proc
 from scaling.records.task import Task
 from scaling.workloads import feeds, models
 
-MOMENTUM = 0.9
 # Images and their labels.
 Batch = tuple[Tensor, Tensor]
 
@@ -68,7 +67,7 @@ class Compute(Protocol):
         """Wait for the device."""
 
 
-class Computing:
+class RealCompute:
     """Cross-entropy and SGD of momentum 0.9 on a CPU or a GPU."""
 
     learns = True
@@ -100,7 +99,7 @@ class Computing:
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The same in every strategy."""
-        return torch.optim.SGD(parameters, lr=self._spec.learning_rate, momentum=MOMENTUM)
+        return torch.optim.SGD(parameters, lr=self._spec.learning_rate, momentum=models.MOMENTUM)
 
     def start(self) -> Batch | None:
         """Precision and feed; images that stay the same go to the device once."""

@@ -14,13 +14,13 @@ from scaling.emulated.buckets import DEFAULT_BUCKET_MB
 from scaling.frameworks import network_env
 from scaling.frameworks.base import Option, Traits
 from scaling.frameworks.options import positive_number
-from scaling.frameworks.pytorch.plain import Torch
-from scaling.hosts.gpus import gather_gpus
+from scaling.frameworks.pytorch.plain import TorchStrategy
+from scaling.hosts import gpus
 from scaling.records.point import EXCHANGING, Device
 from scaling.records.task import Task
 
 
-class DDP(Torch):
+class DDP(TorchStrategy):
     """One worker per device; rank 0's hosts the store in which they find each other."""
 
     names: tuple[str, ...] = ("torch:nccl", "torch:gloo")
@@ -35,7 +35,7 @@ class DDP(Torch):
             type=bool, default=False, help="gradients live in the buckets: less memory, one copy less"
         ),
         "static_graph": Option(type=bool, default=False, help="the same parameters are used in every step"),
-        **Torch.options,
+        **TorchStrategy.options,
     }
     trainer = "scaling.frameworks.pytorch.ddp_trainer"
 
@@ -72,10 +72,7 @@ def _nccl_missing() -> str | None:
     if not (Path(package.origin).parent / "lib/libtorch_cuda.so").exists():
         version = metadata.version("torch")
         return f"torch {version} is built without CUDA: install a CUDA build (https://pytorch.org)"
-    gpus, driver = gather_gpus()
-    if not gpus:
-        return f"no NVIDIA GPU on this host (driver {driver or 'not installed'}); use torch:gloo"
-    return None
+    return gpus.none_here("torch:gloo")
 
 
 STRATEGY = DDP()

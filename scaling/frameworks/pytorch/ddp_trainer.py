@@ -12,15 +12,13 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from scaling.emulated.buckets import DEFAULT_BUCKET_MB, FIRST_BUCKET_BYTES, MIB, bucket_bytes
-from scaling.frameworks.base import Trainer, read_options
+from scaling.frameworks.base import Trainer, read_options, timeout_s
 from scaling.frameworks.pytorch import store
 from scaling.frameworks.pytorch.ddp import DDP
 from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.records.task import Task
 
 FLOAT32_BYTES = 4
-# The agent's clocks end a hung point and find its cause; torch's own timeout only comes after them.
-TIMEOUT_MARGIN_S = 30.0
 
 
 def connect(task: Task) -> Trainer:
@@ -96,7 +94,7 @@ class GradientExchange(TorchRank):
 def _join(rank: TorchRank) -> None:
     task = rank.task
     backend = task.point.strategy.partition(":")[2]
-    timeout = timedelta(seconds=max(task.clocks.startup_s, task.clocks.stall_s) + TIMEOUT_MARGIN_S)
+    timeout = timedelta(seconds=timeout_s(task.clocks))
     distributed.init_process_group(
         backend,
         store=store.open_store(task.address, task.ports[0], hosts=task.rank == 0, timeout=timeout),

@@ -23,7 +23,7 @@ from scaling.records.task import Task
 from scaling.workloads import models
 
 
-class Sleeping:
+class EmulatedCompute:
     """A device that takes as long as the profile says."""
 
     learns = False

@@ -5,21 +5,21 @@ It does not know Horovod's Adasum, process sets or join.
 
 from __future__ import annotations
 
-from scaling.frameworks.hvd import OPTIONS, Horovod
-from scaling.frameworks.pytorch.plain import Torch
+from scaling.frameworks import hvd
+from scaling.frameworks.pytorch.plain import TorchStrategy
 
 
-class PyTorchHorovod(Torch, Horovod):
+class PyTorchHorovod(hvd.Horovod, TorchStrategy):
     """Nothing is refused but what the loop cannot do."""
 
     names = ("torch:horovod",)
     framework = "torch"
-    options = {**OPTIONS, **Torch.options}
+    options = {**hvd.OPTIONS, **TorchStrategy.options}
     trainer = "scaling.frameworks.pytorch.hvd_trainer"
 
     def missing(self, name: str) -> str | None:
         """Found in the installed files; neither PyTorch nor Horovod is imported."""
-        return Torch.missing(self, name) or Horovod.missing(self, name)
+        return TorchStrategy.missing(self, name) or super().missing(name)
 
 
 STRATEGY = PyTorchHorovod()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,10 +10,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from scaling.frameworks.base import Trainer
+from scaling.frameworks.digest import digest_of
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch import vision
-from scaling.frameworks.pytorch.compute import Compute, Computing, Optimizer
-from scaling.frameworks.pytorch.emulated import Sleeping
+from scaling.frameworks.pytorch.compute import Compute, Optimizer, RealCompute
+from scaling.frameworks.pytorch.emulated import EmulatedCompute
 from scaling.records.task import Task
 from scaling.workloads import models
 
@@ -35,7 +35,7 @@ class TorchRank:
         self.cuda = task.point.hardware.device == "cuda"
         self.device = torch.device("cuda", task.device_index) if self.cuda else torch.device("cpu")
         emulated = task.point.hardware.device == "emulated"
-        self.compute: Compute = Sleeping(task) if emulated else Computing(task, self.device)
+        self.compute: Compute = EmulatedCompute(task) if emulated else RealCompute(task, self.device)
         self.device_name = self.compute.name
         self.versions = _versions(cuda=self.cuda)
         self.notes = vision.notes(models.spec(task.point.workload.model))
@@ -123,10 +123,7 @@ class Training(TorchRank):
 
     def digest(self) -> str:
         """Of the parameters alone: buffers (running means) follow each rank's own images."""
-        digest = hashlib.sha256()
-        for array in self.weights().values():
-            digest.update(array.tobytes())
-        return digest.hexdigest()[:16]
+        return digest_of(self.weights())
 
     def _compile(self) -> None:
         """Around the wrapper, as DDP's manual asks; now, and not later under the clock for stalls."""

@@ -10,7 +10,7 @@ from scaling.frameworks.base import Option, Strategy
 from scaling.records.point import Device, Point
 
 
-class Torch(Strategy):
+class TorchStrategy(Strategy):
     """The shared loop, with whatever exchange a subclass adds to it."""
 
     baseline = "torch:plain"
@@ -29,7 +29,7 @@ class Torch(Strategy):
         return limits.refuse(point) or options.refuse(point)
 
 
-class Plain(Torch):
+class Plain(TorchStrategy):
     """The loop without any exchange: what efficiency is measured against."""
 
     names = ("torch:plain",)

@@ -24,12 +24,12 @@ from collections.abc import Mapping
 from scaling.frameworks import network_env
 from scaling.frameworks.base import Helper, Option, Traits, read_options
 from scaling.frameworks.options import one_of, positive_number
-from scaling.frameworks.pytorch.plain import Torch
+from scaling.frameworks.pytorch.plain import TorchStrategy
 from scaling.records.point import Point, Record
 from scaling.records.task import Task
 
 
-class ParameterServer(Torch):
+class ParameterServer(TorchStrategy):
     """From GPUs buckets go through the host's memory."""
 
     names = ("torch:ps-sync", "torch:ps-async")
@@ -42,7 +42,7 @@ class ParameterServer(Torch):
             default="none",
             help="fp16: gradients travel in half precision, parameters do not",
         ),
-        **Torch.options,
+        **TorchStrategy.options,
     }
     trainer = "scaling.frameworks.pytorch.ps_trainer"
     server = "scaling.frameworks.pytorch.ps_server"

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import Work
 
+from scaling.frameworks.base import timeout_s
 from scaling.frameworks.pytorch.loop import TorchRank
-from scaling.frameworks.pytorch.ps_link import ELEMENTS, TIMEOUT_MARGIN_S, Link, open_store
+from scaling.frameworks.pytorch.ps_link import ELEMENTS, Link, open_store
 from scaling.frameworks.pytorch.ps_shards import Tags, cut, offsets, touched
 from scaling.records.task import Task
 
@@ -123,8 +124,7 @@ class Client:
 
 def join(task: Task, elements: int) -> list[Link]:
     """This worker's links, one to each server; raises RuntimeError when one does not answer."""
-    limit_s = max(task.clocks.startup_s, task.clocks.stall_s)
-    timeout = timedelta(seconds=limit_s + TIMEOUT_MARGIN_S)
+    timeout = timedelta(seconds=timeout_s(task.clocks))
     store = open_store(task, hosts=False, timeout=timeout)
     if task.rank == 0:
         store.set(ELEMENTS, str(elements))

@@ -11,8 +11,6 @@ from torch.distributed import PrefixStore, ProcessGroupGloo, Store, TCPStore, Wo
 from scaling.frameworks.pytorch import store as torch_store
 from scaling.records.task import Task
 
-# The agent's clocks end a hung point and find its cause; torch's own timeout only comes after them.
-TIMEOUT_MARGIN_S = 30.0
 # Under this key rank 0 tells the servers how long the flat vector is.
 ELEMENTS = "elements"
 GONE = ("connection closed", "connection reset", "not connected", "broken pipe")

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.distributed import Work
 
-from scaling.frameworks.pytorch.compute import MOMENTUM
+from scaling.frameworks.base import TIMEOUT_MARGIN_S
 from scaling.frameworks.pytorch.ps import terms
-from scaling.frameworks.pytorch.ps_link import ELEMENTS, TIMEOUT_MARGIN_S, Link, gone, open_store
+from scaling.frameworks.pytorch.ps_link import ELEMENTS, Link, gone, open_store
 from scaling.frameworks.pytorch.ps_shards import Bucket, Tags, cut
 from scaling.records.task import Task
 from scaling.workloads import models
@@ -37,7 +37,7 @@ class Held:
         self.parameters = torch.empty(size)
         self.room = [torch.empty(size, dtype=torch.float16 if half else torch.float32) for _ in links]
         # Bit for bit what the plain loop's optimizer does to whole vectors, in one pass over memory.
-        self.optimizer = torch.optim.SGD([self.parameters], lr=rate, momentum=MOMENTUM, fused=True)
+        self.optimizer = torch.optim.SGD([self.parameters], lr=rate, momentum=models.MOMENTUM, fused=True)
         self.incoming: list[Work] = []
         self.outgoing: list[Work] = []
 

@@ -8,25 +8,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scaling.frameworks import hvd
-from scaling.frameworks.tf.plain import TensorFlow
+from scaling.frameworks.tf.plain import TensorFlowStrategy
 from scaling.records.task import Task
 
 
-class TensorFlowHorovod(hvd.Horovod, TensorFlow):
+class TensorFlowHorovod(hvd.Horovod, TensorFlowStrategy):
     """Nothing is refused but what the loop cannot do."""
 
     names = ("tensorflow:horovod",)
     framework = "tensorflow"
-    options = {**hvd.OPTIONS, **TensorFlow.options}
+    options = {**hvd.OPTIONS, **TensorFlowStrategy.options}
     trainer = "scaling.frameworks.tf.hvd_trainer"
 
     def missing(self, name: str) -> str | None:
         """Found in the installed files; neither TensorFlow nor Horovod is imported."""
-        return TensorFlow.missing(self, name) or super().missing(name)
+        return TensorFlowStrategy.missing(self, name) or super().missing(name)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         """TensorFlow's own and Horovod's variables."""
-        return {**TensorFlow.environ(self, task, announced), **super().environ(task, announced)}
+        return {**TensorFlowStrategy.environ(self, task, announced), **super().environ(task, announced)}
 
 
 STRATEGY = TensorFlowHorovod()

@@ -5,7 +5,6 @@ Strategies differ in where variables are made and in what happens to the gradien
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -16,11 +15,12 @@ from numpy.typing import NDArray
 
 from scaling.frameworks import options
 from scaling.frameworks.base import Trainer
+from scaling.frameworks.digest import digest_of
 from scaling.frameworks.tf.emulated import EmulatedCompute
 from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.rank import TensorFlowRank
 from scaling.records.task import Task
-from scaling.workloads import feeds
+from scaling.workloads import feeds, models
 
 
 def connect(task: Task) -> Trainer:
@@ -38,7 +38,7 @@ def sources(model: keras.Model) -> list[tf.Variable]:
 
 
 class Compute(Protocol):
-    """Where a rank's gradients come from: a model's passes (`ModelCompute`), or an emulated device's sleeps."""
+    """Where a rank's gradients come from: a model's passes (`RealCompute`), or an emulated device's sleeps."""
 
     momentum: float
 
@@ -62,10 +62,10 @@ class Compute(Protocol):
         """Of this rank's last batch."""
 
 
-class ModelCompute:
+class RealCompute:
     """Forward and backward of a rank's Keras model on the batches of its feed."""
 
-    momentum = 0.9
+    momentum = models.MOMENTUM
 
     def __init__(self, rank: Learning) -> None:
         self._rank = rank
@@ -197,10 +197,7 @@ class Learning(TensorFlowRank):
 
     def digest(self) -> str | None:
         """Of the parameters alone: running means follow each rank's own images."""
-        digest = hashlib.sha256()
-        for array in self.weights().values():
-            digest.update(array.tobytes())
-        return digest.hexdigest()[:16]
+        return digest_of(self.weights())
 
     # ------------------------------------------------------------ one step
 
@@ -213,7 +210,7 @@ class Learning(TensorFlowRank):
     def _make_compute(self) -> Compute:
         if self.emulated is not None:
             return EmulatedCompute(self.emulated, self.task, self.replicas)
-        return ModelCompute(self)
+        return RealCompute(self)
 
     def _make_optimizer(self) -> keras.Optimizer:
         optimizer = keras.optimizers.SGD(self.spec.learning_rate, momentum=self.compute.momentum)

@@ -19,15 +19,14 @@ from pathlib import Path
 from scaling.frameworks import network_env
 from scaling.frameworks.base import Option, Traits
 from scaling.frameworks.options import count_from_0
-from scaling.frameworks.tf.plain import TensorFlow
-from scaling.hosts.gpus import gather_gpus
+from scaling.frameworks.tf import FRAMEWORK
+from scaling.frameworks.tf.plain import TensorFlowStrategy
+from scaling.hosts import gpus
 from scaling.records.point import EXCHANGING, Device
 from scaling.records.task import Task
 
-DISTRIBUTIONS = ("tensorflow", "tensorflow-cpu")
 
-
-class MultiWorker(TensorFlow):
+class MultiWorker(TensorFlowStrategy):
     """Needs no helpers: the ranks' own servers find each other."""
 
     names = ("tensorflow:ring", "tensorflow:nccl")
@@ -38,7 +37,7 @@ class MultiWorker(TensorFlow):
             default=0,
             help="gradients are joined to packs of so many bytes; 0: to one pack",
         ),
-        **TensorFlow.options,
+        **TensorFlowStrategy.options,
     }
     trainer = "scaling.frameworks.tf.multiworker_trainer"
 
@@ -71,14 +70,11 @@ def _no_nccl() -> str | None:
     build = Path(package.origin).parent / "python/platform/build_info.py"
     if "('is_cuda_build', True)" not in build.read_text():
         return f"{_distribution()} is built without CUDA: ./launch/install tensorflow-cuda"
-    gpus, driver = gather_gpus()
-    if not gpus:
-        return f"no NVIDIA GPU on this host (driver {driver or 'not installed'}); use tensorflow:ring"
-    return None
+    return gpus.none_here("tensorflow:ring")
 
 
 def _distribution() -> str:
-    for name in DISTRIBUTIONS:
+    for name in FRAMEWORK.distributions["tensorflow"]:
         try:
             return f"{name} {metadata.version(name)}"
         except metadata.PackageNotFoundError:

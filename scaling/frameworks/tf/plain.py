@@ -23,7 +23,7 @@ ENVIRON: Mapping[str, str] = {
 MODELS = tuple(name for name, spec in models.CATALOGUE.items() if "tensorflow" in spec.parameters)
 
 
-class TensorFlow(Strategy):
+class TensorFlowStrategy(Strategy):
     """What all of TensorFlow's strategies share: where they run, what their loop cannot do, its environment."""
 
     baseline = "tensorflow:plain"
@@ -51,7 +51,7 @@ class TensorFlow(Strategy):
         return dict(ENVIRON)
 
 
-class Plain(TensorFlow):
+class Plain(TensorFlowStrategy):
     """One device by itself: the baseline."""
 
     names = ("tensorflow:plain",)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from scaling.frameworks.base import Helper, Option, Traits
 from scaling.frameworks.options import count_from_0
-from scaling.frameworks.tf.plain import TensorFlow
+from scaling.frameworks.tf.plain import TensorFlowStrategy
 from scaling.records.point import SERVER, Device, Point
 from scaling.records.task import Task
 
@@ -22,7 +22,7 @@ from scaling.records.task import Task
 TRAINER = "trainer-"
 
 
-class ParameterServer(TensorFlow):
+class ParameterServer(TensorFlowStrategy):
     """A coordinator, a trainer for each rank, and the servers."""
 
     names = ("tensorflow:ps",)
@@ -32,7 +32,7 @@ class ParameterServer(TensorFlow):
             default=0,
             help="variables are cut over the servers into parts of no fewer bytes; 0: they stay whole",
         ),
-        **TensorFlow.options,
+        **TensorFlowStrategy.options,
     }
     trainer = "scaling.frameworks.tf.ps_trainer"
     server = "scaling.frameworks.tf.ps_server"

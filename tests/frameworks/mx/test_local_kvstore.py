@@ -36,7 +36,7 @@ trainer = local_kvstore_trainer.connect(json.decode(sys.argv[1], type=Task))
 trainer.step()
 print(*(len(set(round(float(each), 5) for each in losses.asnumpy())) for losses in trainer.compute._losses))
 print(len({losses.asnumpy().tobytes() for losses in trainer.compute._losses}))
-print(trainer.digest() == trainer.digest_of(trainer.contexts[1]))
+print(trainer.digest() == trainer.digest_on(trainer.contexts[1]))
 weight = next(iter(trainer.trained.values())).data(trainer.contexts[1])
 weight[0] += 1e-3
 try:

@@ -13,7 +13,7 @@ import torch
 
 from scaling.emulated import device
 from scaling.frameworks.pytorch import vision
-from scaling.frameworks.pytorch.compute import Computing
+from scaling.frameworks.pytorch.compute import RealCompute
 from scaling.frameworks.pytorch.loop import Training
 from scaling.records.point import Kind
 from scaling.workloads import models
@@ -176,7 +176,7 @@ def test_tf32_is_on_only_where_it_was_asked_for(
     wanted = precision == "tf32"
     for switch in switches.values():
         switch.allow_tf32 = not wanted
-    assert Computing(one_task(precision=precision, device="cuda"), torch.device("cuda", 0)).name == "a GPU"
+    assert RealCompute(one_task(precision=precision, device="cuda"), torch.device("cuda", 0)).name == "a GPU"
     assert [switch.allow_tf32 for switch in switches.values()] == [wanted, wanted]
     assert torch.backends.cudnn.benchmark is True
 

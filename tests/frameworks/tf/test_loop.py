@@ -121,15 +121,15 @@ def test_it_compiles_before_the_first_step_and_leaves_no_trace(make: Any, monkey
 
 
 def test_a_part_of_the_batch_is_all_that_is_computed_at_once(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scaling.frameworks.tf.loop import ModelCompute
+    from scaling.frameworks.tf.loop import RealCompute
 
-    sizes, compute = [], ModelCompute._compute_part
+    sizes, compute = [], RealCompute._compute_part
 
     def watched(self: Any, images: Any, labels: Any) -> tuple[Any, list[Any]]:
         sizes.append((images.shape[0], labels.shape[0]))
         return compute(self, images, labels)
 
-    monkeypatch.setattr(ModelCompute, "_compute_part", watched)
+    monkeypatch.setattr(RealCompute, "_compute_part", watched)
     make(batch_size=8, options={"accumulate": "4"})
     assert sizes == [(2, 2)]
 

@@ -80,7 +80,7 @@ COORDINATOR = """
 import os, sys
 import msgspec
 from scaling.frameworks.tf import ps_trainer
-from scaling.frameworks.tf.loop import ModelCompute, sources
+from scaling.frameworks.tf.loop import RealCompute, sources
 from scaling.records.task import Task
 task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
 {code}
@@ -121,14 +121,14 @@ def test_big_variables_are_cut_over_the_servers(tmp_path: Path) -> None:
 
 
 IN_BETWEEN = """
-compute = ModelCompute._compute
+compute = RealCompute._compute
 
 def with_others(self, images, labels):
     loss, gradients = compute(self, images, labels)
     self._rank._pushes.assign_add(3)
     return loss, gradients
 
-ModelCompute._compute = with_others
+RealCompute._compute = with_others
 trainer = ps_trainer.connect(task)
 for _ in range(4):
     trainer.step()

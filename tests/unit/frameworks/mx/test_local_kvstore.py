@@ -11,8 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.frameworks.base import Traits, read_options
-from scaling.frameworks.mx import local_kvstore, plain
+from scaling.frameworks.mx import plain
 from scaling.frameworks.mx.local_kvstore import STRATEGY
+from scaling.hosts import gpus
 from scaling.records.host import Gpu
 from tests.support.paper_tasks import one_task, tasks
 
@@ -72,7 +73,7 @@ def test_nccl_needs_a_gpu(
     found: Any, wanted: str | None, installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(installed, "mxnet-cu112")
-    monkeypatch.setattr(local_kvstore, "gather_gpus", lambda: found)
+    monkeypatch.setattr(gpus, "gather_gpus", lambda: found)
     assert STRATEGY.missing("mxnet:nccl") == wanted
 
 

@@ -13,6 +13,7 @@ import pytest
 from scaling.errors import UsageError
 from scaling.frameworks.base import read_options
 from scaling.frameworks.pytorch import ddp, plain
+from scaling.hosts import gpus
 from scaling.records.host import Gpu
 from scaling.records.point import Kind
 from tests.support import paper_tasks
@@ -84,7 +85,7 @@ def test_nccl_needs_a_gpu(
     found: Any, wanted: str | None, installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (installed / "lib/libtorch_cuda.so").touch()
-    monkeypatch.setattr(ddp, "gather_gpus", lambda: found)
+    monkeypatch.setattr(gpus, "gather_gpus", lambda: found)
     assert STRATEGY.missing("torch:nccl") == wanted
 
 

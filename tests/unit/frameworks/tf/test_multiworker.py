@@ -14,6 +14,7 @@ from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.frameworks.base import Traits, read_options
 from scaling.frameworks.tf import multiworker, plain
+from scaling.hosts import gpus
 from scaling.records.host import Gpu
 from scaling.records.point import Kind
 from tests.support import paper_tasks
@@ -89,7 +90,7 @@ def test_nccl_needs_a_gpu(
     found: Any, wanted: str | None, installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed.write_text(installed.read_text().replace("('is_cuda_build', False)", "('is_cuda_build', True)"))
-    monkeypatch.setattr(multiworker, "gather_gpus", lambda: found)
+    monkeypatch.setattr(gpus, "gather_gpus", lambda: found)
     assert STRATEGY.missing("tensorflow:nccl") == wanted
 
 
