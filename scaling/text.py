@@ -46,9 +46,14 @@ def several(names: Sequence[str], shown: int = 6) -> str:
     return " ".join((*names[: shown - 1], "...", names[-1]))
 
 
+def plural(count: int, noun: str) -> str:
+    """`host` of one, `hosts` of any other number."""
+    return noun if count == 1 else f"{noun}s"
+
+
 def counted(count: int, noun: str) -> str:
     """`1 host`, `4 hosts`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"{count} {plural(count, noun)}"
 
 
 def rounded(value: Any) -> Any:

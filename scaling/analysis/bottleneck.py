@@ -46,7 +46,7 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
         if not found or not isinstance(record.outcome, Finished):
             continue
         measured_s += record.measured_s
-        slowed = record.point.hardware.shrink * record.point.hardware.dilate
+        slowed = record.point.hardware.link_divisor
         for path, count, seconds in found:
             sent[path] += count
             busy_s[path] += seconds

@@ -11,7 +11,7 @@ from scaling.emulated import profiles
 from scaling.errors import UsageError, near
 from scaling.frameworks.base import Traits, read_options
 from scaling.plan.config import SweepConfig
-from scaling.plan.placement import Slot, place
+from scaling.plan.placement import Slot, slots_of
 from scaling.records.point import EXCHANGING, Device, Hardware, Kind, Point, Workload
 from scaling.workloads import models
 
@@ -185,7 +185,7 @@ def _check_servers(config: SweepConfig, slots: Sequence[Slot]) -> None:
 
 
 def _nodes(point: Point, slots: Sequence[Slot]) -> int:
-    return len({slot.host for slot in place(point, slots)})
+    return len({slot.host for slot in slots_of(point, slots)})
 
 
 def _traits(name: str) -> Traits:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from msgspec.structs import replace
-
 from scaling.errors import UsageError
 from scaling.hosts.info import pick_cpus
 from scaling.records.host import HostInfo
@@ -56,7 +54,7 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
             local = local_ranks[hosts[rank].hostname]
             local_ranks[hosts[rank].hostname] += 1
             cpus = pick_cpus(cores, local_rank=index, per_rank=per_rank)
-            slots.append(replace(_slot(rank, hosts[rank], local, cpus, per_rank), machine=machine))
+            slots.append(_slot(rank, hosts[rank], local, cpus, per_rank, machine))
     return tuple(sorted(slots, key=lambda slot: slot.launch_rank))
 
 
@@ -74,7 +72,7 @@ def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
     return by_machine
 
 
-def _slot(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads: int) -> Slot:
+def _slot(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads: int, machine: str) -> Slot:
     index = local % len(host.gpus) if host.gpus else 0
     gpu = host.gpus[index].uuid if host.gpus else ""
     return Slot(
@@ -83,6 +81,7 @@ def _slot(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads:
         local_rank=local,
         cpus=cpus,
         threads=threads,
+        machine=machine,
         device_index=index,
         gpu=gpu,
     )
@@ -93,7 +92,7 @@ def _cores(hosts: Sequence[HostInfo], ranks: Iterable[int]) -> tuple[tuple[int, 
     return tuple(dict.fromkeys(core for rank in ranks for core in hosts[rank].cores))
 
 
-def place(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:
+def slots_of(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:
     """The slots of a point, rank by rank: `pack` fills one host after the other, `spread` deals them out."""
     hosts = list(dict.fromkeys(slot.host for slot in slots))
     ordered = sorted(slots, key=lambda slot: (hosts.index(slot.host), slot.local_rank))

@@ -22,7 +22,7 @@ from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, place_ranks
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
-from scaling.records.point import Device, Point, Record
+from scaling.records.point import Device, Hardware, Point, Record
 from scaling.workloads import feeds, models
 
 
@@ -57,6 +57,11 @@ class Plan(Record, frozen=True, kw_only=True):
     def hosts(self) -> tuple[str, ...]:
         """The hosts' names, in the order of their ranks."""
         return tuple(self.networks[0].places)
+
+    @property
+    def hardware(self) -> Hardware:
+        """What all of its points run on."""
+        return self.cells[0].hardware
 
     @property
     def slept_s(self) -> float:

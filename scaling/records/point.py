@@ -73,6 +73,11 @@ class Hardware(Record, frozen=True, kw_only=True, order=True):
     dilate: float = 1.0
 
     @property
+    def link_divisor(self) -> float:
+        """By how much links are slower than those of the cluster that is emulated; 1 for real devices."""
+        return self.shrink * self.dilate
+
+    @property
     def label(self) -> str:
         """`cuda`, or `emulated:p100 (sizes / 10, times x 4)`."""
         if not self.profile:

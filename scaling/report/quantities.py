@@ -11,6 +11,7 @@ from scaling.records.network import GBIT
 from scaling.records.point import Unit
 from scaling.report import words
 from scaling.report.parts import Against, Phrase, Quantity, Verdict
+from scaling.text import plural
 
 PERCENT = "%"
 
@@ -100,7 +101,7 @@ def against_best(row: Row) -> Against | None:
 
 def count(value: int, noun: str) -> Quantity:
     """`1 host`, `4 hosts`."""
-    return Quantity(value=value, digits=0, unit=noun if value == 1 else f"{noun}s")
+    return Quantity(value=value, digits=0, unit=plural(value, noun))
 
 
 def spread(values: Sequence[int], noun: str) -> Phrase:

@@ -10,12 +10,12 @@ import msgspec
 
 from scaling import __version__
 from scaling.emulated import profiles
-from scaling.emulated.scale import Setting
 from scaling.hosts.info import git_revision
 from scaling.lab.slowdown import VARIABLE
 from scaling.plan.plan import Plan
 from scaling.records.messages import Enrol
 from scaling.records.network import GBIT
+from scaling.records.point import Hardware
 from scaling.records.run import SCHEMA, Header
 from scaling.transport.base import Cluster
 
@@ -41,33 +41,28 @@ def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: S
         why_default=made.why,
         estimate_s=made.estimate_s,
         networks=made.networks,
-        emulation=emulation(config.device, config.model or "", config.batch_size, emulation_setting(made)),
+        emulation=emulation(made.hardware, config.model or "", config.batch_size),
     )
 
 
 # ---------------------------------------------------------------- emulated devices
 
 
-def emulation_setting(made: Plan) -> Setting:
-    """What sizes are divided and times multiplied by; 1 for devices that are not emulated."""
-    return Setting(shrink=made.config.shrink or 1.0, dilate=made.config.dilate or 1.0)
-
-
 def emulation(
-    device: str, model: str, batch_size: int | None, setting: Setting, environ: Mapping[str, str] = os.environ
+    hardware: Hardware, model: str, batch_size: int | None, environ: Mapping[str, str] = os.environ
 ) -> str:
     """What a reader of the run must know of its devices and links; "" for devices that are not emulated.
 
     `batch_size` is None where it differs by world size.
     """
-    profile = profiles.name_of(device)
+    profile = hardware.profile
     if not profile:
         return ""
     parts = [
         f"{profiles.find(profile).device}, computing nothing",
         *([_rate(profile, model, batch_size)] if batch_size is not None else []),
-        f"sizes / {setting.shrink:g}, times x {setting.dilate:g}, both undone here",
-        _links(environ.get(VARIABLE), setting.shrink * setting.dilate),
+        f"sizes / {hardware.shrink:g}, times x {hardware.dilate:g}, both undone here",
+        _links(environ.get(VARIABLE), hardware.link_divisor),
     ]
     return "; ".join(parts)
 

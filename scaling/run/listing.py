@@ -121,7 +121,7 @@ def _batch(per_device: int | None, over_all: int | None) -> str:
 def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
     lines = []
     for point in cells:
-        shared = placement.oversubscribed(point, placement.place(point, made.slots))
+        shared = placement.oversubscribed(point, placement.slots_of(point, made.slots))
         note = "  OVERSUBSCRIBED: ranks share CPUs, no efficiency will be claimed" if shared else ""
         servers = f", servers {point.servers} {point.server_hosts}" if point.servers else ""
         over = f" over {point.interconnect}" if len(made.networks) > 1 and point.kind in EXCHANGING else ""

@@ -17,7 +17,6 @@ from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
 from scaling.records.run import Header, PointRecord
 from scaling.run import NAME
-from scaling.run.header import emulation_setting
 from scaling.run.invocation import ViewKind
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view import live
@@ -41,8 +40,7 @@ def measure(
     sweep = Sweep(made, mailbox, opened, screen, records=records, target_half_width=width)
     try:
         screen.opened(header, len(made.cells) * made.config.rounds)
-        setting = emulation_setting(made)
-        with slowdown.shaped(setting.shrink * setting.dilate):
+        with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()
     except Interrupted as stop:
         if stop.by_launcher:

@@ -56,7 +56,7 @@ class Attempt:
         self._bench = bench
         self._strategy = frameworks.load(point.strategy)
         self._traits = self._strategy.traits(point.strategy)
-        slots = placement.place(point, bench.plan.slots)
+        slots = placement.slots_of(point, bench.plan.slots)
         self._tasks = self._rank_tasks(point, slots, len(retries))
         self._held: dict[int, tuple[int, ...]] = {}
         self._alive: set[tuple[int, str]] = set()

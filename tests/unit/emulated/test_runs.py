@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from scaling.emulated.scale import Setting
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.lab import slowdown
 from scaling.plan import matrix, plan
 from scaling.plan.plan import Plan
 from scaling.records.host import Nic
+from scaling.records.point import Hardware
 from scaling.run import flags, header, invocation
 from tests.support.inline import enrol, host
 from tests.support.paper_tasks import tasks
@@ -191,9 +191,9 @@ def test_without_a_lab_no_link_is_touched(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_header_tells_what_was_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     Lab(monkeypatch)
-    setting = Setting(shrink=10, dilate=4)
-    told = header.emulation("emulated:p100", "resnet50", 64, setting, {slowdown.VARIABLE: "one"})
+    hardware = Hardware(device="emulated", profile="p100", shrink=10, dilate=4)
+    told = header.emulation(hardware, "resnet50", 64, {slowdown.VARIABLE: "one"})
     for words in ("NVIDIA Tesla P100", "219 images/s of resnet50 at batch 64", "https://", "/ 10", "x 4", "2.5"):
         assert words in told
-    assert "40 times as fast" in header.emulation("emulated:p100", "resnet50", 64, setting, {})
-    assert header.emulation("cpu", "resnet50", 64, setting, {}) == ""
+    assert "40 times as fast" in header.emulation(hardware, "resnet50", 64, {})
+    assert header.emulation(Hardware(device="cpu"), "resnet50", 64, {}) == ""

@@ -146,7 +146,7 @@ def made(traits: Traits, servers: int = 0) -> tuple[Task, ...]:
     settings = config.build({"strategy": ["fake:ps"], "device": "cpu", "servers": servers or 1}, source="test")
     planned = plan.make(settings, launch.enrolled)
     point = next(one for one in planned.cells if one.world_size == 4 and one.kind == "exchange")
-    mine = placement.place(point, planned.slots)
+    mine = placement.slots_of(point, planned.slots)
     beside = placement.server_slots(point, mine, planned.slots) if servers else ()
     tasks = rank_tasks(
         point, mine, beside, planned.networks[0].places, attempt=1, retry=0, seed=1, clocks=Clocks(), logs="logs"
