@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +23,20 @@ def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
     """
     import typer  # by rank 0 alone: the other ranks only need what stands below
 
-    read = typer.main.get_command(app)
     try:
-        return read.main(args=list(argv), prog_name=f"python -m {name}", standalone_mode=False)
+        return _read(app).main(args=list(argv), prog_name=f"python -m {name}", standalone_mode=False)
     except typer.Abort:
         raise Interrupted(signal.SIGINT) from None
     except typer.TyperException as error:
         raise UsageError(error.format_message()) from None
+
+
+@cache
+def _read(app: typer.Typer) -> Any:
+    """What reads an app's flags, made once a process."""
+    import typer
+
+    return typer.main.get_command(app)
 
 
 def complain(error: ScalingError, name: str) -> None:

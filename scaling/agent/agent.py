@@ -11,11 +11,16 @@ import select
 import socket
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from scaling.agent import strategies
-from scaling.agent.child import Child, child_environ
+from scaling.agent.child import Child
+from scaling.agent.environment import child_environ
+from scaling.agent.forks import Starter
+from scaling.agent.idle import IdleTraffic
 from scaling.agent.supervisor import ChildLike, Supervisor
 from scaling.errors import ScalingError, StrategyError
+from scaling.hosts import canary
 from scaling.records.events import Ended, Event, Failed
 from scaling.records.host import HostInfo
 from scaling.records.messages import (
@@ -25,7 +30,12 @@ from scaling.records.messages import (
     Assign,
     Dismiss,
     Enrol,
+    Listen,
+    Listened,
     Missing,
+    Pause,
+    Preload,
+    Preloaded,
     Release,
     Report,
     Reserve,
@@ -35,7 +45,7 @@ from scaling.records.messages import (
     ToAgent,
     ToSweep,
 )
-from scaling.records.task import Task
+from scaling.records.task import Run, Task
 from scaling.transport.base import Cluster
 from scaling.transport.mailbox import send_news
 
@@ -57,13 +67,14 @@ class Agent:
         self,
         cluster: Cluster,
         *,
-        spawn: Spawn = Child,
+        spawn: Spawn | None = None,
         clock: Callable[[], float] = time.monotonic,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.cluster = cluster
         self.dismissed = False
-        self._spawn = spawn
+        self._starter = Starter(environ)
+        self._spawn = spawn or partial(Child, start=self._starter.start)
         self._clock = clock
         self._environ = environ
         self._supervisors: dict[tuple[int, str], Supervisor] = {}
@@ -71,6 +82,9 @@ class Agent:
         self._outgoing: list[ToSweep] = []
         self._quick_until_s = 0.0
         self._signal: int | None = None
+        self._preloading = False
+        self._canaries = canary.Canaries()
+        self._idle = IdleTraffic()
 
     def enrol(self, host: HostInfo, *, version: str, code: str, missing: dict[str, str]) -> None:
         """Tell rank 0 who is here."""
@@ -85,6 +99,7 @@ class Agent:
 
     def finish(self) -> None:
         """Take the turns that the last children need to end; not for ever, one may hang in the kernel."""
+        self._starter.close()
         deadline_s = self._clock() + FINISH_S
         while self.busy and self._clock() < deadline_s:
             self.turn()
@@ -108,6 +123,11 @@ class Agent:
         now_s = self._clock()
         for key, supervisor in list(self._supervisors.items()):
             self._look_after(key, supervisor, now_s)
+        if self._preloading and self._starter.settled():
+            self._preloading = False
+            self._say(Preloaded())
+        if self._idle.is_due(now_s):
+            self._say(Listened())
         if self._outgoing:
             send_news(self.cluster, *self._outgoing)
             self._outgoing.clear()
@@ -124,6 +144,8 @@ class Agent:
             poller.register(supervisor.child.exit_fd, select.POLLIN)
             if supervisor.child.unsent:
                 poller.register(supervisor.child.stdin_fd, select.POLLOUT)
+        for fd in self._starter.fds():
+            poller.register(fd, select.POLLIN)
         poller.poll(1000 * seconds)
 
     @property
@@ -149,10 +171,18 @@ class Agent:
                 self.hurry()
                 ports = self._reserve(order)
                 self._say(Reserved(attempt=order.attempt, slot=order.slot, ports=ports))
+            case Listen(seconds=seconds):
+                self._idle.listen(seconds, self._clock())
+            case Preload(tasks=tasks):
+                self._preloading = True
+                for task in tasks:
+                    self._starter.preload(task)
             case Assign(task=task):
                 self._start(task)
             case Tell():
                 self._tell(order)
+            case Pause(attempt=attempt):
+                self._pause(attempt)
             case Release():
                 self._release(order)
             case Dismiss():
@@ -183,22 +213,40 @@ class Agent:
             failed = Failed(cause="error", message=f"cannot start: {error}", log=task.log, log_tail=trace)
             self._report(task, Ended(outcome=failed))
             return
-        self._supervisors[task.attempt, task.role] = Supervisor(child, asked, self._clock())
+        self._supervisors[task.attempt, task.role] = Supervisor(child, asked, self._clock(), self._idle)
 
     def _tell(self, order: Tell) -> None:
-        now_s = self._clock()
-        for (attempt, role), supervisor in self._supervisors.items():
-            if attempt == order.attempt and role == "worker":
-                supervisor.tell(order.command, now_s)
-            elif attempt == order.attempt:
+        """Helpers first: they serve what the worker is told to do."""
+        now_s, worker = self._clock(), self._supervisors.get((order.attempt, "worker"))
+        for role, supervisor in self._of(order.attempt):
+            if role != "worker":
                 supervisor.overhear(order.command, now_s)
+        if worker is None:
+            return
+        canary_s = None
+        if isinstance(order.command, Run) and order.command.canary:
+            queued_s = canary.queued_s()
+            canary_s = canary.measure(worker.child.task.cpus)
+            is_shared = canary.is_shared(canary.queued_s() - queued_s, canary_s)
+            if self._canaries.disturbed([(0, "", canary_s)]) or is_shared:
+                worker.suspect()
+        worker.tell(order.command, self._clock(), canary_s)
+
+    def _pause(self, attempt: int) -> None:
+        now_s = self._clock()
+        for _, supervisor in self._of(attempt):
+            supervisor.pause(now_s)
+        self.hurry()
+
+    def _of(self, attempt: int) -> list[tuple[str, Supervisor]]:
+        """The attempt's children here, by role."""
+        return [(role, one) for (number, role), one in self._supervisors.items() if number == attempt]
 
     def _release(self, order: Release) -> None:
         now_s = self._clock()
         reason = Failed(cause="cancelled", message=order.reason)
-        for (attempt, _), supervisor in self._supervisors.items():
-            if attempt == order.attempt:
-                supervisor.end(now_s, reason, grace_s=order.grace_s)
+        for _, supervisor in self._of(order.attempt):
+            supervisor.end(now_s, reason, grace_s=order.grace_s)
         for sockets in self._sockets.pop(order.attempt, ()):
             for one in sockets:
                 one.close()
@@ -210,8 +258,7 @@ class Agent:
         # First whether it ended, then its events: what it said before its end is then all there.
         ended = supervisor.child.ended()
         for event in supervisor.child.events():
-            supervisor.heard(event, now_s)
-            self._report(supervisor.child.task, event)
+            self._report(supervisor.child.task, supervisor.heard(event, now_s))
         if ended:
             del self._supervisors[key]
             self._report(supervisor.child.task, supervisor.ended())

@@ -12,21 +12,21 @@ import contextlib
 import ctypes
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from scaling.agent import forks
 from scaling.records.events import Event, Failed, Finished, Outcome
+from scaling.records.forks import MARK
 from scaling.records.task import EVENTS_FD, Command, Task
 
-MARK = "SCALING_CHILD"
-SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")
 LOG_TAIL_BYTES = 4000
 STACKS_S = 0.3
 _PR_SET_CHILD_SUBREAPER = 36
+
+Start = Callable[[Task, Mapping[str, str], forks.Fds], forks.Started]
 
 
 def adopt_orphans() -> None:
@@ -34,32 +34,12 @@ def adopt_orphans() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str]) -> dict[str, str]:
-    """The agent's environment without the launcher's variables, plus threads and what the strategy asks.
-
-    A child that meets MPI with the launcher's variables left in dies (scaling/README.md).
-    """
-    threads = str(task.threads)
-    parent = str(Path(__file__).resolve().parents[2])
-    paths = [parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
-    return {
-        **{key: value for key, value in base.items() if not key.startswith(SCRUBBED)},
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
-        "OPENBLAS_NUM_THREADS": threads,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        "PYTHONUNBUFFERED": "1",
-        # CUDA then numbers GPUs as NVML does, also where they are of different kinds.
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        **asked,
-    }
-
-
 class Child:
     """A running child. The agent calls `ended`, `events`, `push` and `pursue` from its loop; none blocks."""
 
-    def __init__(self, task: Task, environ: Mapping[str, str]) -> None:
-        """Start it. Raises OSError when it cannot be started (no such folder, no more processes)."""
+    def __init__(self, task: Task, environ: Mapping[str, str], start: Start | None = None) -> None:
+        """Start it, by default fresh. Raises OSError when it cannot be started (no such folder, no more
+        processes)."""
         self.task = task
         self.mark = f"{os.getpid()}-{task.attempt}-{task.rank}-{task.role}"
         self._decoder = msgspec.json.Decoder(Event)
@@ -72,33 +52,27 @@ class Child:
         self.strays = 0
         self.sent: set[str] = set()
         Path(task.log).parent.mkdir(parents=True, exist_ok=True)
-        self.events_fd, child_fd = os.pipe()
-        os.set_blocking(self.events_fd, False)
-        try:
-            self._process = self._spawn({**environ, MARK: self.mark, EVENTS_FD: str(child_fd)}, child_fd)
-        except OSError:
-            os.close(self.events_fd)
-            raise
-        finally:
-            os.close(child_fd)
-        self.pid = self._process.pid
+        self.pid, self._wait = self._start(environ, start or (lambda _, *asked: forks.fresh(*asked)))
         self.exit_fd = os.pidfd_open(self.pid)
-        assert self._process.stdin is not None
-        self.stdin_fd = self._process.stdin.fileno()
-        os.set_blocking(self.stdin_fd, False)
         self._send(msgspec.json.encode(task))
 
-    def _spawn(self, environ: Mapping[str, str], child_fd: int) -> subprocess.Popen[bytes]:
-        with Path(self.task.log).open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "scaling.worker"],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=dict(environ),
-                pass_fds=(child_fd,),
-                start_new_session=True,
-            )
+    def _start(self, environ: Mapping[str, str], start: Start) -> forks.Started:
+        """Make its pipes and start it; the child's ends are closed here."""
+        self.events_fd, events_fd = os.pipe()
+        commands_fd, self.stdin_fd = os.pipe()
+        os.set_blocking(self.events_fd, False)
+        os.set_blocking(self.stdin_fd, False)
+        own = {**environ, MARK: self.mark, EVENTS_FD: str(events_fd)}
+        try:
+            with Path(self.task.log).open("ab") as log:
+                return start(self.task, own, forks.Fds(commands_fd, events_fd, log.fileno()))
+        except OSError:
+            os.close(self.events_fd)
+            os.close(self.stdin_fd)
+            raise
+        finally:
+            os.close(events_fd)
+            os.close(commands_fd)
 
     def tell(self, command: Command) -> None:
         """Hand it a command; a child that is dead already is noticed elsewhere."""
@@ -136,11 +110,20 @@ class Child:
         *lines, self._buffer = self._buffer.split(b"\n")
         return [self._decoder.decode(line) for line in lines]
 
+    def pause(self) -> None:
+        """Stop its whole group where it stands."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let its group go on."""
+        self._signal(signal.SIGCONT)
+
     def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None:
         """Begin the ladder: its stacks into the log if asked, TERM, KILL after `grace_s`. Twice is once."""
         if self._term_at_s is not None:
             return
         self._grace_s = grace_s
+        self.resume()  # who is stopped hears of no signal but KILL
         if stacks:
             self.sent.add(_crash(signal.SIGUSR1))
             os.kill(self.pid, signal.SIGUSR1)
@@ -171,17 +154,14 @@ class Child:
     def reap(self) -> Outcome:
         """How it ended. Afterwards nothing of it runs and its pipes are closed."""
         self._signal(signal.SIGKILL)
-        code = self._process.wait()
+        code = self._wait()
         self.strays = reap_strays(self.mark, self.pid)
         self._close()
         return self._outcome(code)
 
     def _close(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        os.close(self.exit_fd)
-        os.close(self.events_fd)
+        for fd in (self.stdin_fd, self.exit_fd, self.events_fd):
+            os.close(fd)
 
     def _outcome(self, code: int) -> Outcome:
         if code == 0:

@@ -33,9 +33,11 @@ THROTTLE = {
 
 
 class DeviceProbe:
-    """Reads the devices of one task: `open`, then `start`, `sample` about once a second, `stop`.
+    """Reads the devices of one task: `open`, then `start`, `sample` about once a second, `pause`, perhaps `start`
+    again, `stop`.
 
-    `stop` frees the probe; it may come without `start`, and then says only how loaded the host is.
+    What is read is added up over the stretches from `start` to `pause`. `stop` frees the probe; it may come
+    without `start`, and then says only how loaded the host is.
     """
 
     interval_s: ClassVar[float] = 1.0
@@ -64,7 +66,7 @@ class DeviceProbe:
         return cls(gpus, ProcessMeter(pid), machine=machine, task_gpus=len(indices))
 
     def start(self) -> None:
-        """The measured windows are about to begin: take the first reading."""
+        """Measured windows are about to begin: take the first reading."""
         self._process.start()
         if self._machine is not None:
             self._machine.start()
@@ -77,9 +79,17 @@ class DeviceProbe:
         for gpu in self._gpus:
             gpu.read()
 
+    def pause(self) -> None:
+        """Measured windows have ended, others may follow: take the last reading of this stretch."""
+        self._process.pause()
+        if self._machine is not None:
+            self._machine.pause()
+        for gpu in self._gpus:
+            gpu.pause()
+
     def stop(self) -> Telemetry:
-        """The measured windows have ended: take the last reading, free the GPUs' handles, sum up."""
-        self._process.read()
+        """All measured windows have ended: free the GPUs' handles, sum up."""
+        self.pause()
         energy_j = self._stop_gpus()
         return Telemetry(
             samples=tuple(chain.from_iterable(gpu.samples for gpu in self._gpus)),
@@ -87,7 +97,7 @@ class DeviceProbe:
             load_1m=os.getloadavg()[0],
             affinity_cpus=self._process.affinity_cpus,
             cpu_percent=self._process.cpu_percent,
-            machine_cpu_percent=self._machine.stop() if self._machine is not None else None,
+            machine_cpu_percent=self._machine.busy_percent if self._machine is not None else None,
         )
 
     def _stop_gpus(self) -> float | None:
@@ -99,22 +109,32 @@ class DeviceProbe:
 class ProcessMeter:
     """CPU time and affinity of one process, all its threads included.
 
-    `affinity_cpus`: how many CPUs its threads may run on together when `start` was called, None if unknown.
+    `affinity_cpus`: how many CPUs its threads may run on together when `start` was last called, None if unknown.
     """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._process: Any = None
         self._readings: list[tuple[float, float]] = []
+        self._span_s = self._used_s = 0.0
         self.affinity_cpus: int | None = None
         with suppress(psutil.Error):
             self._process = psutil.Process(pid)
 
     def start(self) -> None:
-        """Begin the window."""
+        """Begin a stretch."""
         self._readings = []
         self.affinity_cpus = _affinity_cpus(self._pid)
         self.read()
+
+    def pause(self) -> None:
+        """End the stretch, if one has begun."""
+        self.read()
+        if len(self._readings) > 1:
+            (start_s, used_before_s), (end_s, used_s) = self._readings
+            self._span_s += end_s - start_s
+            self._used_s += used_s - used_before_s
+        self._readings = []
 
     def read(self) -> None:
         """Note the CPU time used so far; the first and the last reading are kept."""
@@ -126,11 +146,8 @@ class ProcessMeter:
 
     @property
     def cpu_percent(self) -> float | None:
-        """Mean over the window, 100 = one core busy; None without two readings."""
-        if len(self._readings) < 2:
-            return None
-        (start_s, used_before_s), (end_s, used_s) = self._readings
-        return 100 * (used_s - used_before_s) / (end_s - start_s) if end_s > start_s else None
+        """Mean over all stretches, 100 = one core busy; None without any."""
+        return 100 * self._used_s / self._span_s if self._span_s > 0 else None
 
 
 def _affinity_cpus(pid: int) -> int | None:
@@ -149,17 +166,24 @@ class MachineMeter:
 
     def __init__(self) -> None:
         self._before: tuple[float, float] | None = None
+        self._busy_s = self._all_s = 0.0
 
     def start(self) -> None:
-        """Begin the window."""
+        """Begin a stretch."""
         self._before = _busy_and_all()
 
-    def stop(self) -> float | None:
-        """End it: 100 means that all cores were busy. None without a start, or within one tick."""
-        if self._before is None:
-            return None
-        (busy_before_s, all_before_s), (busy_s, all_s) = self._before, _busy_and_all()
-        return 100 * (busy_s - busy_before_s) / (all_s - all_before_s) if all_s > all_before_s else None
+    def pause(self) -> None:
+        """End the stretch, if one has begun."""
+        if self._before is not None:
+            (busy_before_s, all_before_s), (busy_s, all_s) = self._before, _busy_and_all()
+            self._busy_s += busy_s - busy_before_s
+            self._all_s += all_s - all_before_s
+            self._before = None
+
+    @property
+    def busy_percent(self) -> float | None:
+        """Over all stretches: 100 means that all cores were busy. None without any, or within one tick."""
+        return 100 * self._busy_s / self._all_s if self._all_s > 0 else None
 
 
 def _busy_and_all() -> tuple[float, float]:
@@ -171,13 +195,15 @@ def _busy_and_all() -> tuple[float, float]:
 
 
 class GpuMeter:
-    """Readings of one GPU and the energy between `start` and `stop`."""
+    """Readings of one GPU, and its energy over the stretches from `start` to `pause`."""
 
     def __init__(self, nvml: Any, handle: Any, device_index: int) -> None:
         self._nvml = nvml
         self._handle = handle
         self._device_index = device_index
         self._energy_before_mj: int | None = None
+        self._first: int | None = None  # of the samples of the stretch that has begun
+        self._used_j: list[float | None] = []
         self.samples: list[Sample] = []
 
     @classmethod
@@ -193,8 +219,8 @@ class GpuMeter:
         return None
 
     def start(self) -> None:
-        """Begin the window."""
-        self.samples = []
+        """Begin a stretch."""
+        self._first = len(self.samples)
         self._energy_before_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption")
         self.read()
 
@@ -219,16 +245,26 @@ class GpuMeter:
         )
         self.samples.append(sample)
 
-    def stop(self) -> float | None:
-        """End the window, leave NVML, and return the energy used in J: by the GPU's counter where it has
-        one, else the integral of the power samples; None where neither is known."""
+    def pause(self) -> None:
+        """End the stretch, if one has begun."""
+        if self._first is None:
+            return
         self.read()
         before_mj = self._energy_before_mj
         after_mj: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption")
-        ask(self._nvml, "nvmlShutdown")
         if before_mj is None or after_mj is None or after_mj < before_mj:  # less: the driver was reloaded
-            return integral_j(self.samples)
-        return (after_mj - before_mj) / 1000
+            self._used_j.append(integral_j(self.samples[self._first :]))
+        else:
+            self._used_j.append((after_mj - before_mj) / 1000)
+        self._first = None
+
+    def stop(self) -> float | None:
+        """Leave NVML, and return the energy used in J: by the GPU's counter where it has one, else the integral of
+        the power samples; None where neither is known, or not of each stretch."""
+        self.pause()
+        ask(self._nvml, "nvmlShutdown")
+        known_j = [used_j for used_j in self._used_j if used_j is not None]
+        return sum(known_j) if known_j and len(known_j) == len(self._used_j) else None
 
     def _throttle(self) -> tuple[str, ...]:
         reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons")

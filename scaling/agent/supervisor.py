@@ -7,11 +7,11 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from scaling.agent.device_probe import DeviceProbe
-from scaling.hosts import connections, interfaces
-from scaling.records.events import Announce, Ended, Event, Failed, Outcome, Ready, Window
-from scaling.records.task import Command, Finish, Run, Task
-from scaling.records.telemetry import Telemetry, Traffic
+from scaling.agent.idle import IdleTraffic
+from scaling.agent.watch import Watch
+from scaling.records.events import Announce, Ended, Event, Failed, Inspected, Outcome, Ready, Rested, Window
+from scaling.records.task import Command, Finish, Inspect, Rest, Run, Task
+from scaling.records.telemetry import Telemetry
 
 
 class ChildLike(Protocol):
@@ -30,6 +30,8 @@ class ChildLike(Protocol):
     def sent(self) -> Set[str]: ...
     def tell(self, command: Command) -> None: ...
     def push(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
     def events(self) -> list[Event]: ...
     def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None: ...
     def pursue(self, now_s: float) -> None: ...
@@ -40,83 +42,91 @@ class ChildLike(Protocol):
 class Supervisor:
     """A running child with what the agent knows of it. Times are the agent's clock."""
 
-    def __init__(self, child: ChildLike, environ: dict[str, str], now_s: float) -> None:
+    def __init__(
+        self, child: ChildLike, environ: dict[str, str], now_s: float, idle: IdleTraffic | None = None
+    ) -> None:
         self.child = child
         self._environ = environ
-        self._started_s = now_s
+        self._idle = idle
+        self._began_s = now_s  # moved on by the time that it was stopped
         self._spoke_s = now_s
+        self._stopped_s: float | None = None
         self._ready = False
         self._stepped = False
         self._told: Command | None = None  # the command that it has not answered in full
         self._reason: Failed | None = None
-        self._probe: DeviceProbe | None = None
-        self._counters: interfaces.Reading = {}
-        self._connections: connections.Reading = {}
-        self._connected: connections.Reading = {}
-        self._carried: tuple[Traffic, ...] = ()
-        self.measuring = False  # whether measured windows run
-        self._sampled_s = 0.0
-        self._telemetry = Telemetry()
+        self._watch: Watch | None = None
+        self._canary_s: float | None = None
 
-    def tell(self, command: Command, now_s: float) -> None:
-        """Hand it a command, from which on its silence counts."""
+    @property
+    def measuring(self) -> bool:
+        """Whether measured windows run."""
+        return self._watch is not None and self._watch.measuring
+
+    def tell(self, command: Command, now_s: float, canary_s: float | None = None) -> None:
+        """Hand it a command, from which on its silence counts; `canary_s` is noted with its last window."""
         self._told = command
+        self._canary_s = canary_s
+        self._observe(command, now_s)
+        self.resume(now_s)
         self._spoke_s = now_s
-        self._count(command)
         self.child.tell(command)
-        if isinstance(command, Run) and command.measured:
-            self._start_probe(now_s)
 
-    def _count(self, command: Command) -> None:
-        """Read the host's traffic before the measured windows, and when all ranks are done with them: a rank
-        that is done may have sent bytes that still wait for their turn on a slow link."""
-        if not self.child.task.counts_traffic:
-            return
-        if isinstance(command, Run) and command.measured:
-            self._counters, self._connections = interfaces.read(), connections.read()
-        elif isinstance(command, Finish):
-            self._carried = interfaces.since(self._counters, interfaces.read())
-            self._read_flows()
-
-    def _read_flows(self) -> None:
-        """Also when this child is done with its windows: when all are, a peer may have left and its connections
-        with it."""
-        if self.child.task.counts_traffic:
-            self._connected = {**self._connected, **connections.read()}
+    def suspect(self) -> None:
+        """Its core is slower than it mostly is, or shared: look who runs during the next measured windows."""
+        if self._watch is not None:
+            self._watch.suspect()
 
     def overhear(self, command: Command, now_s: float) -> None:
-        """What a helper's workers are told: from then on, and until they finish, its CPU use counts."""
-        self._count(command)
-        if isinstance(command, Run) and command.measured:
-            self._start_probe(now_s)
-        elif isinstance(command, Finish):
-            self._close_probe()
+        """What a helper's workers are told: from then on, and until they are done, its CPU use counts."""
+        self._observe(command, now_s)
+        self.resume(now_s)
 
-    def _start_probe(self, now_s: float) -> None:
-        if self._probe is not None:
-            self.measuring = True
-            self._probe.start()
-            self._sampled_s = now_s
+    def _observe(self, command: Command, now_s: float) -> None:
+        if self._watch is None:
+            return
+        if isinstance(command, Rest | Inspect | Finish):
+            self._watch.settle()
+        elif command.measured:
+            self._watch.begin(command, now_s)
 
-    def heard(self, event: Event, now_s: float) -> None:
-        """Note an event."""
+    def pause(self, now_s: float) -> None:
+        """All ranks have done what they were told: stop it, so that it takes nothing from who is measured next."""
+        if self._watch is not None:
+            self._watch.settle()
+        if self._stopped_s is None and self._reason is None:  # whoever is ended must hear of it
+            self._stopped_s = now_s
+            self.child.pause()
+
+    def resume(self, now_s: float) -> None:
+        """Let it go on; the time that it was stopped is none of its own."""
+        if self._stopped_s is not None:
+            self._began_s += now_s - self._stopped_s
+            self._stopped_s = None
+            self.child.resume()
+
+    def heard(self, event: Event, now_s: float) -> Event:
+        """Note an event; return it with what the agent knows of it."""
         self._spoke_s = now_s
         if isinstance(event, Ready | Announce):
             self._ready = True
             task = self.child.task
-            if task.counts_traffic:
-                connections.read()  # what it imports, it imports now
-            # Opening takes time, which no command should wait for. A server is watched for its CPU alone.
             computes = isinstance(event, Ready) or bool(task.device_indices)
-            device = task.point.hardware.device if computes else "cpu"
-            self._probe = DeviceProbe.open(device, task.device_indices, self.child.pid)
+            self._watch = Watch(task, self.child.pid, computes=computes, idle=self._idle)
         elif isinstance(event, Window) and isinstance(self._told, Run):
             self._stepped = True
-            if event.index == self._told.windows - 1:
-                if self._told.measured:
-                    self._close_probe()
-                    self._read_flows()
-                self._told = None
+            if event.index == self._told.first + self._told.windows - 1:
+                return self._answered(event)
+        elif isinstance(event, Rested | Inspected):
+            self._told = None
+        return event
+
+    def _answered(self, last: Window) -> Window:
+        """The last window of what it was told."""
+        self._told = None
+        if last.measured and self._watch is not None:
+            self._watch.done()
+        return replace(last, canary_s=self._canary_s)
 
     def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:
         """End it, unless that was begun already or it is dead; `reason` explains the end."""
@@ -128,16 +138,15 @@ class Supervisor:
         """Take the steps that are due: the rest of what it is told, the kill ladder, the clocks, a reading."""
         self.child.push()
         self.child.pursue(now_s)
-        if (overdue := self._overdue(now_s)) is not None:
+        if self._stopped_s is None and (overdue := self._overdue(now_s)) is not None:
             self.end(now_s, overdue, stacks=True)
-        if self.measuring and self._probe is not None and now_s - self._sampled_s >= self._probe.interval_s:
-            self._sampled_s = now_s
-            self._probe.sample()
+        if self._watch is not None:
+            self._watch.sample(now_s)
 
     def _overdue(self, now_s: float) -> Failed | None:
         """Which of the three clocks has run out."""
         clocks = self.child.task.clocks
-        age_s, quiet_s = now_s - self._started_s, now_s - self._spoke_s
+        age_s, quiet_s = now_s - self._began_s, now_s - self._spoke_s
         if not self._ready and age_s > clocks.startup_s:
             return Failed(cause="startup", message=f"not ready after {clocks.startup_s:g} s")
         # The first step compiles, tunes and connects: it belongs to the start.
@@ -155,15 +164,7 @@ class Supervisor:
         its peers notice earlier than its agent does.
         """
         outcome = self.child.reap()
-        self._close_probe()
+        telemetry = self._watch.close() if self._watch is not None else Telemetry()
         if self._reason is not None and isinstance(outcome, Failed) and outcome.cause in self.child.sent:
             outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
-        carried = connections.since(self._connections, self._connected)
-        telemetry = replace(self._telemetry, traffic=self._carried, flows=carried)
         return Ended(outcome=outcome, environ=self._environ, telemetry=telemetry, strays=self.child.strays)
-
-    def _close_probe(self) -> None:
-        if self._probe is not None:
-            self._telemetry = self._probe.stop()
-            self._probe = None
-            self.measuring = False

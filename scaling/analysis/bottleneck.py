@@ -45,7 +45,7 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
         found = list(_flows(record))
         if not found or not isinstance(record.outcome, Finished):
             continue
-        measured_s += record.measured_s
+        measured_s += record.measured_s + max(_disturbed_s(rank) for rank in record.ranks)
         slowed = record.point.hardware.link_divisor
         for path, count, seconds in found:
             sent[path] += count
@@ -62,6 +62,11 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
         if count >= least and busy_s[node, peer] > 0 and measured_s > 0
     ]
     return tuple(sorted(carried, key=lambda path: (-path.busy_share, path.node, path.peer)))
+
+
+def _disturbed_s(rank: RankRecord) -> float:
+    """Of windows that were measured again: what they sent is counted with the others'."""
+    return sum(window.seconds for window in rank.disturbed)
 
 
 def slow(found: Sequence[Path]) -> str:

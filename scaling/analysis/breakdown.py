@@ -1,118 +1,178 @@
-"""Where lost efficiency went: the time of a step, split by cause, round by round. Pure.
+"""Where lost efficiency went: the time of a step, split by cause, over rounds. Pure.
 
-Of the exchange's step time t, with the plain loop alone (`solo`) and on all devices at once (`together`), and the
-exchange without compute (`comm`):
+Of the exchange's step time t, with the plain loop alone (`each`, or `solo` for all) and on all devices at once
+(`together`), u the CPU time of a step per core, off = wall - u, means over ranks:
 
-    small batch   solo at the point's batch - the ideal time of a step          (0 under the weak rule)
-    contention    mean of together - solo
-    straggling    slowest of together - mean of together
-    exposed       t - slowest of together, from 0 up to comm
-    unexplained   what is left of t - the ideal time
+    small batch    harmonic mean of alone at the point's batch - the ideal time of a step  (0 under the weak rule)
+    contention     mean of together - mean of alone
+    straggling     slowest of together, step by step, - mean of together; and mean - harmonic mean of alone: the
+                   sum of what devices do alone counts the fast ones that now wait
+    exchange_cpu   u(exchange) - u(together): wrapper, hooks, copies, communication threads
+    servers        CPU time of parameter servers on the cores of ranks, at most the time off the CPU that is left
+    waiting        off(exchange) - off(together) - straggling - servers: exposed communication, and all else that
+                   ranks wait for
+    exposed        where CPU time is unknown: t - slowest of together, from 0 up to `comm`
+    unexplained    what is left of t - the ideal time
 
-each divided by t. The definitions are this project's own. Asynchronous modes differ as `Breakdown` says.
+each divided by t, differenced first, then averaged over rounds, and only then kept within its bounds. The
+definitions are this project's own; wall = CPU + off is an identity, so that on CPUs nothing is left where every
+control was measured. Asynchronous modes differ as `Breakdown` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from msgspec.structs import replace
+
+from scaling.analysis.causes import CAUSES, Breakdown
+from scaling.analysis.cpu_time import Use, growth_s
+from scaling.analysis.pooling import Residual, contrast
+from scaling.analysis.rounds import Round
+from scaling.analysis.servers import delay_s
 from scaling.analysis.stats import Estimate, interval
-from scaling.analysis.step_time import StepTime
-from scaling.records.point import Record
 
-CAUSES = ("contention", "straggling", "exposed", "small_batch")
-
-
-class Breakdown(Record, frozen=True, kw_only=True):
-    """Fractions of the exchange's step time, means over rounds; with `unexplained` they add up to
-    1 - efficiency. None: the control that tells it was not measured (its part is in `unexplained`).
-
-    contention: the plain loop is slower with all devices at work (`solo` -> mean of `together`);
-    straggling: the slowest rank against the mean of `together`; exposed: communication that compute does
-    not hide (slowest of `together` -> `exchange`, at most what `comm` takes alone); small_batch: a device's
-    part of a fixed global batch costs more than its share of the whole (0 under the weak rule).
-
-    An asynchronous mode waits for nobody: straggling is None, the mean of `together` is that of the rates
-    (harmonic), as its own step time is, and exposed communication is counted from there.
-    """
-
-    contention: float | None
-    straggling: float | None
-    exposed: float | None
-    small_batch: float | None
-    unexplained: float
+# What each round tells by itself, in fractions of its step.
+Series = Mapping[str, Sequence[float]]
+# Differences of two cells: their variance is that of the layout.
+POOLED = ("contention", "small_batch")
+# What a round tells of the causes that are bounded after averaging: growth of the time off the CPU less straggling
+# and the servers' part of it; exchange less slowest of `together`, and `comm`.
+_EXACT = ("small_batch", "contention", "straggling", "exchange_cpu")
+_RAW = (*_EXACT, "off", "serving", "beyond", "comm")
 
 
-class Round(Record, frozen=True, kw_only=True):
-    """The step times of one round that explain an exchange, seconds; None where not measured.
-
-    `ideal_s` is what a step would take at efficiency 1; `solo_s` one device alone at the point's batch.
-    """
-
-    number: int
-    exchange_s: float
-    ideal_s: float
-    solo_s: float | None
-    together: StepTime | None
-    comm_s: float | None
-    synchronous: bool = True
-
-    @property
-    def efficiency(self) -> float:
-        """Fraction of 1."""
-        return self.ideal_s / self.exchange_s
-
-
-def split(measured: Sequence[Round]) -> Breakdown:
+def split(measured: Sequence[Round], efficiency: float) -> Breakdown:
     """Return the lost efficiency by cause over rounds.
 
-    A cause is the mean over the rounds that tell it; what is then left of 1 - efficiency, negative or
-    not, is unexplained, so that the parts always add up to the whole.
+    A cause is the mean over the rounds that tell all of them, or where none does over those that tell it; what is
+    then left of 1 - efficiency, negative or not, is unexplained, so that the parts always add up to the whole.
     """
-    means = {cause: fmean(known) if known else None for cause, known in _by_cause(measured).items()}
-    lost = 1 - fmean(one.efficiency for one in measured)
-    return Breakdown(unexplained=lost - sum(value for value in means.values() if value is not None), **means)
+    means = {name: one.mean for name, one in _estimates(measured, None).items()}
+    rest = 1 - efficiency - sum(means.values())
+    return Breakdown(unexplained=rest, **{cause: means.get(cause) for cause in CAUSES})
 
 
-def intervals(measured: Sequence[Round]) -> dict[str, Estimate]:
-    """Return each cause's mean with its 95 % interval over the rounds that tell it; `unexplained` over the
-    rounds with all controls that any round has. Causes that no round tells are left out."""
-    found = {cause: interval(known) for cause, known in _by_cause(measured).items() if known}
-    by_round = [(one, _causes(one)) for one in measured]
-    rest = [
-        1 - one.efficiency - sum(value for value in causes.values() if value is not None)
-        for one, causes in by_round
-        if all(causes[cause] is not None for cause in found)
-    ]
-    return {**found, "unexplained": interval(rest)} if rest else found
+def intervals(measured: Sequence[Round], efficiency: float, pooled: Residual | None) -> dict[str, Estimate]:
+    """Return each cause with its 95 % interval; causes that no round tells are left out."""
+    found = _estimates(measured, pooled)
+    rest = 1 - efficiency - sum(one.mean for one in found.values())
+    left = _left(measured, _series(measured))
+    return {**found, "unexplained": _around(interval(left), rest)} if left else found
 
 
-def _by_cause(measured: Iterable[Round]) -> Mapping[str, list[float]]:
-    """Each cause's values, of the rounds that tell it."""
-    by_round = [_causes(one) for one in measured]
-    return {cause: [value for one in by_round if (value := one[cause]) is not None] for cause in CAUSES}
+# ---------------------------------------------------------------- one round after the other
 
 
-def _causes(one: Round) -> dict[str, float | None]:
-    """Fractions of the step by cause, None where a control is missing."""
-    solo_s, together, step_s = one.solo_s, one.together, one.exchange_s
-    seconds: dict[str, float | None] = dict.fromkeys(CAUSES)
-    if solo_s is not None:
-        seconds["small_batch"] = solo_s - one.ideal_s
-    if together is not None:
-        mean_s, last_s = _beside(together, synchronous=one.synchronous)
-        if solo_s is not None:
-            seconds["contention"] = mean_s - solo_s
+def _series(measured: Sequence[Round]) -> dict[str, list[float]]:
+    """By what is told, its values: of the rounds that tell as much as any, the same for all."""
+    by_round = _all_told(measured)
+    names = {name for one in by_round for name in one}
+    whole = [one for one in by_round if set(one) == names]
+    return {name: [one[name] for one in (whole or by_round) if name in one] for name in _RAW if name in names}
+
+
+def _all_told(measured: Sequence[Round]) -> list[dict[str, float]]:
+    """By round; where CPU time is known of some rounds, of those alone, since it tells other causes."""
+    found = [{**told(one), "lost": 1 - one.efficiency} for one in measured]
+    return [one for one in found if "off" in one] or found
+
+
+def told(one: Round) -> dict[str, float]:
+    """Fractions of the step that one round tells, bounded by nothing yet."""
+    seconds: dict[str, float] = {}
+    alone, together, mean_s = one.alone, one.together, one.together_s
+    if alone is not None:
+        seconds["small_batch"] = alone.harmonic_s - one.ideal_s
+    if together is not None and mean_s is not None:
+        late_s = together.last_s - mean_s if one.synchronous else 0.0
+        if alone is not None:
+            seconds["contention"] = mean_s - (alone.mean_s if one.synchronous else alone.harmonic_s)
         if one.synchronous:
-            seconds["straggling"] = last_s - mean_s
-        if one.comm_s is not None:
-            seconds["exposed"] = min(max(step_s - last_s, 0.0), one.comm_s)
-    return {cause: None if value is None else value / step_s for cause, value in seconds.items()}
+            seconds["straggling"] = late_s + (alone.mean_s - alone.harmonic_s if alone else 0.0)
+        seconds |= _beyond(one, together.use, mean_s + late_s)
+    return {name: value / one.exchange_s for name, value in seconds.items()}
 
 
-def _beside(together: StepTime, *, synchronous: bool) -> tuple[float, float]:
-    """What the ranks beside each other take on average, and when an exchange of theirs could end."""
-    if synchronous:
-        return together.mean_s, together.step_s
-    return together.harmonic_s, together.harmonic_s
+def _beyond(one: Round, plain: Use | None, last_s: float) -> dict[str, float]:
+    """What the exchange takes beyond the slowest of plain loops: by CPU time where it is known."""
+    beyond_s = one.exchange_s - last_s
+    grown_s = growth_s(one.cpu.mean, plain, is_spare=one.cpu.is_spare) if one.cpu and plain else None
+    if grown_s is None or one.cpu is None or plain is None:
+        return {} if one.comm_s is None else {"beyond": beyond_s, "comm": one.comm_s}
+    found = {"exchange_cpu": grown_s, "off": beyond_s - grown_s}
+    if one.cpu.servers_s:
+        found["serving"] = delay_s(one.cpu, plain, is_slowest=one.synchronous)
+    return found
+
+
+# ---------------------------------------------------------------- over rounds
+
+
+def _estimates(measured: Sequence[Round], pooled: Residual | None) -> dict[str, Estimate]:
+    """Each cause with its interval."""
+    series = _series(measured)
+    found = {
+        name: contrast(series[name], pooled if name in POOLED and any(series[name]) else None)
+        for name in _EXACT
+        if name in series
+    }
+    if "off" in series:
+        found |= _off_cpu(series)
+    if "beyond" in series:
+        found["exposed"] = _bounded(series["beyond"], series["comm"])
+    return found
+
+
+def _off_cpu(series: Series) -> dict[str, Estimate]:
+    """Servers, and what ranks wait for beside them."""
+    off = series["off"]
+    if "serving" not in series:
+        return {"waiting": interval(off)}
+    serving = series["serving"]
+    servers = _bounded(off, serving)
+    waiting = fmean(off) - servers.mean
+    return {"servers": servers, "waiting": _around(interval([a - b for a, b in _both(off, serving)]), waiting)}
+
+
+def _both(a: Sequence[float], b: Sequence[float]) -> list[tuple[float, float]]:
+    return list(zip(a, b, strict=True)) if len(a) == len(b) else [(fmean(a), fmean(b))]
+
+
+def _bounded(values: Sequence[float], most: Sequence[float]) -> Estimate:
+    """The mean of `values` from 0 up to the mean of `most`."""
+    found, limit = interval(values), interval(most)
+    if found.mean > limit.mean:
+        return limit
+    return found if found.mean >= 0 else _around(found, 0.0)
+
+
+def _around(estimate: Estimate, mean: float) -> Estimate:
+    """The same width around another mean."""
+    moved = mean - estimate.mean
+    low, high = estimate.low, estimate.high
+    return replace(
+        estimate,
+        mean=mean,
+        low=None if low is None else low + moved,
+        high=None if high is None else high + moved,
+    )
+
+
+def _left(measured: Sequence[Round], series: Series) -> list[float]:
+    """What each round that tells all leaves unexplained, each bounded cause as its bounds are over all rounds."""
+    kept = {*_EXACT, "off", _exposed_as(series)}
+    return [
+        one["lost"] - sum(value for name, value in one.items() if name in kept)
+        for one in _all_told(measured)
+        if {name for name in one if name != "lost"} == set(series)
+    ]
+
+
+def _exposed_as(series: Series) -> str:
+    """Which of its bounds exposed communication keeps over all rounds; nothing where that is 0."""
+    if "beyond" not in series:
+        return ""
+    beyond, most = fmean(series["beyond"]), fmean(series["comm"])
+    return "comm" if beyond > most else "beyond" if beyond > 0 else ""

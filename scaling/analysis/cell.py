@@ -6,18 +6,32 @@ need not read them again when a point elsewhere ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from scaling.analysis import audit, bottleneck, cpu_use, traffic_receipt, training_loss
+from scaling.analysis import (
+    audit,
+    bottleneck,
+    conditions,
+    cpu_use,
+    foreign_load,
+    traces,
+    traffic_receipt,
+    training_loss,
+)
 from scaling.analysis.audit import Flag
 from scaling.analysis.bottleneck import Path
+from scaling.analysis.cpu_time import CpuStep, cpu_step
+from scaling.analysis.foreign_load import Load
 from scaling.analysis.rows import ServerUse
-from scaling.analysis.step_time import StepTime, step_time
+from scaling.analysis.step_time import StepTime, step_time, unsynced_s
+from scaling.analysis.traces import Traced
 from scaling.analysis.traffic_receipt import Receipt
+from scaling.records.emulation import Emulation
 from scaling.records.events import Failed
+from scaling.records.gpu_time import GpuTime
 from scaling.records.point import Point
-from scaling.records.run import PointRecord
+from scaling.records.run import PointRecord, RankRecord
 
 
 class Cell:
@@ -26,6 +40,7 @@ class Cell:
     def __init__(self, records: Sequence[PointRecord]) -> None:
         self.records = records
         self._loss_after: dict[int, float | None] = {}
+        self._losses_after: dict[int, dict[int, float]] = {}
 
     @property
     def point(self) -> Point:
@@ -47,6 +62,43 @@ class Cell:
         """Step time by round, of the records that have one."""
         found = ((record.point.round, step_time(record)) for record in self.records)
         return {number: time for number, time in found if time is not None}
+
+    @cached_property
+    def cpu(self) -> dict[int, CpuStep]:
+        """CPU time of a step by round, of the records that tell it."""
+        found = ((record.point.round, cpu_step(record)) for record in self.records)
+        return {number: cpu for number, cpu in found if cpu is not None}
+
+    @cached_property
+    def unsynced(self) -> dict[int, float]:
+        """Seconds of a step inside the wrapper without any exchange, by round, mean over ranks."""
+        found = ((record.point.round, unsynced_s(record)) for record in self.records)
+        return {number: step_s for number, step_s in found if step_s is not None}
+
+    @cached_property
+    def seats(self) -> frozenset[int]:
+        """The ranks of the launch on whose devices it ran; empty where one worker drove several."""
+        whole = (r for r in self.records if len(r.ranks) == r.point.world_size)
+        return frozenset(rank.launch_rank for record in whole for rank in record.ranks)
+
+    @cached_property
+    def memory_note(self) -> tuple[str, ...]:
+        """What memory faults cost, if anything."""
+        return tuple(conditions.memory(self.records))
+
+    @cached_property
+    def load(self) -> Load:
+        """Who else used the machine."""
+        return foreign_load.of(self.records, is_alone=self.point.kind in ("solo", "each"))
+
+    @cached_property
+    def where(self) -> dict[int, str]:
+        """By rank of the launch, which rank it was, on which host and device."""
+        return {
+            rank.launch_rank: f"rank {rank.rank} on {rank.host}{_device(rank, record)}"
+            for record in self.records
+            for rank in record.ranks
+        }
 
     @property
     def rates(self) -> list[float]:
@@ -97,6 +149,11 @@ class Cell:
         """Its parameter servers."""
         return cpu_use.server_use(self.records)
 
+    @property
+    def emulation(self) -> Emulation | None:
+        """How well it is emulated; None for real devices, and where it was not measured."""
+        return next((record.emulation for record in self.records if record.emulation), None)
+
     @cached_property
     def machine_cpu_percent(self) -> float | None:
         """Of all cores of the machine that emulated; None for real devices."""
@@ -111,6 +168,16 @@ class Cell:
     def paths(self) -> tuple[Path, ...]:
         """The paths between nodes that carried its bytes."""
         return bottleneck.paths(self.records)
+
+    @cached_property
+    def traced(self) -> Traced | None:
+        """Its profiled steps; None where no round has any."""
+        return traces.traced(self.records)
+
+    @cached_property
+    def gpu_times(self) -> tuple[GpuTime, ...]:
+        """What GPUs did in them, by rank."""
+        return traces.gpu_times(self.records)
 
     @cached_property
     def staleness(self) -> float | None:
@@ -133,6 +200,13 @@ class Cell:
             self._loss_after = {count: training_loss.loss_after(self.records, count)}
         return self._loss_after[count]
 
+    def losses_after(self, count: int) -> Mapping[int, float]:
+        """The same by round, of those that have got so far."""
+        if count not in self._losses_after:
+            each = ((one.point.round, training_loss.loss_after([one], count)) for one in self.records)
+            self._losses_after = {count: {number: loss for number, loss in each if loss is not None}}
+        return self._losses_after[count]
+
 
 def cells(records: Iterable[PointRecord]) -> list[Cell]:
     """The cells of these records, in the order in which they first come."""
@@ -140,3 +214,12 @@ def cells(records: Iterable[PointRecord]) -> list[Cell]:
     for record in records:
         by_name.setdefault(record.point.cell, []).append(record)
     return [Cell(found) for found in by_name.values()]
+
+
+def _device(rank: RankRecord, record: PointRecord) -> str:
+    if record.point.hardware.device == "cuda":
+        return f" (GPU {rank.device_index})"
+    if not rank.cpus:
+        return ""
+    cpus = f"{rank.cpus[0]}" if len(rank.cpus) == 1 else f"{rank.cpus[0]}-{rank.cpus[-1]}"
+    return f" (CPU{'s' if len(rank.cpus) > 1 else ''} {cpus})"

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import exp, log
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis import audit, cpu_use, footnotes
+from scaling.analysis import audit, cpu_use, footnotes, traces
+from scaling.analysis.alone import Alone
 from scaling.analysis.breakdown import intervals, split
 from scaling.analysis.cell import Cell
-from scaling.analysis.controls import Control, Controls, rounds
-from scaling.analysis.rows import Baseline, Row, Standing
-from scaling.analysis.stats import Estimate, interval
-from scaling.analysis.step_time import StepTime
+from scaling.analysis.comparisons import Beside
+from scaling.analysis.controls import Controls
+from scaling.analysis.drift import Drift
+from scaling.analysis.exchange_cpu import parts
+from scaling.analysis.pooling import Residual, contrast
+from scaling.analysis.pools import Shared
+from scaling.analysis.rounds import Round, floor, logs, relative, rounds
+from scaling.analysis.rows import Baseline, Row
+from scaling.analysis.stats import Estimate, geometric
+from scaling.analysis.traces import Traced
 
 
 class Measured(NamedTuple):
@@ -24,33 +32,41 @@ class Measured(NamedTuple):
     efficiencies: Mapping[int, float]
 
 
-def measured(cell: Cell, controls: Controls, single: Mapping[int, StepTime]) -> Measured:
-    """Make the row of a cell; `single` are the step times by round of its strategy with a single rank."""
+def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) -> Measured:
+    """Make the row of a cell; `single` is that of its strategy with a single rank, `pool` what all cells that
+    share its work tell together."""
+    pooled = pool.residual
     by_round = rounds(cell, controls)
     claimed = by_round if cell.claims_efficiency else ()
-    efficiency = interval([one.efficiency for one in claimed]) if claimed else None
-    flags = _flags(cell, efficiency)
+    efficiency = contrast(logs(claimed), pooled, floor=floor(claimed)).exp() if claimed else None
+    flags = _flags(cell, efficiency, pool.drifts if claimed else ())
     row = replace(
         _own_row(cell),
-        speedup=interval([one.efficiency * cell.point.world_size for one in by_round]) if by_round else None,
+        speedup=efficiency.times(cell.point.world_size) if efficiency else None,
         efficiency=efficiency,
-        strategy_efficiency=_strategy_efficiency(cell, single) if cell.claims_efficiency else None,
-        breakdown=split(claimed) if claimed else None,
-        breakdown_intervals=intervals(claimed) if claimed else {},
+        strategy_efficiency=_strategy_efficiency(cell, single, pooled) if cell.claims_efficiency else None,
+        **_lost(claimed, efficiency, pooled),
+        exchange_cpu_parts=parts(cell, claimed, rounds(single, controls)) if claimed and single else {},
         flags=(*flags, *_marks(cell)),
-        footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency)),
+        traced=_traced(cell, controls),
+        footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
 
 
-def among(
-    one: Measured, *, curve: int, group: int, standing: Standing | None, loss: tuple[float | None, int] | None
-) -> Measured:
-    """The row with what it says in comparison with others: their numbers, where it stands among them, its training
-    `loss` after so many samples as all have reached."""
-    loss_at, count = loss or (None, None)
-    row = replace(one.row, curve=curve, group=group, standing=standing, loss_at=loss_at, loss_at_samples=count)
-    return one._replace(row=row)
+def _lost(claimed: Sequence[Round], efficiency: Estimate | None, pooled: Residual | None) -> dict[str, Any]:
+    """Where the lost efficiency went."""
+    if efficiency is None:
+        return {}
+    return {
+        "breakdown": split(claimed, efficiency.mean),
+        "breakdown_intervals": intervals(claimed, efficiency.mean, pooled),
+    }
+
+
+def among(one: Measured, *, curve: int, group: int, beside: Beside) -> Measured:
+    """The row with what it says in comparison with others, and the numbers of its curve and group."""
+    return one._replace(row=replace(one.row, curve=curve, group=group, **beside._asdict()))
 
 
 def _own_row(cell: Cell) -> Row:
@@ -69,29 +85,45 @@ def _own_row(cell: Cell) -> Row:
         nodes=cell.nodes,
         rounds=len(cell.times),
         rounds_tried=len(cell.records),
-        samples_per_s=interval(cell.rates) if cell.times else None,
+        samples_per_s=geometric(cell.rates) if cell.times else None,
         synchronous=cell.synchronous,
         first_loss=first_loss,
         last_loss=last_loss,
         staleness=cell.staleness,
-        servers=point.servers,
-        server_hosts=point.server_hosts,
-        server_use=cell.server_use,
-        server_cpu_percent=cpu_use.of_servers(cell.server_use),
+        **_servers(cell),
         machine_cpu_percent=cell.machine_cpu_percent,
+        emulation=cell.emulation,
         receipt=cell.receipt,
         paths=cell.paths,
         failed=cell.failure,
     )
 
 
-def _flags(cell: Cell, efficiency: Estimate | None) -> tuple[audit.Flag, ...]:
+def _servers(cell: Cell) -> dict[str, Any]:
+    """Its parameter servers."""
+    return {
+        "servers": cell.point.servers,
+        "server_hosts": cell.point.server_hosts,
+        "server_use": cell.server_use,
+        "server_cpu_percent": cpu_use.of_servers(cell.server_use),
+    }
+
+
+def _traced(cell: Cell, controls: Controls) -> Traced | None:
+    """Its profiled steps, on the GPU against those of the plain loop."""
+    found = cell.traced
+    return found and replace(found, gpu=traces.split(cell.gpu_times, controls.gpu_times(cell.point)))
+
+
+def _flags(cell: Cell, efficiency: Estimate | None, drifts: Sequence[Drift]) -> tuple[audit.Flag, ...]:
     """The stamps of a row, worst first."""
     found = set(cell.flags)
     if cell.failure is not None:
         found.add("FAILED")
     if audit.superlinear(efficiency):
         found.add("SUPERLINEAR")
+    if drifts:
+        found.add("DRIFTING")
     return audit.in_order(found)
 
 
@@ -103,11 +135,18 @@ def _marks(cell: Cell) -> Iterator[str]:
         yield cell.receipt.verdict
 
 
-def _strategy_efficiency(cell: Cell, single: Mapping[int, StepTime]) -> Estimate | None:
+def _strategy_efficiency(cell: Cell, single: Cell | None, pooled: Residual | None) -> Estimate | None:
     """Against the strategy's own single rank, over the rounds that have both."""
+    if cell.point.world_size == 1 and cell.times:
+        return Estimate(mean=1.0, low=None, high=None, n=len(cell.times))
     share = cell.point.workload.share(cell.point.world_size)
-    both = [single[n].step_s / (share * time.step_s) for n, time in cell.times.items() if n in single]
-    return interval(both) if both else None
+    times = single.times if single else {}
+    both = []
+    for number, time in sorted(cell.times.items()):
+        if (own := times.get(number)) is not None:
+            own_s = relative(time, own.blocks, own.epoch, own.step_s)
+            both.append(log(own_s / share / time.step_s))
+    return contrast(both, pooled).exp() if both else None
 
 
 def across_nodes(curve: Sequence[Measured]) -> Iterator[Row]:
@@ -128,17 +167,22 @@ def _by_nodes(across: Measured, inside: Measured | None) -> Row:
     shared = across.efficiencies.keys() & inside.efficiencies.keys()
     if not shared:
         return row
-    intra = fmean(inside.efficiencies[number] for number in shared)
-    return replace(row, intra_node=intra, inter_node=fmean(across.efficiencies[n] for n in shared) / intra)
+    intra, whole = (
+        exp(fmean(log(of.efficiencies[number]) for number in sorted(shared))) for of in (inside, across)
+    )
+    return replace(row, intra_node=intra, inter_node=whole / intra)
 
 
-def baseline(solo: Control) -> Baseline:
-    """Make what is said of a plain loop on one device."""
-    point, cell = solo.point, Cell(solo.records)
+def baseline(alone: Alone) -> Baseline:
+    """Make what is said of a plain loop on one device: the mean of all seats that were measured alone."""
+    cell = alone.whole
+    point = cell.point
+    times = alone.times(alone.seats(0), 0)
+    rates = [point.workload.batch_size / time.harmonic_s for _, time in sorted(times.items())]
     return Baseline(
         workload=point.workload,
         hardware=point.hardware,
         strategy=point.strategy,
-        samples_per_s=interval(cell.rates) if cell.times else None,
+        samples_per_s=geometric(rates) if rates else None,
         footnotes=tuple(footnotes.of_baseline(cell)),
     )

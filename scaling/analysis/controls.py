@@ -1,4 +1,4 @@
-"""The controls of a sweep: which of them explain an exchange, round by round. Pure."""
+"""The controls of a sweep: which of them an exchange rests on. Pure."""
 
 from __future__ import annotations
 
@@ -7,33 +7,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from scaling.analysis.alone import Alone, AloneTime
 from scaling.analysis.audit import Flag
-from scaling.analysis.breakdown import Round
 from scaling.analysis.cell import Cell
 from scaling.analysis.step_time import StepTime, lock_step, step_time
 from scaling.records.events import Failed
+from scaling.records.gpu_time import GpuTime
 from scaling.records.point import Kind, Point
 from scaling.records.run import PointRecord
 
 Key = tuple[Any, ...]
-# What a missing control leaves inside "unexplained".
-LEFT_OVER = {
-    "solo": "contention and small batch",
-    "together": "contention, straggling and exposed communication",
-    "comm": "exposed communication",
-}
 
 
 def key_of(point: Point) -> Key:
     """By which an exchange finds this control. A plain loop uses no network and no strategy's options."""
-    if point.kind == "solo":
-        return _solo_key(point, point.strategy, point.workload.batch_size)
+    if point.kind in ("solo", "each"):
+        return _alone_key(point, point.strategy, point.workload.batch_size)
     if point.kind == "together":
         return _together_key(point, point.strategy)
     return _comm_key(point)
 
 
-def _solo_key(point: Point, plain: str, batch_size: int) -> Key:
+def _alone_key(point: Point, plain: str, batch_size: int) -> Key:
     return ("solo", plain, point.workload.alone(batch_size), point.hardware)
 
 
@@ -71,11 +66,13 @@ class Control(Cell):
 
 
 class Controls:
-    """The controls of a sweep by what an exchange asks for; each answer is round -> step time."""
+    """The controls of a sweep by what an exchange asks for; what is read from their records is kept until another
+    one comes."""
 
     def __init__(self, records: Iterable[PointRecord] = ()) -> None:
         self._records: dict[Key, dict[str, PointRecord]] = defaultdict(dict)
-        self._read: dict[Key, Control] = {}
+        self._control: dict[Key, Control] = {}
+        self._alone: dict[Key, Alone] = {}
         self.plains: set[str] = set()
         for record in records:
             if record.point.kind != "exchange":
@@ -85,29 +82,30 @@ class Controls:
         """Take the record of a control, in place of an older one of its point; return by which it is found."""
         key = key_of(record.point)
         self._records[key][record.point.key] = record
-        self._read.pop(key, None)
-        if record.point.kind == "solo":
+        self._control.pop(key, None)
+        self._alone.pop(key, None)
+        if record.point.kind in ("solo", "each"):
             self.plains.add(record.point.strategy)
         return key
 
+    def _sorted(self, key: Key) -> list[PointRecord]:
+        by_point = sorted(self._records[key].items(), key=lambda item: (item[1].point.round, item[0]))
+        return [record for _, record in by_point]
+
     def _found(self, key: Key) -> Control | None:
-        """What is read from a control's records is kept until another one comes."""
-        if key not in self._records:
-            return None
-        if key not in self._read:
-            by_point = sorted(self._records[key].items(), key=lambda item: (item[1].point.round, item[0]))
-            self._read[key] = Control([record for _, record in by_point])
-        return self._read[key]
+        if key not in self._control and key in self._records:
+            self._control[key] = Control(self._sorted(key))
+        return self._control.get(key)
 
-    def _times(self, key: Key) -> Mapping[int, StepTime]:
-        found = self._found(key)
-        return found.times if found else {}
+    def _plain_loops(self, key: Key) -> Alone | None:
+        if key not in self._alone and key in self._records:
+            self._alone[key] = Alone(self._sorted(key))
+        return self._alone.get(key)
 
-    def baselines(self) -> list[Control]:
+    def baselines(self) -> list[Alone]:
         """All plain loops alone, in the order of a table."""
-        return [
-            solo for key in sorted(key for key in self._records if key[0] == "solo") if (solo := self._found(key))
-        ]
+        keys = sorted(key for key in self._records if key[0] == "solo")
+        return [alone for key in keys if (alone := self._plain_loops(key))]
 
     def plain(self, strategy: str) -> str:
         """The plain loop that is the strategy's baseline: its framework's, or the only one there is
@@ -115,93 +113,85 @@ class Controls:
         name = strategy.partition(":")[0] + ":plain"
         return next(iter(self.plains)) if name not in self.plains and len(self.plains) == 1 else name
 
-    def solo(self, point: Point, batch_size: int) -> Mapping[int, StepTime]:
-        """The plain loop alone, at `batch_size`."""
-        return self._times(_solo_key(point, self.plain(point.strategy), batch_size))
+    def alone(self, point: Point, batch_size: int) -> Alone | None:
+        """The plain loops alone at `batch_size`, failed rounds too; None if not tried."""
+        return self._plain_loops(_alone_key(point, self.plain(point.strategy), batch_size))
 
-    def baseline(self, point: Point) -> Control | None:
-        """The plain loop alone behind the efficiency of `point`, failed rounds too; None if not tried."""
-        return self._found(_solo_key(point, self.plain(point.strategy), point.reference.batch_size))
+    def baseline(self, point: Point) -> Alone | None:
+        """The plain loops alone behind the efficiency of `point`."""
+        return self.alone(point, point.reference.batch_size)
 
-    def together(self, point: Point) -> Mapping[int, StepTime]:
+    def times_alone(self, cell: Cell, batch_size: int) -> Mapping[int, AloneTime]:
+        """By round, what the devices of a cell do alone at `batch_size`."""
+        alone = self.alone(cell.point, batch_size)
+        if alone is None:
+            return {}
+        size = cell.point.world_size
+        return alone.times(cell.seats or alone.seats(size), size)
+
+    def by_seat(self, cell: Cell, batch_size: int) -> Mapping[str, Mapping[int, float]]:
+        """Logarithms of what each device of a cell takes alone for a step, by seat and round."""
+        alone = self.alone(cell.point, batch_size)
+        if alone is None:
+            return {}
+        size = cell.point.world_size
+        return alone.by_seat(cell.seats or alone.seats(size), size)
+
+    def together(self, point: Point) -> Control | None:
         """As many plain loops as the point has ranks, at once, at its batch per device."""
-        return self._times(_together_key(point, self.plain(point.strategy)))
+        return self._found(_together_key(point, self.plain(point.strategy)))
 
     def comm(self, point: Point) -> Mapping[int, StepTime]:
         """The exchange of the model's gradients without compute."""
-        return self._times(_comm_key(point))
+        found = self._found(_comm_key(point))
+        return found.times if found else {}
+
+    def gpu_times(self, point: Point) -> tuple[GpuTime, ...]:
+        """Of the profiled steps of the plain loop on as many devices as the point has, by rank."""
+        plain = self.plain(point.strategy)
+        alone = point.world_size == 1
+        key = _alone_key(point, plain, point.workload.batch_size) if alone else _together_key(point, plain)
+        found = self._found(key)
+        return found.gpu_times if found else ()
 
     def keys_behind(self, point: Point) -> Mapping[Kind, set[Key]]:
         """By which the controls are found that a row's efficiency and losses rest on."""
         plain = self.plain(point.strategy)
         sizes = (point.workload.batch_size, point.reference.batch_size)
         return {
-            "solo": {_solo_key(point, plain, size) for size in sizes},
+            "solo": {_alone_key(point, plain, size) for size in sizes},
             "together": {_together_key(point, plain)},
             "comm": {_comm_key(point)},
         }
 
+    def cells_behind(self, point: Point) -> list[Cell]:
+        """The plain loops that a row rests on."""
+        found = self.keys_behind(point)
+        keys = (*sorted(found["solo"]), *found["together"])
+        return [cell for key in keys for cell in self._cells(key)]
+
     def flags_behind(self, point: Point) -> Mapping[Kind, frozenset[Flag]]:
-        """The stamps of the controls that a row's efficiency and losses rest on."""
-        return {
-            kind: frozenset().union(*(control.flags for key in keys if (control := self._found(key))))
-            for kind, keys in self.keys_behind(point).items()
-        }
+        """The stamps of the controls that a row's efficiency and losses rest on, by their kind."""
+        found: dict[Kind, frozenset[Flag]] = {}
+        for kind, keys in self.keys_behind(point).items():
+            for key in sorted(keys):
+                for cell in self._cells(key):
+                    named = cell.point.kind if kind == "solo" else kind
+                    found[named] = found.get(named, frozenset()) | cell.flags
+        return found
+
+    def _cells(self, key: Key) -> Sequence[Cell]:
+        if key[0] == "solo":
+            alone = self._plain_loops(key)
+            return alone.cells if alone else ()
+        control = self._found(key)
+        return (control,) if control else ()
 
     def why_missing(self, kind: Kind, point: Point, batch_size: int) -> str:
         """The cause of the first failure of the control that `point` lacks; empty where it was not tried."""
         plain = self.plain(point.strategy)
-        keys = {
-            "solo": _solo_key(point, plain, batch_size),
-            "together": _together_key(point, plain),
-            "comm": _comm_key(point),
-        }
-        found = self._found(keys[kind])
+        if kind in ("solo", "each"):
+            alone = self.alone(point, batch_size)
+            return alone.first_cause if alone else ""
+        found = self._found(_together_key(point, plain) if kind == "together" else _comm_key(point))
         return found.first_cause if found else ""
-
-
-def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
-    """Join a cell's exchanges with the controls of their rounds; rounds without a baseline are left out."""
-    point = cell.point
-    share = point.workload.share(point.world_size)
-    reference = controls.solo(point, point.reference.batch_size)
-    solo = controls.solo(point, point.workload.batch_size)
-    # One device beside none is alone.
-    together = {**(solo if point.world_size == 1 else {}), **controls.together(point)}
-    comm = controls.comm(point)
-    return tuple(
-        Round(
-            number=number,
-            exchange_s=time.step_s,
-            ideal_s=reference[number].step_s / share,
-            solo_s=solo[number].step_s if number in solo else None,
-            together=together.get(number),
-            comm_s=comm[number].step_s if number in comm else None,
-            synchronous=cell.synchronous,
-        )
-        for number, time in sorted(cell.times.items())
-        if number in reference
-    )
-
-
-def missing_controls(point: Point, measured: Sequence[Round], controls: Controls) -> tuple[str, ...]:
-    """Say which controls the split had to do without; a single device has none to miss."""
-    if point.world_size == 1:
-        return ()
-    kinds: dict[Kind, int] = {
-        "solo": sum(one.solo_s is None for one in measured),
-        "together": sum(one.together is None for one in measured),
-        # Without `together` nothing could be told from `comm` either.
-        "comm": sum(one.comm_s is None and one.together is not None for one in measured),
-    }
-    return tuple(_missing(kind, count, point, measured, controls) for kind, count in kinds.items() if count)
-
-
-def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], controls: Controls) -> str:
-    cause = controls.why_missing(kind, point, point.workload.batch_size)
-    failed = f" (failed: {cause})" if cause else ""
-    is_async = kind == "together" and not measured[0].synchronous
-    left = "contention and exposed communication" if is_async else LEFT_OVER[kind]
-    if count == len(measured):
-        return f"no {kind} control{failed}; counted as unexplained: {left}"
-    return f"no {kind} control in {count} of {len(measured)} rounds{failed}; from the others: {left}"

@@ -5,38 +5,55 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from scaling.analysis import bottleneck
+from scaling.analysis import bottleneck, emulating
+from scaling.analysis.alone import Alone
 from scaling.analysis.audit import Flag, in_order
-from scaling.analysis.breakdown import Round
 from scaling.analysis.cell import Cell
-from scaling.analysis.controls import Controls, missing_controls
+from scaling.analysis.controls import Controls
+from scaling.analysis.drift import Drift
+from scaling.analysis.fellows import slow_ranks
+from scaling.analysis.foreign_load import joined
+from scaling.analysis.rounds import Round, missing_controls
 from scaling.analysis.stats import Estimate
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point
-from scaling.records.run import PointRecord
+from scaling.records.run import PointRecord, WarningKind
+from scaling.text import plural
 
 # Flags that say nothing against a control: it is as emulated as its row, and `comm` feeds nothing.
 HARMLESS: Mapping[str, tuple[Flag, ...]] = {
-    "solo": ("EMULATED",), "together": ("EMULATED",), "comm": ("EMULATED", "AUDIT"),
+    "solo": ("EMULATED",), "each": ("EMULATED",), "together": ("EMULATED",), "comm": ("EMULATED", "AUDIT"),
 }  # fmt: skip
+# The kind of warning that a row's own note of all its rounds makes needless.
+TOLD: WarningKind = "foreign-load"
 
 
 def of_row(
-    cell: Cell, controls: Controls, rounds: Sequence[Round], flags: Sequence[Flag], efficiency: Estimate | None
+    cell: Cell,
+    controls: Controls,
+    rounds: Sequence[Round],
+    flags: Sequence[Flag],
+    efficiency: Estimate | None,
+    drifts: Sequence[Drift],
 ) -> Iterator[str]:
     """Say what a reader of a row must know, worst first; `rounds` are those that have a baseline."""
     point, measured = cell.point, len(cell.times)
     yield from _findings(cell, flags)
-    if "SUPERLINEAR" in flags and efficiency is not None:
-        yield f"SUPERLINEAR: {_superlinear(cell, controls.baseline(point), efficiency)}"
+    if "SUPERLINEAR" in flags:
+        yield f"SUPERLINEAR: {_superlinear(cell, controls.baseline(point))}"
     yield from _stamps(cell, flags)
+    if "DRIFTING" in flags:
+        yield from (f"DRIFTING: {one}" for one in drifts)
     yield from _network(cell.receipt)
     if efficiency:
         yield from missing_controls(point, rounds, controls)
     yield from _no_baseline(point, controls, measured - len(rounds), measured)
     if efficiency:
         yield from _controls(controls.flags_behind(point))
+        yield from slow_ranks(cell, controls)
+    yield from emulating.notes(cell)
+    yield from _conditions(cell, controls if efficiency else None)
     yield from _warnings(cell.records)
     yield from filter(None, [bottleneck.slow(cell.paths)])
 
@@ -46,6 +63,9 @@ def of_baseline(cell: Cell) -> Iterator[str]:
     flags = in_order(cell.flags)
     yield from _findings(cell, flags)
     yield from _stamps(cell, flags)
+    yield from emulating.notes(cell)
+    yield from cell.memory_note
+    yield from cell.load.notes()
     yield from _warnings(cell.records)
 
 
@@ -57,7 +77,7 @@ def _findings(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
     yield from _failures(cell.records)
     yield from _counted(cell.audits, len(cell.records))
     if "OVERSUBSCRIBED" in flags:
-        yield "OVERSUBSCRIBED: more workers than cores; neither efficiency nor loss is claimed"
+        yield "OVERSUBSCRIBED: more workers than cores; no speedup, efficiency, loss or rank is claimed"
 
 
 def _failures(records: Sequence[PointRecord]) -> Iterator[str]:
@@ -112,26 +132,34 @@ def _warnings(records: Sequence[PointRecord]) -> Iterator[str]:
 
 
 def _warned(record: PointRecord) -> Iterator[str]:
-    yield from (warning.text for warning in record.warnings)
+    yield from (warning.text for warning in record.warnings if warning.kind != TOLD)
     yield from (f"tried again: {text}" for text in record.retries)
 
 
 # ---------------------------------------------------------------- of what it rests on
 
 
-def _superlinear(cell: Cell, baseline: Cell | None, efficiency: Estimate) -> str:
+def _superlinear(cell: Cell, alone: Alone | None) -> str:
     """The probable cause of more than N times one device, by the evidence at hand."""
-    point = cell.point
+    point, baseline = cell.point, alone.whole if alone else None
     if baseline is not None and baseline.throttle_reasons:
         return f"the baseline's device was throttled ({', '.join(baseline.throttle_reasons)})"
     if baseline is not None and baseline.devices and not cell.devices <= baseline.devices:
         return f"the baseline ran on {_names(baseline.devices)}, the row on {_names(cell.devices)} as well"
-    if efficiency.low is not None and efficiency.low <= 1:
-        return "probably noise: the interval reaches below 100 %; more rounds would tell"
-    if point.workload.is_strong and point.world_size > 1:
+    if point.workload.share(point.world_size) > 1:
         batch = point.workload.batch_size
         return f"probably the smaller batch of {batch} per device, whose data fit the caches better"
     return "probably the baseline's machine was busier or its clocks lower; measure on an idle machine"
+
+
+def _conditions(cell: Cell, controls: Controls | None) -> Iterator[str]:
+    """What else the machine did, while the row was measured and while what it rests on was."""
+    yield from cell.memory_note
+    yield from cell.load.notes()
+    behind = [one for one in controls.cells_behind(cell.point) if any(one.load.notes())] if controls else []
+    kinds = list(dict.fromkeys(one.point.kind for one in behind))
+    whose = f"its {' and '.join(kinds)} {plural(len(kinds), 'control')}"
+    yield from (f"{whose}: {note}" for note in joined(one.load for one in behind).notes())
 
 
 def _names(devices: frozenset[str]) -> str:

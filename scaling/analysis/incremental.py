@@ -4,8 +4,9 @@ It runs on rank 0 between points, on cores that are about to be measured, where 
 each time. What a point changes:
 
     an exchange    its own row; those of its curve, if it is a single rank or alone on its node; what is said of
-                   those that are compared with it
+                   those that are compared with it, and a little of all comparisons: they are one family
     a control      the rows that rest on it
+    either         what all cells of a work tell together: their variance, whether they drifted
 
 `rows()` are those of `analyse(records)`, to the last bit; the table that ends a run is made by `analyse` itself.
 """
@@ -18,10 +19,13 @@ from typing import NamedTuple
 
 from scaling.analysis.cell import Cell
 from scaling.analysis.cell_rows import Measured, across_nodes, among, measured
-from scaling.analysis.comparisons import equal_losses, standings
+from scaling.analysis.comparisons import Beside, Loss, beside, equal_losses
+from scaling.analysis.contests import Contest, contests
+from scaling.analysis.contrasts import Table
 from scaling.analysis.controls import Controls, Key
 from scaling.analysis.curves import comparable, keys_of_series, numbered, series
-from scaling.analysis.rows import Row, Standing
+from scaling.analysis.pools import Shared, of_pool, pool_of
+from scaling.analysis.rows import Row
 from scaling.records.run import PointRecord
 
 
@@ -32,13 +36,6 @@ class _Place(NamedTuple):
     curve_number: int
     group_number: int
     rivals: Key
-
-
-class _Compared(NamedTuple):
-    """What comes out where cells are compared, by cell."""
-
-    standings: Mapping[str, Standing]
-    losses: Mapping[str, tuple[float | None, int]]
 
 
 class Analyser:
@@ -57,10 +54,13 @@ class Analyser:
         self._rows: dict[str, Row] = {}
         self._of_curve: dict[Key, list[str]] = {}
         self._rivals: dict[Key, list[str]] = {}
-        self._compared: dict[Key, _Compared] = {}
+        self._contests: dict[Key, list[Contest]] = {}
+        self._losses: dict[Key, Mapping[str, Loss]] = {}
+        self._beside: Mapping[str, Beside] = {}
         # Since `rows` was last asked: cells with another record, those that rest on what changed, a new cell.
         self._renewed: set[str] = set()
         self._shaken: set[str] = set()
+        self._shared: dict[Key, Shared] = {}
         self._has_new = False
         for record in records:
             self.add(record)
@@ -75,16 +75,13 @@ class Analyser:
     def rows(self) -> tuple[Row, ...]:
         """The table so far, as `analyse.rows` makes it."""
         moved = self._place() if self._has_new else set()
-        groups = {self._places[name].rivals for name in self._renewed}
         for name in self._renewed:
             if self._cells[name].point.world_size == 1:
                 self._shaken.update(self._of_curve[self._places[name].curve])
+        self._pool()
         for name in self._renewed | self._shaken:
             self._measured[name] = self._measure(name)
-        for group in groups:
-            cells = [self._cells[name] for name in self._rivals[group]]
-            self._compared[group] = _Compared(standings(cells), equal_losses(cells))
-        changed = self._renewed | self._shaken | moved.union(*(self._rivals[group] for group in groups))
+        changed = self._renewed | self._shaken | moved | self._compare()
         for curve in {self._places[name].curve for name in changed}:
             names = self._of_curve[curve]
             self._rows.update(zip(names, across_nodes([self._among(name) for name in names]), strict=True))
@@ -146,19 +143,44 @@ class Analyser:
         self._has_new = False
         return moved
 
+    def _pool(self) -> None:
+        """What the cells of each pool that changed tell together, and with it all its rows."""
+        changed = {pool_of(self._cells[name].point, self._controls) for name in self._renewed | self._shaken}
+        for key in changed:
+            found = of_pool((cell for cell in self._cells.values() if self._is_in(cell, key)), self._controls)
+            if key not in self._shared or found != self._shared[key]:
+                self._shared[key] = found
+                self._shaken.update(cell.name for cell in self._cells.values() if self._is_in(cell, key))
+
+    def _is_in(self, cell: Cell, key: Key) -> bool:
+        return pool_of(cell.point, self._controls) == key
+
     def _measure(self, name: str) -> Measured:
         curve = self._of_curve[self._places[name].curve]
-        singles = [cell.times for cell in map(self._cells.__getitem__, curve) if cell.point.world_size == 1]
-        return measured(self._cells[name], self._controls, singles[-1] if singles else {})
+        singles = [cell for cell in map(self._cells.__getitem__, curve) if cell.point.world_size == 1]
+        cell = self._cells[name]
+        pool = self._shared[pool_of(cell.point, self._controls)]
+        return measured(cell, self._controls, singles[-1] if singles else None, pool)
+
+    def _compare(self) -> set[str]:
+        """Compare anew; return the cells of which something else is said now."""
+        for group in {self._places[name].rivals for name in self._renewed}:
+            cells = [cell for name in self._rivals[group] if (cell := self._cells[name]).times]
+            self._contests[group], self._losses[group] = list(contests(cells)), equal_losses(cells)
+        order = sorted(self._contests)
+        found = [contest for group in order for contest in self._contests[group]]
+        losses = {name: loss for of_group in self._losses.values() for name, loss in of_group.items()}
+        table = Table([contest.layout for contest in found])
+        before = self._beside
+        self._beside = beside(self._cells.values(), table, found, losses, self._controls.plain)
+        return {name for name, said in self._beside.items() if before.get(name) != said}
 
     def _among(self, name: str) -> Measured:
         """The row with what it says in comparison with others."""
         place = self._places[name]
-        compared = self._compared[place.rivals]
         return among(
             self._measured[name],
             curve=place.curve_number,
             group=place.group_number,
-            standing=compared.standings.get(name),
-            loss=compared.losses.get(name),
+            beside=self._beside[name],
         )

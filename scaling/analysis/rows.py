@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from scaling.analysis.bottleneck import Path
-from scaling.analysis.breakdown import Breakdown
+from scaling.analysis.causes import Breakdown
 from scaling.analysis.stats import Estimate, is_distinguishable
+from scaling.analysis.traces import Traced
 from scaling.analysis.traffic_receipt import Receipt
+from scaling.records.emulation import Emulation
 from scaling.records.events import Failed
 from scaling.records.point import (
     Hardware,
@@ -15,22 +19,43 @@ from scaling.records.point import (
     Workload,
 )
 
+Verdict = Literal["best", "leading", "slower", "faster", "not compared"]
+
 
 class Standing(Record, frozen=True, kw_only=True):
     """Where a row stands among those that it is compared with: of the same world size and work, and as synchronous
     or asynchronous as it is.
 
-    `difference` is this / best - 1, paired by round, with its 99 % interval (stats.paired says why); None for
-    the best itself, and with fewer than two shared rounds.
+    `best` says that it was told from each of the others and is faster. `leads` says that it is the fastest as
+    measured, but that not all others could be told from it. `difference` is this / fastest - 1, over the rounds
+    that both have, with the interval that holds for the whole table at 95 % (contrasts.py); without one where they
+    share a single round, and None for the fastest itself and without a shared round.
     """
 
     best: bool
     difference: Estimate | None = None
+    leads: bool = False
 
     @property
     def distinguishable(self) -> bool:
         """Whether the two differ by more than the rounds do."""
         return self.difference is not None and is_distinguishable(self.difference)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is claimed. `leading`: of the group that nobody can be told from the fastest in.
+
+        The fastest by all its rounds may still lose in those that it shares with another: `faster`.
+        """
+        if self.best:
+            return "best"
+        if self.leads:
+            return "leading"
+        if self.difference is None or self.difference.low is None:
+            return "not compared"
+        if not self.distinguishable:
+            return "leading"
+        return "slower" if self.difference.mean < 0 else "faster"
 
 
 class ServerUse(Record, frozen=True, kw_only=True):
@@ -46,23 +71,28 @@ class Row(Record, frozen=True, kw_only=True):
     """One exchange at one world size, over its rounds. What emulated devices shrink and dilate is undone in it.
 
     `rounds` counts those with a result, `rounds_tried` the failed ones too. `samples_per_s` is None when
-    every round failed (then `failed` says why); `efficiency`, `strategy_efficiency` (against the
+    every round failed (then `failed` says why); `speedup`, `efficiency`, `strategy_efficiency` (against the
     strategy's own single rank) and `breakdown` are None without a baseline, and when OVERSUBSCRIBED.
-    `breakdown_intervals` are by cause, those of `breakdown.intervals`.
+    `breakdown_intervals` are by cause.
     `intra_node` is the efficiency at the largest world size on one node and `inter_node` what crossing
     nodes leaves of it, over the rounds that have both, on rows that cross nodes. `flags` are of FAILED,
-    EMULATED, AUDIT, OVERSUBSCRIBED, SUPERLINEAR, UNSETTLED, THROTTLED, ASYNC, and on rows that cross nodes one of
-    VERIFIED, MISLABELLED, UNVERIFIED, with the `receipt` behind it; `paths` are those that carried the exchange
-    from node to node, busiest first.
+    EMULATED, AUDIT, OVERSUBSCRIBED, SUPERLINEAR, UNSETTLED, THROTTLED, DRIFTING, ASYNC, and on rows that cross
+    nodes one of VERIFIED, MISLABELLED, UNVERIFIED, with the `receipt` behind it; `paths` are those that carried
+    the exchange from node to node, busiest first.
 
     `first_loss` and `last_loss` are of the training, warm-up included; `loss_at` is its loss after
     `loss_at_samples` samples, the most that all measured rows of its group and world size have reached,
     asynchronous or not.
     `staleness` is None in synchronous modes; else the steps of other ranks between a step's pull and its
     push, mean over ranks, windows and rounds. `server_cpu_percent` is of one core, the mean of
-    `server_use`; `standing` is None for a row without rival. Rows of one scaling curve share `curve`, those whose
-    rates may be compared at one world size `group`.
-    `machine_cpu_percent` is of all cores of the machine that emulated, None for real devices.
+    `server_use`; `standing` is among the exchanges of its `framework`, `framework_standing` among frameworks, for
+    the fastest exchange of each; None for a row without rival and when OVERSUBSCRIBED. Rows of one scaling curve
+    share `curve`, those whose rates may be compared at one world size `group`. `learnt_less`: at `loss_at_samples`
+    an asynchronous row's loss was above that of all synchronous ones.
+    `machine_cpu_percent` is of all cores of the machine that emulated, `emulation` how well it does; None for
+    real devices. `traced` is what steps with profilers on show, None where none ran. `exchange_cpu_parts` are
+    fractions of the step that are known of `breakdown.exchange_cpu`: threads by name that plain loops do not have,
+    and the wrapper; they need not add up to it.
     """
 
     strategy: str
@@ -103,6 +133,12 @@ class Row(Record, frozen=True, kw_only=True):
     receipt: Receipt | None = None
     paths: tuple[Path, ...] = ()
     machine_cpu_percent: float | None = None
+    emulation: Emulation | None = None
+    traced: Traced | None = None
+    framework: str = ""
+    framework_standing: Standing | None = None
+    learnt_less: bool = False
+    exchange_cpu_parts: dict[str, float] = {}
 
 
 class Baseline(Record, frozen=True, kw_only=True):
@@ -126,11 +162,12 @@ class Contender(Record, frozen=True, kw_only=True):
 
 
 class Comparison(Record, frozen=True, kw_only=True):
-    """The best by mean samples/s of a world size against one other. Synchronous modes are compared with
-    synchronous ones and asynchronous with asynchronous: a stale image is not worth a fresh one.
+    """The fastest by mean samples/s of a world size against one other: exchanges of one `framework`, or, where
+    that is empty, the fastest exchanges of two frameworks. Synchronous modes are compared with synchronous ones
+    and asynchronous with asynchronous: a stale image is not worth a fresh one.
 
-    `advantage` is best / other - 1 and `difference` other / best - 1, paired by round, with their 99 %
-    intervals; None with fewer than two shared rounds.
+    `advantage` is best / other - 1 and `difference` other / best - 1, over the rounds that both have, with
+    intervals as in `Standing`; None without a shared round.
     """
 
     workload: Workload
@@ -142,11 +179,26 @@ class Comparison(Record, frozen=True, kw_only=True):
     other: Contender
     advantage: Estimate | None
     difference: Estimate | None
+    framework: str = ""
 
     @property
     def distinguishable(self) -> bool:
         """Whether the two differ by more than the rounds do."""
         return self.difference is not None and is_distinguishable(self.difference)
+
+
+class Resolution(Record, frozen=True, kw_only=True):
+    """What the rounds of a contest can tell: the smallest true difference, as a fraction, that is found in 80 of
+    100 runs as noisy as this one, and the same with `more_rounds`. `group` is that of its rows."""
+
+    group: int
+    world_size: int
+    synchronous: bool
+    rivals: int
+    rounds: int
+    smallest_difference: float
+    more_rounds: int
+    smallest_difference_then: float
 
 
 class Analysis(Record, frozen=True, kw_only=True):
@@ -155,3 +207,4 @@ class Analysis(Record, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     baselines: tuple[Baseline, ...]
     comparisons: tuple[Comparison, ...]
+    resolutions: tuple[Resolution, ...] = ()

@@ -1,41 +1,77 @@
-"""Intervals over rounds, paired differences, steady state. Pure; SciPy does the statistics.
+"""Intervals over rounds, steady state. Pure; SciPy does the statistics.
 
-The unit of repetition is the round: windows of one point follow each other and are not independent,
-so no interval is ever formed from them.
+The unit of repetition is the round, in which each process is started once: windows of one point follow each other
+and are not independent, so no interval is ever formed from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import sqrt
+from math import exp, log, sqrt
 from statistics import fmean
+
+from msgspec.structs import replace
 
 from scaling.records.point import Record
 
 STEADY_WINDOWS = 4
+TRIMMED = 0.2
 
 
 class Estimate(Record, frozen=True, kw_only=True):
-    """A mean over `n` rounds with its confidence interval; `low` and `high` are None when n < 2."""
+    """A mean over `n` rounds with its confidence interval, Student's t with `df` degrees of freedom; `low`, `high`
+    and `df` are None when n < 2. Of ratios and rates the mean is the geometric one, and its interval reaches
+    farther up than down."""
 
     mean: float
     low: float | None
     high: float | None
     n: int
+    df: int | None = None
 
     @property
     def half_width(self) -> float | None:
         """Half of the interval, in the unit of the mean; None without an interval."""
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
+    @property
+    def holds_zero(self) -> bool:
+        """Whether noise explains it; never without an interval."""
+        return self.low is not None and self.high is not None and self.low <= 0 <= self.high
+
+    def times(self, factor: float) -> Estimate:
+        """The same of a multiple."""
+        return replace(self, mean=self.mean * factor, **self._ends(lambda end: end * factor))
+
+    def exp(self) -> Estimate:
+        """Of what this is the logarithm of."""
+        return replace(self, mean=exp(self.mean), **self._ends(exp))
+
+    def _ends(self, changed: Callable[[float], float]) -> dict[str, float | None]:
+        ends = {"low": self.low, "high": self.high}
+        return {name: None if end is None else changed(end) for name, end in ends.items()}
+
 
 @lru_cache(maxsize=256)
-def _quantile(n: int, confidence: float) -> float:
+def quantile(df: int, confidence: float = 0.95) -> float:
+    """Of Student's t, two-sided."""
     # Imported here: every rank of a launch starts with this module, only rank 0 forms intervals.
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-    return float(stdtrit(n - 1, (1 + confidence) / 2))
+    return float(stdtrit(df, (1 + confidence) / 2))
+
+
+def variance(values: Sequence[float]) -> float:
+    """Of the sample: over n - 1."""
+    mean = fmean(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def student(mean: float, variance_of_mean: float, n: int, df: int, confidence: float = 0.95) -> Estimate:
+    """A mean over `n` rounds with Student's interval: mean +- t(df) sqrt(variance of the mean)."""
+    half = quantile(df, confidence) * sqrt(variance_of_mean)
+    return Estimate(mean=mean, low=mean - half, high=mean + half, n=n, df=df)
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
@@ -49,19 +85,30 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
     mean = fmean(values)
     if n == 1:
         return Estimate(mean=mean, low=None, high=None, n=1)
-    deviation = sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
-    half = _quantile(n, confidence) * deviation / sqrt(n)
-    return Estimate(mean=mean, low=mean - half, high=mean + half, n=n)
+    return student(mean, variance(values) / n, n, n - 1, confidence)
 
 
-def paired(a: Sequence[float], b: Sequence[float], confidence: float = 0.99) -> Estimate:
-    """Return the relative difference b/a - 1 with its interval; a[i] and b[i] are of the same round.
+def geometric(values: Sequence[float]) -> Estimate:
+    """Return the geometric mean of `values`, one per round, with Student's interval of their logarithms."""
+    return interval([log(value) for value in values]).exp()
 
-    Pairing removes the drift that hits all points of a round alike. The default is 99 %, not 95 %,
-    because one table makes many comparisons: at 95 % one in twenty of them would find a difference
-    between equals. Raises ValueError when the lengths differ or are 0.
-    """
-    return interval([y / x - 1 for x, y in zip(a, b, strict=True)], confidence)
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    """Return the mean without the lowest and the highest fifth (Tukey & McLaughlin, 1963)."""
+    kept = sorted(values)
+    cut = int(TRIMMED * len(kept))
+    return fmean(kept[cut : len(kept) - cut])
+
+
+def trimmed_variance(values: Sequence[float]) -> float | None:
+    """Return the variance of `trimmed_mean` if the values are independent: that of the winsorized values over
+    n (1 - 2 x 0.2)^2 (Tukey & McLaughlin, 1963); None of fewer than two values."""
+    ordered, count = sorted(values), len(values)
+    if count < 2:
+        return None
+    cut = int(TRIMMED * count)
+    low, high = ordered[cut], ordered[count - cut - 1]
+    return variance([min(max(value, low), high) for value in ordered]) * count / (count - 2 * cut) ** 2
 
 
 def is_distinguishable(difference: Estimate) -> bool:

@@ -1,62 +1,165 @@
-"""The time of one step of a record, by its slowest rank and by the mean of its ranks. Pure.
+"""The time of one step of a record: by its slowest rank, by the mean of its ranks, by seat and by block. Pure.
 
 A rank's step time runs from the common start to its last device synchronisation, divided by its steps. A point's
 follows from whether its ranks wait for each other:
 
-    synchronous    the longest rank's
+    synchronous    the longest rank's; measured side by side, the longest of each block
     asynchronous   N x batch / samples/s, where samples/s is the sum of the ranks' own rates: each rank goes on
                    stepping until all are done, so its own time is loaded from end to end. With equal
                    batches that is the harmonic mean of the ranks' step times.
+    each           its ranks were alone in turn: by rates, as if there were no others
+
+Where points were measured side by side, a step's time is the trimmed mean (20 %, of logarithms) over blocks: what
+hits a block hits all cells of it, and a block that was hit alone does not count.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, log
 from statistics import fmean
 
 from msgspec.structs import replace
 
-from scaling.records.events import Finished
+from scaling.analysis.stats import trimmed_mean
+from scaling.analysis.truncation import settled
+from scaling.records.events import Finished, Window
 from scaling.records.point import Record
-from scaling.records.run import PointRecord
+from scaling.records.run import PointRecord, RankRecord
+
+# The natural logarithm of a step's seconds, by the index of its window.
+Blocks = Mapping[int, float]
+
+
+class SeatTime(Record, frozen=True, kw_only=True):
+    """Seconds of one step of the rank on one seat of the launch, and their logarithms window by window."""
+
+    step_s: float
+    blocks: Blocks
 
 
 class StepTime(Record, frozen=True, kw_only=True):
     """Seconds of one step of a point. `step_s` is the point's own, on which rates and efficiency rest;
-    `mean_s` and `harmonic_s` are means over its ranks, of times and of rates."""
+    `mean_s` and `harmonic_s` are means over its ranks, of times and of rates.
+
+    `seats` are by rank of the launch; `blocks` are the point's own logarithms window by window, which can be set
+    beside those of another point of the same `epoch`, if it has one.
+    """
 
     step_s: float
     mean_s: float
     harmonic_s: float
+    seats: Mapping[int, SeatTime] = {}
+    blocks: Blocks = {}
+    epoch: int | None = None
 
 
 def step_time(record: PointRecord) -> StepTime | None:
     """Return the step time over all ranks; None where a rank has no measured time or the point failed.
 
-    Of emulated devices the time of the cluster that they stand for: what the clock showed / `dilate`.
-
-    A single worker that drives all devices is one rank whose steps are those of all.
+    Of emulated devices the time of the cluster that they stand for: what the clock showed / `dilate`. A single
+    worker that drives all devices is one rank whose steps are those of all. A rank that had no turn in a record of
+    kind `each` is left out.
     """
-    if not isinstance(record.outcome, Finished) or not record.ranks:
+    if not isinstance(record.outcome, Finished):
         return None
-    times = []
-    for rank in record.ranks:
-        steps = sum(window.steps for window in rank.windows)
-        if not steps or rank.measured_s <= 0:
-            return None
-        times.append(rank.measured_s / steps / record.point.hardware.dilate)
-    harmonic_s = 1 / fmean(1 / time for time in times)
-    step_s = max(times) if record.synchronous else harmonic_s
-    return StepTime(step_s=step_s, mean_s=fmean(times), harmonic_s=harmonic_s)
+    has_turns = record.point.kind == "each"
+    ranks = [rank for rank in record.ranks if rank.windows or not has_turns]
+    # Side by side, all cells of a block are as warm, and the trimmed mean leaves a cold one out.
+    logs = [_logs(rank.windows, record.point.hardware.dilate) for rank in ranks]
+    kept = settled(logs) if record.epoch is None and logs else 0
+    seats = [_seat(rank, record, blocks, kept) for rank, blocks in zip(ranks, logs, strict=True)]
+    if not seats or None in seats:
+        return None
+    times = [seat for seat in seats if seat is not None]
+    by_launch_rank = {rank.launch_rank: seat for rank, seat in zip(ranks, times, strict=True)}
+    return _joined(by_launch_rank, record.epoch, by_rates=has_turns or not record.synchronous)
+
+
+def _joined(seats: dict[int, SeatTime], epoch: int | None, *, by_rates: bool) -> StepTime:
+    """The step time of a point from those of its seats: of their rates, or of the longest."""
+    times = list(seats.values())
+    blocks = _together([seat.blocks for seat in times], by_rates=by_rates)
+    harmonic_s = _harmonic(seat.step_s for seat in times)
+    longest_s = max(seat.step_s for seat in times)
+    if epoch is not None and blocks:
+        longest_s = max(longest_s, exp(trimmed_mean(list(blocks.values()))))
+    return StepTime(
+        step_s=harmonic_s if by_rates else longest_s,
+        mean_s=fmean(seat.step_s for seat in times),
+        harmonic_s=harmonic_s,
+        seats=seats,
+        blocks=blocks,
+        epoch=epoch,
+    )
 
 
 def lock_step(record: PointRecord) -> StepTime | None:
-    """Of plain loops side by side: the longest rank of each window, since ranks that exchange gradients wait
-    for whoever is last this time, and not only for who is slowest on the whole."""
+    """Of plain loops side by side: the longest rank of each step where steps are timed one by one, else of each
+    window, since ranks that exchange gradients wait for whoever is last this time, and not only for who is slowest
+    on the whole."""
     time = step_time(record)
-    if time is None:
+    if time is None or not time.blocks:
+        return time
+    blocks = zip(*([w for w in rank.windows if w.index in time.blocks] for rank in record.ranks), strict=True)
+    late = [(_late(same), same[0].steps) for same in blocks]
+    if record.epoch is None:
+        late_s = sum(seconds for seconds, _ in late) / sum(steps for _, steps in late)
+    else:
+        late_s = trimmed_mean([seconds / steps for seconds, steps in late])
+    return replace(time, step_s=max(time.step_s, time.mean_s + late_s / record.point.hardware.dilate))
+
+
+def unsynced_s(record: PointRecord) -> float | None:
+    """Seconds of a step inside the strategy's wrapper without any exchange, mean over ranks; None if not tried."""
+    times = [
+        sum(window.seconds for window in rank.unsynced) / steps
+        for rank in record.ranks
+        if (steps := sum(window.steps for window in rank.unsynced))
+    ]
+    return fmean(times) if times and isinstance(record.outcome, Finished) else None
+
+
+def _late(same: Sequence[Window]) -> float:
+    """Seconds by which the slowest rank was slower than the mean of all, over the steps of one window."""
+    by_step = [window.step_s for window in same]
+    if len(set(map(len, by_step))) == 1 and by_step[0]:
+        return float(sum(max(times) - fmean(times) for times in zip(*by_step, strict=True)))
+    seconds = [window.seconds for window in same]
+    return max(seconds) - fmean(seconds)
+
+
+def _logs(windows: Iterable[Window], dilate: float) -> Blocks:
+    """Of a step's seconds, by window."""
+    timed = ((w.index, w.end_s - w.start_s, w.steps * dilate) for w in windows)
+    return {index: log(seconds / steps) for index, seconds, steps in timed if steps and seconds > 0}
+
+
+def _seat(rank: RankRecord, record: PointRecord, blocks: Blocks, kept: int) -> SeatTime | None:
+    """`kept`: the first window that counts."""
+    windows = [window for window in rank.windows if window.index >= kept] if kept else rank.windows
+    steps = sum(window.steps for window in windows)
+    seconds = sum(window.seconds for window in windows)
+    if not steps or seconds <= 0:
         return None
-    steps = sum(window.steps for window in record.ranks[0].windows)
-    longest_s = sum(
-        max(w.seconds for w in same) for same in zip(*(rank.windows for rank in record.ranks), strict=False)
-    )
-    return replace(time, step_s=max(time.step_s, longest_s / steps / record.point.hardware.dilate))
+    if kept:
+        blocks = {index: value for index, value in blocks.items() if index >= kept}
+    step_s = seconds / steps / record.point.hardware.dilate
+    if record.epoch is not None and blocks:
+        step_s = exp(trimmed_mean(list(blocks.values())))
+    return SeatTime(step_s=step_s, blocks=blocks)
+
+
+def _together(seats: Sequence[Blocks], *, by_rates: bool) -> Blocks:
+    """Of all ranks, in the blocks that each of them has."""
+    if len(seats) == 1:
+        return seats[0]
+    shared = sorted(set(seats[0]).intersection(*seats[1:]))
+    if by_rates:
+        return {index: log(_harmonic(exp(seat[index]) for seat in seats)) for index in shared}
+    return {index: max(seat[index] for seat in seats) for index in shared}
+
+
+def _harmonic(times: Iterable[float]) -> float:
+    """The mean of rates, as a time."""
+    return float(1 / fmean(1 / time for time in times))

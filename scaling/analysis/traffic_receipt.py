@@ -14,11 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Literal
 
+from msgspec.structs import replace
+
 from scaling.records.events import Finished
 from scaling.records.network import Place
 from scaling.records.point import SERVER, Record
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
-from scaling.records.telemetry import Traffic
+from scaling.records.telemetry import Telemetry, Traffic
 
 Verdict = Literal["VERIFIED", "MISLABELLED", "UNVERIFIED"]
 LEAST_SHARE = 0.95
@@ -118,12 +120,27 @@ def _children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
 
 
 def _counted(record: PointRecord) -> dict[str, Sequence[Traffic]]:
-    """The counters of each host, from the one child beside which they were read."""
+    """The counters of each host, from the one child beside which they were read, less what its cards carry while
+    nothing runs."""
     found: dict[str, Sequence[Traffic]] = {}
     for one in _children(record):
         if one.telemetry.traffic:
-            found.setdefault(one.host, one.telemetry.traffic)
+            found.setdefault(one.host, _own(one.telemetry))
     return found
+
+
+def _own(telemetry: Telemetry) -> tuple[Traffic, ...]:
+    idle = {one.name: one for one in telemetry.idle_traffic}
+    return tuple(
+        replace(
+            one,
+            received_bytes=max(0, one.received_bytes - idle[one.name].received_bytes),
+            sent_bytes=max(0, one.sent_bytes - idle[one.name].sent_bytes),
+        )
+        if one.name in idle
+        else one
+        for one in telemetry.traffic
+    )
 
 
 def _places(record: PointRecord) -> dict[str, Place]:
@@ -148,9 +165,12 @@ def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
 
 def _expected(record: PointRecord) -> float | None:
     """Bytes that must have crossed nodes while the counters ran, at least: in the measured steps, and in the one
-    before them that gives all ranks a common start. None where the strategy did not know them."""
+    before them that gives all ranks a common start, before each window where points take turns; in those too that
+    were measured again. None where the strategy did not know them."""
     first = record.ranks[0]
     if first.ready is None or first.ready.crossing_bytes_per_step is None:
         return None
     least, _ = first.ready.crossing_bytes_per_step
-    return least * (sum(window.steps for window in first.windows) + 1)
+    windows = (*first.windows, *first.disturbed)
+    starts = 1 if record.epoch is None else len(windows)
+    return least * (sum(window.steps for window in windows) + starts)

@@ -22,14 +22,13 @@ def first_and_last_loss(records: Iterable[PointRecord]) -> tuple[float | None, f
     ends = [found for record in _finished(records) for rank in record.ranks if (found := _ends(rank)) is not None]
     if not ends:
         return None, None
-    return fmean(first for first, _ in ends), fmean(last for _, last in ends)
+    return fmean([first for first, _ in ends]), fmean([last for _, last in ends])
 
 
 def samples(record: PointRecord) -> int:
     """Return how many samples all ranks have trained on up to their last loss, warm-up included; 0 without a
     loss. What ranks of an asynchronous mode go on doing when their own windows are over is not counted."""
-    curves = (_curve(rank, _totals(record)) for rank in record.ranks)
-    return min((curve[-1][0] for curve in curves if curve), default=0)
+    return min((curve[-1][0] for curve in _curves(record) if curve), default=0)
 
 
 def equal_samples(cells: Iterable[Iterable[PointRecord]]) -> int | None:
@@ -45,7 +44,7 @@ def loss_after(records: Iterable[PointRecord], count: int) -> float | None:
     linear in between. Ranks that do not wait for each other end the same window at different times; the
     samples are then those that all have done when each has ended it.
     """
-    curves = (_curve(rank, _totals(record)) for record in _finished(records) for rank in record.ranks)
+    curves = (curve for record in _finished(records) for curve in _curves(record))
     known = [loss for curve in curves if (loss := _at(curve, count)) is not None]
     return fmean(known) if known else None
 
@@ -58,10 +57,16 @@ def _windows(rank: RankRecord) -> tuple[Window, ...]:
     return (*rank.warmup, *rank.windows)
 
 
+def _curves(record: PointRecord) -> list[list[tuple[int, float]]]:
+    """The curve of each rank."""
+    totals = _totals(record)
+    return [_curve(rank, totals) for rank in record.ranks]
+
+
 def _totals(record: PointRecord) -> list[int]:
     """Samples of all ranks up to the end of each window."""
     same = zip(*map(_windows, record.ranks), strict=False)
-    return list(accumulate(sum(window.samples for window in windows) for windows in same))
+    return list(accumulate(sum(w.samples + w.uncounted_samples for w in windows) for windows in same))
 
 
 def _curve(rank: RankRecord, totals: Sequence[int]) -> list[tuple[int, float]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Literal
 
 from scaling.records.host import HostInfo, Nic
@@ -68,7 +69,7 @@ class Link(Record, frozen=True, kw_only=True, tag="link"):
     error: str = ""
 
 
-class Facts(Record, frozen=True, kw_only=True):
+class Facts(Record, frozen=True, kw_only=True, dict=True):
     """All of it. `ranks[r]` is rank r's; `absent[network][node]` says why a node is not on a network;
     `named`: the networks were asked for, by --interconnect or a fabric file, and not just found;
     `left_out` are the (network, node, node) that there was no time to measure."""
@@ -81,14 +82,21 @@ class Facts(Record, frozen=True, kw_only=True):
     links: tuple[Link, ...] = ()
     left_out: tuple[tuple[str, str, str], ...] = ()
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[str, ...]:
         """Host names in the order of their first ranks."""
-        return tuple(dict.fromkeys(rank.host.hostname for rank in self.ranks))
+        return tuple(self._by_node)
+
+    @cached_property
+    def _by_node(self) -> Mapping[str, tuple[RankFacts, ...]]:
+        found: dict[str, list[RankFacts]] = {}
+        for rank in self.ranks:
+            found.setdefault(rank.host.hostname, []).append(rank)
+        return {node: tuple(ranks) for node, ranks in found.items()}
 
     def of(self, node: str) -> tuple[RankFacts, ...]:
         """The ranks of a node."""
-        return tuple(rank for rank in self.ranks if rank.host.hostname == node)
+        return self._by_node[node]
 
     def host(self, node: str) -> HostInfo:
         """A node as its first rank sees it."""

@@ -15,6 +15,8 @@ from scaling.records.point import Record
 
 EPILOG = "Exit codes: 0 no error found, 1 an error found, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."
 
+app = typer.Typer(add_completion=False)
+
 
 class Asked(Record, frozen=True, kw_only=True):
     """What the command line asks for."""
@@ -26,12 +28,11 @@ class Asked(Record, frozen=True, kw_only=True):
 
 def parse(argv: Sequence[str]) -> Asked | None:
     """Read the command line; None after printing help. Raises UsageError."""
-    app = typer.Typer(add_completion=False)
-    app.command(epilog=EPILOG)(check)
     asked = command(app, argv, "scaling.check")
     return asked if isinstance(asked, Asked) else None
 
 
+@app.command(epilog=EPILOG)
 def check(
     interconnect: Annotated[
         str | None,

@@ -7,7 +7,7 @@ and says who has not.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
 from scaling.check.facts import RankFacts
@@ -74,7 +74,7 @@ def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
     subnets: dict[IPv4Network, Cards] = {}
     for name, host in hosts.items():
         for nic in _usable(host):
-            subnets.setdefault(_subnet(nic), {}).setdefault(name, nic)
+            subnets.setdefault(nic.subnet, {}).setdefault(name, nic)
     found: dict[str, Entry] = {}
     for subnet, cards in subnets.items():
         if len(cards) > 1 and _reaches(cards):
@@ -99,7 +99,7 @@ def _on(hosts: Mapping[str, HostInfo], entry: Entry) -> Cards:
     for name, host in hosts.items():
         for nic in _usable(host):
             if _is(nic, entry):
-                subnets.setdefault(_subnet(nic), {}).setdefault(name, nic)
+                subnets.setdefault(nic.subnet, {}).setdefault(name, nic)
     return max(subnets.values(), key=len, default={})
 
 
@@ -116,7 +116,7 @@ def _network(word: str, entry: Entry, cards: Cards, hardware: set[tuple[str, str
         places={
             name: Place(address=nic.address, interface=nic.name, hca=entry.hca) for name, nic in cards.items()
         },
-        subnet=next((str(_subnet(nic)) for nic in cards.values()), entry.subnet),
+        subnet=next((str(nic.subnet) for nic in cards.values()), entry.subnet),
         rate_bits_per_s=rate_bits_per_s,
     )
 
@@ -137,7 +137,3 @@ def _is(nic: Nic, entry: Entry) -> bool:
 
 def _usable(host: HostInfo) -> list[Nic]:
     return [nic for nic in host.nics if nic.up and nic.name != "lo"]
-
-
-def _subnet(nic: Nic) -> IPv4Network:
-    return IPv4Interface(f"{nic.address}/{nic.netmask}").network

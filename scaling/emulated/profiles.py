@@ -1,4 +1,4 @@
-"""What a device does alone, as published: the reader of profiles.toml. Pure but for reading that file."""
+"""What a device does alone, published or fitted: the reader of profiles.toml. Pure but for reading that file."""
 
 from __future__ import annotations
 
@@ -7,40 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from scaling.emulated import fits
+from scaling.emulated.published import File, Profile, Rate
 from scaling.errors import UsageError, near
-from scaling.records.point import Record
 
 FILE = Path(__file__).with_name("profiles.toml")
 PREFIX = "emulated:"
-
-
-class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How fast one device trains a model at a batch; `source` is a key of the file's sources. All rates that were
-    published are of images."""
-
-    model: str
-    batch_size: int
-    samples_per_s: float
-    source: str
-
-    @property
-    def step_s(self) -> float:
-        """Seconds of a step: forward, backward, update."""
-        return self.batch_size / self.samples_per_s
-
-
-class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A device by its full name, and what is known of it."""
-
-    device: str
-    rates: tuple[Rate, ...]
-
-
-class File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of profiles.toml."""
-
-    sources: dict[str, str]
-    profiles: dict[str, Profile]
 
 
 @lru_cache(maxsize=1)
@@ -63,21 +35,27 @@ def find(name: str) -> Profile:
 
 
 def rate(name: str, model: str, batch_size: int | None = None) -> Rate:
-    """What a device does with a model at a batch, by default the first batch that is listed.
+    """What a device does with a model at a batch, by default the first batch that is listed: as published, else as
+    fitted to the batches that were.
 
-    Raises UsageError that lists what there is: nothing is estimated from other batches or models.
+    Raises UsageError that lists what there is: nothing is estimated from other models or far from those batches.
     """
-    rates = find(name).rates
-    of_model = [published for published in rates if published.model == model]
+    profile = find(name)
+    of_model = [published for published in profile.rates if published.model == model]
     if not of_model:
-        models = ", ".join(dict.fromkeys(published.model for published in rates))
+        models = ", ".join(dict.fromkeys(published.model for published in profile.rates))
         raise UsageError(f"--model {model}: profile {name} has no images/s of it; it has {models}")
     for published in of_model:
         if batch_size in (None, published.batch_size):
             return published
+    fit = fits.fit(profile, model)
+    if fit is not None and batch_size is not None and fit.least <= batch_size <= fit.most:
+        return fit.at(batch_size)
     batches = ", ".join(str(published.batch_size) for published in of_model)
+    between = f", fitted ones from {fit.least} to {fit.most}" if fit else ""
     raise UsageError(
-        f"--device {PREFIX}{name}: no images/s of {model} at batch {batch_size} per device; it has batch {batches}"
+        f"--device {PREFIX}{name}: no images/s of {model} at batch {batch_size} per device; it has batch "
+        f"{batches}{between}"
     )
 
 

@@ -7,7 +7,9 @@ multiplies all times (and divides the rates again): of an emulated step the mach
     cores in use = (bytes sent / K / BYTES_PER_CORE_S + what does not shrink) / (D x step)
 
 That is an average. The last bucket goes out when nothing else is left to do, and its exchange shows in full: where
-the machine moves it more slowly than the links would, the step is too long by the difference.
+the machine moves it more slowly than the links would, the step is too long by the difference, `Load.late`. That is
+kept below LATE of a step at every world size, or a fast network could not be told from a slow one: with 4.5 % of a
+step, GoogLeNet's 16 P100s lost as much over 100 Gb/s as over 10 Gb/s.
 
 Dilating costs time, and is exact but for what it costs; shrinking is free, but wake-ups and latencies stay. So:
 dilate as far as shrinking by MOST_SHRINK does not help, then shrink no further than that needs.
@@ -20,6 +22,7 @@ The constants below were set from these runs: to bench the same model on the sam
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, floor, log10
 
 from scaling.emulated.buckets import BUCKET_BYTES
@@ -34,8 +37,8 @@ STEP_S = 4e-3
 
 # Of the machine's cores, and never the last one: bursts run on the others.
 BUSY = 0.4
-# What the last bucket takes too long, as a fraction of a step.
-TAIL = 0.045
+# By how much of a step the last bucket may be too late.
+LATE = 0.005
 MOST_SHRINK = 10.0
 
 
@@ -96,13 +99,35 @@ class Load(Record, frozen=True, kw_only=True):
         """How many cores are in use on average over a step."""
         return (self.exchange_s / shrink + self.fixed_s) / (dilate * self.shortest_s)
 
+    @property
+    def tail_share(self) -> float:
+        """Which part of the gradients is in the last bucket."""
+        return self.tail_bytes / self.gradient_bytes
+
+    @property
+    def tail_sent_bytes(self) -> float:
+        """What one rank sends to exchange the last bucket."""
+        return self.tail_share * self.sent_bytes
+
+    @property
+    def tail_wire_s(self) -> float:
+        """Seconds of the last bucket on the links that are emulated."""
+        return self.tail_share * self.wire_s
+
+    def tail_s(self, shrink: float, dilate: float) -> float:
+        """Seconds of the last bucket on this machine, all cores at work, in the time that is emulated."""
+        moved_s = self.exchange_s * self.tail_share / shrink + self.ranks * self.hops * HOP_S
+        return moved_s / self.cores / dilate
+
+    def late(self, shrink: float, dilate: float) -> float:
+        """By how much of a step the last bucket is later here than on the links."""
+        return max(0.0, self.tail_s(shrink, dilate) - self.tail_wire_s) / self.shortest_s
+
     def needed_dilate(self, shrink: float) -> float:
         """The least dilation at this shrink that keeps the average to the budget and the last bucket to its
         fraction."""
         average = (self.exchange_s / shrink + self.fixed_s) / (self.budget * self.shortest_s)
-        share = self.tail_bytes / self.gradient_bytes
-        moved_s = (self.exchange_s * share / shrink + self.ranks * self.hops * HOP_S) / self.cores
-        return max(1.0, average, moved_s / (TAIL * self.shortest_s + share * self.wire_s))
+        return max(1.0, average, self.tail_s(shrink, 1.0) / (LATE * self.shortest_s + self.tail_wire_s))
 
 
 class Setting(Record, frozen=True, kw_only=True):
@@ -113,13 +138,17 @@ class Setting(Record, frozen=True, kw_only=True):
     dilate: float
 
 
-def setting(load: Load, shrink: float | None = None, dilate: float | None = None) -> Setting:
-    """Shrink and dilate, as far as they are not given, such that the machine can play its part."""
+def setting(loads: Sequence[Load], shrink: float | None = None, dilate: float | None = None) -> Setting:
+    """Shrink and dilate, as far as they are not given, such that the machine can play its part in each load."""
+
+    def needed(shrink: float) -> float:
+        return max(load.needed_dilate(shrink) for load in loads)
+
     if dilate is None:
-        dilate = rounded_up(load.needed_dilate(shrink or MOST_SHRINK))
+        dilate = rounded_up(needed(shrink or MOST_SHRINK))
     if shrink is None:
         steps = (1 + half / 2 for half in range(int(2 * MOST_SHRINK) - 1))
-        shrink = next((step for step in steps if load.needed_dilate(step) <= dilate), MOST_SHRINK)
+        shrink = next((step for step in steps if needed(step) <= dilate), MOST_SHRINK)
     return Setting(shrink=shrink, dilate=dilate)
 
 

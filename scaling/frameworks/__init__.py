@@ -63,8 +63,17 @@ def is_outside(name: str) -> bool:
 
 def startup_s(name: str) -> float:
     """About how long a worker of a strategy takes to be ready; one from outside as long as its baseline's."""
-    unknown = Framework(name="", strategies={})
-    return FRAMEWORKS.get(load(name).baseline.partition(":")[0], unknown).startup_s
+    return of_baseline(load(name).baseline).startup_s
+
+
+def resident_bytes(baseline: str) -> int:
+    """About what a worker keeps in memory without any model."""
+    return of_baseline(baseline).resident_bytes
+
+
+def of_baseline(baseline: str) -> Framework:
+    """The framework of a plain loop; one without any knowledge for what is none of these."""
+    return FRAMEWORKS.get(baseline.partition(":")[0], Framework(name="", strategies={}))
 
 
 def distributions() -> dict[str, tuple[str, ...]]:

@@ -94,12 +94,28 @@ class Trainer(Protocol):
 
 
 @runtime_checkable
+class Immediate(Protocol):
+    """A trainer whose steps may have ended when they return says so; they can then be timed one by one."""
+
+    is_done_on_return: bool
+
+
+@runtime_checkable
 class Stale(Protocol):
     """A trainer of an asynchronous mode has this too."""
 
     def staleness(self) -> float:
         """Steps of other ranks that came between a step's pull and its push: mean over this rank's steps
         since it was last asked. Only called after `sync`."""
+
+
+@runtime_checkable
+class Unsynced(Protocol):
+    """A trainer has this too where its strategy has an honest way to leave out nothing but the exchange."""
+
+    def unsynced_step(self) -> None:
+        """The same step, wrapper and update included, without any exchange. Only called once the digest is taken:
+        ranks' parameters part."""
 
 
 class Strategy:
@@ -190,8 +206,9 @@ class Framework(Record, frozen=True, kw_only=True):
 
     distributions: by package, the names under which it is distributed, for the versions in a run's header.
     strategies: by mode, the module of its folder that holds the strategy as `STRATEGY`, in the order of --list.
-    aliases: other names that its users write for a mode. startup_s: seconds until a worker is ready, importing
-    mostly, for --dry-run.
+    aliases: other names that its users write for a mode. startup_s: seconds until a fresh worker is ready,
+    importing mostly, for --dry-run. preload: modules that a fork server imports, so that a worker need not; none
+    where workers cannot be forked. resident_bytes: about what a worker keeps in memory without any model.
     """
 
     name: str
@@ -199,6 +216,8 @@ class Framework(Record, frozen=True, kw_only=True):
     distributions: dict[str, tuple[str, ...]] = {}
     aliases: dict[str, str] = {}
     startup_s: float = 3.0
+    preload: tuple[str, ...] = ()
+    resident_bytes: int = 10**9
 
 
 # The agent's clocks end a hung point and find its cause; a framework's own timeout only comes after them.
@@ -206,8 +225,9 @@ TIMEOUT_MARGIN_S = 30.0
 
 
 def timeout_s(clocks: Clocks) -> float:
-    """How long a framework may wait for peers, to be set in it: longer than the agent waits for its rank."""
-    return max(clocks.startup_s, clocks.stall_s) + TIMEOUT_MARGIN_S
+    """How long a framework may wait for peers, to be set in it: longer than the agent waits for its rank, whose
+    clocks stand still while others take their turns, as the framework's do not."""
+    return max(clocks.startup_s, clocks.stall_s, clocks.deadline_s) + TIMEOUT_MARGIN_S
 
 
 TRUE = ("1", "true", "yes", "on")

@@ -93,6 +93,8 @@ class Horovod(Strategy):
             ),
             "HOROVOD_CYCLE_TIME": str(options["cycle_time_ms"] * task.point.hardware.dilate),
             "HOROVOD_CACHE_CAPACITY": str(options["cache_capacity"]),
+            # Else it cannot be begun later; nothing is written until then.
+            **({"HOROVOD_TIMELINE": "DYNAMIC"} if task.is_traced else {}),
             **network_env.horovod(task),
             **network_env.nccl(task),
         }

@@ -21,7 +21,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 import scaling
-from scaling.hosts import interfaces, proc
+from scaling.hosts import allocator, interfaces, proc
 from scaling.hosts.gpus import gather_gpus
 from scaling.records.host import HostInfo, Nic
 
@@ -57,6 +57,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         virtual=proc.virtual(cpuinfo, os.environ),
         hcas=interfaces.hcas(),
         boot_id=proc.boot_id(),
+        allocator=allocator.preloaded(os.environ),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 
 from scaling.errors import LaunchError, UsageError, near
 from scaling.hosts import fabric
@@ -29,7 +29,7 @@ def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entr
     nics = {name: _nic(host, word, entry, entries) for name, host in by_name.items()}
     if word not in entries:  # the file may know it by another name
         entry = _entry_of(next(iter(nics.values())), entries)
-    subnets = {_network(nic) for nic in nics.values()}
+    subnets = {nic.subnet for nic in nics.values()}
     if len(subnets) > 1:
         listed = ", ".join(f"{name} {nic.name} {nic.address}" for name, nic in nics.items())
         raise UsageError(f"--interconnect {word}: the hosts are not in one subnet there: {listed}")
@@ -90,7 +90,7 @@ def _fastest(hosts: Mapping[str, HostInfo], entries: Mapping[str, Entry]) -> Net
         return Network(
             word=AUTO, why="one host: its ranks meet on the loopback", places=dict.fromkeys(hosts, ALONE)
         )
-    by_host: list[Nics] = [{_network(nic): nic for nic in _usable(host)} for host in hosts.values()]
+    by_host: list[Nics] = [{nic.subnet: nic for nic in _usable(host)} for host in hosts.values()]
     shared = [subnet for subnet in set.intersection(*map(set, by_host)) if _reaches(by_host, subnet)]
     if not shared:
         raise LaunchError(f"the hosts {', '.join(sorted(hosts))} share no IPv4 network")
@@ -138,10 +138,6 @@ def _reaches(by_host: Sequence[Nics], subnet: IPv4Network) -> bool:
 
 def _usable(host: HostInfo) -> list[Nic]:
     return [nic for nic in host.nics if nic.up and not nic.address.startswith("127.")]
-
-
-def _network(nic: Nic) -> IPv4Network:
-    return IPv4Interface(f"{nic.address}/{nic.netmask}").network
 
 
 def _rate(nics: Iterable[Nic], entry: Entry) -> float | None:

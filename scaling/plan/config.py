@@ -15,7 +15,8 @@ import msgspec
 
 from scaling.emulated import profiles
 from scaling.errors import UsageError, near
-from scaling.records.point import Kind, MemoryFormat, Placement, Precision, Record, ServerHosts
+from scaling.records.point import BatchRule, Kind, MemoryFormat, Placement, Precision, Record, ServerHosts
+from scaling.records.task import Malloc
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 DEVICES = ("auto", "cpu", "cuda")
@@ -36,6 +37,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     dilate: float | None = None
     batch_size: int | None = None
     global_batch_size: int | None = None
+    batch_rule: BatchRule | None = None
     precision: Precision = "fp32"
     memory_format: MemoryFormat = "contiguous"
     compile: bool = False
@@ -46,17 +48,26 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     interconnect: tuple[str, ...] = ("auto",)
     fabric: str | None = None
     cpus_per_rank: int | None = None
-    rounds: int = 3
-    windows: int = 10
-    window_s: float = 0.5
+    interleave: bool | None = None
+    rounds: int | None = None
+    windows: int | None = None
+    window_s: float | None = None
+    trace: bool = False
     target_ci: str | None = None
     max_rounds: int = 20
     seed: int = 1
+    malloc: Malloc = "keep"
+    fresh_workers: bool = False
     startup_timeout_s: float = 300.0
     stall_timeout_s: float = 120.0
     point_timeout_s: float = 1800.0
     results: str = "results"
     name: str = "sweep"
+
+    @property
+    def rule(self) -> BatchRule:
+        """What is held as devices grow, also where only the batch says it."""
+        return self.batch_rule or ("weak" if self.global_batch_size is None else "strong")
 
 
 FIELDS: tuple[str, ...] = SweepConfig.__struct_fields__
@@ -112,7 +123,7 @@ def build(data: dict[str, Any], *, source: str) -> SweepConfig:
 
 def _readable(message: str, data: dict[str, Any]) -> str:
     """Turn msgspec's "Expected `int`, got `str` - at `$.rounds`" into the key first, with the near match."""
-    what, _, path = message.partition(" - at ")
+    what, _, path = message.replace(" | null", "").partition(" - at ")
     key = path.strip("`").removeprefix("$.").removeprefix("$")
     field = key.split("[")[0]
     given = data.get(field)
@@ -128,11 +139,13 @@ def _readable(message: str, data: dict[str, Any]) -> str:
 def _choices(field: str) -> tuple[str, ...]:
     """The words that a field with fixed choices takes."""
     return {
+        "batch_rule": get_args(BatchRule),
         "precision": get_args(Precision),
         "memory_format": get_args(MemoryFormat),
         "placement": get_args(Placement),
         "kinds": KINDS,
         "server_hosts": get_args(ServerHosts),
+        "malloc": get_args(Malloc),
         "servers": ("per-node",),
     }.get(field, ())
 
@@ -150,12 +163,18 @@ def validate(config: SweepConfig) -> None:
     _device(config)
     _at_least(config)
     _not_empty(config)
-    if config.target_ci is not None and config.max_rounds < config.rounds:
-        raise UsageError(f"--max-rounds {config.max_rounds}: less than --rounds {config.rounds}")
+    if config.rounds is not None:
+        check_max_rounds(config, config.rounds)
     _name_and_seed(config)
     target_half_width(config)
     if config.world_sizes is not None:
         _world_sizes(config.world_sizes)
+
+
+def check_max_rounds(config: SweepConfig, rounds: int) -> None:
+    """Refuse fewer rounds at most than there are at least."""
+    if config.target_ci is not None and config.max_rounds < rounds:
+        raise UsageError(f"--max-rounds {config.max_rounds}: less than --rounds {rounds}")
 
 
 def _one_batch_rule(config: SweepConfig) -> None:
@@ -164,13 +183,21 @@ def _one_batch_rule(config: SweepConfig) -> None:
             "--batch-size and --global-batch-size: give one; "
             "the first fixes the batch per device (weak scaling), the second the sum (strong scaling)"
         )
+    if config.batch_rule == "strong" and config.global_batch_size is None:
+        raise UsageError("--batch-rule strong: fixes the batch over all devices; give it with --global-batch-size")
+    if config.global_batch_size is not None and config.rule != "strong":
+        per = "device" if config.rule == "weak" else "node"
+        raise UsageError(
+            f"--global-batch-size {config.global_batch_size} with --batch-rule {config.rule}: that rule fixes the "
+            f"batch per {per}; give it with --batch-size"
+        )
 
 
 def _at_least(config: SweepConfig) -> None:
     if config.servers != "per-node" and config.servers < 1:
         raise UsageError(f"--servers {config.servers}: at least 1, or per-node")
-    if config.windows < 3:
-        raise UsageError(f"--windows {config.windows}: at least 3 are needed (10 for a trustworthy interval)")
+    if config.windows is not None and config.windows < 3:
+        raise UsageError(f"--windows {config.windows}: at least 3 are needed")
 
 
 def _not_empty(config: SweepConfig) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -10,10 +10,10 @@ from scaling import frameworks
 from scaling.emulated import profiles
 from scaling.errors import UsageError, near
 from scaling.frameworks.base import Traits, read_options
+from scaling.plan import batches
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, slots_of
 from scaling.records.point import EXCHANGING, Device, Hardware, Kind, Point, Workload
-from scaling.workloads import models
 
 
 def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Point, ...]:
@@ -26,8 +26,8 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
     by_cell: dict[str, Point] = {}
     for name in config.strategy:
         for size in config.world_sizes:
-            batch = _batch(config, size)
-            for serverless in _over_networks(config, _of_size(config, device, name, size, batch)):
+            work = batches.workload(config, size, slots)
+            for serverless in _over_networks(config, _of_size(config, device, name, size, work)):
                 point = _with_servers(serverless, config, slots)
                 if reason := frameworks.load(point.strategy).refuse(point):
                     raise UsageError(f"--strategy {name}: {reason}")
@@ -35,33 +35,23 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
     return tuple(by_cell.values())
 
 
-def _batch(config: SweepConfig, size: int) -> int:
-    """Samples per device at this world size; raises UsageError where the global batch does not divide."""
-    if config.global_batch_size is None:
-        assert config.batch_size is not None
-        return config.batch_size
-    if config.global_batch_size % size:
-        raise UsageError(
-            f"--global-batch-size {config.global_batch_size}: not divisible by world size {size}; "
-            f"{config.global_batch_size // size * size or size} would be"
-        )
-    return config.global_batch_size // size
-
-
-def _of_size(config: SweepConfig, device: Device, name: str, size: int, batch: int) -> Iterable[Point]:
+def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Workload) -> Iterable[Point]:
     """The exchange of a strategy at a world size, and the controls that are asked for."""
     plain = frameworks.load(name).baseline
     wanted = config.kinds
     own, shared = _options(config, name), _options(config, plain)
-    yield _point(config, device, name, "exchange", size, batch, own)
+    yield _point(config, device, name, "exchange", size, work, own)
     if "comm" in wanted and size > 1:
-        yield _point(config, device, name, "comm", size, batch, own)
+        yield _point(config, device, name, "comm", size, work, own)
     if "solo" in wanted:
-        # Strong scaling compares with the whole batch on one device, and splits off what a smaller one costs.
-        yield _point(config, device, plain, "solo", 1, config.global_batch_size or batch, shared)
-        yield _point(config, device, plain, "solo", 1, batch, shared)
+        # Where a batch is shared, the whole of it on one device is compared with, and what a part of it costs more
+        # is split off.
+        yield _point(config, device, plain, "solo", 1, work.reference(size), shared)
+        yield _point(config, device, plain, "solo", 1, replace(work, node_devices=1), shared)
+    if "each" in wanted and size > 1:
+        yield _point(config, device, plain, "each", size, work, shared)
     if "together" in wanted and size > 1:
-        yield _point(config, device, plain, "together", size, batch, shared)
+        yield _point(config, device, plain, "together", size, work, shared)
 
 
 def _over_networks(config: SweepConfig, points: Iterable[Point]) -> Iterable[Point]:
@@ -74,27 +64,17 @@ def _over_networks(config: SweepConfig, points: Iterable[Point]) -> Iterable[Poi
 
 
 def _point(
-    config: SweepConfig, device: Device, name: str, kind: Kind, size: int, batch: int, options: dict[str, str]
+    config: SweepConfig, device: Device, name: str, kind: Kind, size: int, work: Workload, options: dict[str, str]
 ) -> Point:
-    assert config.model is not None and config.data is not None
     profile = profiles.name_of(config.device)
     if profile:
-        profiles.rate(profile, config.model, batch)
+        profiles.rate(profile, work.model, work.batch_size)
     return Point(
         strategy=name,
         kind=kind,
         world_size=size,
         round=0,
-        workload=Workload(
-            model=config.model,
-            data=config.data,
-            batch_rule="weak" if config.global_batch_size is None else "strong",
-            batch_size=batch,
-            precision=config.precision,
-            memory_format=config.memory_format,
-            compile=config.compile,
-            unit=models.spec(config.model).unit,
-        ),
+        workload=work,
         hardware=Hardware(
             device=device, profile=profile, shrink=config.shrink or 1.0, dilate=config.dilate or 1.0
         ),
@@ -154,6 +134,11 @@ def refused(points: Sequence[Point], slots: Sequence[Slot]) -> dict[str, str]:
             "choose smaller --world-sizes"
         )
     return reasons
+
+
+def kept(points: Iterable[Point], reasons: Mapping[str, str]) -> list[Point]:
+    """Without controls that cannot run; an exchange that cannot stays, and says why."""
+    return [point for point in points if point.kind == "exchange" or point.cell not in reasons]
 
 
 def _with_servers(point: Point, config: SweepConfig, slots: Sequence[Slot]) -> Point:

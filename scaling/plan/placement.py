@@ -9,7 +9,7 @@ from scaling.errors import UsageError
 from scaling.hosts.info import pick_cpus
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
-from scaling.records.point import Point, Record
+from scaling.records.point import Placement, Point, Record
 
 
 class Slot(Record, frozen=True, kw_only=True):
@@ -93,17 +93,22 @@ def _cores(hosts: Sequence[HostInfo], ranks: Iterable[int]) -> tuple[tuple[int, 
 
 
 def slots_of(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """The slots of a point, rank by rank: `pack` fills one host after the other, `spread` deals them out."""
+    """The slots of a point, rank by rank."""
+    return first_slots(point.world_size, point.placement, slots)
+
+
+def first_slots(size: int, placement: Placement, slots: Sequence[Slot]) -> tuple[Slot, ...]:
+    """The slots of `size` ranks: `pack` fills one host after the other, `spread` deals them out."""
     hosts = list(dict.fromkeys(slot.host for slot in slots))
     ordered = sorted(slots, key=lambda slot: (hosts.index(slot.host), slot.local_rank))
-    if point.placement == "spread":
+    if placement == "spread":
         ordered = sorted(slots, key=lambda slot: (slot.local_rank, hosts.index(slot.host)))
-    return tuple(ordered[: point.world_size])
+    return tuple(ordered[:size])
 
 
 def oversubscribed(point: Point, slots: Sequence[Slot]) -> bool:
-    """Whether two ranks of the point share a CPU."""
-    if point.hardware.device != "cpu":
+    """Whether two ranks of the point share a CPU at the same time; those of `each` take turns."""
+    if point.hardware.device != "cpu" or point.kind == "each":
         return False
     taken = [(slot.machine or slot.host, cpu) for slot in slots for cpu in slot.cpus]
     return len(taken) != len(set(taken))

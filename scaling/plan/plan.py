@@ -7,30 +7,39 @@ that drift hits all alike.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.emulated import layers, profiles, scale
+from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import matrix
-from scaling.plan.config import SweepConfig
+from scaling.plan import emulation, matrix
+from scaling.plan.config import SweepConfig, check_max_rounds
+from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
+from scaling.records.emulation import Emulation
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record
 from scaling.workloads import feeds, models
 
+# Rounds, windows and their seconds, where they are not given: by simulation for the same wall time
+# (python -m tests.bench.intervals).
+PACE_SIDE_BY_SIDE = (6, 5, 0.3)
+PACE_ALONE = (4, 5, 0.5)
+# Of a group: until all are ready; windows that warm up; the step that is not counted, as a part of a window.
+GROUP_STARTUP_S, WARMING, UNCOUNTED = 1.5, 1.5, 0.2
+
 
 class Plan(Record, frozen=True, kw_only=True):
-    """Everything decided before the first point. `cells` are the points of one round, not yet shuffled.
+    """Everything decided before the first point. `groups` are the points of one round, not yet shuffled, by which
+    of them live side by side.
 
     `config` is the given one with every None that depends on the launch resolved. `missing` says by strategy
-    and `refused` by cell why it will not be measured.
+    and `refused` by cell why it will not be measured. `cores` are those of its smallest host.
     """
 
     config: SweepConfig
@@ -40,18 +49,36 @@ class Plan(Record, frozen=True, kw_only=True):
     missing: dict[str, str]
     refused: dict[str, str]
     why: str
-    cells: tuple[Point, ...]
+    groups: tuple[Group, ...]
+    cores: int = 1
 
-    def round(self, number: int) -> tuple[Point, ...]:
-        """The points of one round, shuffled by the seed and the round."""
-        points = [replace(point, round=number) for point in self.cells]
-        random.Random(f"{self.config.seed}/{number}").shuffle(points)
-        return tuple(points)
+    @property
+    def cells(self) -> tuple[Point, ...]:
+        """All points of one round."""
+        return tuple(point for group in self.groups for point in group.points)
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether any points take turns."""
+        return any(group.side_by_side for group in self.groups)
+
+    def round(self, number: int) -> tuple[Group, ...]:
+        """The groups of one round, shuffled by the seed and the round."""
+        groups = [
+            replace(group, points=tuple(replace(point, round=number) for point in group.points))
+            for group in self.groups
+        ]
+        random.Random(f"{self.config.seed}/{number}").shuffle(groups)
+        return tuple(groups)
 
     def network(self, point: Point) -> Network:
         """The network that a point takes; a point without exchange needs none in particular."""
         named = (network for network in self.networks if network.word == point.interconnect)
         return next(named, self.networks[0])
+
+    def emulation(self, point: Point) -> Emulation | None:
+        """How well a point is emulated; None where devices are real."""
+        return emulation.told(point, self.slots, self.cores, self.network(point).rate_bits_per_s)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -77,10 +104,24 @@ class Plan(Record, frozen=True, kw_only=True):
     @property
     def estimate_s(self) -> float:
         """About how long the planned rounds take: start-up, warm-up and measured windows."""
-        config = self.config
-        starts = [frameworks.startup_s(point.strategy) for point in self.cells]
-        windows_s = (config.windows + 6) * max(config.window_s, self.slept_s)
-        return config.rounds * (sum(starts) + len(starts) * windows_s)
+        return self.rounds * sum(self.seconds(group) for group in self.groups)
+
+    @property
+    def rounds(self) -> int:
+        """How many are planned."""
+        assert self.config.rounds is not None
+        return self.config.rounds
+
+    def seconds(self, group: Group) -> float:
+        """About how long a group takes."""
+        assert self.config.windows is not None and self.config.window_s is not None
+        windows, window_s = self.config.windows, max(self.config.window_s, self.slept_s)
+        if not group.side_by_side:
+            point = group.points[0]
+            seats_in_turn = point.world_size if point.kind == "each" else 1
+            return frameworks.startup_s(point.strategy) + (seats_in_turn * windows + 6) * window_s
+        turns = sum(turns_of(point, windows) + WARMING for point in group.points)
+        return GROUP_STARTUP_S + turns * (1 + UNCOUNTED) * window_s
 
 
 def make(
@@ -98,19 +139,50 @@ def make(
     device, why = _device(config, slots)
     names = _names(config, device)
     missing = _missing(names, enrolled, device)
-    resolved = _emulated(_resolved(config, names, slots, device), slots, enrolled, lab_bits_per_s)
+    resolved = emulation.settled(_resolved(config, names, slots, device), slots, enrolled, lab_bits_per_s)
     points = matrix.make(resolved, device, slots)
     refused = matrix.refused(points, slots)
+    grouped = _groups(resolved, matrix.kept(points, refused), device, slots, enrolled)
     return Plan(
-        config=resolved,
+        config=_paced(resolved, side_by_side=any(group.side_by_side for group in grouped)),
         device=device,
         slots=slots,
         networks=_networks(config, enrolled, fabric or {}),
         missing=missing,
         why=why,
         refused=refused,
-        cells=tuple(point for point in points if point.kind == "exchange" or point.cell not in refused),
+        groups=grouped,
+        cores=emulation.cores(enrolled),
     )
+
+
+def _groups(
+    config: SweepConfig, cells: Sequence[Point], device: Device, slots: Sequence[Slot], enrolled: Sequence[Enrol]
+) -> tuple[Group, ...]:
+    """Side by side where memory allows; by default on CPUs only, since models would share a GPU's memory, and what
+    is emulated sleeps as long whatever the machine does."""
+    wanted = device == "cpu" if config.interleave is None else config.interleave
+    memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
+    return together(cells, slots, memory_bytes) if wanted else apart(cells)
+
+
+def _paced(config: SweepConfig, *, side_by_side: bool) -> SweepConfig:
+    """The configuration with its rounds, windows and their length, where these are not given."""
+    rounds, windows, window_s = PACE_SIDE_BY_SIDE if side_by_side else PACE_ALONE
+    check_max_rounds(config, config.rounds or rounds)
+    return replace(
+        config,
+        rounds=rounds if config.rounds is None else config.rounds,
+        windows=windows if config.windows is None else config.windows,
+        window_s=window_s if config.window_s is None else config.window_s,
+    )
+
+
+def turns_of(point: Point, windows: int) -> int:
+    """How many windows of a point are measured in a round."""
+    if point.kind != "each":
+        return windows
+    return sum(len(seats(point.world_size, block, windows)) for block in range(windows))
 
 
 def _networks(config: SweepConfig, enrolled: Sequence[Enrol], fabric: Mapping[str, Entry]) -> tuple[Network, ...]:
@@ -152,41 +224,6 @@ def _batch_size(config: SweepConfig, model: models.ModelSpec, device: Device) ->
     if device == "emulated":
         return profiles.rate(profiles.name_of(config.device), model.name).batch_size
     return model.batch_size[device]
-
-
-def _emulated(
-    config: SweepConfig,
-    slots: Sequence[Slot],
-    enrolled: Sequence[Enrol],
-    lab_bits_per_s: Sequence[float],
-) -> SweepConfig:
-    """The configuration of an emulated device with shrink and dilate: as given; else chosen in a lab, and 1 where
-    links cannot be slowed. That of another device is left as it is."""
-    if not profiles.name_of(config.device):
-        return config
-    if not lab_bits_per_s:
-        return replace(config, shrink=config.shrink or 1.0, dilate=config.dilate or 1.0)
-    assert config.model is not None and config.world_sizes is not None
-    largest = config.world_sizes[-1]
-    batch = config.batch_size or max(1, (config.global_batch_size or 1) // largest)
-    load = scale.Load(
-        gradient_bytes=layers.gradient_bytes(config.model),
-        tail_bytes=layers.tail_bytes(config.model),
-        layers=len(layers.spans(layers.of(config.model), 1.0)),
-        step_s=profiles.rate(profiles.name_of(config.device), config.model, batch).step_s,
-        world_size=largest,
-        ranks=min(largest, max(Counter(slot.machine for slot in slots).values())),
-        cores=min(len(enrol.host.cores) for enrol in enrolled),
-        link_bits_per_s=max(lab_bits_per_s),
-        polling=max(_polling_cores(config.strategy or ()), default=0.0),
-    )
-    setting = scale.setting(load, config.shrink, config.dilate)
-    return replace(config, shrink=setting.shrink, dilate=setting.dilate)
-
-
-def _polling_cores(names: Iterable[str]) -> list[float]:
-    """Cores that each strategy's own clock keeps busy beside a rank."""
-    return [frameworks.load(name).traits(name).polling_cores for name in names]
 
 
 def default_world_sizes(size: int) -> tuple[int, ...]:

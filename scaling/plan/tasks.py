@@ -11,7 +11,7 @@ from scaling.frameworks.base import Helper, Traits
 from scaling.plan.placement import Slot
 from scaling.records.network import ALONE, Place
 from scaling.records.point import Point
-from scaling.records.task import Clocks, Server, Task
+from scaling.records.task import Server, Task
 
 
 def rank_tasks(
@@ -21,15 +21,13 @@ def rank_tasks(
     places: Mapping[str, Place],
     *,
     attempt: int,
-    retry: int,
-    seed: int,
-    clocks: Clocks,
     logs: str,
+    **shared: Any,
 ) -> tuple[Task, ...]:
     """One task per rank of the point, without ports.
 
     `slots` are those of its ranks, `server_slots` those of its parameter servers, `places` each host's on the
-    network; `logs` is the folder of the run's logs.
+    network; `logs` is the folder of the run's logs, `shared` are further fields of all tasks.
     """
     hosts = tuple(slot.host for slot in slots)
     alone = len({*hosts, *(slot.host for slot in server_slots)}) == 1
@@ -38,7 +36,7 @@ def rank_tasks(
         Server(launch_rank=slot.launch_rank, host=slot.host, place=place_of[slot.host]) for slot in server_slots
     )
     log = f"{logs}/{attempt:04d}-{_slug(point)}"
-    shared = {"attempt": attempt, "retry": retry, "seed": seed, "clocks": clocks, "servers": servers}
+    shared |= {"attempt": attempt, "servers": servers}
     return tuple(
         _task(rank, point, slots, place_of, crosses=not alone, log=f"{log}.{rank}.log", **shared)
         for rank in range(len(slots))

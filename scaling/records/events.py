@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scaling.records.crossing import Bounds
+from scaling.records.gpu_time import GpuTime
 from scaling.records.point import Record
 from scaling.records.telemetry import Telemetry
 
@@ -42,7 +43,11 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     to the time from the start to the last synchronisation. `loss` is None where there is none (`comm`).
 
     `staleness` is None in synchronous modes; else how many steps of other ranks came between a step's pull
-    of the parameters and its push, mean over the window's steps.
+    of the parameters and its push, mean over the window's steps. `uncounted_samples` were trained on between the
+    window before and this one, untimed. `step_s` are the steps one by one where they are timed so (`together`,
+    where a step has ended when it returns). Where points are measured side by side, `index` is the number of the
+    block. `canary_s` is what a fixed piece of work took on the rank's core just before, None where it was not
+    tried.
     """
 
     index: int
@@ -54,11 +59,32 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     end_unix_s: float
     loss: float | None = None
     staleness: float | None = None
+    uncounted_samples: int = 0
+    step_s: tuple[float, ...] = ()
+    canary_s: float | None = None
 
     @property
     def seconds(self) -> float:
         """Between the two device synchronisations."""
         return self.end_s - self.start_s
+
+
+class Rested(Record, frozen=True, kw_only=True, tag="rested"):
+    """The answer to `Rest`: nothing runs."""
+
+
+class Inspected(Record, frozen=True, kw_only=True, tag="inspected"):
+    """The answer to `Inspect`: the windows without an exchange, and that of the profiled steps.
+
+    `traces` are the files of the latter, below the run's folder; `gpu` is what they say of the rank's GPU. Where
+    there should be a file and is none, `notes` say why.
+    """
+
+    unsynced: tuple[Window, ...] = ()
+    traced: tuple[Window, ...] = ()
+    traces: tuple[str, ...] = ()
+    gpu: GpuTime | None = None
+    notes: tuple[str, ...] = ()
 
 
 class Result(Record, frozen=True, kw_only=True, tag="result"):
@@ -112,4 +138,4 @@ class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     strays: int = 0
 
 
-Event = Hello | Announce | Ready | Window | Result | Error | Ended
+Event = Hello | Announce | Ready | Window | Rested | Inspected | Result | Error | Ended

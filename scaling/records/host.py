@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Interface, IPv4Network
+
 from scaling.records.point import Record
 
 
@@ -29,6 +31,11 @@ class Nic(Record, frozen=True, kw_only=True):
     mtu: int
     speed_bits_per_s: float | None = None
 
+    @property
+    def subnet(self) -> IPv4Network:
+        """The network that it is on; a network of its own where it has no netmask."""
+        return IPv4Interface(f"{self.address}/{self.netmask or 32}").network
+
 
 class Hca(Record, frozen=True, kw_only=True):
     """One port of an RDMA card. `interfaces` are the card's network interfaces (IPoIB, or Ethernet's own);
@@ -44,7 +51,8 @@ class Hca(Record, frozen=True, kw_only=True):
 
 class HostInfo(Record, frozen=True, kw_only=True):
     """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple
-    of its hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab."""
+    of its hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab. `allocator`
+    is what LD_PRELOAD puts in the place of the C library's own, "" where nothing does."""
 
     hostname: str
     os: str
@@ -62,3 +70,4 @@ class HostInfo(Record, frozen=True, kw_only=True):
     virtual: str = ""
     hcas: tuple[Hca, ...] = ()
     boot_id: str = ""
+    allocator: str = ""

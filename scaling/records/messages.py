@@ -51,7 +51,15 @@ class Missing(Record, frozen=True, kw_only=True, tag="missing"):
     missing: dict[str, str]
 
 
-ToSweep = Enrol | Missing | Reserved | Report | Signalled
+class Listened(Record, frozen=True, kw_only=True, tag="listened"):
+    """The agent knows what its host's cards carry while nothing runs."""
+
+
+class Preloaded(Record, frozen=True, kw_only=True, tag="preloaded"):
+    """The agent's fork servers are ready, as far as it has any."""
+
+
+ToSweep = Enrol | Missing | Listened | Preloaded | Reserved | Report | Signalled
 
 
 class Ask(Record, frozen=True, kw_only=True, tag="ask"):
@@ -69,6 +77,19 @@ class Reserve(Record, frozen=True, kw_only=True, tag="reserve"):
     address: str
 
 
+class Listen(Record, frozen=True, kw_only=True, tag="listen"):
+    """Nothing runs now: count for so many seconds what your host's cards carry all the same; the answer is
+    Listened."""
+
+    seconds: float
+
+
+class Preload(Record, frozen=True, kw_only=True, tag="preload"):
+    """Import what children of tasks like these need, to fork them from; the answer is Preloaded."""
+
+    tasks: tuple[Task, ...]
+
+
 class Assign(Record, frozen=True, kw_only=True, tag="assign"):
     """Start this child."""
 
@@ -80,6 +101,12 @@ class Tell(Record, frozen=True, kw_only=True, tag="tell"):
 
     attempt: int
     command: Command
+
+
+class Pause(Record, frozen=True, kw_only=True, tag="pause"):
+    """Stop the attempt's children until their next Tell: others are measured."""
+
+    attempt: int
 
 
 class Release(Record, frozen=True, kw_only=True, tag="release"):
@@ -94,7 +121,7 @@ class Dismiss(Record, frozen=True, kw_only=True, tag="dismiss"):
     """The launch is over."""
 
 
-ToAgent = Ask | Reserve | Assign | Tell | Release | Dismiss
+ToAgent = Ask | Reserve | Listen | Preload | Assign | Tell | Pause | Release | Dismiss
 
 ENCODER = msgspec.msgpack.Encoder()
 AGENT_DECODER = msgspec.msgpack.Decoder(ToAgent)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-Kind = Literal["exchange", "solo", "together", "comm"]
+Kind = Literal["exchange", "solo", "each", "together", "comm"]
 # How strategies name the helpers that hold parameters: server-0, server-1, ...
 SERVER = "server-"
 EXCHANGING: tuple[Kind, ...] = ("exchange", "comm")
@@ -15,7 +16,8 @@ EXCHANGING: tuple[Kind, ...] = ("exchange", "comm")
 Unit = Literal["images", "sequences", "tokens"]
 Device = Literal["cpu", "cuda", "emulated"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-BatchRule = Literal["weak", "strong"]
+# Whose batch stays as it is while devices grow in number: a device's, that of all devices, a node's.
+BatchRule = Literal["weak", "strong", "node"]
 Placement = Literal["pack", "spread"]
 MemoryFormat = Literal["contiguous", "channels_last"]
 ServerHosts = Literal["shared", "dedicated"]
@@ -30,7 +32,8 @@ class Record(Struct, frozen=True, kw_only=True):
 class Workload(Record, frozen=True, kw_only=True, order=True):
     """What is trained, and how: everything that two rates must share to be of the same work, devices apart.
 
-    `batch_size` counts the samples of one step on one device; `unit` is what a sample is.
+    `batch_size` counts the samples of one step on one device; `unit` is what a sample is. Under the `node` rule
+    the batch of a node is shared by `node_devices` of its devices, as many on each node that takes part.
     """
 
     model: str
@@ -41,23 +44,26 @@ class Workload(Record, frozen=True, kw_only=True, order=True):
     memory_format: MemoryFormat = "contiguous"
     compile: bool = False
     unit: Unit = "images"
+    node_devices: int = 1
 
     @property
     def is_strong(self) -> bool:
-        """Whether the batch over all devices is fixed, so that each device's part of it shrinks."""
-        return self.batch_rule == "strong"
+        """Whether a fixed batch, over all devices or of a node, is divided, so that each device's part shrinks."""
+        return self.batch_rule != "weak"
 
     def share(self, world_size: int) -> int:
-        """Among how many devices the work of the one behind efficiency is divided: 1 under the weak rule."""
-        return world_size if self.is_strong else 1
+        """Among how many devices the work of the one behind efficiency is divided: 1 under the weak rule, those
+        of a node under the node rule."""
+        return world_size if self.batch_rule == "strong" else self.node_devices
 
     def reference(self, world_size: int) -> Workload:
-        """The work of the one device behind efficiency: at the batch per device (weak rule) or the global one."""
-        return replace(self, batch_size=self.batch_size * self.share(world_size))
+        """The work of the one device behind efficiency: at the batch per device (weak rule), the global one
+        (strong rule), or that of a whole node (node rule)."""
+        return replace(self, batch_size=self.batch_size * self.share(world_size), node_devices=1)
 
     def alone(self, batch_size: int) -> Workload:
         """The same at this batch, where no rule shares a batch among devices: what controls have."""
-        return replace(self, batch_rule="weak", batch_size=batch_size)
+        return replace(self, batch_rule="weak", batch_size=batch_size, node_devices=1)
 
 
 class Hardware(Record, frozen=True, kw_only=True, order=True):
@@ -85,12 +91,12 @@ class Hardware(Record, frozen=True, kw_only=True, order=True):
         return f"{self.device}:{self.profile} (sizes / {self.shrink:g}, times x {self.dilate:g})"
 
 
-class Point(Record, frozen=True, kw_only=True):
+class Point(Record, frozen=True, kw_only=True, dict=True):
     """One cell of the sweep: which exchange trains what, on how many devices of which kind.
 
-    The controls of the plain loop (`solo`, `together`) carry the strategy `<framework>:plain`, so that strategies
-    of a framework share them. `servers` is the number of parameter servers, 0 for strategies without any;
-    `server_hosts` whether they share the training nodes or have nodes of their own.
+    The controls of the plain loop (`solo`, `each`, `together`) carry the strategy `<framework>:plain`, so that
+    strategies of a framework share them. `servers` is the number of parameter servers, 0 for strategies without
+    any; `server_hosts` whether they share the training nodes or have nodes of their own.
     """
 
     strategy: str
@@ -115,12 +121,12 @@ class Point(Record, frozen=True, kw_only=True):
         """The work of the one device behind efficiency."""
         return self.workload.reference(self.world_size)
 
-    @property
+    @cached_property
     def sorted_options(self) -> tuple[tuple[str, str], ...]:
         """The strategy's options in a fixed order, hashable."""
         return tuple(sorted(self.options.items()))
 
-    @property
+    @cached_property
     def cell(self) -> str:
         """Identity without the round: what is repeated."""
         options = ",".join(f"{k}={v}" for k, v in self.sorted_options)
@@ -131,7 +137,7 @@ class Point(Record, frozen=True, kw_only=True):
         )  # fmt: skip
         return "/".join(parts)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Identity of one measurement; `--resume` measures the keys that a run lacks."""
         return f"{self.cell}/r{self.round}"

@@ -5,26 +5,35 @@ new field needs a default; a changed meaning a new SCHEMA, a migration in `migra
 
 SCHEMA history:  1  the first;
                  2  a point holds its work and its hardware, ranks and helpers their place whole, warnings have
-                    a kind, `Ready` says what must cross nodes.
+                    a kind, `Ready` says what must cross nodes;
+                 3  windows of points measured side by side have gaps between them; the kind `each`.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
+from scaling.records.emulation import Emulation
 from scaling.records.events import Outcome, Ready, Result, Window
+from scaling.records.gpu_time import GpuTime
 from scaling.records.host import HostInfo
 from scaling.records.network import ALONE, Network, Place
 from scaling.records.point import Device, Pattern, Point, Record
 from scaling.records.telemetry import Telemetry
 
-SCHEMA = 2
+SCHEMA = 3
 # Of a helper in records of schema 1, which did not say.
 NOWHERE = Place(address="", interface="")
 
 
 class RankRecord(Record, frozen=True, kw_only=True):
-    """One rank's part of a point: raw windows, warm-up apart."""
+    """One rank's part of a point: raw windows, warm-up apart.
+
+    `disturbed` are windows that were measured again, since something else slowed the machine down meanwhile.
+    `unsynced` are windows after the digest: the same steps inside the strategy's wrapper, without any exchange.
+    `traced` are those with profilers on, after the digest too; `traces` their files, below the run's folder on
+    the rank's host; `gpu` what those say of the rank's GPU, None elsewhere and for other profilers than torch's.
+    """
 
     rank: int
     launch_rank: int
@@ -38,13 +47,19 @@ class RankRecord(Record, frozen=True, kw_only=True):
     ready: Ready | None = None
     warmup: tuple[Window, ...] = ()
     windows: tuple[Window, ...] = ()
+    disturbed: tuple[Window, ...] = ()
+    unsynced: tuple[Window, ...] = ()
+    traced: tuple[Window, ...] = ()
+    traces: tuple[str, ...] = ()
+    gpu: GpuTime | None = None
     result: Result | None = None
     telemetry: Telemetry = Telemetry()
 
     @property
     def measured_s(self) -> float:
-        """From the common start to this rank's last synchronisation."""
-        return self.windows[-1].end_s - self.windows[0].start_s if self.windows else 0.0
+        """Of all windows, each from the common start to this rank's last synchronisation: without gaps from the
+        first start to the last end, unless they were measured side by side with those of other points."""
+        return sum(window.seconds for window in self.windows)
 
 
 class HelperRecord(Record, frozen=True, kw_only=True):
@@ -61,7 +76,9 @@ class HelperRecord(Record, frozen=True, kw_only=True):
     place: Place = NOWHERE
 
 
-WarningKind = Literal["unsettled", "throttled", "busy-cpus", "lost-cpus", "shared-servers", "other"]
+WarningKind = Literal[
+    "unsettled", "throttled", "busy-cpus", "lost-cpus", "shared-servers", "foreign-load", "other"
+]
 
 
 class PointWarning(Record, frozen=True, kw_only=True):
@@ -76,6 +93,9 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
 
     `ranks` are its workers: one per device, or a single one that drives all devices. `hosts[r]` is the host of
     device r, `pattern` how gradients travel ("" in older records). Asynchronous ranks do not wait for each other.
+
+    Records of one round and one `epoch` lived side by side: their windows of equal `index` were measured shortly
+    after each other, everyone else stopped. None: it was measured by itself. `emulation` is None for real devices.
     """
 
     point: Point
@@ -93,6 +113,8 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     hosts: tuple[str, ...] = ()
     synchronous: bool = True
     pattern: Pattern = ""
+    epoch: int | None = None
+    emulation: Emulation | None = None
 
     @property
     def nodes(self) -> int:

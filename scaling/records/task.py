@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from scaling.records.network import ALONE, Place
 from scaling.records.point import Point, Record
 
+# Whether the C library keeps what a child has freed, or gives it back to the kernel as it likes.
+Malloc = Literal["keep", "system"]
 # The variable of a child's environment that names the descriptor on which it reports events.
 EVENTS_FD = "SCALING_EVENTS_FD"
 
@@ -39,8 +43,9 @@ class Task(Record, frozen=True, kw_only=True):
     reserved at rank 0's address; `rank_ports[r]` is rank r's own. `device_index` and `cpus` are this child's;
     a worker that drives all devices of its host has the CPUs of all. `device_indices` are the devices that this
     child itself computes on: its own, those of its host, or none (servers; a coordinator of helpers that compute).
+    With `fresh` it is no fork of a process that has imported its framework.
     `role` is "worker" or the name of a helper. Beside one child of each host of several its traffic is counted
-    (`counts_traffic`).
+    (`counts_traffic`). `is_traced`: profiled steps will follow the measured windows.
     """
 
     point: Point
@@ -65,7 +70,10 @@ class Task(Record, frozen=True, kw_only=True):
     device_indices: tuple[int, ...] = ()
     announced: dict[str, str] = {}
     counts_traffic: bool = False
+    is_traced: bool = False
     clocks: Clocks = Clocks()
+    malloc: Malloc = "keep"
+    fresh: bool = False
 
     @property
     def address(self) -> str:
@@ -80,16 +88,36 @@ class Task(Record, frozen=True, kw_only=True):
 
 class Run(Record, frozen=True, kw_only=True, tag="run"):
     """Run `windows` windows of `steps` steps. With `linger`, go on stepping unmeasured afterwards until
-    the next command, so that the devices beside stay as loaded as they were."""
+    the next command, so that the devices beside stay as loaded as they were. `first` is the index of the first
+    window; with `canary` the agent has a fixed piece of work done on the rank's core before it hands this on."""
 
     windows: int
     steps: int
     measured: bool
     linger: bool = False
+    first: int = 0
+    canary: bool = False
+
+
+class Rest(Record, frozen=True, kw_only=True, tag="rest"):
+    """Leave off lingering between two steps, and say so: who is stopped within a step ends it in the next window's
+    time."""
+
+
+class Inspect(Record, frozen=True, kw_only=True, tag="inspect"):
+    """Take the digest; then run steps that no figure counts, and tell of them in one answer.
+
+    First `windows` windows of `steps` steps inside the strategy's wrapper without any exchange, where the trainer
+    has such steps; then one window of `traced_steps` steps with profilers on.
+    """
+
+    windows: int
+    steps: int
+    traced_steps: int
 
 
 class Finish(Record, frozen=True, kw_only=True, tag="finish"):
     """Report the digest and end."""
 
 
-Command = Run | Finish
+Command = Run | Rest | Inspect | Finish

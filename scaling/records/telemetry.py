@@ -39,13 +39,65 @@ class Flow(Record, frozen=True, kw_only=True, array_like=True):
     busy_s: float
 
 
+# The name under which a process's first thread stands among its others.
+MAIN = "main"
+
+
+class ThreadTime(Record, frozen=True, kw_only=True, array_like=True):
+    """What all threads of one name of a process did while windows were timed: how many there were, how long they
+    ran, how long they waited for a CPU that ran something else (the kernel's schedstat)."""
+
+    name: str
+    threads: int
+    run_s: float
+    queued_s: float
+
+
+class CpuTime(Record, frozen=True, kw_only=True):
+    """What a process asked of the CPUs while windows were timed, with the uncounted step before each `Run`.
+
+    `steps` are the steps that this covers and `wall_s` the time; `kernel_s` is the part of `threads`' time in the
+    kernel. Faults are those of memory, minor ones without any disk. `stolen_s` is what the hypervisor kept of the
+    CPUs that this child was promised, 0 where it was promised none.
+    """
+
+    steps: int
+    wall_s: float
+    kernel_s: float
+    minor_faults: int
+    major_faults: int
+    threads: tuple[ThreadTime, ...] = ()
+    stolen_s: float = 0.0
+
+    @property
+    def run_s(self) -> float:
+        """CPU seconds of all threads."""
+        return sum(thread.run_s for thread in self.threads)
+
+
+class Foreign(Record, frozen=True, kw_only=True, array_like=True):
+    """Processes of one name, none of them the launch's, that ran while a rank's core was slower than it mostly is
+    or shared: what they are called, their CPU seconds, and over how many seconds that was looked at."""
+
+    name: str
+    run_s: float
+    over_s: float
+
+    @property
+    def cores(self) -> float:
+        """How many cores they kept busy."""
+        return self.run_s / self.over_s if self.over_s else 0.0
+
+
 class Telemetry(Record, frozen=True, kw_only=True):
     """What was read beside one child while measured windows ran.
 
     `samples` are of all its GPUs, one GPU after the other; `energy_j` is theirs together, None where any does
     not tell. `load_1m` is the host's at the end, `affinity_cpus` the child's, `cpu_percent` how much of one core
-    it used. `traffic` and `flows` are read beside one child of each host, `machine_cpu_percent` (100: all cores)
-    where devices are emulated.
+    it used. `traffic` and `flows` are read beside one child of each host, `idle_traffic` is what its cards would
+    have carried meanwhile, had nothing run, `machine_cpu_percent` (100: all cores) where devices are emulated.
+    `cpu` is None where /proc tells nothing, and in older records. `foreign` is read while the rank's core is slow
+    or shared (`Window.canary_s`), busiest first.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -54,5 +106,8 @@ class Telemetry(Record, frozen=True, kw_only=True):
     affinity_cpus: int | None = None
     cpu_percent: float | None = None
     traffic: tuple[Traffic, ...] = ()
+    idle_traffic: tuple[Traffic, ...] = ()
     flows: tuple[Flow, ...] = ()
     machine_cpu_percent: float | None = None
+    cpu: CpuTime | None = None
+    foreign: tuple[Foreign, ...] = ()

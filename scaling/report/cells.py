@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from scaling.analysis.breakdown import Breakdown
+from collections.abc import Collection, Iterable
+
+from msgspec.structs import replace
+
+from scaling.analysis.causes import Breakdown
 from scaling.analysis.rows import Row
 from scaling.records.point import Unit
 from scaling.report import quantities
 from scaling.report.parts import Cell, Column, Line
 
 BREAKDOWN = "loss by cause"
+# The efficiency of asynchronous ranks that learnt less from as many samples.
+NOT_COMPARABLE = "not comparable"
 RATE = "samples_per_s"
 
 NAME = Column(key="name", title="contender", is_text=True)
@@ -17,15 +23,21 @@ NODES = Column(key="nodes", title="nodes")
 BATCH_SIZE = Column(key="batch_size", title="batch per device")
 SPEEDUP = Column(key="speedup", title="speedup", shows_interval=False)
 AGAINST_BEST = Column(
-    key="against_best", title="against the best", unit=quantities.PERCENT, is_text=True, unit_in_cells=True
+    key="against_best", title="against the fastest", unit=quantities.PERCENT, is_text=True, unit_in_cells=True
 )
+WITHIN_FRAMEWORK = replace(AGAINST_BEST, title="within its framework")
+AGAINST_FASTEST_FRAMEWORK = replace(AGAINST_BEST, key="against_fastest_framework")
 EFFICIENCY = Column(key="efficiency", title="efficiency", unit=quantities.PERCENT, unit_in_cells=True)
-_CAUSES = {
+CAUSES = {
     "contention": "contention",
     "straggling": "straggling",
+    "exchange_cpu": "exchange's CPU",
+    "servers": "servers",
+    "waiting": "waiting",
+    "data_wait": "data wait",
     "exposed": "exposed comm.",
     "small_batch": "small batch",
-    "unexplained": "unexplained",
+    "unexplained": "rest",
 }
 
 
@@ -34,12 +46,30 @@ def rate_column(unit: Unit, *, shows_interval: bool = True) -> Column:
     return Column(key=RATE, title=f"{unit}/s", unit=f"{unit}/s", shows_interval=shows_interval)
 
 
-def breakdown_columns(*, is_strong: bool) -> tuple[Column, ...]:
-    """One per cause of lost efficiency; the batch per device shrinks under the strong rule alone."""
+def told(rows: Iterable[Row]) -> frozenset[str]:
+    """The causes that any of these rows tells; the batch per device shrinks under the strong rule alone."""
+    lost = [(row.breakdown, row.workload.is_strong) for row in rows if row.breakdown is not None]
+    return frozenset(
+        cause
+        for breakdown, is_strong in lost
+        for cause in CAUSES
+        if getattr(breakdown, cause) is not None and (is_strong or cause != "small_batch")
+    )
+
+
+def breakdown_columns(causes: Collection[str]) -> tuple[Column, ...]:
+    """One for each of these causes of lost efficiency."""
     return tuple(
-        Column(key=cause, title=title, unit=quantities.PERCENT, group=BREAKDOWN, shows_interval=False)
-        for cause, title in _CAUSES.items()
-        if is_strong or cause != "small_batch"
+        Column(
+            key=cause,
+            title=title,
+            unit=quantities.PERCENT,
+            group=BREAKDOWN,
+            shows_interval=False,
+            brackets_noise=True,
+        )
+        for cause, title in CAUSES.items()
+        if cause in causes
     )
 
 
@@ -63,18 +93,19 @@ def _measured(row: Row) -> tuple[dict[str, Cell], str]:
     cells: dict[str, Cell] = {
         RATE: quantities.rate(row.samples_per_s, row.workload.unit),
         SPEEDUP.key: quantities.speedup(row.speedup),
-        AGAINST_BEST.key: quantities.against_best(row),
+        AGAINST_BEST.key: quantities.against(row.standing),
+        AGAINST_FASTEST_FRAMEWORK.key: quantities.against(row.framework_standing),
     }
     if row.efficiency is None or row.breakdown is None:
         return cells, "OVERSUBSCRIBED" if "OVERSUBSCRIBED" in row.flags else "no baseline"
-    cells[EFFICIENCY.key] = quantities.percent(row.efficiency)
+    cells[EFFICIENCY.key] = NOT_COMPARABLE if row.learnt_less else quantities.percent(row.efficiency)
     return {**cells, **_lost(row, row.breakdown)}, ""
 
 
 def _lost(row: Row, breakdown: Breakdown) -> dict[str, Cell]:
     """By cause; None where the control that tells it was not measured."""
     found: dict[str, Cell] = {}
-    for cause in _CAUSES:
+    for cause in CAUSES:
         value: float | None = getattr(breakdown, cause)
         interval = row.breakdown_intervals.get(cause)
         found[cause] = None if value is None else quantities.fraction(value, interval)

@@ -1,55 +1,109 @@
-"""Which strategy and network is the best at each world size: one line per row, asynchronous ones apart. Pure."""
+"""Which exchange and which framework is the fastest at each world size, and what could be told at all. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from scaling.analysis.rows import Row
+from scaling.analysis.rows import Resolution, Row
 from scaling.report import cells, labels, quantities
 from scaling.report.labels import Context
-from scaling.report.parts import Line, Notes, Phrase, Section
+from scaling.report.parts import Detail, Line, Notes, Phrase, Section, Value
 
 TITLE = "Comparison at each world size"
+FRAMEWORKS = "Frameworks at each world size, by their fastest exchange"
+APART = "asynchronous: ranked among themselves"
 
 
-def comparisons(rows: Sequence[Row], context: Context, planned: int, notes: Notes) -> tuple[Section, ...]:
-    """A table per group of rows that may be compared; world sizes at which a row has no rival are left out."""
-    groups: dict[int, dict[int, list[Row]]] = {}
-    for row in rows:
-        groups.setdefault(row.group, {}).setdefault(row.world_size, []).append(row)
-    with_rivals = ([rivals for _, rivals in sorted(sizes.items()) if len(rivals) > 1] for sizes in groups.values())
-    return tuple(_section(by_size, context, planned, notes) for by_size in with_rivals if by_size)
+class Comparisons:
+    """The tables in which rows of one report are compared, for each group of rows that may be."""
+
+    def __init__(
+        self, rows: Sequence[Row], resolutions: Iterable[Resolution], context: Context, planned: int, notes: Notes
+    ) -> None:
+        self._resolutions = list(resolutions)
+        self._context = context
+        self._planned = planned
+        self._notes = notes
+        self._groups: dict[int, dict[int, list[Row]]] = {}
+        for row in rows:
+            self._groups.setdefault(row.group, {}).setdefault(row.world_size, []).append(row)
+
+    def sections(self) -> tuple[Section, ...]:
+        """Exchanges, then frameworks; world sizes at which a row has no rival are left out."""
+        with_rivals = (
+            [rivals for _, rivals in sorted(sizes.items()) if len(rivals) > 1] for sizes in self._groups.values()
+        )
+        return tuple(section for by_size in with_rivals if by_size for section in self._of_group(by_size))
+
+    def _of_group(self, by_size: Sequence[Sequence[Row]]) -> Iterator[Section]:
+        first = by_size[0][0]
+        rate = cells.rate_column(first.workload.unit, shows_interval=False)
+        lost = cells.breakdown_columns(cells.told(row for rivals in by_size for row in rivals))
+        several = len({row.framework for rivals in by_size for row in rivals}) > 1
+        against = cells.WITHIN_FRAMEWORK if several else cells.AGAINST_BEST
+        yield Section(
+            title=", ".join((TITLE, *labels.varying(first, self._context))),
+            columns=(cells.NAME, rate, against, cells.EFFICIENCY, *lost),
+            lines=tuple(line for rivals in by_size for line in self._exchanges(rivals)),
+            details=self._details(first.group),
+            group=first.group,
+        )
+        if lines := tuple(line for rivals in by_size for line in self._frameworks(rivals)):
+            yield Section(
+                title=", ".join((FRAMEWORKS, *labels.varying(first, self._context))),
+                columns=(cells.NAME, rate, cells.AGAINST_FASTEST_FRAMEWORK),
+                lines=lines,
+                group=first.group,
+            )
+
+    # ------------------------------------------------------------ lines
+
+    def _exchanges(self, rivals: Sequence[Row]) -> Iterator[Line]:
+        """Synchronous rows, then the asynchronous ones; the fastest framework first, and in it the fastest row."""
+        waiting = [row for row in rivals if row.synchronous]
+        for synchronous in (True, False):
+            found = sorted((row for row in rivals if row.synchronous == synchronous), key=_rate, reverse=True)
+            place = {name: index for index, name in enumerate(dict.fromkeys(row.framework for row in found))}
+            found.sort(key=lambda row: place[row.framework])
+            for row, above in zip(found, _above(found), strict=True):
+                marks = self._notes.marks(cells.notes_of(row, self._planned))
+                line = cells.line(row, labels.name(row, self._context), above=above, marks=marks)
+                yield replace(line, remark=_remark(row, waiting))
+
+    def _frameworks(self, rivals: Sequence[Row]) -> Iterator[Line]:
+        for synchronous in (True, False):
+            of_kind = (row for row in rivals if row.framework_standing and row.synchronous == synchronous)
+            found = sorted(of_kind, key=_rate, reverse=True)
+            for row, above in zip(found, _above(found), strict=True):
+                line = cells.line(row, labels.name(row, self._context), above=above, marks=())
+                yield replace(line, says="", flags=())
+
+    # ------------------------------------------------------------ what can be told
+
+    def _details(self, group: int) -> tuple[Detail, ...]:
+        """`3 rounds tell  N=2 6.1 % (--rounds 8: 3.0 %)`: the smallest difference that is found."""
+        values: dict[str, list[Value]] = {}
+        for one in self._resolutions:
+            if one.group == group:
+                label = f"{one.rounds} rounds tell{'' if one.synchronous else ', asynchronous'}"
+                values.setdefault(label, []).append(_told(one))
+        return tuple(Detail(label=label, values=tuple(of)) for label, of in values.items())
 
 
-def _section(by_size: Sequence[Sequence[Row]], context: Context, planned: int, notes: Notes) -> Section:
-    first = by_size[0][0]
-    return Section(
-        title=", ".join((TITLE, *labels.varying(first, context))),
-        columns=(
-            cells.NAME,
-            cells.rate_column(first.workload.unit, shows_interval=False),
-            cells.AGAINST_BEST,
-            cells.EFFICIENCY,
-            *cells.breakdown_columns(is_strong=first.workload.is_strong),
-        ),
-        lines=tuple(line for rivals in by_size for line in _lines(rivals, context, planned, notes)),
-        group=first.group,
-    )
+def _told(resolution: Resolution) -> Value:
+    now = quantities.fraction(resolution.smallest_difference)
+    then = quantities.fraction(resolution.smallest_difference_then)
+    phrase = (now, f" (--rounds {resolution.more_rounds}: ", then, ")")
+    return Value(world_size=resolution.world_size, phrase=phrase)
 
 
-def _lines(rivals: Sequence[Row], context: Context, planned: int, notes: Notes) -> Iterable[Line]:
-    """Synchronous rows by their rate, then the asynchronous ones."""
-    size = f"N = {rivals[0].world_size}"
-    waiting = [row for row in rivals if row.synchronous]
-    others = [row for row in rivals if not row.synchronous]
-    apart = f"{size}, asynchronous: ranked among themselves" if others else size
-    for rows, label in ((waiting, size), (others, apart)):
-        for index, row in enumerate(sorted(rows, key=_rate, reverse=True)):
-            marks = notes.marks(cells.notes_of(row, planned))
-            line = cells.line(row, labels.name(row, context), above=label if index == 0 else "", marks=marks)
-            yield replace(line, remark=_remark(row, waiting))
+def _above(rows: Sequence[Row]) -> Iterator[str]:
+    """What the rule above the first of them says, and that the others have none."""
+    for index, row in enumerate(rows):
+        apart = "" if row.synchronous else f", {APART}"
+        yield "" if index else f"N = {row.world_size}{apart}"
 
 
 def _rate(row: Row) -> float:

@@ -45,7 +45,7 @@ def _columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         cells.rate_column(first.workload.unit),
         cells.SPEEDUP,
         cells.EFFICIENCY,
-        *cells.breakdown_columns(is_strong=first.workload.is_strong),
+        *cells.breakdown_columns(cells.told(rows)),
     )
 
 

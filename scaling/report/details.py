@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from scaling import text
 from scaling.analysis.bottleneck import Path
 from scaling.analysis.rows import Row, ServerUse
+from scaling.analysis.traces import GpuSplit, Traced
 from scaling.analysis.traffic_receipt import Receipt
-from scaling.report import quantities
+from scaling.records.emulation import Emulation
+from scaling.report import cells, quantities
 from scaling.report.parts import Detail, Phrase, Quantity, Value
 
 MOST_SERVERS = 4
+# Above this an emulating machine is no longer told by a model of what it has to do (sweep/outcome.py warns there).
+MOST_BUSY_PERCENT = 80
 
 
 def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Detail, ...]:
     """The second baseline, the two factors of efficiency across nodes, the training, what an asynchronous mode
-    saw, the network, the servers.
+    saw, the network, the profiled steps, the servers.
 
     `stale` are the groups and world sizes in which an asynchronous row takes part.
     """
     said: dict[str, Callable[[Row], Phrase]] = {
         "against its own N=1": _own,
         "intra-node x inter-node": _two_factors,
+        "loss by cause": _causes,
+        "exchange's CPU": _exchange_cpu,
         "training loss": _trained,
         "loss at equal samples": lambda row: _equal(row) if (row.group, row.world_size) in stale else (),
         "staleness, steps": lambda row: () if row.staleness is None else (quantities.steps(row.staleness),),
         "bytes between nodes": lambda row: carried(row.receipt) if row.receipt else (),
         "busiest path": lambda row: _path(row.paths[0]) if row.paths else (),
         "CPU while emulating": _emulating,
+        "emulator's own error": lambda row: _late(row, row.emulation) if row.emulation else (),
+        "traced step": lambda row: _traced_step(row.traced) if row.traced else (),
+        "traced, on the GPU": lambda row: _on_gpu(row.traced) if row.traced else (),
+        "trace files": lambda row: (", ".join(row.traced.files),) if row.traced and row.traced.files else (),
         "servers": lambda row: _servers(row.server_use) if row.server_use else (),
     }
     found = (Detail(label=label, values=tuple(_values(rows, of))) for label, of in said.items())
@@ -48,6 +59,21 @@ def _two_factors(row: Row) -> Phrase:
     if row.intra_node is None or row.inter_node is None:
         return ()
     return quantities.fraction(row.intra_node), " x ", quantities.fraction(row.inter_node)
+
+
+def _causes(row: Row) -> Phrase:
+    """`contention 2.8 % ± 0.4, waiting 1.2 % ± 0.6`: those that have an interval."""
+    own = cells.told([row])
+    found = ((title, row.breakdown_intervals.get(cause)) for cause, title in cells.CAUSES.items() if cause in own)
+    known = [(title, percent) for title, one in found if one and one.df and (percent := quantities.percent(one))]
+    return quantities.listed((f"{title} ", percent) for title, percent in known)
+
+
+def _exchange_cpu(row: Row) -> Phrase:
+    """`gloo_tcp_loop 2.1 %, wrapper at N=1 1.3 %`: what is known of the parts of a cause."""
+    return quantities.listed(
+        (f"{name} ", quantities.fraction(part)) for name, part in row.exchange_cpu_parts.items()
+    )
 
 
 def _trained(row: Row) -> Phrase:
@@ -93,6 +119,47 @@ def _path(path: Path) -> Phrase:
 def _emulating(row: Row) -> Phrase:
     used = row.machine_cpu_percent
     return () if used is None else (Quantity(value=used, digits=0, unit=quantities.PERCENT),)
+
+
+def _late(row: Row, found: Emulation) -> Phrase:
+    """`up to 0.5 % (last bucket 6.5 ms, on the links 3.4 ms)`; a busy machine may be wrong by more."""
+    if row.world_size == 1:
+        return ()
+    if (row.machine_cpu_percent or 0.0) > MOST_BUSY_PERCENT:
+        return ("not known, the machine was busy",)
+    on_links: Phrase = (", on the links ", quantities.milliseconds(found.wire_s)) if found.wire_s else ()
+    took = quantities.milliseconds(found.tail_s)
+    return "up to ", quantities.fraction(found.error_fraction), " (last bucket ", took, *on_links, ")"
+
+
+def _traced_step(traced: Traced) -> Phrase:
+    """`41.3 ms, untraced 40.9 ms`."""
+    return quantities.milliseconds(traced.step_s), ", untraced ", quantities.milliseconds(traced.untraced_s)
+
+
+def _on_gpu(traced: Traced) -> Phrase:
+    """`computing 35.1 ms, slowed 1.2 ms, ...`; shares of the step where the profiler was too slow for seconds."""
+    if traced.gpu is None:
+        return ()
+    parts = {name: value for name, of in _ON_GPU.items() if (value := of(traced.gpu)) is not None}
+    whole_s = sum(parts.values())
+    if traced.is_faithful:
+        said = {name: quantities.milliseconds(seconds) for name, seconds in parts.items()}
+    else:
+        said = {name: quantities.fraction(seconds / whole_s) for name, seconds in parts.items()}
+    phrases: Iterable[Phrase] = ((", ", f"{name} ", value) for name, value in said.items())
+    return tuple(chain.from_iterable(phrases))[1:]
+
+
+_ON_GPU: Mapping[str, Callable[[GpuSplit], float | None]] = {
+    "computing": lambda split: split.compute_s,
+    "slowed": lambda split: split.slowed_s,
+    "other kernels": lambda split: split.other_s,
+    "transfer": lambda split: split.transfer_s,
+    "waiting": lambda split: split.waiting_s,
+    "idle": lambda split: split.idle_s,
+    "host": lambda split: split.host_s,
+}
 
 
 def _servers(used: Sequence[ServerUse]) -> Phrase:

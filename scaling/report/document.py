@@ -9,7 +9,7 @@ from scaling.analysis.rows import Row
 from scaling.records.run import Header, PointRecord
 from scaling.report import labels
 from scaling.report.baselines import baselines
-from scaling.report.comparison import comparisons
+from scaling.report.comparison import Comparisons
 from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts
 from scaling.report.parts import Document, Notes
@@ -22,7 +22,7 @@ def document(header: Header, records: Sequence[PointRecord], joined: Sequence[st
     rows = analysis.rows
     context = labels.context(rows)
     planned = max((row.rounds_tried for row in rows), default=0)
-    compared = comparisons(rows, context, planned, notes)
+    compared = Comparisons(rows, analysis.resolutions, context, planned, notes).sections()
     stale = frozenset((row.group, row.world_size) for row in rows if not row.synchronous and row.rounds)
     return Document(
         facts=facts(header, kept(records), rows, context),

@@ -32,6 +32,7 @@ def facts(
         ("network", _each(networks)),
         ("servers", labels.servers(rows)),
         ("measured", _measured(records)),
+        ("heap", _heap(header)),
         ("software", ", ".join(dict.fromkeys(_versions(header)))),
         ("started", date(header.created_unix_s)),
     )
@@ -52,9 +53,11 @@ def _model(point: Point) -> str:
 
 def _batch(point: Point) -> Phrase:
     """The rule, and with it the batch per device and the global batch of every row."""
-    if point.workload.is_strong:
-        total = quantities.integer(point.global_batch_size)
-        return total, " in all, ", total, " / N per device (strong scaling)"
+    whole = quantities.integer(point.reference.batch_size)
+    if point.workload.batch_rule == "strong":
+        return whole, " in all, ", whole, " / N per device (strong scaling)"
+    if point.workload.batch_rule == "node":
+        return whole, " per node, shared by those of its devices that take part (node rule)"
     size = quantities.integer(point.workload.batch_size)
     return size, " per device, ", size, " x N in all (weak scaling)"
 
@@ -98,7 +101,19 @@ def _measured(records: Sequence[PointRecord]) -> Phrase:
     rounds = quantities.count(len({record.point.round for record in exchanges}), "round")
     windows = [len(rank.windows) for record in exchanges for rank in record.ranks if rank.windows]
     per_rank: Phrase = (" of ", *quantities.spread(windows, "window")) if windows else ()
-    return rounds, *per_rank, ", points in shuffled order"
+    turns = any(record.epoch is not None for record in exchanges)
+    return rounds, *per_rank, ", taking turns side by side" if turns else ", points in shuffled order"
+
+
+def _heap(header: Header) -> str:
+    """Who gives CPU workers their memory, and whether that keeps what they free; older runs did not."""
+    kept = header.config.get("malloc")
+    if header.device == "cuda" or kept is None:
+        return ""
+    others = _each(host.allocator for host in header.hosts if host.allocator)
+    if others:
+        return f"{others}, by LD_PRELOAD"
+    return "kept by CPU workers (--malloc keep)" if kept == "keep" else "as the system has it (--malloc system)"
 
 
 def _versions(header: Header) -> Iterator[str]:

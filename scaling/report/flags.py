@@ -19,6 +19,8 @@ _FORMAT = typer.Option("--format", help="For people: table, markdown. For progra
 _JOIN = typer.Option("--join", help="Put runs into one table although hosts, devices, versions or code differ.")
 _OUTPUT = typer.Option("--output", help="Write to this file.", metavar="FILE", show_default="stdout")
 
+app = typer.Typer(add_completion=False)
+
 
 class Asked(Record, frozen=True, kw_only=True):
     """What the command line asks for."""
@@ -31,12 +33,11 @@ class Asked(Record, frozen=True, kw_only=True):
 
 def parse(argv: Sequence[str]) -> Asked | None:
     """Read the command line; None after printing help. Raises UsageError."""
-    app = typer.Typer(add_completion=False)
-    app.command()(report)
     asked = command(app, argv, NAME)
     return asked if isinstance(asked, Asked) else None
 
 
+@app.command()
 def report(
     runs: Annotated[list[Path], _RUNS],
     format_: Annotated[Format, _FORMAT] = "table",

@@ -43,7 +43,8 @@ def conditions(measured: Row | Baseline) -> tuple[str, ...]:
 def ways(row: Row) -> tuple[str, ...]:
     """What titles name where it is not the same in the whole report; the analysis says which rows are compared."""
     work = row.workload
-    batch = f"{row.global_batch_size} in all" if work.is_strong else f"{work.batch_size} per device"
+    shared = {"weak": "per device", "strong": "in all", "node": "per node"}[work.batch_rule]
+    batch = f"{work.reference(row.world_size).batch_size} {shared}"
     return (*conditions(row), row.placement, batch)
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
+from scaling.analysis.rows import Verdict
 from scaling.records.point import Record
 
 TITLE = "Scaling of data-parallel training"
 MOST_NOTES = 4
-Verdict = Literal["best", "slower", "faster", "not distinguishable", "not compared"]
 
 
 class Quantity(Record, frozen=True, kw_only=True):
     """A number as people read it: in its unit, to so many digits; with an interval, the mean of it.
 
-    `grouped`: with a comma between thousands.
+    `grouped`: with a comma between thousands. `is_noise`: its interval holds zero.
     """
 
     value: float
@@ -24,6 +23,7 @@ class Quantity(Record, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     grouped: bool = False
+    is_noise: bool = False
 
     @property
     def half_width(self) -> float | None:
@@ -32,9 +32,9 @@ class Quantity(Record, frozen=True, kw_only=True):
 
 
 class Against(Record, frozen=True, kw_only=True):
-    """A row against the best of those it is ranked with.
+    """A row against the fastest of those it is ranked with.
 
-    `difference` is this / best - 1, None for the best itself.
+    `difference` is this / fastest - 1, None for the fastest itself.
     """
 
     verdict: Verdict
@@ -51,7 +51,8 @@ class Column(Record, frozen=True, kw_only=True):
     """A column of a table. `key` finds its cells; columns of one `group` stand side by side under its name.
 
     The unit stands in the heading or, with `unit_in_cells`, behind each number. Without `shows_interval` a table
-    has room for the mean alone. `is_text` is set to the left.
+    has room for the mean alone. `is_text` is set to the left. `brackets_noise`: numbers that are noise stand in
+    parentheses.
     """
 
     key: str
@@ -61,6 +62,7 @@ class Column(Record, frozen=True, kw_only=True):
     is_text: bool = False
     unit_in_cells: bool = False
     shows_interval: bool = True
+    brackets_noise: bool = False
 
     @property
     def heading(self) -> str:

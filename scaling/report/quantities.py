@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from scaling.analysis.rows import Row, Standing
+from scaling.analysis.rows import Standing
 from scaling.analysis.stats import Estimate
 from scaling.records.network import GBIT
 from scaling.records.point import Unit
 from scaling.report import words
-from scaling.report.parts import Against, Phrase, Quantity, Verdict
+from scaling.report.parts import Against, Phrase, Quantity
 from scaling.text import plural
 
 PERCENT = "%"
@@ -38,6 +38,7 @@ def fraction(value: float, interval: Estimate | None = None, digits: int = 1) ->
         high=None if high is None else 100 * high,
         digits=digits,
         unit=PERCENT,
+        is_noise=interval is not None and interval.holds_zero,
     )
 
 
@@ -68,6 +69,12 @@ def samples(count: int, unit: Unit) -> Quantity:
     return Quantity(value=count, digits=0, unit=unit, grouped=True)
 
 
+def milliseconds(seconds: float) -> Quantity:
+    """To about three digits: `41.3 ms`, `0.87 ms`."""
+    value = 1e3 * seconds
+    return Quantity(value=value, digits=2 if abs(value) < 10 else 1 if abs(value) < 100 else 0, unit="ms")
+
+
 def bit_rate(bits_per_s: float) -> Quantity:
     """To three digits: `9.4 Gb/s`, `38 Mb/s`."""
     scale, unit = (GBIT, "Gb/s") if bits_per_s >= GBIT else (1e6, "Mb/s")
@@ -75,25 +82,11 @@ def bit_rate(bits_per_s: float) -> Quantity:
     return Quantity(value=value, digits=len(f"{value:.3g}".partition(".")[2]), unit=unit)
 
 
-def verdict(standing: Standing) -> Verdict:
-    """What is claimed of a row beside the best of those it is ranked with.
-
-    The best by all its rounds may still lose in those that it shares with another: `faster`.
-    """
-    if standing.best:
-        return "best"
-    if standing.difference is None:
-        return "not compared"
-    if not standing.distinguishable:
-        return "not distinguishable"
-    return "slower" if standing.difference.mean < 0 else "faster"
-
-
-def against_best(row: Row) -> Against | None:
-    """Where a row stands; None without a rival, or with too few rounds to tell."""
-    if row.standing is None or row.rounds < 2:
+def against(standing: Standing | None) -> Against | None:
+    """Where a row stands; None without a rival."""
+    if standing is None:
         return None
-    return Against(verdict=verdict(row.standing), difference=percent(row.standing.difference))
+    return Against(verdict=standing.verdict, difference=percent(standing.difference))
 
 
 # ---------------------------------------------------------------- counts, and phrases of several quantities
@@ -114,6 +107,11 @@ def low_to_high(low: Quantity, high: Quantity) -> Phrase:
     """`37 to 61 %`, or one number where they look the same; the unit is that of `high`."""
     alike = words.mean(low, with_unit=False) == words.mean(high, with_unit=False)
     return (high,) if alike else (low, " to ", high)
+
+
+def listed(phrases: Iterable[Phrase]) -> Phrase:
+    """`a, b`."""
+    return tuple(chain.from_iterable((", ", *one) for one in phrases))[1:]
 
 
 def distinct(phrases: Iterable[Phrase]) -> Phrase:

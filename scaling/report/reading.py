@@ -16,11 +16,14 @@ def how_to_read(analysis: Analysis, *, compares: bool) -> tuple[Entry, ...]:
     said = (
         ("efficiency", _efficiency(analysis.baselines, rows), bool(rows)),
         ("loss", _breakdown(rows), any(row.breakdown is not None for row in rows)),
-        ("against the best", _ranked(rows), compares),
+        ("best, leading", _ranked(rows), compares),
+        ("rounds tell", _TELL, bool(analysis.resolutions)),
         ("ASYNC", _asynchronous(rows), any(not row.synchronous for row in rows)),
         ("EMULATED", _EMULATED, any(row.hardware.profile for row in rows)),
         ("VERIFIED", _VERIFIED, any(row.receipt for row in rows)),
         ("busiest path", _BUSIEST, any(row.paths for row in rows)),
+        ("traced", _TRACED, any(row.traced for row in rows)),
+        ("traced, on the GPU", _ON_GPU, any(row.traced and row.traced.gpu for row in rows)),
         ("batch", _MXNET_BATCH, any(row.strategy.startswith("mxnet:") for row in rows)),
     )
     return tuple(Entry(label=label, phrase=(text,)) for label, text, applies in said if applies)
@@ -28,7 +31,9 @@ def how_to_read(analysis: Analysis, *, compares: bool) -> tuple[Entry, ...]:
 
 _EMULATED = (
     "devices sleep as long as published ones compute; gradients, exchange and network are real. Bytes were "
-    "divided and times multiplied as said above, links slowed by both; all of it is undone in the figures."
+    "divided and times multiplied as said above, links slowed by both; all of it is undone in the figures. "
+    "FITTED: images/s at that batch follow from others, nobody published them. The emulator's own error: how far "
+    "this machine moves the last bucket, which nothing hides, more slowly than the links would."
 )
 _VERIFIED = (
     "while windows ran, the kernel's counters on all nodes saw at least 95 % of the bytes on the network that "
@@ -37,6 +42,20 @@ _VERIFIED = (
 _BUSIEST = (
     "from node to node, the part of the time in which it had bytes to send, and what it carried then, by the "
     "kernel's account of each TCP connection. Near 100 % the network is the limit."
+)
+_TRACED = (
+    "steps with profilers on, after the measured windows and in no figure above. Open the files, in the run's "
+    "folder on each rank's host, in https://ui.perfetto.dev."
+)
+_ON_GPU = (
+    "a traced step, mean over ranks: computing as without the exchange; slowed, what the same kernels take longer "
+    "beside it; other kernels, such as the wrapper's copies; transfer, each collective's shortest run of all "
+    "ranks, as far as no computing hides it; waiting, the rest of it; idle as without the exchange; host, what it "
+    "idles more. Shares of the step where profiling changed it by more than 3 %."
+)
+_TELL = (
+    "the smallest true difference between two rivals that 80 of 100 runs as noisy as this one would find, and "
+    "what more rounds would find. What is not told apart here may differ by that much."
 )
 _MXNET_BATCH = (
     "per device in every row. MXNet counts it per process: where one process drives N devices, its own batch "
@@ -48,7 +67,8 @@ def _asynchronous(rows: Iterable[Row]) -> str:
     return (
         f"ranks do not wait for each other. {labels.rates(rows)} is the sum of their own rates; staleness is the "
         "steps of other ranks between a step's pull of the parameters and its push; straggling has no meaning. "
-        "Judge them by the loss after equal samples."
+        "Judge them by the loss after equal samples; where it is above that of all synchronous rows, the "
+        "efficiency is not comparable."
     )
 
 
@@ -59,12 +79,28 @@ def _ranked(rows: Sequence[Row]) -> str:
         if any(not row.synchronous for row in rows)
         else ""
     )
-    return f"{labels.rates(rows)}, paired by round, ± half the 99 % interval over rounds.{apart}"
+    several = len({row.framework for row in rows}) > 1
+    against = "those of the fastest exchange of its framework" if several else "those of the fastest exchange"
+    return (
+        f"{labels.rates(rows)} against {against}, over the rounds that both have; ± is half the 95 % interval, "
+        "which holds for all differences of this report at once. best: told from each of the others; leading: the "
+        f"fastest as measured, and those that cannot be told from it.{apart}"
+    )
 
 
-def _efficiency(baselines: Sequence[Baseline], rows: Iterable[Row]) -> str:
+def _freedom(rows: Iterable[Row]) -> str:
+    """`(Student's t, 8 degrees of freedom, pooled over the cells of a work)`."""
+    known = sorted({row.efficiency.df for row in rows if row.efficiency and row.efficiency.df})
+    if not known:
+        return ""
+    low, high = known[0], known[-1]
+    df = f"{high}" if low == high else f"{low} to {high}"
+    return f" (t with {df} degree{'s' if high > 1 else ''} of freedom, pooled over the cells of one work)"
+
+
+def _efficiency(baselines: Sequence[Baseline], rows: Sequence[Row]) -> str:
     names = list(dict.fromkeys(baseline.strategy for baseline in baselines))
-    end = "± is half the 95 % interval over rounds."
+    end = f"± is half the 95 % interval over rounds{_freedom(rows)}."
     if len(names) < 2:
         return f"speedup / N, against {names[0] if names else 'the plain loop'} on one device; {end}"
     return (
@@ -74,11 +110,33 @@ def _efficiency(baselines: Sequence[Baseline], rows: Iterable[Row]) -> str:
     )
 
 
+def _has_node_rule(rows: Iterable[Row]) -> bool:
+    return any(row.workload.batch_rule == "node" for row in rows)
+
+
+_NODE_BATCH = "small batch, a device's part of a node's batch costs more than its part of the time"
+# By cause, what it is, in the order of the columns.
+_CAUSES = {
+    "contention": "contention, devices at work slow each other",
+    "straggling": "straggling, the slowest rank of a step against the mean",
+    "exchange_cpu": "exchange's CPU, its own work on the cores that compute",
+    "servers": "servers, parameter servers on these cores",
+    "waiting": "waiting, exposed communication and all else that ranks wait for",
+    "data_wait": "data wait, ranks wait for samples",
+    "exposed": "exposed comm., exchange that compute does not hide",
+    "small_batch": "small batch, 1/N of the batch costs more than 1/N of the time",
+}
+
+
 def _breakdown(rows: Iterable[Row]) -> str:
-    strong = any(row.workload.is_strong for row in rows)
-    small = "small batch, 1/N of the batch costs more than 1/N of the time; " if strong else ""
-    return (
-        "contention, devices at work slow each other; straggling, the slowest rank against the "
-        f"mean; exposed comm., exchange that compute does not hide; {small}unexplained, the rest, also "
-        "when negative. With the efficiency they add up to 100 %."
-    )
+    """The causes that any row tells."""
+    lost = [row for row in rows if row.breakdown is not None]
+    told = {cause for row in lost for cause in _CAUSES if getattr(row.breakdown, cause) is not None}
+    if not any(row.workload.is_strong for row in lost):
+        told.discard("small_batch")
+    texts = {**_CAUSES, **({"small_batch": _NODE_BATCH} if _has_node_rule(lost) else {})}
+    said = "; ".join(text for cause, text in texts.items() if cause in told)
+    noise = any(one.holds_zero for row in lost for one in row.breakdown_intervals.values())
+    brackets = " In parentheses: what its interval does not tell from zero." if noise else ""
+    all_of_it = "rest, also when negative. With the efficiency they add up to 100 %."
+    return f"{said}{'; ' if said else ''}{all_of_it}{brackets}"

@@ -36,13 +36,15 @@ def plus_minus(of: str, half_: str) -> str:
 
 
 def against(cell: Against) -> str:
-    """`best`, `4.2 ± 1.1 % slower`, `not distinguishable`; `-` where nothing was compared."""
-    if cell.verdict == "not compared":
-        return NONE
-    if cell.difference is None or cell.verdict == "not distinguishable":
-        return cell.verdict
-    size = number(abs(cell.difference.value), cell.difference.digits)
-    return f"{plus_minus(size, half(cell.difference))} {cell.difference.unit} {cell.verdict}"
+    """`best`, `leading`, `leading, -0.4 ± 1.1 %`, `4.2 ± 1.1 % slower`; `-4.2 %` or `-` where none was tested."""
+    found = cell.difference
+    if found is None:
+        return NONE if cell.verdict == "not compared" else cell.verdict
+    if cell.verdict in ("slower", "faster"):
+        size = number(abs(found.value), found.digits)
+        return f"{plus_minus(size, half(found))} {found.unit} {cell.verdict}"
+    said = f"{plus_minus(number(found.value, found.digits), half(found))} {found.unit}"
+    return said if cell.verdict == "not compared" else f"{cell.verdict}, {said}"
 
 
 def parts(quantity: Quantity, *, with_unit: bool = True) -> Parts:
@@ -67,6 +69,8 @@ def _cell(cell: Cell, column: Column) -> Parts:
             return against(cell), ""
         case Quantity():
             shown, width = parts(cell, with_unit=column.unit_in_cells)
+            if column.brackets_noise:  # digits stay below each other
+                shown = f"({shown})" if cell.is_noise else f"{shown} "
             return shown, width if column.shows_interval else ""
 
 

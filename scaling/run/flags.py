@@ -22,6 +22,8 @@ ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "version")
 # Flags that are another spelling of a field.
 SUGAR = ("kv_store",)
 
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
 
 class Shown(Exception):
     """`--help` or `--version` was printed; there is nothing more to do."""
@@ -32,14 +34,13 @@ def parse(argv: Sequence[str]) -> Invocation:
     for word in argv:
         if not word.isprintable() and any("\udc80" <= sign <= "\udcff" for sign in word):
             raise UsageError(f"{word!r}: not UTF-8")
-    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-    app.command(epilog=EPILOG)(sweep)
     asked = command(app, argv, "scaling.run")
     if not isinstance(asked, Invocation):
         raise Shown
     return asked
 
 
+@app.command(epilog=EPILOG)
 def sweep(
     context: typer.Context,
     strategy: panels.Strategy = None,
@@ -53,6 +54,7 @@ def sweep(
     dilate: panels.Dilate = None,
     batch_size: panels.BatchSize = None,
     global_batch_size: panels.GlobalBatchSize = None,
+    batch_rule: panels.BatchRule = None,
     precision: panels.Precision = DEFAULT.precision,
     memory_format: panels.MemoryFormat = DEFAULT.memory_format,
     compile: panels.Compile = DEFAULT.compile,
@@ -63,12 +65,16 @@ def sweep(
     interconnect: panels.Interconnect = _NETWORKS,
     fabric: panels.Fabric = None,
     cpus_per_rank: panels.CpusPerRank = None,
-    rounds: panels.Rounds = DEFAULT.rounds,
-    windows: panels.Windows = DEFAULT.windows,
-    window_s: panels.WindowS = DEFAULT.window_s,
+    interleave: panels.Interleave = None,
+    rounds: panels.Rounds = None,
+    windows: panels.Windows = None,
+    window_s: panels.WindowS = None,
+    trace: panels.Trace = DEFAULT.trace,
     target_ci: panels.TargetCi = None,
     max_rounds: panels.MaxRounds = DEFAULT.max_rounds,
     seed: panels.Seed = DEFAULT.seed,
+    malloc: panels.Malloc = DEFAULT.malloc,
+    fresh_workers: panels.FreshWorkers = False,
     startup_timeout_s: panels.StartupTimeoutS = DEFAULT.startup_timeout_s,
     stall_timeout_s: panels.StallTimeoutS = DEFAULT.stall_timeout_s,
     point_timeout_s: panels.PointTimeoutS = DEFAULT.point_timeout_s,

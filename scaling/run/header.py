@@ -10,6 +10,7 @@ import msgspec
 
 from scaling import __version__
 from scaling.emulated import profiles
+from scaling.emulated.published import Rate
 from scaling.hosts.info import git_revision
 from scaling.lab.slowdown import VARIABLE
 from scaling.plan.plan import Plan
@@ -41,35 +42,40 @@ def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: S
         why_default=made.why,
         estimate_s=made.estimate_s,
         networks=made.networks,
-        emulation=emulation(made.hardware, config.model or "", config.batch_size),
+        emulation=emulation(made.hardware, config.model or "", _batch_sizes(made)),
     )
+
+
+def _batch_sizes(made: Plan) -> list[int]:
+    """The batches per device that are measured, the largest first."""
+    return sorted({point.workload.batch_size for point in made.cells}, reverse=True)
 
 
 # ---------------------------------------------------------------- emulated devices
 
 
 def emulation(
-    hardware: Hardware, model: str, batch_size: int | None, environ: Mapping[str, str] = os.environ
+    hardware: Hardware, model: str, batch_sizes: Sequence[int], environ: Mapping[str, str] = os.environ
 ) -> str:
-    """What a reader of the run must know of its devices and links; "" for devices that are not emulated.
-
-    `batch_size` is None where it differs by world size.
-    """
+    """What a reader of the run must know of its devices and links; "" for devices that are not emulated."""
     profile = hardware.profile
     if not profile:
         return ""
     parts = [
         f"{profiles.find(profile).device}, computing nothing",
-        *([_rate(profile, model, batch_size)] if batch_size is not None else []),
+        *(_rate(profiles.rate(profile, model, batch_size)) for batch_size in batch_sizes),
         f"sizes / {hardware.shrink:g}, times x {hardware.dilate:g}, both undone here",
         _links(environ.get(VARIABLE), hardware.link_divisor),
     ]
     return "; ".join(parts)
 
 
-def _rate(profile: str, model: str, batch_size: int) -> str:
-    one = profiles.rate(profile, model, batch_size)
-    return f"{one.samples_per_s:g} images/s of {model} at batch {batch_size} ({profiles.source(one)})"
+def _rate(one: Rate) -> str:
+    """`219 images/s of resnet50 at batch 64 (source)`; FITTED where it was not published."""
+    how = f"FITTED: {one.fitted}; " if one.fitted else ""
+    return (
+        f"{one.samples_per_s:.4g} images/s of {one.model} at batch {one.batch_size} ({how}{profiles.source(one)})"
+    )
 
 
 def _links(lab: str | None, divisor: float) -> str:

@@ -18,7 +18,8 @@ from scaling.records.point import Record
 # Given together with the left one, the right ones of a file or an older run no longer hold.
 DISPLACES: dict[str, tuple[str, ...]] = {
     "batch_size": ("global_batch_size",),
-    "global_batch_size": ("batch_size",),
+    "global_batch_size": ("batch_size", "batch_rule"),
+    "batch_rule": ("global_batch_size",),
     "model": ("data", "batch_size", "shrink", "dilate"),
     "device": ("model", "data", "batch_size", "strategy", "shrink", "dilate"),
 }

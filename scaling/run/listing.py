@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from scaling import frameworks
-from scaling.emulated import profiles
+from scaling.emulated import fits, profiles
+from scaling.emulated.published import Profile
 from scaling.frameworks.base import Traits
 from scaling.hosts.info import describe
 from scaling.plan import placement, plan
+from scaling.plan.config import SweepConfig
 from scaling.records import network
 from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Point
@@ -71,13 +73,19 @@ def _counts(spec: models.ModelSpec) -> str:
     )
 
 
-def _profile(one: profiles.Profile) -> str:
-    """`NVIDIA Tesla K80: resnet50 at batch 64, 32; vgg16 at batch 32`."""
+def _profile(one: Profile) -> str:
+    """`NVIDIA Tesla K80: resnet50 at batch 64, 32 (fitted from 16 to 128: ...); vgg16 at batch 32`."""
     batches: dict[str, list[str]] = {}
     for rate in one.rates:
         batches.setdefault(rate.model, []).append(str(rate.batch_size))
-    listed = (f"{model} at batch {', '.join(found)}" for model, found in batches.items())
+    listed = (f"{model} at batch {', '.join(found)}{_fit(one, model)}" for model, found in batches.items())
     return f"{one.device}: {'; '.join(listed)}"
+
+
+def _fit(one: Profile, model: str) -> str:
+    """At which batches its rate is not published, and where it is taken from."""
+    found = fits.fit(one, model)
+    return f" (at others from {found.least} to {found.most} {found})" if found else ""
 
 
 def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
@@ -89,12 +97,11 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         lines.append(f"  {name}: {describe(host)}")
     lines += [_slot(one) for one in made.slots]
     lines += [f"  network {words}" for words in map(network.describe, made.networks)]
-    lines.append(
-        f"model {config.model}, data {config.data}, {_batch(config.batch_size, config.global_batch_size)}"
-    )
+    lines.append(f"model {config.model}, data {config.data}, {_batch(config)}")
     if made.device == "emulated":
         lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")
-    lines.append(f"points of each of {config.rounds} rounds:")
+    taking_turns = ", taking turns side by side" if made.side_by_side else ""
+    lines.append(f"points of each of {made.rounds} rounds{taking_turns}:")
     lines += _points(made.cells, made)
     lines += [f"  missing: {name}: {reason}" for name, reason in made.missing.items()]
     lines += [
@@ -102,7 +109,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         for point in made.cells
         if point.cell in made.refused
     ]
-    count = len(made.cells) * config.rounds
+    count = len(made.cells) * made.rounds
     lines.append(f"{count} points in all, about {duration(made.estimate_s)}; nothing was measured (--dry-run)")
     return "\n".join(lines)
 
@@ -112,10 +119,14 @@ def _slot(one: placement.Slot) -> str:
     return f"  rank {one.launch_rank}: {one.host}, {where}, {one.threads} threads"
 
 
-def _batch(per_device: int | None, over_all: int | None) -> str:
-    if over_all is not None:
-        return f"global batch {over_all} (strong scaling)"
-    return f"batch {per_device} per device (weak scaling)"
+def _batch(config: SweepConfig) -> str:
+    match config.rule:
+        case "strong":
+            return f"global batch {config.global_batch_size} (strong scaling)"
+        case "node":
+            return f"batch {config.batch_size} per node, shared by its devices in use (node rule)"
+        case "weak":
+            return f"batch {config.batch_size} per device (weak scaling)"
 
 
 def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:

@@ -39,7 +39,7 @@ def measure(
     width = config.target_half_width(made.config)
     sweep = Sweep(made, mailbox, opened, screen, records=records, target_half_width=width)
     try:
-        screen.opened(header, len(made.cells) * made.config.rounds)
+        screen.opened(header, len(made.cells) * made.rounds)
         with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()
     except Interrupted as stop:

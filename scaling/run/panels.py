@@ -53,7 +53,7 @@ WorldSizes = Annotated[
 Kinds = Annotated[
     str,
     _what(
-        help="Which runs: exchange is measured; solo, together and comm are the controls that explain it.",
+        help="Which runs: exchange is measured; solo, each, together and comm are the controls that explain it.",
         metavar="KIND,...",
         show_default="all",
     ),
@@ -76,12 +76,21 @@ Device = Annotated[
 BatchSize = Annotated[
     int | None,
     _what(
-        help="Samples per device and step: weak scaling.",
+        help="Samples per device and step: weak scaling; with --batch-rule node, per node.",
         show_default="the model's; 64 for resnet50, 32 for digits-cnn",
     ),
 ]
 GlobalBatchSize = Annotated[
     int | None, _what(help="Samples of a step over all devices: strong scaling.", show_default="none")
+]
+BatchRule = Annotated[
+    str | None,
+    _what(
+        help="What stays as devices grow: the batch of a device (weak), of all (strong), or of a node, whose "
+        "devices in use share it (node).",
+        metavar="NAME",
+        show_default="weak; strong with --global-batch-size",
+    ),
 ]
 Precision = Annotated[str, _what(help="fp32, tf32, bf16 or fp16.", metavar="NAME")]
 MemoryFormat = Annotated[str, _what(help="Of images: contiguous or channels_last.", metavar="NAME")]
@@ -146,9 +155,33 @@ CpusPerRank = Annotated[
     int | None,
     _how(help="Cores of each rank, at every world size.", show_default="cores / local ranks, at least 1"),
 ]
-Rounds = Annotated[int, _how(help="Times that every point is measured, shuffled.")]
-Windows = Annotated[int, _how(help="Timed windows of each point.")]
-WindowS = Annotated[float, _how(help="Seconds that a window lasts at least.")]
+Interleave = Annotated[
+    bool | None,
+    _how(
+        help="Points live side by side and take turns, window by window, which beats a machine that wanders; "
+        "or one after the other.",
+        show_default="side by side on CPUs, as far as memory allows",
+    ),
+]
+Rounds = Annotated[
+    int | None,
+    _how(
+        help="Times that every point is started and measured, shuffled.",
+        show_default="6 side by side, else 4",
+    ),
+]
+Windows = Annotated[int | None, _how(help="Timed windows of each point and round.", show_default="5")]
+WindowS = Annotated[
+    float | None,
+    _how(help="Seconds that a window lasts at least.", show_default="0.3 side by side, else 0.5"),
+]
+Trace = Annotated[
+    bool,
+    _how(
+        help="Profile five more steps of each cell, which no figure counts, into a file per rank for "
+        "https://ui.perfetto.dev."
+    ),
+]
 TargetCi = Annotated[
     str | None,
     _how(
@@ -159,6 +192,19 @@ TargetCi = Annotated[
 ]
 MaxRounds = Annotated[int, _how(help="Rounds that --target-ci may reach.")]
 Seed = Annotated[int, _how(help="Of the order, the weights and the data.")]
+
+Malloc = Annotated[
+    str,
+    _how(
+        help="keep has the C library keep freed memory in CPU workers, which else fault it in again in each step, "
+        "or not, as it happens; system leaves it as it is.",
+        metavar="keep|system",
+    ),
+]
+FreshWorkers = Annotated[
+    bool,
+    _how(help="Start each worker from nothing, and not as a fork of a process that has imported its framework."),
+]
 
 # ---------------------------------------------------------------- time limits
 

@@ -1,11 +1,11 @@
 """One attempt at one point, seen from rank 0: ports, helpers, workers, warm-up, windows, end.
 
-It never waits: it hears reports and answers them with orders.
+It never waits: it hears reports and gives orders. When which order is due, `epoch.py` knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec.structs import replace
 
@@ -14,12 +14,12 @@ from scaling.errors import StrategyError
 from scaling.plan import placement, ports
 from scaling.plan.plan import Plan
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
-from scaling.records.events import Ended, Failed, Ready
-from scaling.records.messages import Assign, Release, Report, Reserve, Tell, ToAgent, ToSweep
+from scaling.records.events import Ended, Failed
+from scaling.records.messages import Assign, Pause, Release, Report, Reserve, Tell, ToAgent, ToSweep
 from scaling.records.point import EXCHANGING, Point, Record
-from scaling.records.task import Clocks, Command, Task
-from scaling.sweep import warmup
-from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold
+from scaling.records.task import Clocks, Command, Finish, Rest, Run, Task
+from scaling.sweep import inspection, warmup
+from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold, without
 from scaling.transport.mailbox import Mailbox
 
 
@@ -31,11 +31,6 @@ class Bench(Record, frozen=True, kw_only=True):
     logs: str
     clock: Callable[[], float]
     unix_clock: Callable[[], float]
-
-    @property
-    def pace(self) -> warmup.Pace:
-        """How many windows are measured, and how long each should last."""
-        return warmup.Pace(windows=self.plan.config.windows, window_s=self.plan.config.window_s)
 
     @property
     def clocks(self) -> Clocks:
@@ -51,8 +46,16 @@ class Bench(Record, frozen=True, kw_only=True):
 class Attempt:
     """A running attempt: told of what agents report, it gives the orders that follow. `state` is what is known."""
 
-    def __init__(self, bench: Bench, point: Point, attempt: int, retries: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        point: Point,
+        attempt: int,
+        retries: tuple[str, ...] = (),
+        epoch: int | None = None,
+    ) -> None:
         self.attempt = attempt
+        self._steps = 1
         self._bench = bench
         self._strategy = frameworks.load(point.strategy)
         self._traits = self._strategy.traits(point.strategy)
@@ -63,23 +66,26 @@ class Attempt:
         self._agents: set[int] = set()
         self._released = False
         self._started = False
-        self.state = PointState(
-            point=point,
-            ranks=tuple(RankState(task=task) for task in worker_tasks(self._tasks, self._traits)),
-            expected=bench.plan.config.windows,
-            started_s=bench.clock(),
-            started_unix_s=bench.unix_clock(),
-            oversubscribed=placement.oversubscribed(point, slots),
-            synchronous=self._traits.synchronous or point.kind not in EXCHANGING,
-            pattern=self._traits.pattern if point.kind in EXCHANGING else "",
-            retries=retries,
-        )
+        shared = placement.oversubscribed(point, slots)
+        self.state = replace(self._first_state(point), oversubscribed=shared, retries=retries, epoch=epoch)
         self._wanted = ports.wanted(self._tasks, self._traits)
         self._begin()
 
+    def _first_state(self, point: Point) -> PointState:
+        exchanges = point.kind in EXCHANGING
+        return PointState(
+            point=point,
+            ranks=tuple(RankState(task=task) for task in worker_tasks(self._tasks, self._traits)),
+            expected=self._bench.plan.config.windows or 0,
+            started_s=self._bench.clock(),
+            started_unix_s=self._bench.unix_clock(),
+            synchronous=self._traits.synchronous or not exchanges,
+            pattern=self._traits.pattern if exchanges else "",
+        )
+
     def _rank_tasks(self, point: Point, slots: Sequence[placement.Slot], retry: int) -> tuple[Task, ...]:
         plan = self._bench.plan
-        return rank_tasks(
+        tasks = rank_tasks(
             point,
             slots,
             placement.server_slots(point, slots, plan.slots),
@@ -89,7 +95,11 @@ class Attempt:
             seed=plan.config.seed,
             clocks=self._bench.clocks,
             logs=self._bench.logs,
+            malloc=plan.config.malloc,
+            fresh=plan.config.fresh_workers,
         )
+        is_traced = inspection.is_traced(point, trace=plan.config.trace)
+        return tuple(replace(task, is_traced=is_traced) for task in tasks)
 
     def _begin(self) -> None:
         """Ask for ports; where none are needed, start at once."""
@@ -163,7 +173,7 @@ class Attempt:
             self._start(rank.task)
 
     def hear(self, report: Report) -> None:
-        """Fold one report and do what follows from it."""
+        """Fold one report; start the workers once all helpers can be reached, end all when one has failed."""
         before, self.state = self.state, fold(self.state, report)
         if isinstance(report.event, Ended):
             self._alive.discard((report.rank, report.role))
@@ -171,28 +181,76 @@ class Attempt:
             self.release("another rank failed first")
         elif before.waits_for_helpers and not self.state.waits_for_helpers:
             self._start_workers()
-        elif self._everybody_waits(report):
-            self._advance()
         elif self.state.ended == len(self.state.ranks):
             self.release("the point is over")
 
-    def _everybody_waits(self, report: Report) -> bool:
+    @property
+    def fails(self) -> bool:
+        """Whether something of it has failed: nothing more can be asked of it."""
+        return self.state.failure is not None or self._released
+
+    @property
+    def waits(self) -> bool:
+        """Whether all ranks that were told something have done it and wait for more."""
         state = self.state
         if state.phase == "starting":
-            return isinstance(report.event, Ready) and state.ready == len(state.ranks)
+            return state.ready == len(state.ranks)
+        if state.phase == "inspecting":
+            return state.inspected == len(state.ranks)
         return state.phase in ("warming", "measuring") and state.chunk_complete
 
-    def _advance(self) -> None:
-        decision = warmup.decide(self.state, self._bench.pace)
+    def warm_up(self, pace: warmup.Pace) -> bool:
+        """Give the next command of the warm-up; False when it is over."""
         if self.state.phase == "starting":
             self.state = replace(self.state, ready_at_s=self._bench.clock())
-        self._command(decision.command)
-        if self.state.phase == "measuring":
-            self.state = replace(self.state, settled=decision.settled)
+        next_one = warmup.decide(self.state, pace)
+        if isinstance(next_one, Run):
+            self._command(next_one)
+            return True
+        self._steps = next_one.steps
+        self.state = replace(self.state, settled=next_one.settled)
+        return False
 
-    def _command(self, command: Command) -> None:
-        self.state = commanded(self.state, command)
-        self._bench.mailbox.order(sorted(self._agents), Tell(attempt=self.attempt, command=command))
+    def measure(self, windows: int, *, first: int = 0, rank: int | None = None, canary: bool = False) -> None:
+        """Have all ranks, or one of them alone, run measured windows of which the first has this index."""
+        run = Run(
+            windows=windows, steps=self._steps, measured=True, linger=self.lingers, first=first, canary=canary
+        )
+        self._command(run, rank)
+
+    @property
+    def lingers(self) -> bool:
+        """Whether ranks that are done go on, or the last ones would run on an emptier machine than the first."""
+        return self.state.point.kind == "together" or not self.state.synchronous
+
+    def rest(self) -> None:
+        """Have ranks that linger leave off."""
+        self._command(Rest())
+
+    def again(self, index: int, ranks: Collection[int]) -> None:
+        """Set these ranks' measured window aside: it will be measured again."""
+        self.state = without(self.state, index, ranks)
+
+    def inspect(self) -> bool:
+        """Have all ranks do what no figure counts; False where there is nothing of that kind."""
+        command = inspection.command(self.state, trace=self._bench.plan.config.trace)
+        if command is not None:
+            self._command(command)
+        return command is not None
+
+    def finish(self) -> None:
+        """Have all ranks report and end."""
+        self._command(Finish())
+
+    def _command(self, command: Command, rank: int | None = None) -> None:
+        agents = sorted(self._agents) if rank is None else [self.state.ranks[rank].task.launch_rank]
+        self.state = commanded(self.state, command, None if rank is None else 1)
+        self._bench.mailbox.order(agents, Tell(attempt=self.attempt, command=command))
+
+    def pause(self) -> None:
+        """Stop all that runs of it until the next command."""
+        if not self._released:
+            self._bench.mailbox.order(sorted(self._agents), Pause(attempt=self.attempt))
 
     def release(self, reason: str, *, grace_s: float = 2.0) -> None:
         """Have every agent of the point end what still runs of it; once."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scaling.records.events import Failed, Finished, Outcome
+from scaling.analysis import foreign_load
+from scaling.records.events import Failed, Finished, Inspected, Outcome
 from scaling.records.run import HelperRecord, PointRecord, PointWarning, RankRecord
-from scaling.records.telemetry import Telemetry
+from scaling.records.telemetry import Foreign, Telemetry
 from scaling.sweep.state import HelperState, PointState, RankState, helper_failed, rank_failed
+from scaling.text import counted
 
 # Above this an emulated step is no longer told by its sleeps and its bytes alone.
 MOST_BUSY_PERCENT = 80
@@ -37,6 +39,7 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
         hosts=state.ranks[0].task.hosts,
         synchronous=state.synchronous,
         pattern=state.pattern,
+        epoch=state.epoch,
     )
 
 
@@ -78,7 +81,7 @@ def _helper_record(helper: HelperState, *, well: bool) -> HelperRecord:
 
 
 def _rank_record(rank: RankState) -> RankRecord:
-    task, ended = rank.task, rank.ended
+    task, ended, inspected = rank.task, rank.ended, rank.inspected or Inspected()
     return RankRecord(
         rank=task.rank,
         launch_rank=task.launch_rank,
@@ -91,7 +94,12 @@ def _rank_record(rank: RankState) -> RankRecord:
         environ=ended.environ if ended else {},
         ready=rank.ready,
         warmup=rank.warmup,
-        windows=rank.windows,
+        windows=tuple(sorted(rank.windows, key=lambda window: window.index)),
+        disturbed=rank.disturbed,
+        unsynced=inspected.unsynced,
+        traced=inspected.traced,
+        traces=inspected.traces,
+        gpu=inspected.gpu,
         result=rank.result,
         telemetry=ended.telemetry if ended else Telemetry(),
     )
@@ -113,6 +121,7 @@ def _warnings(state: PointState) -> Iterator[PointWarning]:
             kind="unsettled", text="never settled: the warm-up hit its ceiling with windows still drifting"
         )
     yield from _too_busy(state)
+    yield from _foreign(state)
     if _shared_after_all(state):
         text = "no node was left for dedicated servers: they shared the training nodes"
         yield PointWarning(kind="shared-servers", text=text)
@@ -124,11 +133,26 @@ def _warnings(state: PointState) -> Iterator[PointWarning]:
 
 def _of_rank(rank: RankState) -> Iterator[PointWarning]:
     yield from _throttled(rank)
+    for note in rank.inspected.notes if rank.inspected else ():
+        yield PointWarning(kind="other", text=f"rank {rank.task.rank}: {note}")
     telemetry = rank.ended.telemetry if rank.ended else Telemetry()
     got, promised = telemetry.affinity_cpus, len(rank.task.cpus)
     if got is not None and promised and got < promised:
         where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
         yield PointWarning(kind="lost-cpus", text=f"{where} had {got} CPUs instead of the promised {promised}")
+
+
+def _foreign(state: PointState) -> Iterator[PointWarning]:
+    """Of hosts whose cores others used meanwhile."""
+    used: dict[str, tuple[Foreign, ...]] = {}
+    for rank in state.ranks:
+        if rank.ended is not None:
+            host = rank.task.hosts[rank.task.rank]
+            used[host] = (*used.get(host, ()), *rank.ended.telemetry.foreign)
+    if named := foreign_load.who(used):
+        again = sum(len(rank.disturbed) for rank in state.ranks)
+        aside = f"; {counted(again, 'window')} measured again" if again else ""
+        yield PointWarning(kind="foreign-load", text=f"foreign load: {named}{aside}")
 
 
 def _throttled(child: RankState | HelperState) -> Iterator[PointWarning]:

@@ -8,6 +8,7 @@ more the more there are.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from msgspec.structs import replace
@@ -20,16 +21,18 @@ from scaling.records.events import (
     Failed,
     Finished,
     Hello,
+    Inspected,
     Outcome,
     Ready,
+    Rested,
     Result,
     Window,
 )
 from scaling.records.messages import Report
 from scaling.records.point import Pattern, Point, Record
-from scaling.records.task import Command, Finish, Run, Task
+from scaling.records.task import Command, Finish, Inspect, Rest, Run, Task
 
-Phase = Literal["starting", "warming", "measuring", "finishing", "ended"]
+Phase = Literal["starting", "warming", "measuring", "inspecting", "finishing", "ended"]
 
 
 class RankState(Record, frozen=True, kw_only=True):
@@ -40,7 +43,9 @@ class RankState(Record, frozen=True, kw_only=True):
     in_chunk: int = 0
     warmup: tuple[Window, ...] = ()
     windows: tuple[Window, ...] = ()
+    disturbed: tuple[Window, ...] = ()
     ready: Ready | None = None
+    inspected: Inspected | None = None
     result: Result | None = None
     error: Error | None = None
     ended: Ended | None = None
@@ -64,8 +69,10 @@ class HelperState(Record, frozen=True, kw_only=True):
 class PointState(Record, frozen=True, kw_only=True):
     """One running point. `expected` is the number of measured windows that each rank will report.
 
-    `ready`, `chunk_done` and `ended` count ranks; a chunk is the windows of one command. `failure` is the first
-    failure: the cause; what follows from it is recorded as cancelled. Times are CLOCK_MONOTONIC of rank 0.
+    `ready`, `told`, `chunk_done`, `inspected` and `ended` count ranks; a chunk is the windows of one command,
+    which was told to `told` of them. `failure` is the first failure: the cause; what follows from it is recorded
+    as cancelled. Times are CLOCK_MONOTONIC of rank 0. `epoch` numbers the points that live side by side with this
+    one, None where none do.
     """
 
     point: Point
@@ -80,13 +87,16 @@ class PointState(Record, frozen=True, kw_only=True):
     announced: dict[str, str] = {}
     command: Command | None = None
     ready: int = 0
+    told: int = 0
     chunk_done: int = 0
+    inspected: int = 0
     ended: int = 0
     ready_at_s: float = 0.0
     settled: bool = True
     oversubscribed: bool = False
     failure: Failed | None = None
     retries: tuple[str, ...] = ()
+    epoch: int | None = None
 
     @property
     def waits_for_helpers(self) -> bool:
@@ -95,17 +105,32 @@ class PointState(Record, frozen=True, kw_only=True):
 
     @property
     def chunk_complete(self) -> bool:
-        """Whether every rank has reported every window of the running command."""
-        return isinstance(self.command, Run) and self.chunk_done == len(self.ranks)
+        """Whether every rank that was told the running command has done so, or rests."""
+        return isinstance(self.command, Run | Rest) and self.chunk_done == self.told
 
 
-def commanded(state: PointState, command: Command) -> PointState:
-    """The state after `command` was sent to every rank."""
+def commanded(state: PointState, command: Command, told: int | None = None) -> PointState:
+    """The state after `command` was sent to `told` ranks, or to every one."""
     if isinstance(command, Finish):
         return replace(state, command=command, phase="finishing")
+    if isinstance(command, Inspect):
+        return replace(state, command=command, phase="inspecting")
+    if isinstance(command, Rest):
+        return replace(state, command=command, told=len(state.ranks), chunk_done=0)
     ranks = tuple(replace(rank, in_chunk=0) for rank in state.ranks)
     phase: Phase = "measuring" if command.measured else "warming"
-    return replace(state, command=command, phase=phase, ranks=ranks, chunk_done=0)
+    count = len(ranks) if told is None else told
+    return replace(state, command=command, phase=phase, ranks=ranks, told=count, chunk_done=0)
+
+
+def without(state: PointState, index: int, ranks: Collection[int]) -> PointState:
+    """The state with the measured windows `index` of these ranks set aside: something else had disturbed them."""
+    for number in ranks:
+        rank = state.ranks[number]
+        kept = tuple(window for window in rank.windows if window.index != index)
+        aside = tuple(window for window in rank.windows if window.index == index)
+        state = _put(state, number, replace(rank, windows=kept, disturbed=(*rank.disturbed, *aside)))
+    return state
 
 
 def fold(state: PointState, report: Report) -> PointState:
@@ -123,6 +148,11 @@ def fold(state: PointState, report: Report) -> PointState:
             return _put(state, report.rank, replace(rank, pid=event.pid))
         case Ready():
             return replace(_put(state, report.rank, replace(rank, ready=event)), ready=state.ready + 1)
+        case Rested():
+            return replace(state, chunk_done=state.chunk_done + 1)
+        case Inspected():
+            moved = _put(state, report.rank, replace(rank, inspected=event))
+            return replace(moved, inspected=state.inspected + 1)
         case Result():
             return _put(state, report.rank, replace(rank, result=event))
         case Error():

@@ -1,4 +1,4 @@
-"""Rank 0: for each point dispatch, collect, append; retries, further rounds, Ctrl-C.
+"""Rank 0: for each epoch of points dispatch, collect, append; further rounds, Ctrl-C.
 
 One thread, never blocking: each turn takes what agents sent, folds it, answers, lets the view look.
 """
@@ -6,23 +6,31 @@ One thread, never blocking: each turn takes what agents sent, folds it, answers,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.analysis.incremental import Analyser
 from scaling.errors import Interrupted
+from scaling.hosts.canary import Canaries
+from scaling.plan.groups import Group
 from scaling.plan.plan import Plan
-from scaling.records.events import Failed, Finished
+from scaling.records.events import Failed
 from scaling.records.messages import INTERRUPT_GRACE_S, Report, Reserved, ToAgent, ToSweep
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
 from scaling.records.store import Store, done_keys
-from scaling.sweep.attempt import Attempt, Bench
+from scaling.sweep.attempt import Bench
+from scaling.sweep.epoch import Course, Epoch
 from scaling.sweep.outcome import record_of
+from scaling.sweep.preloading import listen, preload
 from scaling.sweep.view.base import View
 from scaling.transport.mailbox import Mailbox
 
-RETRIED = ("port-taken",)
+# Of the time that an epoch was planned to take: what disturbed windows may cost until they are measured
+# undisturbed.
+BUDGET = 0.4
 
 
 class Sweep:
@@ -50,36 +58,39 @@ class Sweep:
         self._done = done_keys(records)
         self._target = target_half_width
         self._clock = clock
+        self._begun_s, self._kept = clock(), 0
         self._unix_clock = unix_clock
         logs = store.folder.resolve() / "logs"
         # After those whose logs are there: a resumed run appends to no older log.
-        self._attempt = max((int(log.name[:4]) for log in logs.glob("[0-9]" * 4 + "-*")), default=0)
+        self._attempt: int = max((int(log.name[:4]) for log in logs.glob("[0-9]" * 4 + "-*")), default=0)
+        self._canaries = Canaries()
         self._bench = Bench(plan=plan, mailbox=mailbox, logs=str(logs), clock=clock, unix_clock=unix_clock)
 
     def run(self) -> None:
         """Measure everything. Raises Interrupted after a signal, StoreError when a record cannot be kept;
         whatever was kept before stays."""
-        begun_s, measured = self._clock(), 0
-        number, planned = 0, self.plan.config.rounds
+        preload(self.plan, self.mailbox, self.plan.config.startup_timeout_s)
+        self._begun_s = self._clock()
+        number, planned = 0, self.plan.rounds
         while number < planned:
-            for point in self.plan.round(number):
-                if point.key not in self._done:
-                    self._one(point, begun_s, measured, planned)
-                    measured += 1
+            listen(self.plan, self.mailbox)
+            for index, group in enumerate(self.plan.round(number)):
+                for record in self._records_of(group, index):
+                    self._keep(record, planned)
             number += 1
             if number == planned and self._too_wide() and planned < self.plan.config.max_rounds:
                 planned += 1
                 self.view.extended(len(self.plan.cells) * planned)
 
-    def _one(self, point: Point, begun_s: float, measured: int, planned: int) -> None:
+    def _keep(self, record: PointRecord, planned: int) -> None:
         total = len(self.plan.cells) * planned
-        self._keys.add(point.key)
+        self._keys.add(record.point.key)
         number = len(self._keys)
-        record = self._measured(point, number)
         self.store.append(record)
         self.records.append(record)
         self._analyser.add(record)
-        each_s = (self._clock() - begun_s) / (measured + 1)
+        self._kept += 1
+        each_s = (self._clock() - self._begun_s) / self._kept
         self.view.finished(record, self._analyser.rows(), number, total, (total - number) * each_s)
 
     def _too_wide(self) -> bool:
@@ -89,22 +100,22 @@ class Sweep:
         found = [row.efficiency for row in self._analyser.rows() if row.efficiency is not None]
         return any(one.half_width is None or one.half_width > self._target for one in found)
 
-    # ------------------------------------------------------------ one point
+    # ------------------------------------------------------------ points side by side
 
-    def _measured(self, point: Point, number: int) -> PointRecord:
-        """Measure a point; a cause that may be chance is tried once more, and the record says so."""
-        if reason := self.plan.missing.get(point.strategy):
-            return self._unmeasured(point, "missing", reason)
-        if reason := self.plan.refused.get(point.cell):
-            return self._unmeasured(point, "refused", reason)
-        retries: tuple[str, ...] = ()
-        while True:
-            record = self._tried(point, number, retries)
-            outcome = record.outcome
-            if retries or isinstance(outcome, Finished) or outcome.cause not in RETRIED:
-                return record
-            retries = (f"{outcome.cause}: {outcome.message}",)
-            self.view.note(f"{point.label}: {retries[0]}; trying once more")
+    def _records_of(self, group: Group, index: int) -> Iterator[PointRecord]:
+        """Measure the points of a group that are lacking; those first that cannot be measured."""
+        able = []
+        for point in group.points:
+            if point.key in self._done:
+                continue
+            if reason := self.plan.missing.get(point.strategy):
+                yield self._unmeasured(point, "missing", reason)
+            elif reason := self.plan.refused.get(point.cell):
+                yield self._unmeasured(point, "refused", reason)
+            else:
+                able.append(point)
+        if able:
+            yield from self._measured(able, self._course(group, index))
 
     def _unmeasured(self, point: Point, cause: str, reason: str) -> PointRecord:
         failed = Failed(cause=cause, message=reason)
@@ -114,21 +125,57 @@ class Sweep:
             startup_s=0.0, measured_s=0.0, synchronous=traits.synchronous,
         )  # fmt: skip
 
-    def _tried(self, point: Point, number: int, retries: tuple[str, ...]) -> PointRecord:
-        self._attempt += 1
-        current = Attempt(self._bench, point, self._attempt, retries)
-        self.view.began(current.state, number)
+    def _measured(self, points: Sequence[Point], course: Course) -> list[PointRecord]:
+        current = Epoch(
+            self._bench,
+            points,
+            course,
+            next_attempt=self._next_attempt,
+            canaries=self._canaries,
+            note=self.view.note,
+        )
+        self.view.began(current.active.state, len(self._keys) + 1)
         try:
-            while not current.over:
+            while current.go_on():
+                self.view.progress(current.active.state)
                 for _, said in self.mailbox.news():
-                    if isinstance(said, Report) and said.attempt == current.attempt:
+                    if isinstance(said, Report | Reserved):
                         current.hear(said)
-                    elif isinstance(said, Reserved) and said.attempt == current.attempt:
-                        current.reserved(said.slot, said.ports)
                 if self.mailbox.signalled is not None:
                     raise Interrupted(self.mailbox.signalled)
-                self.view.progress(current.state)
+                self.view.progress(current.active.state)
         finally:
             grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
             current.release("the point is over", grace_s=grace_s)
-        return record_of(current.state, ended_s=self._clock())
+        ended_s = self._clock()
+        return [
+            replace(record_of(state, ended_s=ended_s), emulation=self.plan.emulation(state.point))
+            for state in current.states()
+        ]
+
+    def _course(self, group: Group, index: int) -> Course:
+        config, first = self.plan.config, group.points[0]
+        assert config.windows is not None and config.window_s is not None
+        shared = group.side_by_side
+        return Course(
+            number=self._epoch(group, index) if shared else None,
+            blocks=config.windows if shared else 1,
+            windows=1 if shared else config.windows,
+            window_s=config.window_s,
+            seed=f"{config.seed}/{first.round}/{index if shared else None}",
+            canary=shared and first.hardware.device == "cpu",
+            budget_s=BUDGET * self.plan.seconds(group) if shared else 0.0,
+        )
+
+    def _epoch(self, group: Group, index: int) -> int:
+        """The number of an epoch in its round; another one where points of the group are there already, which took
+        no turns with those that were lacking."""
+        if not any(point.key in self._done for point in group.points):
+            return index
+        number = group.points[0].round
+        taken = (one.epoch for one in self.records if one.point.round == number and one.epoch is not None)
+        return 1 + max((len(self.plan.groups), *taken))
+
+    def _next_attempt(self) -> int:
+        self._attempt += 1
+        return self._attempt

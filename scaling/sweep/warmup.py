@@ -1,8 +1,7 @@
-"""How many steps make a window, when the warm-up is over, when the point is done. Pure.
+"""How many steps make a window, and when the warm-up is over. Pure.
 
 Rank 0 decides for all ranks, so that collective steps stay equal in number: two single steps; then
-windows of K steps, K from the slowest rank, until they are steady or the ceiling is reached; then
-the measured windows in one go; then the end.
+windows of K steps, K from the slowest rank, until they are steady or the ceiling is reached.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 
 from scaling.analysis import stats
 from scaling.records.point import Record
-from scaling.records.task import Command, Finish, Run
+from scaling.records.task import Run
 from scaling.sweep.state import PointState
 
 SINGLE_STEPS = 2
@@ -21,42 +20,45 @@ MAX_STEPS = 100_000
 
 
 class Pace(Record, frozen=True, kw_only=True):
-    """What a window should last and how many are measured."""
+    """What a window should last and how many of them warm up at least.
 
-    windows: int
+    Where points live side by side it is not `judged` whether these are steady: the noise of the machine would be
+    judged, while the windows that count tell themselves whether they drift (analysis).
+    """
+
     window_s: float
+    floor_windows: int = FLOOR_WINDOWS
+    judged: bool = True
 
 
-class Decision(Record, frozen=True, kw_only=True):
-    """What all ranks are told next; `settled` is False where measuring begins though windows still drift."""
+class Warm(Record, frozen=True, kw_only=True):
+    """The warm-up is over: windows have so many steps. `settled` is False where they still drift."""
 
-    command: Command
+    steps: int
     settled: bool = True
 
 
-def decide(state: PointState, pace: Pace) -> Decision:
-    """Return the next command once every rank is ready, or has done all windows of the last one."""
-    if state.phase == "measuring":
-        return Decision(command=Finish())
+def decide(state: PointState, pace: Pace) -> Run | Warm:
+    """Return the next command once every rank is ready, or has done all windows of the last one; or that none is
+    needed any more."""
     slowest_s, steps = _warmup(state)
     if len(steps) < SINGLE_STEPS:
-        return Decision(command=Run(windows=1, steps=1, measured=False))
+        return Run(windows=1, steps=1, measured=False)
     fitting = steps_per_window(slowest_s[-1] / steps[-1], pace.window_s)
     if len(steps) == SINGLE_STEPS:
-        return Decision(command=Run(windows=FLOOR_WINDOWS, steps=fitting, measured=False))
+        return Run(windows=pace.floor_windows, steps=fitting, measured=False)
     current = steps[-1]
     alike_s = [seconds for seconds, count in zip(slowest_s, steps, strict=True) if count == current]
     exhausted = len(steps) >= SINGLE_STEPS + CEILING_WINDOWS
     if not exhausted and not 0.5 <= fitting / current <= 2.0:
         # The single step misled: a lazy start made it slow, or the clock could not tell it.
-        return Decision(command=Run(windows=FLOOR_WINDOWS, steps=fitting, measured=False))
+        return Run(windows=pace.floor_windows, steps=fitting, measured=False)
+    if not pace.judged:
+        return Warm(steps=current)
     settled = stats.steady(alike_s[-FLOOR_WINDOWS:])
     if not settled and not exhausted:
-        return Decision(command=Run(windows=2, steps=current, measured=False))
-    # Whoever is done first goes on, or the last ranks would run on an emptier machine than the first.
-    linger = state.point.kind == "together" or not state.synchronous
-    run = Run(windows=pace.windows, steps=current, measured=True, linger=linger)
-    return Decision(command=run, settled=settled)
+        return Run(windows=2, steps=current, measured=False)
+    return Warm(steps=current, settled=settled)
 
 
 def steps_per_window(step_s: float, window_s: float) -> int:

@@ -1,7 +1,7 @@
 """The only timed loop. It is the same for every strategy: no strategy times itself.
 
-The worker obeys rank 0's commands: `Run` so many windows of so many steps, then `Finish`. Windows of
-one Run share their edges (the end of one is the start of the next, between two device
+The worker obeys rank 0's commands: `Run` so many windows of so many steps, perhaps `Inspect` (inspection.py), then
+`Finish`. Windows of one Run share their edges (the end of one is the start of the next, between two device
 synchronisations), so their seconds add up to the time from the common start to the last one.
 """
 
@@ -11,11 +11,16 @@ import math
 import resource
 import time
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 from typing import Protocol
 
-from scaling.frameworks.base import Stale, Trainer
-from scaling.records.events import Event, Result, Window
-from scaling.records.task import Command, Finish, Run
+from msgspec.structs import replace
+
+from scaling.frameworks.base import Immediate, Stale, Trainer
+from scaling.records.events import Event, Rested, Result, Window
+from scaling.records.task import Command, Finish, Inspect, Rest, Run
+from scaling.worker.inspection import inspected
 
 KIB = 1024
 
@@ -34,7 +39,9 @@ class Worker:
     """Runs windows of `trainer` and reports them through `send`.
 
     `clock` is CLOCK_MONOTONIC, `unix_clock` the wall clock, an independent witness for the audit.
-    `waiting` tells whether the next command has arrived, which ends lingering.
+    `waiting` tells whether the next command has arrived, which ends lingering. With `times_steps` each step of a
+    window is timed by itself too, if the trainer's steps have ended when they return. `trace` begins the names of
+    trace files.
     """
 
     def __init__(
@@ -44,12 +51,20 @@ class Worker:
         waiting: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
+        *,
+        times_steps: bool = False,
+        trace: Path | None = None,
     ) -> None:
         self.trainer = trainer
         self._send = send
         self._waiting = waiting
         self._clock = clock
         self._unix_clock = unix_clock
+        self._times_steps = times_steps and isinstance(trainer, Immediate) and trainer.is_done_on_return
+        self._reported = 0  # samples in the windows so far, those between them included
+        self._stale = trainer if isinstance(trainer, Stale) else None
+        self._trace = trace
+        self._result: Result | None = None
 
     def obey(self, command: Command) -> bool:
         """Carry out one command; False after the last. Raises NanLoss and whatever the strategy raises."""
@@ -57,48 +72,83 @@ class Worker:
             case Run():
                 self._run(command)
                 return True
+            case Rest():
+                self._send(Rested())
+                return True
+            case Inspect():
+                # Before steps that change the parameters, and profilers that take memory.
+                self._result = self._measured_result()
+                self._send(inspected(self, command, self._trace))
+                return True
             case Finish():
                 self._finish()
                 return False
 
     def _run(self, run: Run) -> None:
-        trainer, clock = self.trainer, self._clock
+        trainer = self.trainer
         if run.measured:
             # The command reaches the ranks at different times: whoever has it first would count its waiting
             # for the last. One exchange that is not counted gives them a common start.
             trainer.step()
         trainer.sync()
-        start_s = clock()
-        for index in range(run.windows):
-            before = trainer.samples
-            for _ in range(run.steps):
-                trainer.step()
-            trainer.sync()
-            end_s = clock()
-            window = Window(
-                index=index,
+        start_s = self._clock()
+        for number in range(run.windows):
+            index = run.first + number
+            window = replace(
+                self.timed(trainer.step, run.steps, index, start_s),
                 measured=run.measured,
-                steps=run.steps,
-                samples=trainer.samples - before,
-                start_s=start_s,
-                end_s=end_s,
-                end_unix_s=self._unix_clock(),
                 loss=_finite(trainer.loss(), index, measured=run.measured),
-                staleness=trainer.staleness() if isinstance(trainer, Stale) else None,
+                staleness=self._stale.staleness() if self._stale else None,
             )
-            self._send(window, hold=run.measured and index + 1 < run.windows)
-            start_s = end_s
+            self._send(window, hold=run.measured and number + 1 < run.windows)
+            start_s = window.end_s
         while run.linger and not self._waiting():
             trainer.step()
             trainer.sync()
 
+    def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
+        """So many steps from `start_s`, or from now if nothing runs any more, to the device's end of them."""
+        trainer = self.trainer
+        before, reported = trainer.samples, self._reported
+        begun_s = self._clock() if start_s is None else start_s
+        step_s = self._steps(step, steps, begun_s)
+        trainer.sync()
+        end_s = self._clock()
+        self._reported = trainer.samples
+        return Window(
+            index=index,
+            measured=False,
+            steps=steps,
+            samples=trainer.samples - before,
+            start_s=begun_s,
+            end_s=end_s,
+            end_unix_s=self._unix_clock(),
+            uncounted_samples=before - reported,
+            step_s=step_s,
+        )
+
+    def _steps(self, step: Callable[[], None], count: int, start_s: float) -> tuple[float, ...]:
+        """Take so many steps; how long each took, where that is asked for and can be told."""
+        if not self._times_steps:
+            for _ in range(count):
+                step()
+            return ()
+        edges_s = [start_s]
+        for _ in range(count):
+            step()
+            edges_s.append(self._clock())
+        return tuple(end_s - begun_s for begun_s, end_s in pairwise(edges_s))
+
     def _finish(self) -> None:
+        result = self._result or self._measured_result()
+        self.trainer.close()
+        self._send(result)
+
+    def _measured_result(self) -> Result:
         self.trainer.sync()
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
         digest = self.trainer.digest()
-        memory = self.trainer.peak_memory_bytes()
-        self.trainer.close()
-        self._send(Result(digest=digest, peak_memory_bytes=memory, peak_rss_bytes=rss))
+        return Result(digest=digest, peak_memory_bytes=self.trainer.peak_memory_bytes(), peak_rss_bytes=rss)
 
 
 def _finite(loss: float | None, index: int, *, measured: bool) -> float | None:

@@ -1,7 +1,9 @@
 """Speed: each module prints a ratio measured side by side in one run. No test asserts a timing.
 
-python -m tests.bench.overhead      an exchange point against a bare DDP script under torchrun
-python -m tests.bench.strategies    every strategy against its framework's plainest script (plain/)
+python -m tests.bench.overhead      workers of torch:gloo against a bare DDP script, taking turns by blocks
+python -m tests.bench.strategies    the same for every strategy, against its framework's plainest script (plain/)
+python -m tests.bench.malloc        the plain loop with the heap kept against the system's, faults and ms of a step
+python -m tests.bench.forks         workers that are forked against fresh ones: until they train, and their rates
 python -m tests.bench.gloo_horovod  gradient exchange alone, torch:gloo against torch:horovod
 python -m tests.bench.agents        CPU of 16 agents while their workers measure
 python -m tests.bench.turnaround    what a point costs beyond start-up and windows
@@ -10,4 +12,5 @@ python -m tests.bench.emulated      emulated clusters in a lab against max(compu
 python -m tests.bench.lab_links     what links of a lab deliver of the rate that they are shaped to
 python -m tests.bench.lab_gloo      the same for all-reduces of Gloo, 4 and 16 ranks
 python -m tests.bench.collector     events folded, records read and tabulated
+python -m tests.bench.comparisons   false and missed differences in tables of equals, simulated
 """

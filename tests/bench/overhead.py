@@ -1,17 +1,20 @@
-"""images/s of an `exchange` point of torch:gloo at 2 ranks against a bare DDP script of the same model, data,
-batch and threads: at least 0.99. It is `tests.bench.strategies` for one strategy, with more rounds.
+"""images/s of the project's workers of torch:gloo at 2 ranks against a bare DDP script of the same model, data,
+batch and threads, taking turns with them: at least 0.99, by an interval of 1 % to either side or less. It is
+`tests.bench.strategies` for one strategy, with more starts.
 """
 
 from __future__ import annotations
 
 import os
 
-from tests.bench.strategies import compare
+from tests.bench.strategies import HEAD, compare
+from tests.bench.turns import say
 
 
 def main() -> None:
-    """Print both rates and their ratio with its interval over the rounds."""
-    compare("torch:gloo", rounds=int(os.environ.get("ROUNDS", "10")))
+    """Print both rates and their ratio with its interval over the starts."""
+    say(HEAD)
+    compare("torch:gloo", starts=int(os.environ.get("STARTS", "10")))
 
 
 if __name__ == "__main__":

@@ -1,42 +1,46 @@
-"""images/s of an `exchange` point at 2 ranks on CPU against the plainest script of each framework's own
-documentation doing the same work (`tests/bench/plain`): at least 0.99 of it. The two take turns, round by
-round, each first in every other one.
+"""images/s of the project's workers of an `exchange` point at 2 ranks on CPU against the plainest script of each
+framework's own documentation doing the same work (`tests/bench/plain`): at least 0.99 of it, by an interval of
+1 % to either side or less.
 
-[ROUNDS=6] python -m tests.bench.strategies [NAME...]      (all that run here)
+Both are alive at once and take turns by blocks of about 0.4 s, the other one stopped meanwhile; several starts of
+both are the unit of the interval (`paired.py`, `turns.py`). CPUs, threads and the kept heap are the same for both.
+
+[STARTS=6] [BLOCKS=12] [SEED=1] python -m tests.bench.strategies [NAME...]      (all that run here)
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from statistics import fmean
 
 from scaling import frameworks
+from scaling.agent.child import adopt_orphans
 from scaling.analysis import stats
-from scaling.analysis.step_time import step_time
-from scaling.plan.config import SweepConfig
-from tests.bench.launching import measured
+from tests.bench import paired, turns, workers
+from tests.bench.paired import Side
 from tests.bench.plain import launch
+from tests.bench.plain.launch import BATCH, RANKS
 from tests.bench.plain.ways import WAYS
+from tests.support import ranks
 
-RANKS, BATCH = 2, 32
-ROUNDS = int(os.environ.get("ROUNDS", "6"))
-WINDOWS, WINDOW_S = 10, SweepConfig().window_s
-FLAGS = (
-    "--kinds", "exchange", "--world-sizes", str(RANKS), "--rounds", "1", "--batch-size", str(BATCH),
-    "--windows", str(WINDOWS), "--window-s", str(WINDOW_S),
-)  # fmt: skip
+STARTS = int(os.environ.get("STARTS", "6"))
+BLOCKS = int(os.environ.get("BLOCKS", "12"))
+SEED = os.environ.get("SEED", "1")
+BAR = f"must reach {paired.LEAST_RATIO} by ± {paired.WIDEST}"
+HEAD = f"{RANKS} ranks, digits-cnn, batch {BATCH}, 1 thread each; {BAR}"
 
 
 def main(names: Sequence[str]) -> None:
     """Compare each strategy with its plain script."""
-    out = sys.stdout.write
-    ratios = {name: compare(name) for name in names or available()}
-    out(f"{RANKS} ranks, digits-cnn, batch {BATCH}, 1 thread each, {ROUNDS} rounds (must reach 0.99)\n")
-    for name, ratio in ratios.items():
-        out(f"  {name:24} {_range(ratio)}\n")
+    found = {name: compare(name) for name in names or available()}
+    turns.say(HEAD)
+    for name, ratio in found.items():
+        turns.say(f"  {name:24} {paired.said(ratio, BLOCKS)}")
 
 
 def available() -> list[str]:
@@ -45,44 +49,39 @@ def available() -> list[str]:
     return [name for name, one in loaded.items() if "cpu" in one.devices(name) and one.missing(name) is None]
 
 
-def compare(name: str, rounds: int = ROUNDS) -> stats.Estimate:
-    """Print both rates of each round and their means; returns the ratio over the rounds."""
-    ours: list[float] = []
-    plain: list[float] = []
-    steps = WINDOWS * 2
-    for number in range(rounds):
-        for which in ("ours", "plain") if number % 2 else ("plain", "ours"):
-            if which == "ours":
-                rate, steps = _ours(name)
-                ours.append(rate)
-            else:
-                run = launch.run(name, ranks=RANKS, batch_size=BATCH, steps=steps)
-                plain.append(run.samples_per_s)
-        _say(f"  round {number + 1}: {ours[-1]:.1f} against {plain[-1]:.1f}, {ours[-1] / plain[-1]:.3f}")
-    ratio = stats.interval([a / b for a, b in zip(ours, plain, strict=True)])
-    _say(f"{name}: scaling {sum(ours) / rounds:.1f}, {WAYS[name].script}.py {sum(plain) / rounds:.1f} images/s")
-    _say(f"  ratio {_range(ratio)}  (must reach 0.99)")
+def compare(name: str, starts: int = STARTS) -> stats.Estimate:
+    """Print both rates of each start and their ratio; returns the ratio over the starts."""
+    adopt_orphans()
+    programs: dict[Side, turns.Opened] = {
+        "subject": partial(exchange, name),
+        "reference": partial(launch.program, name),
+    }
+    found: list[paired.Start] = []
+    for number in range(starts):
+        found.append(turns.start(programs, pairs=BLOCKS, seed=f"{SEED}/{name}/{number}"))
+        turns.say(
+            f"  start {number + 1}: {_rates(found[-1:])} images/s, {BLOCKS} blocks of {found[-1].steps} steps, "
+            f"{paired.ratio(found[-1:]).mean:.3f}"
+        )
+    ratio = paired.ratio(found)
+    turns.say(f"{name}: scaling against {WAYS[name].script}.py, {_rates(found)} images/s")
+    turns.say(f"  {paired.said(ratio, BLOCKS)}")
     return ratio
 
 
-def _ours(name: str) -> tuple[float, int]:
-    """images/s of one exchange point, as the tool's own table has it, and the steps that it timed."""
-    with TemporaryDirectory() as folder:
-        (record,) = measured(RANKS, ("--strategy", name, *FLAGS), Path(folder))
-    time = step_time(record)
-    assert time is not None
-    return RANKS * BATCH / time.step_s, sum(window.steps for window in record.ranks[0].windows)
+@contextmanager
+def exchange(name: str, folder: Path, guard: turns.Guard) -> Iterator[turns.Program]:
+    """The project's workers of the point."""
+    tasks = ranks.tasks(name, "exchange", RANKS, batch_size=BATCH)
+    with workers.program(tasks, folder, guard) as program:
+        yield program
 
 
-def _range(ratio: stats.Estimate) -> str:
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.mean:.3f}"
-    return f"{ratio.mean:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+def _rates(starts: Sequence[paired.Start]) -> str:
+    ours, plain = (
+        fmean(map(fmean, sides)) for sides in ([one.subject for one in starts], [one.reference for one in starts])
+    )
+    return f"{ours:.1f} against {plain:.1f}"
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.agent.child import Child, child_environ
+from scaling.agent.child import Child
+from scaling.agent.environment import child_environ
 from scaling.frameworks import horovod_rendezvous, hvd
 from scaling.plan import tasks
 from scaling.records.events import Announce, Failed

@@ -50,7 +50,7 @@ def test_dry_run_says_what_would_be_measured_and_measures_nothing(tmp_path: Path
     done = start("--dry-run", *FAKE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fake:a                  exchange  N=1" in done.stdout
-    assert "6 points in all, about" in done.stdout
+    assert "12 points in all, about" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from scaling.agent.child import MARK
+from scaling.records.forks import MARK
 
 
 def marked(pid: int) -> Iterator[psutil.Process]:

@@ -1,4 +1,4 @@
-"""What a unit test must not do: start a process, sleep, open a connection, import a framework.
+"""What a unit test must not do: start a process, sleep, open a connection, import a framework, wait for the disk.
 
 The interpreter tells of each by an audit event (docs.python.org/3/library/audit_events.html); a hook cannot be
 taken away again, so this one is told when to look. Of a sleep no event tells before Python 3.13.
@@ -6,6 +6,7 @@ taken away again, so this one is told when to look. Of a sleep no event tells be
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -60,6 +61,12 @@ def _sleep(seconds: Any) -> None:
     _really_sleep(seconds)
 
 
-_really_sleep = time.sleep
-time.sleep = _sleep
+def _fsync(fd: Any) -> None:
+    """Only a power cut could tell, and a slow disk would make minutes of it."""
+    if not _watched:
+        _really_fsync(fd)
+
+
+_really_sleep, _really_fsync = time.sleep, os.fsync
+time.sleep, os.fsync = _sleep, _fsync
 sys.addaudithook(_hook)

@@ -34,7 +34,16 @@ from scaling.sweep.view.live import make as make_view
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
 from scaling.worker.failures import event_of
+from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
+
+# Points by themselves, as many and as long as on devices that hold one model at a time.
+ALONE: dict[str, Any] = {
+    "interleave": False,
+    "rounds": 3,
+    "windows": 10,
+    "kinds": ["exchange", "solo", "together", "comm"],
+}
 
 
 class Clock:
@@ -68,26 +77,46 @@ class Run(NamedTuple):
         ]
 
 
+class Told(NamedTuple):
+    """A command that a worker was told, and who ran when every agent had obeyed: neither stopped nor ended."""
+
+    task: Task
+    command: Command
+    running: tuple[Task, ...] = ()
+
+
 class InlineChild:
-    """agent.ChildLike: the worker's loop on a virtual clock of its own; obeys at once."""
+    """agent.ChildLike: the worker's loop on a virtual clock of its own; obeys at once, unless it is stopped."""
 
     events_fd = exit_fd = stdin_fd = -1
     unsent = False
     strays = 0
     sent = frozenset({"crash(SIGTERM)"})
 
-    def __init__(self, task: Task, world: Clock) -> None:
+    def __init__(self, task: Task, world: Clock, note: Callable[[Command], None]) -> None:
         self.task = task
         self.pid = 0
+        self.pauses = self.resumes = 0
         self._world = world
+        self._note = note
         self._clock = Clock(world.now_s)
         begun = self._ready() if task.role == "worker" else Announce(values={task.role: "here"})
         self._events: list[Event] = [Hello(pid=0, affinity=task.cpus), begun]
         self._over = False
         self._outcome: Outcome = Finished()
         trainer = make(task, clock=self._clock, sleep=self._clock.sleep)
+        try:
+            trainer.fail_early()
+        except OSError as error:
+            self._events.pop()
+            self._fail(error)
         self._worker = Worker(
-            trainer, lambda event, hold=False: self._events.append(event), lambda: True, self._clock, self._clock
+            trainer,
+            lambda event, hold=False: self._events.append(event),
+            lambda: True,
+            self._clock,
+            self._clock,
+            trace=trace_path(task.log),
         )
 
     def _ready(self) -> Ready:
@@ -97,24 +126,43 @@ class InlineChild:
             crossing_bytes_per_step=crossing if self.task.point.kind in EXCHANGING else None,
         )  # fmt: skip
 
+    def _fail(self, error: Exception) -> None:
+        self._events.append(replace(event_of(error), traceback=""))
+        self._outcome = Failed(cause="exit(1)", message="exited with code 1", may_follow=True)
+        self._over = True
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is neither stopped nor over."""
+        return not self._over and self.pauses == self.resumes
+
     def tell(self, command: Command) -> None:
+        assert self.pauses == self.resumes, f"{self.task.point.label} is stopped and hears of nothing"
+        self._note(command)
         self._clock.now_s = max(self._clock.now_s, self._world.now_s)
         try:
             self._over = not self._worker.obey(command)
         except Exception as error:
-            self._events.append(replace(event_of(error), traceback=""))
-            self._outcome = Failed(cause="exit(1)", message="exited with code 1", may_follow=True)
-            self._over = True
+            self._fail(error)
         self._world.now_s = max(self._world.now_s, self._clock.now_s)
 
     def push(self) -> None:
         return None
+
+    def pause(self) -> None:
+        self.pauses += 1
+
+    def resume(self) -> None:
+        self.resumes += 1
+        assert self.resumes <= self.pauses, f"{self.task.point.label} was not stopped"
 
     def events(self) -> list[Event]:
         said, self._events[:] = list(self._events), []
         return said
 
     def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None:
+        if self.pauses > self.resumes:
+            self.resume()
         if not self._over:
             self._outcome = Failed(cause="crash(SIGTERM)", message="ended by SIGTERM")
         self._over = True
@@ -169,6 +217,8 @@ class Launch:
         self.enrolled = [enrol(one) for one in self.hosts]
         self.order: list[str] = []
         self.tasks: list[Task] = []
+        self.children: list[InlineChild] = []
+        self.told: list[Told] = []
         agent = Agent if real else PaperAgent
         self.agents = [
             agent(self.hub.rank(rank), spawn=self._spawn, clock=self.now, environ=os.environ)
@@ -178,12 +228,18 @@ class Launch:
     def _spawn(self, task: Task, environ: Mapping[str, str]) -> ChildLike:
         self.order.append(f"{task.point.label} rank {task.rank}")
         self.tasks.append(task)
-        return Child(task, environ) if self.real else InlineChild(task, self.clock)
+        if self.real:
+            return Child(task, environ)
+        self.children.append(InlineChild(task, self.clock, lambda command: self.told.append(Told(task, command))))
+        return self.children[-1]
 
     def turn(self) -> None:
         """Every agent's turn."""
+        begun = len(self.told)
         for agent in self.agents:
             agent.turn()
+        running = tuple(child.task for child in self.children if child.runs)
+        self.told[begun:] = [told._replace(running=running) for told in self.told[begun:]]
 
     def wait(self) -> None:
         """Time passes when nothing happens."""
@@ -201,8 +257,9 @@ class Launch:
         unix_clock: Callable[[], float] | None = None,
         **fields: Any,
     ) -> Run:
-        """Run a sweep of these SweepConfig fields and read back its file."""
-        settings = {"strategy": ["fake:a"], "device": "cpu", "window_s": 0.02, **fields}
+        """Run a sweep of these SweepConfig fields and read back its file; by default of points by themselves."""
+        own = {"strategy": ["fake:a"], "device": "cpu", "window_s": 0.02, "fresh_workers": self.real}
+        settings = {**ALONE, **own, **fields}
         wanted = config.build(settings, source="test")
         config.validate(wanted)
         mailbox = Mailbox[ToAgent, ToSweep](self.hub.rank(0), SWEEP_DECODER, turn=self.turn, wait=self.wait)

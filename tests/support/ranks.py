@@ -1,6 +1,6 @@
 """Ranks of one point as real processes, without agents: `run(tasks(...))` trains a few steps on each.
 
-python -m tests.support.ranks RESULT STEPS JOINED < TASK      (one rank, started by `run`)
+python -m tests.support.ranks RESULT STEPS JOINED UNSYNCED < TASK      (one rank, started by `run`)
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling import frameworks
-from scaling.agent.child import Child, child_environ, log_tail
+from scaling.agent.child import Child, log_tail
+from scaling.agent.environment import child_environ
 from scaling.frameworks.base import Stale
 from scaling.plan.tasks import helper_task, worker_tasks
 from scaling.records.events import Announce
@@ -79,33 +80,35 @@ def ports_of(task: Task) -> tuple[int, ...]:
 def free_ports(count: int) -> tuple[int, ...]:
     """TCP ports of this host that nobody uses now."""
     with ExitStack() as stack:
-        sockets = [stack.enter_context(_bound(0)) for _ in range(count)]
+        sockets = [stack.enter_context(bound(0)) for _ in range(count)]
         return tuple(one.getsockname()[1] for one in sockets)
 
 
-def _bound(port: int) -> socket.socket:
-    bound = socket.socket()
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.bind(("127.0.0.1", port))
-    return bound
+def bound(port: int) -> socket.socket:
+    """A socket that holds a port as agents do: bound, not listened on."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(("127.0.0.1", port))
+    return one
 
 
-def run(of: Sequence[Task], steps: int = 1, joined: int = 0) -> list[Trained]:
+def run(of: Sequence[Task], steps: int = 1, joined: int = 0, unsynced: int = 0) -> list[Trained]:
     """Train on all ranks at once, with the ports reserved as agents do: bound, not listened on.
 
-    With `joined`, each batch is those of that many ranks, put together. A strategy of one worker for all
+    With `joined`, each batch is those of that many ranks, put together. The first `unsynced` steps exchange
+    nothing. A strategy of one worker for all
     devices gives one result. Asserts that its helpers leave no process behind and no port.
     """
     traits = frameworks.load(of[0].point.strategy).traits(of[0].point.strategy)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         for port in ports_of(of[0]):
-            stack.enter_context(_bound(port))
+            stack.enter_context(bound(port))
         of = [replace(task, log=f"{folder}/{task.rank}.log") for task in of]
         announced = stack.enter_context(helping(of))
         files = [Path(folder, str(task.rank)) for task in of]
         processes = [
-            _start(replace(task, announced=announced), file, steps, joined)
+            _start(replace(task, announced=announced), file, steps, joined, unsynced)
             for task, file in zip(worker_tasks(of, traits), files, strict=False)
         ]
         for process in processes:
@@ -174,10 +177,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.stdout.close()
 
 
-def _start(task: Task, file: Path, steps: int, joined: int) -> subprocess.Popen[bytes]:
+def _start(task: Task, file: Path, *numbers: int) -> subprocess.Popen[bytes]:
     asked = frameworks.load(task.point.strategy).environ(task, task.announced)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.ranks", file, str(steps), str(joined)],
+        [sys.executable, "-m", "tests.support.ranks", file, *map(str, numbers)],
         env=child_environ(os.environ, task, asked),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -217,14 +220,14 @@ def join_feeds(size: int) -> None:
     data.feed = joined
 
 
-def train(task: Task, steps: int) -> Trained:
+def train(task: Task, steps: int, unsynced: int) -> Trained:
     """Connect, train, tell."""
     trainer: Any = import_module(frameworks.load(task.point.strategy).trainer_module).connect(task)
     weights = getattr(trainer, "weights", dict)
     before: dict[str, NDArray[Any]] = weights()
     after, losses = before, []
     for step in range(steps):
-        trainer.step()
+        (trainer.unsynced_step if step < unsynced else trainer.step)()
         trainer.sync()
         losses.append(trainer.loss())
         if step == 0:
@@ -248,14 +251,14 @@ def train(task: Task, steps: int) -> Trained:
 
 def main() -> None:
     """One rank. Ends at once, as workers do: frameworks' threads may abort an orderly exit."""
-    file, steps, joined = sys.argv[1:]
+    file, steps, joined, unsynced = sys.argv[1:]
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     if task.cpus:
         os.sched_setaffinity(0, task.cpus)
     if int(joined):
         join_feeds(int(joined))
     # As a plain dictionary: here the class is `__main__.Trained`, which the reader does not know.
-    Path(file).write_bytes(pickle.dumps(train(task, int(steps))._asdict()))
+    Path(file).write_bytes(pickle.dumps(train(task, int(steps), int(unsynced))._asdict()))
     sys.stdout.flush()
     os._exit(0)
 

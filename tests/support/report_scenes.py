@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from msgspec.structs import replace
 
 from scaling.records.run import Header, PointRecord
+from scaling.report.formats import terminal
 from tests.support.scripted_records import (
     STRONG,
     asynchronous,
@@ -231,3 +233,10 @@ SCENES: dict[str, Callable[[], Run]] = {
     "one_round": one_round,
     "nothing": nothing,
 }
+
+
+@cache
+def rendered(scene: str) -> str:
+    """The scene's report without colour, for all tests that read it."""
+    made, records = SCENES[scene]()
+    return terminal.render(made, records, color=False)

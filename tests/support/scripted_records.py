@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.analyse import Row, rows
-from scaling.analysis.breakdown import Breakdown
+from scaling.analysis.causes import Breakdown
 from scaling.analysis.stats import Estimate
 from scaling.records.crossing import bytes_per_step
 from scaling.records.events import Failed, Finished, Ready, Window
@@ -38,7 +38,7 @@ STRONG: dict[str, Any] = {"batch_rule": "strong"}
 
 def point(kind: str = "exchange", world_size: int = 1, number: int = 0, **changes: Any) -> Point:
     """A point of `fake:a`, or of the plain loop for its controls."""
-    plain = kind in ("solo", "together")
+    plain = kind in ("solo", "each", "together")
     base: dict[str, Any] = {
         "strategy": "fake:plain" if plain else "fake:a",
         "kind": kind,

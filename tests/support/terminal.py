@@ -50,13 +50,13 @@ class Terminal:
     def look(self) -> list[str]:
         """The lines on screen, none of them wrapped."""
         self._read()
-        narrow, wide = ([line.rstrip() for line in screen.display] for screen in self._screens)
+        narrow, wide = map(_lines, self._screens)
         assert narrow == wide
         return narrow
 
     def colour(self, text: str) -> str:
         """The colour of the first sign of `text`."""
-        for y, line in enumerate(self.screen.display):
+        for y, line in enumerate(_lines(self.screen)):
             if text in line:
                 return str(self.screen.buffer[y][line.index(text)].fg)
         raise AssertionError(f"{text!r} is not on screen")
@@ -71,6 +71,12 @@ class Terminal:
     def close(self) -> None:
         self._slave.close()
         self._master.close()
+
+
+def _lines(screen: pyte.Screen) -> list[str]:
+    """What stands on a screen, without the blanks at the ends; its `display` looks at each of them."""
+    rows = [screen.buffer[y] for y in range(screen.lines)]
+    return ["".join(row[x].data for x in range(max(row, default=-1) + 1)).rstrip() for row in rows]
 
 
 class Halting:

@@ -50,6 +50,10 @@ def test_an_import_of_a_framework_fails(monkeypatch: pytest.MonkeyPatch) -> None
         __import__("mxnet")
 
 
+def test_no_unit_test_waits_for_the_disk() -> None:
+    os.fsync(-1)  # no such file: the real one would say so
+
+
 def test_threads_are_watched_too() -> None:
     caught: list[BaseException] = []
 

@@ -7,6 +7,7 @@ median node.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, floor, log10
 from statistics import median
@@ -120,13 +121,13 @@ def _broken(network: str, links: Sequence[Link]) -> Iterator[Verdict]:
         why = grouped({_other(link, node): link.error for link in mine})
         text = f"{network}: {node} is {lost} ({why})"
         yield Verdict(level="error", topic="links", text=text, mend=mend)
-        left = [link for link in left if link not in mine]
+        left = [link for link in left if node not in (link.client, link.server)]
 
 
 def _worst(failed: Sequence[Link]) -> str:
     """The node with the most failed links."""
-    nodes = [node for link in failed for node in (link.client, link.server)]
-    return max(nodes, key=nodes.count)
+    counts = Counter(node for link in failed for node in (link.client, link.server))
+    return max(counts, key=counts.__getitem__)
 
 
 def _other(link: Link, node: str) -> str:

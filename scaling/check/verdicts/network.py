@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from ipaddress import IPv4Interface
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
+from ipaddress import IPv4Network
 from statistics import median_low
+from typing import NamedTuple
 
 from scaling.check.facts import Facts, Level, Verdict
 from scaling.check.verdicts.words import grouped, some
@@ -19,9 +21,10 @@ HOSTS_FILE = "a line `ADDRESS NAME` per node in every /etc/hosts, with addresses
 def names(facts: Facts) -> Iterator[Verdict]:
     """Each node's name as each node resolves it: a framework that is told no address takes what this gives."""
     faults: dict[tuple[str, Level, str], list[str]] = {}
+    addresses = _addresses(facts)
     for asker in facts.nodes:
         for name in facts.nodes:
-            fault = _fault(facts, asker, name)
+            fault = _fault(facts, addresses, asker, name)
             if fault is not None:
                 faults.setdefault((name, *fault), []).append(asker)
     for (name, level, text), askers in faults.items():
@@ -33,39 +36,43 @@ def names(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(level="ok", topic="names", text=text)
 
 
-def _fault(facts: Facts, asker: str, name: str) -> tuple[Level, str] | None:
+class _Addresses(NamedTuple):
+    """Each node's addresses with their subnets, the first node that has each, and the subnets of several nodes."""
+
+    of: Mapping[str, Mapping[str, IPv4Network]]
+    owner: Mapping[str, str]
+    shared: Set[IPv4Network]
+
+
+def _addresses(facts: Facts) -> _Addresses:
+    of = {node: {nic.address: nic.subnet for nic in facts.host(node).nics} for node in facts.nodes}
+    owner: dict[str, str] = {}
+    for node, own in of.items():
+        for address in own:
+            owner.setdefault(address, node)
+    nodes = Counter(subnet for own in of.values() for subnet in set(own.values()))
+    return _Addresses(of, owner, {subnet for subnet, count in nodes.items() if count > 1})
+
+
+def _fault(facts: Facts, addresses: _Addresses, asker: str, name: str) -> tuple[Level, str] | None:
     """What is wrong with the address that a node's name resolves to; the first one, which is what is taken."""
-    addresses = facts.prepared[asker].resolved.get(name, ())
-    if not addresses:
+    resolved = facts.prepared[asker].resolved.get(name, ())
+    if not resolved:
         return "warning", "does not resolve"
     if len(facts.nodes) == 1:
         return None
-    text = f"resolves to {addresses[0]}"
-    if addresses[0].startswith("127."):
+    text, own = f"resolves to {resolved[0]}", addresses.of[name]
+    if resolved[0].startswith("127."):
         itself = asker == name
         why = "which no other node can reach" if itself else "which is whoever asks"
         return ("warning" if itself else "error"), f"{text}, {why}"
-    owners = [node for node in facts.nodes if addresses[0] in _addresses(facts, node)]
-    if owners and name not in owners:
-        return "error", f"{text}, which is {owners[0]}'s"
-    if not owners:
+    if resolved[0] not in addresses.owner:
         return "warning", f"{text}, not one of its own addresses"
-    if addresses[0] not in _shared(facts, name):
+    if resolved[0] not in own:
+        return "error", f"{text}, which is {addresses.owner[resolved[0]]}'s"
+    if own[resolved[0]] not in addresses.shared:
         return "warning", f"{text}, on a network that no other node is on"
     return None
-
-
-def _addresses(facts: Facts, node: str) -> dict[str, str]:
-    """A node's addresses with their subnets."""
-    return {
-        nic.address: str(IPv4Interface(f"{nic.address}/{nic.netmask}").network) for nic in facts.host(node).nics
-    }
-
-
-def _shared(facts: Facts, node: str) -> set[str]:
-    """A node's addresses on subnets that another node is on too."""
-    others = {subnet for one in facts.nodes if one != node for subnet in _addresses(facts, one).values()}
-    return {address for address, subnet in _addresses(facts, node).items() if subnet in others}
 
 
 # ---------------------------------------------------------------- clocks
@@ -95,7 +102,9 @@ def offsets_s(facts: Facts) -> dict[str, float]:
     """How far each node's wall clock is ahead of the first node's, along the links that were measured."""
     ahead = {facts.nodes[0]: 0.0}
     known = [link for link in facts.links if link.offset_s is not None]
-    for _ in facts.nodes:
+    reached = 0
+    while reached < len(ahead):
+        reached = len(ahead)
         for link in known:
             offset_s = link.offset_s or 0.0
             if link.client in ahead:

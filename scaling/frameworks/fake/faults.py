@@ -15,7 +15,7 @@ from collections.abc import Callable
 from scaling.records.task import Task
 
 SERVER = ("server",)
-IN_LOOP = ("raise", "exit-0", "segfault", "kill", "oom", "print", "hang", "fork", "nan", "digest")
+IN_LOOP = ("raise", "exit-0", "segfault", "kill", "oom", "print", "hang", "fork", "nan", "digest", "trace")
 EARLY = ("hang-before-ready", "port", "port-always")
 
 

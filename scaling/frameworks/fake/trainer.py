@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import socket
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from scaling.frameworks.base import Trainer, read_options
 from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS
 from scaling.frameworks.fake.strategy import OPTIONS, STRATEGY
 from scaling.frameworks.fake.traffic import Star
+from scaling.frameworks.tracing import Tracer
 from scaling.records.point import EXCHANGING
 from scaling.records.task import Task
 
@@ -59,8 +64,19 @@ class FakeTrainer:
             self.star.exchange()
         point = self._task.point
         if point.kind != "comm":
-            alone = self._drives == "device" or point.kind in ("solo", "together")
+            alone = self._drives == "device" or point.kind in ("solo", "each", "together")
             self.samples += point.workload.batch_size if alone else point.global_batch_size
+
+    def unsynced_step(self) -> None:
+        """As `step`, but for the exchange."""
+        exchange_s = self._script["exchange_s"] if self._task.point.world_size > 1 else 0.0
+        star, self.star, self._step_s = self.star, None, self._step_s - exchange_s
+        self.step()
+        self.star, self._step_s = star, self._step_s + exchange_s
+
+    def tracers(self) -> list[Tracer]:
+        """One that notes when it began and ended."""
+        return [FakeTracer(self._clock, fails=self._fails("trace"))]
 
     def sync(self) -> None:
         """Nothing runs behind; a pause between two commands is not caught up on."""
@@ -117,6 +133,25 @@ class FakeTrainer:
                 act(self._task)
 
 
+class FakeTracer(Tracer):
+    """Writes one event, of as long as it ran."""
+
+    def __init__(self, clock: Callable[[], float], *, fails: bool) -> None:
+        self._clock, self._fails = clock, fails
+
+    def start(self, path: Path) -> None:
+        """Raises where the script says so."""
+        if self._fails:
+            raise RuntimeError("a profiler that does not start")
+        self._path, self._begun_s = path, self._clock()
+
+    def stop(self) -> None:
+        """In microseconds, as all traces are."""
+        begun_us, end_us = 1e6 * self._begun_s, 1e6 * self._clock()
+        event = {"ph": "X", "name": "steps", "pid": 0, "tid": 0, "ts": begun_us, "dur": end_us - begun_us}
+        self._path.write_bytes(gzip.compress(msgspec.json.encode({"traceEvents": [event]}), mtime=0))
+
+
 class StaleTrainer(FakeTrainer):
     """Its steps are as many behind as there are other ranks."""
 
@@ -141,7 +176,7 @@ def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
     compute_s: float = script["step_s"] * (1.0 if alone else 1.0 + script["contention"])
     slowest_s = compute_s * (1.0 if alone else 1.0 + script["straggle"])
     match point.kind:
-        case "solo":
+        case "solo" | "each":
             return float(script["step_s"])
         case "together":
             return slowest_s if task.rank == point.world_size - 1 else compute_s

@@ -19,4 +19,6 @@ FRAMEWORK = Framework(
     aliases={"dist_sync_device": "dist_device_sync"},
     distributions={"mxnet": ("mxnet", "mxnet-cu112", "mxnet-cu110", "mxnet-cu102"), "horovod": ("horovod",)},
     startup_s=4.0,
+    preload=("scaling.frameworks.mx.loop",),
+    resident_bytes=400_000_000,
 )

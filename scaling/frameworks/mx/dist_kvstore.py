@@ -22,10 +22,6 @@ from scaling.records.task import Server, Task
 
 ASYNCHRONOUS = "mxnet:dist_async"
 SCHEDULER = "scheduler"
-# glibc gives a server's buffers back to the kernel after a message and faults them in for the next one, or does
-# not, as its heap happens to lie: from one start to the next 200 to 11,000 page faults a second on two cores. With
-# these a server used 17.2 to 17.8 % of a core, without 18.5 to 22.4 %.
-KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 
 
 class DistKvstore(MXNetStrategy):
@@ -97,7 +93,7 @@ class DistKvstore(MXNetStrategy):
             "MXNET_KVSTORE_BIGARRAY_BOUND": str(max(1, round(whole / task.point.hardware.shrink))),
         }
         if (server := server_of(task)) is not None:
-            found |= {"PORT": str(server.port), **KEEP_MEMORY}
+            found["PORT"] = str(server.port)
         return found
 
 

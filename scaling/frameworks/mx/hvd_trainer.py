@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
@@ -9,6 +10,7 @@ from scaling.frameworks.base import Trainer
 from scaling.frameworks.hvd import options_of
 from scaling.frameworks.mx import loop
 from scaling.frameworks.mx.library import mx
+from scaling.frameworks.tracing import Tracer, timelines
 from scaling.records.task import Task
 
 # isort: split
@@ -43,6 +45,25 @@ class Exchange(loop.Exchange):
 
 class Training(Exchange, loop.Training):
     """The shared loop with Horovod's exchange."""
+
+    _sends = True
+
+    def update(self) -> None:
+        """With the exchange, which is another call of Gluon's, or without it."""
+        if self._sends:
+            super().update()
+        else:
+            self.trainer.update(1)
+
+    def unsynced_step(self) -> None:
+        """Horovod adds nothing to a step but what it sends, and threads that look for it."""
+        self._sends = False
+        self.step()
+        self._sends = True
+
+    def tracers(self) -> Sequence[Tracer]:
+        """MXNet's, and Horovod's."""
+        return [*super().tracers(), *timelines(self.task, hvd)]
 
 
 class GradientExchange(Exchange, loop.GradientExchange):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from scaling.frameworks.mx import numpy_names
 from scaling.frameworks.mx.dist_kvstore import address_of, server_of
@@ -23,8 +25,12 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     watch = threading.Thread(target=_announce_when_up, args=(address_of(task), port, announce), daemon=True)
     watch.start()
     # Not by way of library.py: what workers send is loaded while this import runs, and has `mx` from there.
+    is_imported = "mxnet" in sys.modules
     with numpy_names.restored():
         import_module("mxnet")
+    if is_imported:  # in a fork of a process that has imported it, as a worker
+        server_module: Any = import_module("mxnet.kvstore.kvstore_server")
+        server_module._init_kvstore_server_module()
 
 
 def _announce_when_up(address: str, port: int, announce: Callable[[dict[str, str]], None]) -> None:

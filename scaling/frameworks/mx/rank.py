@@ -8,6 +8,8 @@ from importlib import metadata
 from scaling.frameworks.mx import vision
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.plain import cuda_build
+from scaling.frameworks.mx.tracing import MxnetTracer
+from scaling.frameworks.tracing import Tracer
 from scaling.hosts import gpus, proc
 from scaling.records.task import Task
 from scaling.workloads import models
@@ -56,6 +58,10 @@ class MxnetRank:
 
     def close(self) -> None:
         """Nothing to leave."""
+
+    def tracers(self) -> Sequence[Tracer]:
+        """MXNet's own."""
+        return [MxnetTracer()]
 
     def describe(self, net: mx.gluon.Block) -> dict[str, mx.gluon.Parameter]:
         """Set what is known of a model's size; returns its trained gluon.Parameters.

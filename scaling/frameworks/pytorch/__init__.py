@@ -16,4 +16,7 @@ FRAMEWORK = Framework(
     },
     distributions={"torch": ("torch",), "torchvision": ("torchvision",), "horovod": ("horovod",)},
     startup_s=3.0,
+    # DDP imports torch._dynamo when it is made.
+    preload=("torch._dynamo", "scaling.frameworks.pytorch.ddp_trainer"),
+    resident_bytes=350_000_000,
 )

@@ -50,6 +50,11 @@ class Distributed(Training):
         """DDP's own way to accumulate."""
         return self._parallel.no_sync()
 
+    def unsynced_step(self) -> None:
+        """In DDP's own `no_sync`, which keeps its hooks and leaves out buckets, buffers and waiting."""
+        with self.hold():
+            self.step()
+
     def close(self) -> None:
         """Leave the process group."""
         distributed.destroy_process_group()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
@@ -14,6 +15,7 @@ from scaling.frameworks.hvd import options_of
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch.compute import Optimizer
 from scaling.frameworks.pytorch.loop import TorchRank, Training
+from scaling.frameworks.tracing import Tracer, timelines
 from scaling.records.task import Task
 
 
@@ -28,6 +30,7 @@ class Distributed(Training):
 
     # Horovod makes its class at run time, of that of the optimiser which it is given.
     _optimizer: Any
+    _sends = True
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Join; all ranks then have rank 0's weights and buffers."""
@@ -48,9 +51,26 @@ class Distributed(Training):
 
     def update(self) -> None:
         """The gradients must be there before the scaler divides them by its scale."""
-        self._optimizer.synchronize()
+        if self._sends:
+            self._optimizer.synchronize()
+        else:
+            # Of hooks that sent nothing; `synchronize` would send now.
+            self._optimizer._handles.clear()
         with self._optimizer.skip_synchronize():
             super().update()
+
+    def unsynced_step(self) -> None:
+        """Backward passes of which none is the last before an update: Horovod's hooks run and send nothing."""
+        passes = accumulated(self.task.point)
+        self._optimizer.set_backward_passes_per_step(passes + 1)
+        self._sends = False
+        self.step()
+        self._sends = True
+        self._optimizer.set_backward_passes_per_step(passes)
+
+    def tracers(self) -> Sequence[Tracer]:
+        """torch's, and Horovod's."""
+        return [*super().tracers(), *timelines(self.task, hvd)]
 
     def close(self) -> None:
         """Leave the exchange."""

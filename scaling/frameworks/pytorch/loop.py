@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -15,6 +16,8 @@ from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch import vision
 from scaling.frameworks.pytorch.compute import Compute, Optimizer, RealCompute
 from scaling.frameworks.pytorch.emulated import EmulatedCompute
+from scaling.frameworks.pytorch.tracing import TorchTracer
+from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
 from scaling.workloads import models
 
@@ -37,6 +40,7 @@ class TorchRank:
         emulated = task.point.hardware.device == "emulated"
         self.compute: Compute = EmulatedCompute(task) if emulated else RealCompute(task, self.device)
         self.device_name = self.compute.name
+        self.is_done_on_return = task.point.hardware.device == "cpu"
         self.versions = _versions(cuda=self.cuda)
         self.notes = vision.notes(models.spec(task.point.workload.model))
 
@@ -50,6 +54,10 @@ class TorchRank:
 
     def close(self) -> None:
         """Nothing to leave."""
+
+    def tracers(self) -> Sequence[Tracer]:
+        """torch's own."""
+        return [TorchTracer(cuda=self.cuda)]
 
     def build(self) -> nn.Module:
         """The point's model; ImportError when it needs a package that is not installed."""

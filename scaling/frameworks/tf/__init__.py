@@ -19,4 +19,6 @@ FRAMEWORK = Framework(
         "horovod": ("horovod",),
     },
     startup_s=9.0,
+    preload=("scaling.frameworks.tf.loop",),
+    resident_bytes=700_000_000,
 )

@@ -3,7 +3,7 @@ DistributedGradientTape does, which does not know Keras 3's variables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 
 import horovod.tensorflow as horovod
@@ -14,6 +14,7 @@ from scaling.frameworks.base import Trainer
 from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.rank import TensorFlowRank
+from scaling.frameworks.tracing import Tracer, timelines
 from scaling.records.task import Task
 
 
@@ -37,6 +38,10 @@ class Distributed(Training):
     def exchange(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """Each gradient starts as soon as it is made, beside the rest of backward."""
         return self._exchange.mean(gradients)
+
+    def tracers(self) -> Sequence[Tracer]:
+        """TensorFlow's, and Horovod's."""
+        return [*super().tracers(), *timelines(self.task, horovod)]
 
     def close(self) -> None:
         """Leave the exchange."""

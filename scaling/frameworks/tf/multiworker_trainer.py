@@ -7,8 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import tensorflow as tf
+from tensorflow.python.distribute import collective_all_reduce_strategy
+from tensorflow.python.eager import context
 
-from scaling.frameworks.base import Trainer, read_options
+from scaling.frameworks.base import Trainer, read_options, timeout_s
 from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.multiworker import STRATEGY
@@ -87,7 +89,22 @@ def _mirrored(task: Task) -> tf.distribute.Strategy:
         bytes_per_pack=round(packed / task.point.hardware.shrink),
         implementation=experimental.CommunicationImplementation[mode.upper()],
     )
+    _have_patience(task)
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     # It notes a SIGTERM and goes on, so that a program could save its work; there is nothing to save here.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return strategy
+
+
+def _have_patience(task: Task) -> None:
+    """Configure the service by which workers notice each other's end as the strategy does, but for its patience:
+    ranks that are stopped while others are measured do not answer for longer than its 10 s."""
+    # Where these messages stand differs by version.
+    messages = collective_all_reduce_strategy.coordination_config_pb2
+    workers = messages.CoordinatedJob(name="worker", num_tasks=task.point.world_size)
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader="/job:worker/replica:0/task:0",
+        heartbeat_timeout_in_ms=round(1000 * timeout_s(task.clocks)),
+        coordinated_jobs=[workers],
+    )

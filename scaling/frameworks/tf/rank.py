@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import keras
 import tensorflow as tf
 
 from scaling.emulated.device import EmulatedDevice
 from scaling.frameworks.tf import vision
 from scaling.frameworks.tf.emulated import Variables
+from scaling.frameworks.tf.tracing import TensorFlowTracer
+from scaling.frameworks.tracing import Tracer
 from scaling.hosts import proc
 from scaling.records.task import Task
 from scaling.workloads import models
@@ -34,6 +38,7 @@ class TensorFlowRank:
         self.device = "/GPU:0" if self.cuda else "/CPU:0"
         self.spec = models.spec(task.point.workload.model)
         self.notes: tuple[str, ...] = vision.notes(self.spec)
+        self.is_done_on_return = task.point.hardware.device == "cpu"
         self._configure()
         self.device_name = self._name_device()
         self.versions = self._versions()
@@ -49,6 +54,10 @@ class TensorFlowRank:
 
     def close(self) -> None:
         """Nothing to leave."""
+
+    def tracers(self) -> Sequence[Tracer]:
+        """TensorFlow's own."""
+        return [TensorFlowTracer()]
 
     def build(self) -> keras.Model:
         """The point's model, with the weights of the task's seed; on an emulated device what has its variables."""

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from io import StringIO
 
 from scaling.analysis.analyse import rows
-from scaling.analysis.breakdown import Breakdown
-from scaling.analysis.rows import Row
+from scaling.analysis.causes import Breakdown
+from scaling.analysis.rows import Row, Standing
 from scaling.analysis.stats import Estimate
 from scaling.records.run import PointRecord
-from scaling.report import quantities
 from scaling.text import rounded
 
 Value = str | int | float | None
@@ -39,7 +38,7 @@ def _values(row: Row) -> dict[str, Value]:
         **_estimates(row),
         "intra_node_fraction": row.intra_node,
         "inter_node_fraction": row.inter_node,
-        **{f"loss_{cause}_fraction": getattr(breakdown, cause, None) for cause in Breakdown.__struct_fields__},
+        **{f"loss_{cause}_fraction": getattr(breakdown, cause, None) for cause in (*_CAUSES, *_LATER_CAUSES)},
         "first_training_loss": row.first_loss,
         "last_training_loss": row.last_loss,
         "flags": " ".join(row.flags),
@@ -49,15 +48,24 @@ def _values(row: Row) -> dict[str, Value]:
         **{name: getattr(row, name) for name in _EXCHANGE},
         "training_loss_at": row.loss_at,
         "training_loss_at_samples": row.loss_at_samples,
-        "standing": quantities.verdict(row.standing) if row.standing else "",
-        **_estimate("against_best_fraction", row.standing.difference if row.standing else None),
-        **{name: value for cause in _CAUSES for name, value in _cause(row, cause).items()},
+        **_standing(row.standing, "standing", "against_best_fraction"),
+        **{name: value for cause in (*_CAUSES, *_LATER_CAUSES) for name, value in _cause(row, cause).items()},
         **dict(zip(_RECEIPT, _receipt(row), strict=True)),
         **{name: _field(row, name) if row.hardware.profile else None for name in _EMULATION},
         **dict(zip(_PATH, _busiest(row), strict=True)),
         **_estimate("samples_per_s", row.samples_per_s),
         "unit": row.workload.unit,
+        "framework": row.framework,
+        **_standing(row.framework_standing, *_FRAMEWORKS),
+        "learnt_less": row.learnt_less,
+        "efficiency_df": row.efficiency.df if row.efficiency else None,
     }
+
+
+def _standing(standing: Standing | None, name: str, difference: str) -> dict[str, Value]:
+    """Among rivals: what is claimed, and the difference from the fastest of them."""
+    found = _estimate(difference, standing.difference if standing else None)
+    return {name: standing.verdict if standing else "", **found}
 
 
 def _estimates(row: Row) -> dict[str, Value]:
@@ -116,7 +124,9 @@ _EXCHANGE = ("synchronous", "staleness", "servers", "server_hosts", "server_cpu_
 _EMULATION = ("profile", "shrink", "dilate", "machine_cpu_percent")
 _RECEIPT = ("network_verdict", "network_share_fraction", "network_bytes_over_expected")
 _PATH = ("busiest_path", "busiest_path_busy_fraction", "busiest_path_bits_per_s")
-_CAUSES = Breakdown.__struct_fields__
+_FRAMEWORKS = ("framework_standing", "against_fastest_framework_fraction")
+_CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
+_LATER_CAUSES = tuple(cause for cause in Breakdown.__struct_fields__ if cause not in _CAUSES)
 _ESTIMATES = ("images_per_s", "speedup", "efficiency_fraction", "strategy_efficiency_fraction")
 COLUMNS = (
     *_WHO,
@@ -125,7 +135,7 @@ COLUMNS = (
     *(f"{name}{end}" for name in _ESTIMATES for end in ("", "_low", "_high")),
     "intra_node_fraction",
     "inter_node_fraction",
-    *(f"loss_{cause}_fraction" for cause in Breakdown.__struct_fields__),
+    *(f"loss_{cause}_fraction" for cause in _CAUSES),
     "first_training_loss",
     "last_training_loss",
     "flags",
@@ -144,4 +154,10 @@ COLUMNS = (
     *_PATH,
     *(f"samples_per_s{end}" for end in ("", "_low", "_high")),
     "unit",
+    "framework",
+    _FRAMEWORKS[0],
+    *(f"{_FRAMEWORKS[1]}{end}" for end in ("", "_low", "_high")),
+    "learnt_less",
+    *(f"loss_{cause}_fraction{end}" for cause in _LATER_CAUSES for end in ("", "_low", "_high")),
+    "efficiency_df",
 )

@@ -1,4 +1,4 @@
-"""The analysis as JSON for programs: the run, rows, baselines, comparisons.
+"""The analysis as JSON for programs: the run, rows, baselines, comparisons, what their rounds can tell.
 
 It is that of the rows and not of the document, which leaves out what no table has room for: all footnotes of a
 row, the use of each server, every pair that was compared.
@@ -29,6 +29,7 @@ def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str]
         "rows": rounded([_flat(row) for row in analysis.rows]),
         "baselines": rounded([_flat(baseline) for baseline in analysis.baselines]),
         "comparisons": rounded(_comparisons(analysis)),
+        "resolutions": rounded(msgspec.to_builtins(analysis.resolutions)),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
@@ -48,6 +49,10 @@ def _comparisons(analysis: Analysis) -> list[dict[str, Any]]:
 def _flat(entry: Row | Baseline | Comparison) -> dict[str, Any]:
     """Its fields, those of its work and of its hardware in one object; older names beside theirs."""
     fields = msgspec.to_builtins(entry)
+    if isinstance(entry, Row):
+        for name in ("standing", "framework_standing"):
+            if standing := getattr(entry, name):
+                fields[name]["verdict"] = standing.verdict
     flat = {**fields.pop("workload"), **fields.pop("hardware"), **fields}
     formerly = {old: flat[new] for old, new in _FORMERLY.items() if new in flat}
     if "images_per_s" in formerly and flat["unit"] != "images":

@@ -22,7 +22,9 @@ SHORT = {
     "straggling": ("strag-", "gling"),
     "exposed": ("exposed", "comm."),
     "small_batch": ("small", "batch"),
-    "unexplained": ("unex-", "plained"),
+    "exchange_cpu": ("exch.'s", "CPU"),
+    "servers": ("ser-", "vers"),
+    "data_wait": ("data", "wait"),
 }
 
 
@@ -90,11 +92,19 @@ def aligned(rows: Sequence[Sequence[Parts]], is_text: Sequence[bool] = ()) -> li
 
 
 def _aligned(column: Sequence[Parts]) -> list[str]:
-    means = max(len(mean) for mean, _ in column)
+    means = max((len(mean) for mean, half in column if not _is_text(mean, half)), default=0)
     halves = max(len(half) for _, half in column)
     if not halves:
         return [mean for mean, _ in column]
-    return [f"{mean:>{means}}{' ± ' if half else '   '}{half:>{halves}}" for mean, half in column]
+    return [
+        mean if _is_text(mean, half) else f"{mean:>{means}}{' ± ' if half else '   '}{half:>{halves}}"
+        for mean, half in column
+    ]
+
+
+def _is_text(mean: str, half: str) -> bool:
+    """Words in a column of numbers: they take the room of both."""
+    return not half and mean[:1].isalpha()
 
 
 # ---------------------------------------------------------------- columns
@@ -136,13 +146,14 @@ def _gaps(columns: Sequence[Column]) -> Iterable[tuple[int, ...]]:
 
 
 def headings(layout: Layout) -> Iterator[str]:
-    """The names of groups over their columns, then two lines of columns' own."""
+    """The names of groups over their columns, then columns' own in two lines, or in one where that is enough."""
     groups = list(_groups(layout.columns))
     if groups:
         yield _grouped(layout, groups)
     for part in (0, 1):
-        own = (layout.placed(_heading(column)[part], index) for index, column in enumerate(layout.columns))
-        yield INDENT + "".join(own)
+        own = "".join(layout.placed(_heading(column)[part], index) for index, column in enumerate(layout.columns))
+        if own.strip():
+            yield INDENT + own
 
 
 def _grouped(layout: Layout, groups: Iterable[Group]) -> str:

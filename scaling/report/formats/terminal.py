@@ -165,7 +165,10 @@ def _below(stamps: str, layout: Layout) -> Iterable[Text]:
 
 
 def _style(line: Line, key: str) -> str:
-    efficiency = line.cells.get(key) if key == EFFICIENCY.key else None
-    if not isinstance(efficiency, Quantity):
+    cell = line.cells.get(key)
+    if not isinstance(cell, Quantity):
         return ""
+    if key != EFFICIENCY.key:
+        return "dim" if cell.is_noise else ""
+    efficiency = cell
     return "green" if efficiency.value >= 90 else "yellow" if efficiency.value >= 70 else "red"

@@ -43,6 +43,8 @@ def phase(state: PointState) -> str:
     if state.phase == "measuring":
         done = min(len(rank.windows) for rank in state.ranks)
         return f"measuring: window {min(done + 1, state.expected)} of {state.expected}"
+    if state.phase == "inspecting":
+        return f"looking closer: {state.inspected} of {ranks} done"
     return f"finishing: {state.ended} of {ranks} ended"
 
 
@@ -101,7 +103,8 @@ def introduction(header: Header, total: int) -> Iterator[str]:
     """The first lines of a log: what runs, on what and why, how much of it."""
     config = header.config
     batch, whole = config.get("batch_size"), config.get("global_batch_size")
-    rule = f"{whole} images over all devices" if whole else f"{batch} images per device" if batch else ""
+    per = "node" if config.get("batch_rule") == "node" else "device"
+    rule = f"{whole} images over all devices" if whole else f"{batch} images per {per}" if batch else ""
     sizes = ", ".join(map(str, config.get("world_sizes") or ()))
     yield f"scaling {header.version}: {headline(header)}"
     if rule and sizes:

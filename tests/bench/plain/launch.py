@@ -1,4 +1,4 @@
-"""Run a plain script's processes on this machine and take what they measured.
+"""A plain script's processes on this machine, told blocks of steps.
 
 python -m tests.bench.plain.launch STRATEGY [STEPS]      (one by itself)
 """
@@ -6,139 +6,104 @@ python -m tests.bench.plain.launch STRATEGY [STEPS]      (one by itself)
 from __future__ import annotations
 
 import json
-import math
 import os
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
+from tests.bench.environment import with_heap
+from tests.bench.paired import Answer
 from tests.bench.plain import ways
+from tests.bench.turns import LOG_TAIL, Guard, Program, say
 
-LIMIT_S, END_S, POLL_S = 300.0, 30.0, 0.1
-WARMUP = 10
-LOG_TAIL = 3000
-# ln(10) is the loss of guessing one of ten digits.
-LEARNT = 2.0
+RANKS, BATCH = 2, 32
 # Keras writes its settings into its home: into none.
-ENVIRON = {"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "1", "KERAS_HOME": os.devnull}
+ENVIRON = {"TF_CPP_MIN_LOG_LEVEL": "1", "KERAS_HOME": os.devnull}
 
 
-class Measured(NamedTuple):
-    """images/s over all ranks, and the mean of their last losses."""
-
-    samples_per_s: float
-    loss: float
-
-
-def run(strategy: str, *, ranks: int, batch_size: int, steps: int) -> Measured:
-    """Run the plain script of a strategy. RuntimeError with a log's end when a process fails, hangs or learns
-    nothing; nothing of it is left running."""
+@contextmanager
+def program(strategy: str, folder: Path, guard: Guard, *, ranks: int = RANKS) -> Iterator[Program]:
+    """The plain script of a strategy."""
     way = ways.WAYS[strategy]
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        running = []
-        for process in stack.enter_context(ways.processes(way, ranks)):
-            arguments = (steps, WARMUP, batch_size, process.rank, ranks, way.mode)
-            running.append(Running(process, way.script, [str(each) for each in arguments if each != ""], folder))
-            stack.callback(running[-1].kill)
-        try:
-            told = _finish(running)
-        except RuntimeError as error:
-            logs = "\n".join(f"{each.process.name}: {each.log_tail()}" for each in running)
-            raise RuntimeError(f"{strategy}: {error}\n{logs}") from None
-    loss = sum(each["loss"] for each in told) / len(told)
-    # Ranks that do not wait for each other learn more slowly, and by chance: their loss must be a number.
-    if not loss < (math.inf if way.asynchronous else LEARNT):
-        raise RuntimeError(f"{strategy}: its plain script has a loss of {loss:.3f} after {WARMUP + steps} steps")
-    each_drives = ranks if way.single else 1
-    rates = [each_drives * batch_size * steps / each["seconds"] for each in told]
-    return Measured(sum(rates) if way.asynchronous else len(rates) * min(rates), loss)
+    started = Program(f"{way.script}.py", guard, asynchronous=way.asynchronous)
+    with ways.processes(way, ranks) as processes, started:
+        for process in processes:
+            arguments = (BATCH, process.rank, ranks, *([way.mode] if way.mode else []))
+            samples = BATCH * (ranks if way.single else 1)
+            started.add(Script(process, way.script, [str(each) for each in arguments], samples, folder))
+        yield started
 
 
-class Running:
-    """A process that was started; its output and log are files in `folder`."""
+class Script:
+    """A process of it (a `turns.Member`), whose steps are of so many samples."""
 
-    def __init__(self, process: ways.Process, script: str, arguments: Sequence[str], folder: Path) -> None:
-        self.process = process
-        self._output, self._log = (folder / f"{process.name}.{kind}" for kind in ("out", "log"))
-        # Not outliving us, however we end.
-        bound = ["setpriv", "--pdeathsig", "KILL"]
-        if process.cpus:
-            bound += ["taskset", "-c", ",".join(map(str, process.cpus))]
-        with self._output.open("wb") as output, self._log.open("wb") as log:
+    def __init__(
+        self, process: ways.Process, script: str, arguments: Sequence[str], samples: int, folder: Path
+    ) -> None:
+        self.name, self.measures = process.name, process.measures
+        self._samples, self._steps, self._told = samples, 0, b""
+        self._log = folder / f"{script} {process.name}.log"
+        bound = ["taskset", "-c", ",".join(map(str, process.cpus))] if process.cpus else []
+        with self._log.open("wb") as log:
             self._popen = subprocess.Popen(
                 [*bound, sys.executable, "-m", f"tests.bench.plain.{script}", *arguments],
-                env={**os.environ, **ENVIRON, **process.environ},
+                env=with_heap({**os.environ, **ENVIRON, **process.environ}),
                 stdin=subprocess.PIPE,
-                stdout=output,
+                stdout=subprocess.PIPE,
                 stderr=log,
+                bufsize=0,
                 # As workers have it: Linux shares its CPUs out by session first (sched_autogroup).
                 start_new_session=True,
             )
+        assert self._popen.stdin is not None and self._popen.stdout is not None
+        self._stdin, self._stdout = self._popen.stdin, self._popen.stdout
+        self.pid, self.fd = self._popen.pid, self._stdout.fileno()
+        os.set_blocking(self.fd, False)
 
-    def result(self) -> dict[str, float] | None:
-        """What it has measured, None before. RuntimeError once it has failed."""
-        if self._popen.poll():
-            raise RuntimeError(f"{self.process.name} ended with {self._popen.returncode}")
-        *lines, _ = self._output.read_bytes().split(b"\n")
-        return json.loads(lines[-1]) if lines else None
+    def tell(self, steps: int) -> None:
+        """The line that its loop waits for; a process that is dead already is noticed elsewhere."""
+        self._steps = steps
+        with suppress(BrokenPipeError):
+            self._stdin.write(f"{steps}\n".encode())
 
-    def release(self) -> None:
-        """End its lingering."""
-        assert self._popen.stdin is not None
-        self._popen.stdin.close()
+    def answer(self) -> Answer | None:
+        """The line that it prints; libraries may print others."""
+        self._told += self._stdout.read() or b""
+        *lines, self._told = self._told.split(b"\n")
+        for line in lines:
+            if line.startswith(b'{"seconds"'):
+                told = json.loads(line)
+                return Answer(self._samples * self._steps, told["seconds"], told["loss"])
+        return None
 
-    def wait(self) -> None:
-        """Until it has ended by itself, or RuntimeError."""
-        try:
-            code = self._popen.wait(END_S)
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"{self.process.name} does not end") from None
-        if code:
-            raise RuntimeError(f"{self.process.name} ended with {code}")
-
-    def kill(self) -> None:
-        """Whatever it does."""
-        self.release()
-        self._popen.kill()
-        self._popen.wait()
+    def ended(self) -> bool:
+        """Whether it has, which it never does before it is killed."""
+        return self._popen.poll() is not None
 
     def log_tail(self) -> str:
         """The end of what it wrote to stderr."""
         return self._log.read_text(errors="replace")[-LOG_TAIL:]
 
-
-def _finish(running: Sequence[Running]) -> list[dict[str, float]]:
-    """The results of those that measure, once all have ended that end by themselves."""
-    told = _results(running)
-    for each in running:
-        each.release()
-    for each in running:
-        if not each.process.serves:
-            each.wait()
-    return told
-
-
-def _results(running: Sequence[Running]) -> list[dict[str, float]]:
-    deadline_s = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline_s:
-        told = [each.result() for each in running]
-        measured = [one for one, each in zip(told, running, strict=True) if each.process.measures]
-        if None not in measured:
-            return [one for one in measured if one is not None]
-        time.sleep(POLL_S)
-    raise RuntimeError(f"no result within {LIMIT_S:g} s")
+    def kill(self) -> None:
+        """Its group, stopped or not."""
+        if not self.ended():
+            os.killpg(self.pid, signal.SIGKILL)
+            self._popen.wait()
+        self._stdin.close()
+        self._stdout.close()
 
 
 def main(strategy: str, steps: int = 40) -> None:
-    """Print one run's rate and loss."""
-    measured = run(strategy, ranks=2, batch_size=32, steps=steps)
-    sys.stdout.write(f"{strategy}: {measured.samples_per_s:.1f} images/s, loss {measured.loss:.3f}\n")
+    """Print one block's rate and loss."""
+    with TemporaryDirectory() as folder, Guard() as guard, program(strategy, Path(folder), guard) as script:
+        script.turn(10)
+        answers = script.turn(steps)
+    losses = [f"{each.loss:.3f}" for each in answers]
+    say(f"{strategy}: {script.rate(answers):.1f} images/s, loss {', '.join(losses)}")
 
 
 if __name__ == "__main__":

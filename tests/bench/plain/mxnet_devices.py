@@ -31,7 +31,7 @@ def main() -> None:
         trainer.step(len(labels))
         return losses[-1]
 
-    work.measure(told, step, wait=nd.waitall, loss=mean)
+    work.serve(told, step, wait=nd.waitall, loss=mean)
 
 
 def _split(array: Any, contexts: list[Any]) -> Any:

@@ -18,7 +18,7 @@ def main() -> None:
     hvd.broadcast_parameters(parameters, root_rank=0)
     trainer = hvd.DistributedTrainer(parameters, mx.optimizer.create("sgd", **SGD))
     step = one_step(told, net, lambda: trainer.step(told.batch_size))
-    work.measure(told, step, wait=nd.waitall, loss=mean)
+    work.serve(told, step, wait=nd.waitall, loss=mean)
     hvd.shutdown()
 
 

@@ -18,7 +18,7 @@ def main() -> None:
     images = told.batch_size * (1 if asynchronous else store.num_workers)
     step = one_step(told, net, lambda: trainer.step(images))
     store._barrier()
-    work.measure(told, step, wait=nd.waitall, loss=mean, linger=asynchronous)
+    work.serve(told, step, wait=nd.waitall, loss=mean, linger=asynchronous)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def main() -> None:
         images, labels = feed.batch(number)
         return graph(tf.constant(images.transpose(0, 2, 3, 1)), tf.constant(labels))
 
-    work.measure(told, step)
+    work.serve(told, step)
     hvd.shutdown()
 
 

@@ -57,7 +57,7 @@ def coordinate(told: work.Work, resolver: Any) -> None:
     def step(_number: int) -> Any:
         return [coordinator.schedule(train_step, args=(iterator,)) for _ in range(told.world_size)][-1]
 
-    work.measure(told, step, wait=coordinator.join, loss=lambda remote: float(remote.fetch()))
+    work.serve(told, step, wait=coordinator.join, loss=lambda remote: float(remote.fetch()))
 
 
 if __name__ == "__main__":

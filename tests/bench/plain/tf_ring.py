@@ -39,7 +39,7 @@ def main() -> None:
         images, labels = feed.batch(number)
         return train_step(tf.constant(images.transpose(0, 2, 3, 1)), tf.constant(labels))
 
-    work.measure(told, step)
+    work.serve(told, step)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def main() -> None:
         optimizer.step()
         return loss.detach()
 
-    work.measure(told, step)
+    work.serve(told, step)
     hvd.shutdown()
 
 

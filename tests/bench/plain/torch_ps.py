@@ -82,7 +82,7 @@ def train(told: work.Work) -> None:
             torch._foreach_copy_(parameters, fresh)
         return loss.detach()
 
-    work.measure(told, step, linger=told.mode == "async")
+    work.serve(told, step, linger=told.mode == "async")
 
 
 _served: list[ParameterServer] = []

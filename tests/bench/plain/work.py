@@ -1,6 +1,6 @@
 """What all plain scripts share: the work that they are told to do, its digits, the clock.
 
-python -m tests.bench.plain.SCRIPT STEPS WARMUP BATCH_SIZE RANK WORLD_SIZE [MODE]
+python -m tests.bench.plain.SCRIPT BATCH_SIZE RANK WORLD_SIZE [MODE]      (it waits for numbers of steps on stdin)
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import select
 import sys
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any, NamedTuple
 
 from scaling.workloads import models
@@ -19,10 +20,8 @@ SPEC = models.spec("digits-cnn")
 
 
 class Work(NamedTuple):
-    """`warmup` untimed and then `steps` timed steps of `batch_size` images on each rank."""
+    """Steps of `batch_size` images on each rank."""
 
-    steps: int
-    warmup: int
     batch_size: int
     rank: int
     world_size: int
@@ -31,8 +30,8 @@ class Work(NamedTuple):
 
 def read() -> Work:
     """The command line."""
-    steps, warmup, batch_size, rank, world_size = map(int, sys.argv[1:6])
-    return Work(steps, warmup, batch_size, rank, world_size, "".join(sys.argv[6:]))
+    batch_size, rank, world_size = map(int, sys.argv[1:4])
+    return Work(batch_size, rank, world_size, "".join(sys.argv[4:]))
 
 
 def digits(work: Work, rank: int | None = None) -> Digits:
@@ -41,7 +40,7 @@ def digits(work: Work, rank: int | None = None) -> Digits:
     return Digits(SPEC.image, batch_size=work.batch_size, seed=1, rank=shard, world_size=work.world_size)
 
 
-def measure(
+def serve(
     work: Work,
     step: Callable[[int], Any],
     *,
@@ -49,22 +48,24 @@ def measure(
     loss: Callable[[Any], float] = float,
     linger: bool = False,
 ) -> None:
-    """Train, and print the seconds of the timed steps and the last loss.
+    """Train a block of as many steps as each line of stdin says, one uncounted step before it, and print its
+    seconds and its last loss; until stdin ends.
 
     `step(number)` returns what `loss` makes a number of; `wait` waits for what steps have left to do. Ranks
-    that do not wait for each other `linger`: they step on until stdin ends, or the others would be
+    that do not wait for each other `linger`: they step on until they are told more, or the others would be
     timed on an emptier machine.
     """
-    for number in range(work.warmup):
-        step(number)
-    wait()
-    begun_s = time.perf_counter()
-    for number in range(work.warmup, work.warmup + work.steps):
-        last = step(number)
-    wait()
-    passed_s = time.perf_counter() - begun_s
-    sys.stdout.write(json.dumps({"seconds": passed_s, "loss": loss(last)}) + "\n")
-    sys.stdout.flush()
-    while linger and not select.select([0], [], [], 0)[0]:
-        step(work.warmup + work.steps)
+    numbers = count()
+    for line in iter(sys.stdin.readline, ""):
+        step(next(numbers))
         wait()
+        begun_s = time.perf_counter()
+        for _ in range(int(line)):
+            last = step(next(numbers))
+        wait()
+        passed_s = time.perf_counter() - begun_s
+        sys.stdout.write(json.dumps({"seconds": passed_s, "loss": loss(last)}) + "\n")
+        sys.stdout.flush()
+        while linger and not select.select([0], [], [], 0)[0]:
+            step(next(numbers))
+            wait()

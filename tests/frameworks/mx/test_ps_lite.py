@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.agent.child import Child, child_environ
+from scaling.agent.child import Child
+from scaling.agent.environment import child_environ
 from scaling.frameworks.mx import ps_lite
 from scaling.frameworks.mx.dist_kvstore import STRATEGY
 from scaling.plan import tasks

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from scaling.agent.child import child_environ
+from scaling.agent.environment import child_environ
 from scaling.frameworks.tf.plain import ENVIRON
 from scaling.records.task import Task
 from tests.support.ranks import one_task

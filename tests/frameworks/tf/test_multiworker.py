@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from scaling import frameworks
-from scaling.agent.child import child_environ
+from scaling.agent.environment import child_environ
 from scaling.records.task import Task
 from tests.support import ranks
 

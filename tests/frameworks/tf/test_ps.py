@@ -15,7 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.agent.child import Child, child_environ
+from scaling.agent.child import Child
+from scaling.agent.environment import child_environ
 from scaling.frameworks import options
 from scaling.plan import tasks
 from scaling.records.point import Kind
@@ -174,8 +175,7 @@ def test_a_helper_dies_with_its_agent(role: str, tmp_path: Path) -> None:
     child = Child(task, child_environ(os.environ, task, STRATEGY.environ(task, {})))
     try:
         assert ranks._announced(child).keys() == {role}
-        assert child._process.stdin is not None
-        child._process.stdin.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), child.stdin_fd)
         assert eventually(child.ended)
     finally:
         child.reap()

@@ -42,6 +42,27 @@ def test_published_and_measured_stand_side_by_side() -> None:
     assert {len(line) for line in lines[3:]} == {91}
 
 
+def test_each_row_says_what_it_cannot_know() -> None:
+    """What its devices were told is no finding, and what nobody emulates is not in it."""
+    last = {
+        **row("ib", 16, 2857.0),
+        "emulation": {"error_fraction": 0.005},
+        "footnotes": ["FITTED: at batch 36", "not emulated: PCIe 3.0 x16 inside a node", "no comm control"],
+    }
+    lines = study.unknown("googlenet", [row("ib", 1, 220.0, None), last]).splitlines()
+    by_size = {line.split()[0]: line for line in lines if line[:4].strip()}
+    assert set(map(str, study.SIZES)) <= set(by_size)
+    assert "the published rate" in by_size["1"]
+    assert "could have failed" in by_size["2"]
+    assert "fitted to this row" in by_size["4"]
+    assert "parameter server" in by_size["16"]
+    assert [line.strip() for line in lines[-3:]] == [
+        "InfiniBand 100 Gb/s: the emulator is up to 0.5 % of a step too slow",
+        "FITTED: at batch 36",
+        "not emulated: PCIe 3.0 x16 inside a node",
+    ]
+
+
 def test_of_inception_speedups_alone_were_published() -> None:
     lines = study.beside("inception_v3", []).splitlines()
     assert lines[-1].split() == ["16", "-", "14.70", "-", "-", "-", "-"]

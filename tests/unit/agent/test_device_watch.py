@@ -57,7 +57,9 @@ def tasks() -> tuple[Task, ...]:
 
 def watched(task: Task, gpus: Sequence[FakeGpu]) -> Telemetry:
     """What its agent read beside a child of this task, while each GPU used its energy of USED_J."""
-    child: Any = SimpleNamespace(task=task, pid=os.getpid(), strays=0, tell=lambda _: None, reap=Finished)
+    child: Any = SimpleNamespace(
+        task=task, pid=os.getpid(), strays=0, tell=lambda _: None, resume=lambda: None, reap=Finished
+    )
     supervisor = Supervisor(child, {}, 0.0)
     is_worker = task.role == "worker"
     supervisor.heard(READY if is_worker else Announce(values={}), 1.0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import exp, log, sqrt
+from statistics import fmean
 
 import pytest
 from msgspec.structs import replace
@@ -41,14 +43,22 @@ def test_images_per_s_is_the_longest_ranks() -> None:
 
 def test_efficiency_speedup_and_their_intervals_under_the_weak_rule() -> None:
     table = by_size(weak_rounds())
-    # N=4: 4 x 0.1 / 0.16 = 2.5 times, 62.5 %, the same in all rounds
-    assert table[4].efficiency == Estimate(mean=close(0.625), low=close(0.625), high=close(0.625), n=3)
+    # N=4: 4 x 0.1 / 0.16 = 2.5 times, 62.5 %, the same in all rounds; but of the six cells of the layout (solo,
+    # three exchanges, two together) N=2 alone varies: ln of its step times is d = -ln(0.80, 0.82, 0.84) less their
+    # mean, of which 5/6 stay when the means of rounds (d/6) are taken off: a sum of squares of 5/6 sum(d^2) over
+    # df = 5 x 2. A contrast of two cells has twice that; N=4's own variance of 0 counts with 6 x 2 beside 10.
+    logs = [log(two) for two in (0.80, 0.82, 0.84)]
+    squares = sum((one - fmean(logs)) ** 2 for one in logs) * 5 / 6
+    # t(0.975, 10) = 2.2281389
+    width = 2.2281389 * sqrt(2 * squares / 10 * 10 / 22 / 3)
+    assert table[4].efficiency == Estimate(
+        mean=close(0.625), low=close(0.625 * exp(-width)), high=close(0.625 * exp(width)), n=3, df=10
+    )
     assert mean(table[4].speedup) == close(2.5)
     assert mean(table[4].samples_per_s) == close(4 * 32 / 0.16)
-    # N=2: mean 0.82, s = 0.02, half = t(0.975, 2) s / sqrt(3) = 4.3026527 x 0.02 / 1.7320508 = 0.0496828
-    assert mean(table[2].efficiency) == close(0.82)
-    assert half(table[2].efficiency) == pytest.approx(0.0496828, abs=1e-7)
-    assert half(table[2].speedup) == pytest.approx(2 * 0.0496828, abs=1e-7)
+    # N=2: the geometric mean over rounds
+    assert mean(table[2].efficiency) == close(exp(fmean(logs)))
+    assert half(table[2].speedup) == pytest.approx(2 * half(table[2].efficiency), abs=1e-12)
     # N=1: what the strategy costs alone
     assert mean(table[1].efficiency) == close(0.1 / 0.104)
     assert [row.rounds for row in table.values()] == [3, 3, 3]
@@ -251,9 +261,10 @@ def test_noise_is_not_distinguishable() -> None:
     assert not found.distinguishable
 
 
-def test_one_shared_round_is_no_comparison() -> None:
+def test_one_shared_round_has_a_difference_and_tells_nothing() -> None:
     (found,) = comparisons(contest((0.11, 0.10), (0.11,)))
-    assert found.advantage is None and not found.distinguishable
+    assert (mean(found.advantage), mean(found.difference)) == (close(0.1), close(0.1 / 0.11 - 1))
+    assert found.difference is not None and found.difference.half_width is None and not found.distinguishable
 
 
 def test_each_world_size_and_each_loser_has_its_comparison() -> None:

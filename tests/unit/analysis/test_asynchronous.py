@@ -99,7 +99,7 @@ def test_the_parts_add_up() -> None:
 
 def test_what_a_missing_control_hides() -> None:
     row = by_size([record(point("solo"), 0.1), asynchronous(record(point("exchange", 2), 0.125))])[2]
-    note = "no together control; counted as unexplained: contention and exposed communication"
+    note = "no together control; counted in the rest: contention and exposed communication"
     assert row.footnotes == (note,)
     assert loss_of(row).unexplained == close(0.2)
 
@@ -195,7 +195,10 @@ def test_without_a_rival_of_its_kind_nothing_is_ranked(steps_s: dict[str, Any]) 
 def test_one_shared_round_is_no_standing() -> None:
     records = [*contest(0, a=0.1, b=0.2), *contest(1, a=0.1)]
     found = {row.strategy: row.standing for row in rows(records)}
-    assert found["fake:b"] is not None and found["fake:b"].difference is None
+    first, other = found["fake:a"], found["fake:b"]
+    assert first is not None and other is not None and other.difference is not None
+    assert (mean(other.difference), other.difference.low) == (close(-0.5), None)
+    assert (first.verdict, other.verdict) == ("not compared", "not compared")
 
 
 def test_a_cell_of_which_no_round_was_measured_says_as_much_as_its_records() -> None:

@@ -14,7 +14,7 @@ from tests.support.scripted_records import point, record
 
 OTHER: dict[str, Any] = {
     "model": "resnet50", "data": "synthetic", "batch_rule": "strong", "batch_size": 48, "precision": "bf16",
-    "memory_format": "channels_last", "compile": True, "unit": "tokens",
+    "memory_format": "channels_last", "compile": True, "unit": "tokens", "node_devices": 2,
     "device": "cuda", "profile": "p100", "shrink": 2.0, "dilate": 3.0,
 }  # fmt: skip
 
@@ -28,8 +28,8 @@ def test_another_value_is_another_baseline(field: str) -> None:
     exchange = point("exchange", 2)
     other = changed(exchange, **{field: OTHER[field]})
     controls = Controls([record(point("solo"), 0.1)])
-    assert controls.solo(exchange, exchange.reference.batch_size)
-    assert not controls.solo(other, other.reference.batch_size)
+    assert controls.alone(exchange, exchange.reference.batch_size) is not None
+    assert controls.alone(other, other.reference.batch_size) is None
 
 
 @pytest.mark.parametrize("field", OTHER)

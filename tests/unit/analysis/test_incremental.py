@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from scaling.analysis.analyse import rows
 from scaling.analysis.incremental import Analyser
 from scaling.records.run import PointRecord
+from scaling.records.telemetry import Telemetry
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import (
     asynchronous,
@@ -32,8 +33,8 @@ NODES = ["node1", "node2", "node3", "node4"]
 def made(dice: random.Random) -> PointRecord:
     """Any record of a sweep of some strategies, networks, numbers of servers and rounds; or a failed one."""
     strategy = dice.choice(["torch:gloo", "torch:ps-sync", "torch:ps-async", "mxnet:dist_sync", "my.own:way"])
-    kind = dice.choice(["exchange", "exchange", "exchange", "solo", "together", "comm"])
-    plain = kind in ("solo", "together")
+    kind = dice.choice(["exchange", "exchange", "exchange", "solo", "each", "together", "comm"])
+    plain = kind in ("solo", "each", "together")
     size = 1 if kind == "solo" else dice.choice([1, 2, 2, 4]) if kind == "exchange" else dice.choice([2, 4])
     rule = dice.choice(["weak", "weak", "strong"]) if kind == "exchange" else "weak"
     fields: dict[str, Any] = {"batch_size": dice.choice([32, 64]), "batch_rule": rule}
@@ -64,9 +65,19 @@ def _odd(one: PointRecord, dice: random.Random) -> PointRecord:
         one = throttled(one)
     if one.point.strategy == "torch:ps-async":
         one = asynchronous(one, dice.random())
+    if dice.random() < 0.7:
+        one = _told(replace(one, epoch=dice.choice([None, one.point.round])), dice)
     if one.point.servers:
         one = served(one, *(dice.choice([None, 40.0]) for _ in range(one.point.servers)))
     return replace(one, settled=dice.random() > 0.1)
+
+
+def _told(one: PointRecord, dice: random.Random) -> PointRecord:
+    """With what older records know of CPU time; in some of a plain loop's, a rank had no turn in a block."""
+    ranks = tuple(replace(rank, telemetry=Telemetry(cpu_percent=dice.uniform(80, 100))) for rank in one.ranks)
+    if one.point.kind == "each" and dice.random() < 0.5:
+        ranks = tuple(replace(rank, windows=rank.windows[dice.randrange(3) :]) for rank in ranks)
+    return replace(one, ranks=ranks)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import pytest
 
 from scaling.analysis.analyse import comparisons, join, joinable
@@ -43,7 +45,7 @@ def test_joined_runs_keep_their_rounds_apart() -> None:
     joined = join([sweep(0, 0.1, {2: 0.125}), sweep(0, 0.2, {2: 0.4})])
     row = by_size(joined)[2]
     assert row.rounds == 2
-    assert mean(row.efficiency) == close(0.65)
+    assert mean(row.efficiency) == close(sqrt(0.8 * 0.5))
 
 
 def test_strategies_of_different_runs_are_not_compared() -> None:

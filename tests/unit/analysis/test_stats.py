@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from math import sqrt
 
 import pytest
 
-from scaling.analysis.stats import Estimate, interval, is_distinguishable, paired, steady
+from scaling.analysis.stats import Estimate, interval, is_distinguishable, steady
 
 
 def test_interval_of_three_rounds() -> None:
@@ -45,29 +44,6 @@ def test_equal_rounds_have_an_interval_of_width_zero() -> None:
     assert interval([0.5, 0.5, 0.5]).half_width == 0.0
 
 
-def test_paired_removes_the_drift_of_rounds() -> None:
-    # b is 10 % above a in every round, whatever the round's level.
-    found = paired([1.0, 2.0, 4.0], [1.1, 2.2, 4.4])
-    assert found.mean == pytest.approx(0.1)
-    assert found.half_width == pytest.approx(0.0, abs=1e-12)
-    assert is_distinguishable(found)
-
-
-def test_paired_is_at_99_percent() -> None:
-    # differences 0.01, 0.02, 0.03: mean 0.02, s = 0.01, half = 9.924843 * 0.01 / sqrt(3) = 0.0573011
-    found = paired([1.0, 1.0, 1.0], [1.01, 1.02, 1.03])
-    assert found.mean == pytest.approx(0.02)
-    assert found.half_width == pytest.approx(0.0573011, abs=1e-7)
-    assert not is_distinguishable(found)
-    # At 95 % it would still hold zero: 4.302653 * 0.01 / sqrt(3) = 0.0248
-    assert paired([1.0, 1.0, 1.0], [1.01, 1.02, 1.03], 0.95).half_width == pytest.approx(0.0248414, abs=1e-7)
-
-
-def test_paired_wants_pairs() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        paired([1.0, 2.0], [1.0])
-
-
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [(0.001, 0.2, True), (-0.2, -0.001, True), (-0.1, 0.1, False), (0.0, 0.1, False), (None, None, False)],
@@ -76,16 +52,6 @@ def test_distinguishable_means_the_interval_leaves_zero(
     low: float | None, high: float | None, expected: bool
 ) -> None:
     assert is_distinguishable(Estimate(mean=0.1, low=low, high=high, n=3)) is expected
-
-
-def test_equals_are_rarely_told_apart() -> None:
-    """At 99 % about 1 of 100 comparisons of equals errs; 5 would be the doing of a 95 % interval."""
-    rng = random.Random(7)
-    errors = 0
-    for _ in range(1000):
-        a, b = ([rng.gauss(100, 1) for _ in range(5)] for _ in range(2))
-        errors += is_distinguishable(paired(a, b))
-    assert 2 <= errors <= 25
 
 
 @pytest.mark.parametrize(

@@ -140,3 +140,30 @@ def test_a_row_is_as_good_as_its_worst_round() -> None:
     assert (found.verdict, found.why) == ("MISLABELLED", "100% of the bytes went over eth0")
     assert found.over_expected == pytest.approx(0.5, abs=1e-3)
     assert found.expected_bytes == 4 * ENOUGH
+
+
+# ---------------------------------------------------------------- what flows anyway
+
+
+def test_what_cards_carry_while_nothing_runs_is_no_part_of_it() -> None:
+    """A file system keeps eth0 as busy as the exchange keeps ib0: without it, all of the exchange went over
+    ib0."""
+    moved = carried(ib0=20 * S, eth0=20 * S)
+    both = replace(moved, idle_traffic=carried(ib0=0, eth0=20 * S).traffic)
+    assert receipt(("a", "b"), {"a": moved, "b": moved}).verdict == "MISLABELLED"
+    found = receipt(("a", "b"), {"a": both, "b": both})
+    assert (found.verdict, found.sent_bytes) == ("VERIFIED", {"ib0": 40 * S, "eth0": 0})
+
+
+def test_less_than_nothing_was_never_sent() -> None:
+    busier = replace(carried(ib0=20 * S, eth0=S), idle_traffic=carried(eth0=5 * S).traffic)
+    assert receipt(("a", "b"), {"a": busier, "b": busier}).sent_bytes == {"ib0": 40 * S, "eth0": 0}
+
+
+def test_what_windows_sent_that_were_measured_again_must_have_moved_too() -> None:
+    both = {host: carried(ib0=1) for host in ("a", "b")}
+    record = replace(point(("a", "b"), both), epoch=0)
+    ranks = tuple(replace(rank, disturbed=rank.windows) for rank in record.ranks)
+    once, twice = traffic_receipt.of(record), traffic_receipt.of(replace(record, ranks=ranks))
+    assert once is not None and twice is not None
+    assert (once.expected_bytes, twice.expected_bytes) == (2 * S * (STEPS + 1), 2 * 2 * S * (STEPS + 1))

@@ -89,6 +89,23 @@ def test_a_round_that_reached_less_counts_for_all() -> None:
     assert (row.loss_at, row.loss_at_samples) == (close(2.0), 640)
 
 
+@pytest.mark.parametrize("size", [2, 16])
+def test_the_samples_of_all_ranks_are_summed_once_a_record(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    summed: list[PointRecord] = []
+    totals = training_loss._totals
+
+    def counted(one: PointRecord) -> list[int]:
+        summed.append(one)
+        return totals(one)
+
+    monkeypatch.setattr(training_loss, "_totals", counted)
+    made = made_with(3.0, 2.0, 1.5, size=size)
+    assert training_loss.loss_after([made], size * 640) == close(2.0)
+    assert summed == [made]
+    assert training_loss.samples(made) == size * 960
+    assert summed == [made, made]
+
+
 def test_rows_without_a_loss_have_none() -> None:
     (row,) = rows([made_with(None, None, None)])
     assert (row.loss_at, row.loss_at_samples) == (None, None)

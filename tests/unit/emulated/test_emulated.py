@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.emulated import layers, profiles, scale
+from scaling.emulated import fits, layers, profiles, scale
 from scaling.emulated.layers import Layer
 from scaling.emulated.scale import Load, Setting
 from scaling.emulated.timeline import Timeline
@@ -33,6 +33,10 @@ def test_every_figure_has_a_source_and_a_model_that_exists() -> None:
             assert one.model in models.CATALOGUE
             assert profiles.source(one)
             used.add(one.source)
+        for shared in profile.in_node:
+            assert any((one.model, one.source) == (shared.model, shared.source) for one in profile.rates)
+        assert profile.inside is not None and profile.inside.bytes_per_s > 1e9
+        used.add(profile.inside.source)
     assert used == set(file.sources)
 
 
@@ -51,7 +55,10 @@ def test_the_first_batch_listed_is_the_default() -> None:
     ("asked", "message"),
     [
         (("p10", "resnet50", 64), "--device emulated:p10: unknown profile; did you mean 'p100'?"),
-        (("p100", "resnet50", 48), "at batch 48 per device; it has batch 64, 32"),
+        (("p100", "resnet50", 8), "at batch 8 per device; it has batch 64, 32, fitted ones from 16 to 128"),
+        (("p100", "vgg16", 256), "at batch 256 per device; it has batch 64, 32, fitted ones from 16 to 128"),
+        (("k80", "vgg16", 16), "at batch 16 per device; it has batch 32"),
+        (("v100", "alexnet", 64), "at batch 64 per device; it has batch 256, 512, 128"),
         (("k80", "digits-cnn", None), "--model digits-cnn: profile k80 has no images/s of it; it has resnet50"),
     ],
 )
@@ -64,6 +71,44 @@ def test_what_was_never_published_is_refused_with_what_was(asked: tuple[Any, ...
 def test_only_emulated_devices_have_a_profile() -> None:
     assert profiles.name_of("emulated:p100") == "p100"
     assert profiles.name_of("cuda") == ""
+
+
+# ---------------------------------------------------------------- rates that nobody published
+
+
+def test_two_batches_give_the_law_and_a_third_tests_it() -> None:
+    """Dell's GoogLeNet: 220 images/s on one device, 730 on four at 36 each; 411 were published of two at 72."""
+    found = fits.fit(profiles.find("p100"), "googlenet")
+    assert found is not None
+    assert [found.c, found.h] == pytest.approx([236.2, 10.6], abs=0.05)
+    assert found.samples_per_s(144) == pytest.approx(220.0)
+    assert 4 * found.samples_per_s(36) == pytest.approx(730.0)
+    assert 2 * found.samples_per_s(72) == pytest.approx(411.0, rel=2.5e-3)
+
+
+def test_a_fitted_rate_says_so_and_a_published_one_does_not() -> None:
+    fitted = profiles.rate("p100", "googlenet", 72)
+    assert fitted.fitted == "236.2 b / (b + 10.6), fitted to batch 144, and 36 as one of 4 in a node"
+    assert fitted.step_s == pytest.approx((72 + 10.6) / 236.2, rel=1e-3)
+    assert profiles.rate("p100", "googlenet", 36).fitted, (
+        "what four devices of a node do is not what one does alone"
+    )
+    assert profiles.rate("p100", "googlenet", 144).fitted == ""
+    assert profiles.rate("p100", "googlenet", 128).samples_per_s == 468.0, "published by another source"
+
+
+def test_a_fit_to_many_batches_says_by_how_much_it_misses_them() -> None:
+    found = fits.fit(profiles.find("v100"), "resnet50")
+    assert found is not None
+    assert found.off == pytest.approx(0.028, abs=0.001)
+    assert str(found).endswith("which it misses by 2.8 % at most")
+    assert (found.least, found.most) == (2, 256)
+
+
+def test_what_grows_no_faster_with_its_batch_is_not_fitted() -> None:
+    """A V100's AlexNet is slower at 512 than at 256."""
+    assert fits.fit(profiles.find("v100"), "alexnet") is None
+    assert fits.fit(profiles.find("p100"), "alexnet") is None, "one batch tells nothing of others"
 
 
 # ---------------------------------------------------------------- layers
@@ -206,7 +251,7 @@ def test_what_is_chosen_leaves_a_core_idle() -> None:
     for ranks, size, step_s in product((1, 2, 4, 8, 16, 64), (4e6, 102e6, 550e6), (0.05, 0.3, 1.2)):
         some = {"gradient_bytes": int(size), "tail_bytes": int(size / 5), "step_s": step_s}
         load = replace(RESNET, **some, world_size=ranks, ranks=ranks)
-        found = scale.setting(load)
+        found = scale.setting([load])
         assert load.cores_in_use(found.shrink, found.dilate) <= load.budget <= 1.0
         assert load.needed_dilate(found.shrink) <= found.dilate * (1 + 1e-6)
         assert 1 <= found.shrink <= scale.MOST_SHRINK
@@ -215,42 +260,78 @@ def test_what_is_chosen_leaves_a_core_idle() -> None:
 def test_the_last_bucket_is_not_moved_too_slowly() -> None:
     """It shows in full: a model whose gradients all go out at the end needs more of both."""
     at_the_end = replace(RESNET, tail_bytes=RESNET.gradient_bytes)
-    assert scale.setting(at_the_end).dilate > scale.setting(replace(RESNET, tail_bytes=1)).dilate
+    assert scale.setting([at_the_end]).dilate > scale.setting([replace(RESNET, tail_bytes=1)]).dilate
     # Links that are slower than this machine hide that.
     assert replace(at_the_end, link_bits_per_s=1e9).needed_dilate(10.0) < at_the_end.needed_dilate(10.0)
+
+
+def googlenet(link_bits_per_s: float, step_s: float) -> Load:
+    """16 P100s on two cores."""
+    return Load(
+        gradient_bytes=layers.gradient_bytes("googlenet"), tail_bytes=layers.tail_bytes("googlenet"), layers=58,
+        step_s=step_s, world_size=16, ranks=16, cores=2, link_bits_per_s=link_bits_per_s,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("step_s", [144 / 220.0, 36 / 182.5])
+def test_a_fast_network_is_told_from_a_slow_one(step_s: float) -> None:
+    """GoogLeNet's last bucket takes 3.4 ms at 100 Gb/s, 33.6 ms at 10 Gb/s; this machine took 32 ms once."""
+    fast, slow = googlenet(1e11, step_s), googlenet(1e10, step_s)
+    assert [fast.tail_wire_s, slow.tail_wire_s] == pytest.approx([3.4e-3, 33.6e-3], rel=0.02)
+    found = scale.setting([fast])
+    emulated = [max(load.tail_wire_s, load.tail_s(found.shrink, found.dilate)) / step_s for load in (fast, slow)]
+    wired = [load.tail_wire_s / step_s for load in (fast, slow)]
+    for one, true in zip(emulated, wired, strict=True):
+        assert 0 <= one - true <= 0.005
+    assert fast.late(found.shrink, found.dilate) <= 0.005
+    assert slow.late(found.shrink, found.dilate) == 0.0
+
+
+def test_what_is_given_may_be_too_little_and_then_the_error_is_told() -> None:
+    load = googlenet(1e11, 144 / 220.0)
+    assert load.late(8.5, 3.0) == pytest.approx(0.044, abs=1e-3)
+
+
+def test_a_setting_serves_all_world_sizes() -> None:
+    short, long = replace(RESNET, step_s=0.05), replace(RESNET, world_size=2, ranks=2)
+    assert scale.setting([short, long]) == scale.setting([short])
+    assert scale.setting([long]).dilate < scale.setting([short]).dilate
 
 
 def test_a_device_alone_need_not_shrink() -> None:
     alone = Load(
         gradient_bytes=102_228_128, tail_bytes=10_000_000, layers=54, step_s=0.3, world_size=1, ranks=1, cores=2
     )
-    assert scale.setting(alone) == Setting(shrink=1.0, dilate=1.0)
+    assert scale.setting([alone]) == Setting(shrink=1.0, dilate=1.0)
 
 
 def test_both_are_used_where_one_would_not_do() -> None:
-    found = scale.setting(RESNET)
+    found = scale.setting([RESNET])
     assert found.shrink > 1
     assert found.dilate > 1
 
 
 def test_the_one_that_is_given_stands_and_the_other_follows() -> None:
-    assert scale.setting(RESNET, shrink=3.0, dilate=7.0) == Setting(shrink=3.0, dilate=7.0)
-    unshrunken = scale.setting(RESNET, shrink=1.0)
-    assert unshrunken.dilate > scale.setting(RESNET).dilate
+    assert scale.setting([RESNET], shrink=3.0, dilate=7.0) == Setting(shrink=3.0, dilate=7.0)
+    unshrunken = scale.setting([RESNET], shrink=1.0)
+    assert unshrunken.dilate > scale.setting([RESNET]).dilate
     assert RESNET.cores_in_use(1.0, unshrunken.dilate) <= RESNET.budget
-    slow = scale.setting(RESNET, dilate=40.0)
-    assert slow.shrink < scale.setting(RESNET).shrink
-    assert RESNET.cores_in_use(slow.shrink, 40.0) <= RESNET.budget
+    slow = scale.setting([RESNET], dilate=80.0)
+    assert slow.shrink < scale.setting([RESNET]).shrink
+    assert RESNET.cores_in_use(slow.shrink, 80.0) <= RESNET.budget
 
 
 def test_a_slow_link_leaves_the_machine_more_time() -> None:
-    assert scale.setting(replace(RESNET, link_bits_per_s=1e8)) == Setting(shrink=1.0, dilate=1.0)
+    assert scale.setting([replace(RESNET, link_bits_per_s=1e8)]) == Setting(shrink=1.0, dilate=1.0)
 
 
 def test_a_strategy_that_polls_needs_more_time() -> None:
-    polling = replace(RESNET, polling=frameworks.load("torch:horovod").traits("torch:horovod").polling_cores)
-    found = scale.setting(polling)
-    assert found.dilate > scale.setting(RESNET).dilate
+    """Where the average counts, and not the last bucket: over links that take long for it."""
+    cores = frameworks.load("torch:horovod").traits("torch:horovod").polling_cores
+    slow = replace(RESNET, tail_bytes=RESNET.gradient_bytes, link_bits_per_s=5e9)
+    polling = replace(slow, polling=cores)
+    found = scale.setting([polling])
+    assert found.dilate > scale.setting([slow]).dilate
     assert polling.cores_in_use(found.shrink, found.dilate) <= polling.budget
 
 

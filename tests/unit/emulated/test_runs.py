@@ -92,7 +92,10 @@ def test_the_estimate_counts_the_sleeps() -> None:
         (("--device", "emulated:p10"), ("emulated:p10", "'p100'")),
         (("--device", "emulatd:p100"), ("'emulatd:p100'", "did you mean 'emulated:p100'")),
         (("--device", "emulated:p100", "--batch-size", "7"), ("batch 7", "batch 64, 32")),
-        (("--device", "emulated:p100", "--global-batch-size", "64"), ("resnet50 at batch 16", "64, 32")),
+        (
+            ("--device", "emulated:p100", "--global-batch-size", "32"),
+            ("resnet50 at batch 8", "64, 32", "16 to 128"),
+        ),
         (("--device", "emulated:p100", "--model", "digits-cnn"), ("--model digits-cnn", "googlenet")),
         (("--device", "emulated:p100", "--precision", "bf16"), ("--precision bf16", "fp32")),
         (("--device", "emulated:p100", "--compile"), ("--compile",)),
@@ -192,8 +195,52 @@ def test_without_a_lab_no_link_is_touched(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_header_tells_what_was_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     Lab(monkeypatch)
     hardware = Hardware(device="emulated", profile="p100", shrink=10, dilate=4)
-    told = header.emulation(hardware, "resnet50", 64, {slowdown.VARIABLE: "one"})
+    told = header.emulation(hardware, "resnet50", [64], {slowdown.VARIABLE: "one"})
     for words in ("NVIDIA Tesla P100", "219 images/s of resnet50 at batch 64", "https://", "/ 10", "x 4", "2.5"):
         assert words in told
-    assert "40 times as fast" in header.emulation(hardware, "resnet50", 64, {})
-    assert header.emulation(Hardware(device="cpu"), "resnet50", 64, {}) == ""
+    assert "40 times as fast" in header.emulation(hardware, "resnet50", [64], {})
+    assert header.emulation(Hardware(device="cpu"), "resnet50", [64], {}) == ""
+
+
+def test_the_header_tells_which_rates_nobody_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    Lab(monkeypatch)
+    hardware = Hardware(device="emulated", profile="p100", shrink=10, dilate=4)
+    told = header.emulation(hardware, "googlenet", [144, 36], {})
+    assert "220 images/s of googlenet at batch 144 (Dell EMC" in told
+    assert "182.5 images/s of googlenet at batch 36 (FITTED: 236.2 b / (b + 10.6), fitted to batch 144" in told
+
+
+# ---------------------------------------------------------------- how well
+
+NODE_RULE = ("--device", "emulated:p100", "--model", "googlenet", "--batch-rule", "node", "--batch-size", "144")
+
+
+def test_the_studys_rule_runs_at_fitted_rates_and_one_setting() -> None:
+    made = planned(*NODE_RULE, "--world-sizes", "1,2,4,8,16", lab=(1e11, 1e10), nodes=4, size=16)
+    exchanges = {point.world_size: made.emulation(point) for point in made.cells if point.kind == "exchange"}
+    assert {size: bool(found and found.fitted) for size, found in exchanges.items()} == {
+        1: False, 2: True, 4: True, 8: True, 16: True,
+    }  # fmt: skip
+    for found in exchanges.values():
+        assert found is not None
+        assert found.error_fraction <= 0.005 * (1 + 1e-9)
+    largest, inside = exchanges[16], exchanges[4]
+    assert largest is not None and inside is not None
+    assert largest.wire_s == pytest.approx(3.4e-3, rel=0.02)
+    assert inside.wire_s == 0.0
+    # 22.4 MB in the last bucket, 2 x 3/4 of it from each device, at 15.75 GB/s
+    assert inside.inside == "PCIe 3.0 x16"
+    assert inside.inside_s == pytest.approx(2.13e-3, rel=0.01)
+
+
+def test_a_real_device_has_nothing_to_tell() -> None:
+    made = planned("--strategy", "fake:a", "--device", "cpu")
+    assert {made.emulation(point) for point in made.cells} == {None}
+
+
+def test_controls_tell_their_device_alone() -> None:
+    made = planned(*NODE_RULE, lab=(1e11,), nodes=4, size=16)
+    (small,) = (one for one in made.cells if one.kind == "each" and one.workload.batch_size == 36)
+    found = made.emulation(small)
+    assert found is not None and found.fitted
+    assert (found.tail_s, found.wire_s, found.error_fraction) == (0.0, 0.0, 0.0)

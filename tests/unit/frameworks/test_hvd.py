@@ -65,7 +65,7 @@ def test_environ_of_two_ranks_on_each_of_two_hosts(kind: Kind) -> None:
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
         "HOROVOD_GLOO_RENDEZVOUS_PORT": "5001",
         "HOROVOD_GLOO_IFACE": "ib0",
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": "330",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS": "1830",
         "HOROVOD_FUSION_THRESHOLD": "134217728",
         "HOROVOD_CYCLE_TIME": "1.0",
         "HOROVOD_CACHE_CAPACITY": "1024",
@@ -108,6 +108,12 @@ def test_options_reach_horovod() -> None:
     assert asked["HOROVOD_FUSION_THRESHOLD"] == "524288"
     assert asked["HOROVOD_CYCLE_TIME"] == "2.5"
     assert asked["HOROVOD_CACHE_CAPACITY"] == "0"
+
+
+def test_a_timeline_that_is_begun_later_is_announced_at_the_start() -> None:
+    task = on_two_hosts()[0]
+    asked, traced = (STRATEGIES["torch:horovod"].environ(one, {}) for one in (task, replace(task, is_traced=True)))
+    assert traced == {**asked, "HOROVOD_TIMELINE": "DYNAMIC"}
 
 
 def test_ranks_dealt_out_over_hosts() -> None:

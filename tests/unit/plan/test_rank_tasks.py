@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.frameworks.base import Helper, Traits
-from scaling.plan.placement import Slot
+from scaling.plan.placement import Slot, oversubscribed
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
 from scaling.records.network import ALONE, Place
-from scaling.records.point import Device
+from scaling.records.point import Device, Kind
 from scaling.records.task import Clocks, Task
-from tests.support.points import make_point
+from tests.support.points import POINT, make_point
 
 PLACES = {f"node{n}": Place(address=f"10.0.0.{n}", interface="ib0") for n in (1, 2, 3)}
 
@@ -87,3 +88,13 @@ def test_a_helper_has_its_rank_s_device_only_where_it_computes() -> None:
         task = helper_task(ranks, helper)
         assert (task.role, task.cpus, task.device_indices) == (helper.name, (), ())
         assert task.log.endswith(f".0.log.{helper.name}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "crowded"), [("exchange", True), ("together", True), ("comm", True), ("each", False)]
+)
+def test_two_ranks_on_a_cpu_are_oversubscribed_unless_they_take_turns(kind: Kind, crowded: bool) -> None:
+    hardware = replace(POINT.hardware, device="cpu")
+    point = replace(POINT, kind=kind, world_size=2, hardware=hardware)
+    assert oversubscribed(point, [SLOTS[0], replace(SLOTS[1], cpus=SLOTS[0].cpus)]) is crowded
+    assert not oversubscribed(point, SLOTS[:2])

@@ -78,8 +78,23 @@ def test_every_older_schema_is_still_read() -> None:
         finally:
             shutil.rmtree(folder)
         assert header.launch_size == 2
-        assert {record.point.kind for record in records} == {"exchange", "solo", "together", "comm"}
+        alone = "each" if header.schema > 2 else "solo"
+        assert {record.point.kind for record in records} == {"exchange", alone, "together", "comm"}
         assert all(rank.windows for record in records for rank in record.ranks)
+
+
+def test_points_that_took_turns_are_read_with_their_blocks() -> None:
+    """Of a real run of two ranks in which some windows were disturbed."""
+    lines = (SCHEMAS / "schema-3.jsonl").read_bytes().splitlines()[1:]
+    records = [msgspec.json.decode(line, type=PointRecord) for line in lines]
+    ranks = [rank for record in records for rank in record.ranks]
+    assert {record.epoch for record in records} == {0}
+    assert all([window.index for window in rank.windows] == [0, 1, 2] for rank in ranks)
+    assert all(window.canary_s is not None for rank in ranks for window in (*rank.windows, *rank.disturbed))
+    assert all(rank.telemetry.cpu is not None for rank in ranks)
+    assert any(rank.disturbed for rank in ranks)
+    (two,) = (record for record in records if record.point.kind == "exchange" and record.point.world_size == 2)
+    assert all(rank.unsynced for rank in two.ranks)
 
 
 def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from scaling.report.formats import csv, json, markdown, terminal
 from scaling.report.parts import Against, Cell, Line, Quantity, Section
 from tests.support.documents import of_sections
 from tests.support.points import changed
-from tests.support.report_scenes import Run, default_run, frameworks_run, servers_run
+from tests.support.report_scenes import Run, default_run, frameworks_run, rendered
 from tests.support.scripted_records import asynchronous, failed, header, host, point, record, served, warning
 
 TITLE = "Comparison at each world size"
@@ -45,11 +45,11 @@ def contenders(number: int, *strategies: str, **changes: float) -> list[PointRec
 # ---------------------------------------------------------------- who and in which order
 
 
-def test_synchronous_contenders_first_then_asynchronous_ones_each_by_speed() -> None:
-    text = text_of(frameworks_run())
+def test_synchronous_contenders_first_then_asynchronous_ones_by_framework_and_speed() -> None:
+    text = rendered("frameworks")
     waiting = names(block(text, "N = 2"))
     assert waiting == [
-        "torch:gloo", "torch:horovod", "torch:ps-sync", "mxnet:dist_sync", "tensorflow:ring", "mxnet:horovod",
+        "torch:gloo", "torch:horovod", "torch:ps-sync", "mxnet:dist_sync", "mxnet:horovod", "tensorflow:ring",
     ]  # fmt: skip
     apart = block(text, "N = 2, asynchronous: ranked among themselves")
     assert names(apart) == ["torch:ps-async", "mxnet:dist_async", "tensorflow:ps"]
@@ -75,7 +75,7 @@ def test_asynchronous_contenders_alone_are_said_to_be() -> None:
 
 
 def test_without_rivals_there_is_no_comparison() -> None:
-    text = text_of(default_run())
+    text = rendered("default")
     assert TITLE not in text and "against the best" not in text
 
 
@@ -102,15 +102,16 @@ def test_unequal_work_is_compared_apart() -> None:
     other = [replace(one, point=changed(one.point, precision="bf16")) for one in records]
     text = text_of((made, [*records, *other]))
     for precision in ("fp32", "bf16"):
-        assert len(block(text, "N = 2", f"{TITLE}, {precision}")) == 6
+        assert len(names(block(text, "N = 2", f"{TITLE}, {precision}"))) == 6
 
 
 # ---------------------------------------------------------------- what it claims
 
 
-def test_one_round_claims_nothing() -> None:
+def test_one_round_has_a_difference_and_claims_nothing() -> None:
     text = text_of((header(), contenders(0, "fake:a", "fake:b", b=0.2)))
-    assert [line.split()[2] for line in block(text, "N = 2")] == ["-", "-"]
+    assert [line.split()[2] for line in block(text, "N = 2")] == ["-", "-50.0"]
+    assert "rounds tell" not in text
 
 
 def test_the_best_by_all_rounds_may_lose_in_those_it_shares() -> None:
@@ -123,14 +124,14 @@ def test_the_best_by_all_rounds_may_lose_in_those_it_shares() -> None:
         if time is not None
     ]
     lines = block(text_of((header(), records)), "N = 2")
-    assert "fake:b" in lines[0] and " best " in lines[0]
+    assert lines[0].split()[:3] == ["fake:b", "756.7", "-"]  # a geometric mean
     assert "fake:a" in lines[1] and "10.0 ± 0.0 % faster" in lines[1]
 
 
 def test_an_asynchronous_contender_tells_what_its_images_are_worth() -> None:
-    lines = block(text_of(frameworks_run()), "N = 4, asynchronous: ranked among themselves")
+    lines = block(rendered("frameworks"), "N = 4, asynchronous: ranked among themselves")
     remark = "└ ASYNC staleness 2.82, loss 1.200 after 3,840 images (synchronous: 1.000)"
-    assert [line.strip() for line in lines if "└" in line] == [remark] * 3
+    assert [line.strip().removesuffix(" [3]") for line in lines if "└" in line] == [remark] * 3
 
 
 def test_its_remark_and_notes_share_a_line() -> None:
@@ -144,16 +145,16 @@ def test_its_remark_and_notes_share_a_line() -> None:
 
 
 def test_every_framework_has_its_own_baseline() -> None:
-    text = text_of(frameworks_run())
+    text = rendered("frameworks")
     for framework in ("mxnet", "tensorflow", "torch"):
         assert f"= 100 % for {framework}\n" in text
-    assert "These baselines\n" in text
-    assert "differ" not in text_of(servers_run()).split("How to read")[1]
+    assert "These baselines differ" in " ".join(text.split())
+    assert "baselines differ" not in " ".join(rendered("servers").split())
 
 
 def test_mxnet_users_are_told_what_the_batch_means() -> None:
-    assert "MXNet counts it per process" in text_of(frameworks_run())
-    assert "MXNet" not in text_of(default_run())
+    assert "MXNet counts it per process" in rendered("frameworks")
+    assert "MXNet" not in rendered("default")
 
 
 # ---------------------------------------------------------------- servers
@@ -223,12 +224,16 @@ def test_csv_tells_asynchronous_rows_and_standings() -> None:
     found = {(line["strategy"], line["world_size"]): line for line in lines}
     stale, best, lost = (found[name, "4"] for name in ("mxnet:dist_async", "torch:gloo", "mxnet:horovod"))
     assert (stale["synchronous"], stale["flags"], stale["staleness"]) == ("False", "ASYNC", "2.82")
-    assert (stale["standing"], best["standing"], lost["standing"]) == ("slower", "best", "")
-    assert float(stale["against_best_fraction"]) == pytest.approx(-0.151, abs=1e-3)
-    assert best["against_best_fraction"] == ""
+    assert (stale["standing"], best["standing"], lost["standing"]) == ("", "leading", "")
+    assert (stale["framework_standing"], best["framework_standing"]) == ("slower", "best")
+    assert float(stale["against_fastest_framework_fraction"]) == pytest.approx(-0.151, abs=1e-3)
+    assert best["against_best_fraction"] == best["against_fastest_framework_fraction"] == ""
+    assert (stale["framework"], stale["learnt_less"], best["learnt_less"]) == ("mxnet", "True", "False")
     assert (stale["training_loss_at"], stale["training_loss_at_samples"]) == ("1.2", "3840")
     assert (stale["servers"], stale["server_hosts"], stale["server_cpu_percent"]) == ("2", "shared", "147.6")
-    assert found["torch:horovod", "4"]["standing"] == "not distinguishable"
+    close, lost = found["torch:horovod", "4"], found["torch:ps-sync", "4"]
+    assert (close["standing"], lost["standing"], close["framework_standing"]) == ("leading", "slower", "")
+    assert float(close["against_best_fraction_low"]) < 0 < float(close["against_best_fraction_high"])
     low, high = (float(best[f"loss_exposed_fraction_{end}"]) for end in ("low", "high"))
     assert low < float(best["loss_exposed_fraction"]) < high
 
@@ -238,12 +243,28 @@ def test_json_tells_asynchronous_rows_and_standings() -> None:
     rows = {(row["strategy"], row["world_size"]): row for row in found["rows"]}
     stale = rows["mxnet:dist_async", 4]
     assert stale["synchronous"] is False and stale["flags"] == ["ASYNC"]
-    assert stale["standing"]["best"] is False and stale["standing"]["difference"]["n"] == 3
+    assert stale["standing"] is None and stale["framework_standing"]["verdict"] == "slower"
+    assert stale["framework_standing"]["best"] is False and stale["framework_standing"]["difference"]["n"] == 3
+    assert rows["torch:gloo", 4]["standing"] == {
+        "best": False, "difference": None, "leads": True, "verdict": "leading",
+    }  # fmt: skip
     assert [one["host"] for one in stale["server_use"]] == ["node1", "node2"]
     assert {one["synchronous"] for one in found["comparisons"]} == {True, False}
     kinds = {row["strategy"]: row["synchronous"] for row in found["rows"]}
     for one in found["comparisons"]:
         assert kinds[one["best"]["strategy"]] == kinds[one["other"]["strategy"]] == one["synchronous"]
+    pairs = [(one["framework"], one["best"]["strategy"], one["other"]["strategy"]) for one in found["comparisons"]]
+    assert pairs[:4] == [
+        ("torch", "torch:gloo", "torch:horovod"),
+        ("torch", "torch:gloo", "torch:ps-sync"),
+        ("", "torch:gloo", "mxnet:dist_sync"),
+        ("", "torch:gloo", "tensorflow:ring"),
+    ]
+    told = [one for one in found["resolutions"] if one["world_size"] == 4]
+    assert [(one["synchronous"], one["rivals"], one["rounds"], one["more_rounds"]) for one in told] == [
+        (True, 5, 3, 8), (False, 3, 3, 8),
+    ]  # fmt: skip
+    assert all(0 < one["smallest_difference_then"] < one["smallest_difference"] for one in told)
 
 
 def test_what_does_not_fit_beside_a_row_stands_below_it() -> None:
@@ -255,10 +276,10 @@ def test_what_does_not_fit_beside_a_row_stands_below_it() -> None:
     }
     line = Line(cells=made, says="OVERSUBSCRIBED", flags=("OVERSUBSCRIBED", "ASYNC"), remark=(remark,))
     rate = cells.rate_column("images", shows_interval=False)
-    lost = cells.breakdown_columns(is_strong=False)
+    lost = cells.breakdown_columns(("contention", "straggling", "exposed", "unexplained"))
     columns = (cells.NAME, rate, cells.AGAINST_BEST, cells.EFFICIENCY, *lost)
     text = terminal.draw(of_sections(Section(title="t", columns=columns, lines=(line,))), color=False)
     first, *below = text.splitlines()[-2:]
-    assert first.startswith("  mxnet:dist_async") and first.endswith("521.5  best              OVERSUBSCRIBED")
+    assert first.startswith("  mxnet:dist_async") and first.endswith("521.5  best                 OVERSUBSCRIBED")
     assert " ".join(" ".join(below).split()) == f"└ ASYNC {remark}"
     assert max(map(len, [first, *below])) <= 100

@@ -84,12 +84,13 @@ def test_a_cause_that_nobody_measured_is_none_and_not_zero() -> None:
 
 
 def test_differences_keep_their_sign_and_interval_also_where_a_table_has_words_for_them() -> None:
-    (section,) = document(*cluster_run()).comparisons
-    found = [line.cells.get("against_best") for line in section.lines]
+    exchanges, frameworks = document(*frameworks_run()).comparisons
+    found = [line.cells.get("against_best") for line in exchanges.lines]
+    found += [line.cells.get("against_fastest_framework") for line in frameworks.lines]
     said = {cell.verdict: cell.difference for cell in found if isinstance(cell, Against)}
-    assert set(said) == {"best", "slower", "not distinguishable"} and said["best"] is None
+    assert set(said) == {"best", "slower", "leading"} and said["best"] is None
     assert interval(said["slower"])[2] < 0
-    low, _, high = interval(said["not distinguishable"])
+    low, _, high = interval(said["leading"])
     assert low < 0 < high
 
 
@@ -146,7 +147,7 @@ def hand_made(causes: int = 2) -> Section:
         "on_demand": Quantity(value=3.06, digits=2, unit="USD"),
         "spot": Quantity(value=0.9, digits=2, unit="USD"),
     }
-    first, *_, last = lost = cells.breakdown_columns(is_strong=False)
+    first, *_, last = lost = cells.breakdown_columns(("contention", "straggling", "exposed", "unexplained"))
     if causes == 2:
         lost = (first, last)
     prices = [
@@ -165,7 +166,7 @@ def test_the_heading_of_a_group_spans_the_columns_of_the_group_alone(causes: int
     (lost, prices) = (found.span() for found in re.finditer(r"─* [a-z ]+, [A-Z%]+ ─*", groups))
     assert groups[slice(*lost)].strip(" ─") == "loss by cause, %"
     assert groups[slice(*prices)].strip(" ─") == "price, USD"
-    for name, (start, end) in {"plained": lost, "spot": prices}.items():
+    for name, (start, end) in {"rest": lost, "spot": prices}.items():
         assert heading.index(name) + len(name) == end, "the last column of a group ends where its heading does"
         assert start < heading.index(name)
     energy = heading.index("energy, J")
@@ -176,7 +177,7 @@ def test_the_heading_of_a_group_spans_the_columns_of_the_group_alone(causes: int
 def test_markdown_says_the_unit_in_the_heading_or_in_the_cells() -> None:
     head, _, row = (line for line in markdown.draw(of_sections(hand_made())).splitlines() if line.startswith("|"))
     assert head == (
-        "| N | efficiency | contention, % | unexplained, % | energy, J | on demand, USD | spot, USD | notes |"
+        "| N | efficiency | contention, % | rest, % | energy, J | on demand, USD | spot, USD | notes |"
     )
     assert row == "| 2 | 93.1 % ± 0.8 | 6.9 | - | 1.50 ± 0.25 | 3.06 | 0.90 |  |"
 

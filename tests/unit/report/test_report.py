@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.breakdown import Breakdown
+from scaling.analysis.causes import Breakdown
 from scaling.records import store
 from scaling.records.run import PointRecord
 from scaling.report.formats import csv, json, markdown, terminal
 from tests.support.points import changed
-from tests.support.report_scenes import SCENES, cluster_run, default_run, strong_run
+from tests.support.report_scenes import SCENES, cluster_run, default_run, rendered, strong_run
 from tests.support.scripted_records import failed, point, warning
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -35,11 +35,6 @@ def check_golden(name: str, text: str) -> None:
     if os.environ.get("REWRITE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
-
-
-def rendered(scene: str) -> str:
-    made, records = SCENES[scene]()
-    return terminal.render(made, records, color=False)
 
 
 # ---------------------------------------------------------------- the table
@@ -69,7 +64,7 @@ def test_the_widest_numbers_fit_100_columns() -> None:
     text = terminal.render(made, fast, color=False)
     row = next(line for line in text.splitlines() if line.startswith("  16 "))
     assert re.search(r"\d{10} ± +\d", row)
-    assert row.endswith("  11.1     0.0")
+    assert row.endswith("  11.1    0.0")
     assert max(map(len, text.splitlines())) <= 100
 
 
@@ -151,10 +146,10 @@ def test_long_names_are_wrapped_not_cut() -> None:
     both = [replace(one, point=replace(one.point, options=knobs)) for knobs in options for one in records]
     text = terminal.render(made, both, color=False)
     assert "…" not in text
-    # An efficiency for each of 4 contenders, two numbers in each of 4 rows, 2 details, 1 baseline, and one in
-    # each of two explanations.
-    assert text.count("± ") == 17
-    assert "not distinguishable" in text
+    # An efficiency for each of 4 contenders and how far two of them are behind, two numbers in each of 4 rows,
+    # 2 details, 7 causes in each of 2 curves, 1 baseline, and one in each of two explanations.
+    assert text.count("± ") == 33
+    assert text.count("leading, 0.0 ± ") == 2
     assert "  fake:a (" + ", ".join(f"a_long_option_name_{index}=1" for index in range(3)) in text
 
 
@@ -209,8 +204,8 @@ def test_json() -> None:
     text = json.render(made, records)
     check_golden("default.json", text)
     found = json_module.loads(text)
-    assert set(found) == {"run", "joined", "rows", "baselines", "comparisons"}
+    assert set(found) == {"run", "joined", "rows", "baselines", "comparisons", "resolutions"}
     assert found["rows"][1]["efficiency"]["n"] == 3
     several = json_module.loads(json.render(*cluster_run()))["comparisons"]
-    unclear = [one for one in several if not one["distinguishable"]]
-    assert [(one["world_size"], one["other"]["strategy"]) for one in unclear] == [(4, "torch:gloo")]
+    assert all(one["distinguishable"] for one in several)
+    assert (16, "torch:gloo") not in [(one["world_size"], one["other"]["strategy"]) for one in several]

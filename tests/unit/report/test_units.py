@@ -20,7 +20,7 @@ from scaling.report.document import document
 from scaling.report.formats import csv, json, markdown, terminal
 from scaling.report.parts import Baselines
 from tests.support.points import changed
-from tests.support.report_scenes import SCENES, Run, default_run, frameworks_run
+from tests.support.report_scenes import SCENES, Run, default_run, frameworks_run, rendered
 from tests.support.scripted_records import by_one_worker
 
 PACKAGE = Path(scaling.report.__file__).parent
@@ -40,7 +40,7 @@ def _of(unit: Unit, one: PointRecord) -> PointRecord:
 @pytest.mark.parametrize("unit", ["tokens", "sequences"])
 def test_what_people_read_names_the_unit_and_never_images(scene: str, unit: Unit) -> None:
     made, records = SCENES[scene]()
-    usual = [terminal.render(made, records, color=False), markdown.render(made, records)]
+    usual = [rendered(scene), markdown.render(made, records)]
     made, records = counted_in(unit, (made, records))
     for text, before in zip(
         (terminal.render(made, records, color=False), markdown.render(made, records)), usual, strict=True
@@ -55,7 +55,7 @@ def test_the_comparison_the_remarks_and_the_reading_name_tokens() -> None:
     assert "Baselines, tokens/s\n" in text
     assert "N=4 1.200 (3,840 tokens)" in text
     said = " ".join(text.split())
-    assert "against the best tokens/s, paired by round" in said
+    assert "best, leading tokens/s against those of the fastest exchange" in said
     assert "a token trained on old parameters teaches less" in said
     assert "compare frameworks by tokens/s" in said
     assert "tokens/s is the sum of their own rates" in said

@@ -41,6 +41,14 @@ FAKE = ("--strategy", "fake:a")
         (("--batch-size", "8", "--global-batch-size", "8"), ("--batch-size and --global-batch-size", "give one")),
         (("--batch-size", "0", *FAKE), ("--batch-size 0", "above 0")),
         (("--global-batch-size", "30", *FAKE), ("--global-batch-size 30", "not divisible by world size 4", "28")),
+        (("--batch-rule", "nodes", *FAKE), ("batch_rule", "'nodes'", "'node'")),
+        (("--batch-rule", "strong", *FAKE), ("--batch-rule strong", "--global-batch-size")),
+        (
+            ("--batch-rule", "node", "--global-batch-size", "8"),
+            ("--global-batch-size 8", "--batch-rule node", "per node", "--batch-size"),
+        ),
+        (("--batch-rule", "weak", "--global-batch-size", "8"), ("--batch-rule weak", "per device")),
+        (("--batch-rule", "node", "--batch-size", "6", *FAKE), ("--batch-size 6", "the 4 devices", "4 would")),
         (("--strategy", "torch:glo"), ("--strategy torch:glo", "'torch:gloo'")),
         (("--strategy", "nowhere.at.all:mode"), ("--strategy nowhere.at.all:mode", "cannot import")),
         (("--strategy", "torch:nccl"), ("--strategy torch:nccl", "cuda", "cpu")),
@@ -62,7 +70,7 @@ FAKE = ("--strategy", "fake:a")
         (("--rounds", "many", *FAKE), ("--rounds", "integer")),
         (("--windows", "1", *FAKE), ("--windows 1", "at least 3")),
         (("--target-ci", "wide", *FAKE), ("--target-ci wide", "1%")),
-        (("--target-ci", "1%", "--max-rounds", "2", *FAKE), ("--max-rounds 2", "--rounds 3")),
+        (("--target-ci", "1%", "--max-rounds", "2", *FAKE), ("--max-rounds 2", "--rounds 6")),
         (("--option", "step_s", *FAKE), ("--option step_s", "key=value")),
         (("--option", "stap_s=1", *FAKE), ("--option stap_s=1", "'step_s'")),
         (("--option", "step_s=fast", *FAKE), ("--option step_s=fast", "float")),
@@ -86,6 +94,17 @@ FAKE = ("--strategy", "fake:a")
         (("--server-hosts", "dedicated", "--strategy", "fake:ps"), ("--server-hosts dedicated", "one host")),
         (("--kv-store", "dist_synk"), ("mxnet:dist_synk", "'mxnet:dist_sync'")),
         (("--kv-store", ""), ("--strategy", "empty")),
+        (("--malloc", "kept", *FAKE), ("malloc", "'kept'", "keep, system", "'keep'")),
+        (("--malloc", "", *FAKE), ("malloc", "keep, system")),
+        (("--malloc",), ("--malloc", "argument")),
+        (("--interleave=maybe", *FAKE), ("--interleave", "value")),
+        (("--interleave", "no", *FAKE), ("no",)),
+        (("--fresh-worker", *FAKE), ("--fresh-worker", "--fresh-workers")),
+        (("--window-s", "0", *FAKE), ("--window-s 0", "above 0")),
+        (("--window-s", "-0.5", *FAKE), ("--window-s -0.5", "above 0")),
+        (("--window-s", "short", *FAKE), ("--window-s", "number")),
+        (("--windows", "2", "--interleave", *FAKE), ("--windows 2", "at least 3")),
+        (("--rounds", "-1", "--no-interleave", *FAKE), ("--rounds -1", "above 0")),
     ],
 )  # fmt: skip
 def test_a_wrong_flag_gets_one_line(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
@@ -107,6 +126,12 @@ def test_more_ranks_than_gpus() -> None:
         ("world_sizes = [1, 'two']", ("world_sizes[1]", "expected `int`")),
         ("precision = 'bf17'", ("precision", "'bf16'")),
         ("rounds = ", ("not TOML",)),
+        ("malloc = 'kept'", ("malloc", "'kept'", "'keep'")),
+        ("malloc = true", ("malloc", "expected")),
+        ("interleave = 'yes'", ("interleave", "expected `bool`")),
+        ("fresh_workers = 1", ("fresh_workers", "expected `bool`")),
+        ("fresh_worker = true", ("unknown key 'fresh_worker'", "'fresh_workers'")),
+        ("window_s = '1'", ("window_s", "expected `float`")),
         ("[measure]\nrounds = 3", ("unknown key 'measure'",)),
     ],
 )
@@ -138,6 +163,43 @@ def test_a_flag_wins_over_the_file_and_the_file_over_defaults(tmp_path: Path) ->
     assert found.placement == "pack"
 
 
+@pytest.mark.parametrize(
+    ("argv", "interleave", "malloc", "fresh"),
+    [
+        ((), None, "keep", False),
+        (("--interleave", "--malloc", "keep"), True, "keep", False),
+        (("--no-interleave", "--malloc", "system", "--fresh-workers"), False, "system", True),
+    ],
+)
+def test_turns_heap_and_fresh_workers(
+    tmp_path: Path, argv: tuple[str, ...], interleave: bool | None, malloc: str, fresh: bool
+) -> None:
+    found = invocation.resolve(flags.parse([*FAKE, *argv]))
+    assert (found.interleave, found.malloc, found.fresh_workers) == (interleave, malloc, fresh)
+    path = tmp_path / "sweep.toml"
+    path.write_text("interleave = true\nmalloc = 'system'\nfresh_workers = true")
+    named = invocation.resolve(flags.parse(["--config", str(path), *FAKE, *argv]))
+    given = (interleave, malloc) if argv else (True, "system")
+    assert (named.interleave, named.malloc, named.fresh_workers) == (*given, True)
+
+
+@pytest.fixture
+def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What --help prints, without its lines and boxes."""
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(flags.Shown):
+        flags.parse(["--help"])
+    return " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+def test_rounds_windows_and_their_length_are_shown_as_they_come_out(shown: str) -> None:
+    """The defaults depend on whether points take turns: the help has both."""
+    for side_by_side, alone in zip(plan.PACE_SIDE_BY_SIDE, plan.PACE_ALONE, strict=True):
+        both = f"{side_by_side:g}" if side_by_side == alone else f"{side_by_side:g} side by side, else {alone:g}"
+        assert f"[default: ({both})]" in shown
+    assert all(word in shown for word in ("--interleave", "--no-interleave", "keep|system", "--fresh-workers"))
+
+
 def test_kvstores_are_strategies_under_mxnets_own_names() -> None:
     argv = ["--strategy", "torch:gloo", "--kv-store", "dist_sync,dist_sync_device,mxnet:local"]
     found = invocation.resolve(flags.parse(argv)).strategy
@@ -155,14 +217,13 @@ def test_the_flags_are_the_fields() -> None:
     assert names - {"help"} == {*config.FIELDS, *flags.ACTIONS, *flags.SUGAR}
 
 
-def test_every_field_shows_its_default_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(flags.Shown):
-        flags.parse(["--help"])
-    text = capsys.readouterr().out
+def test_every_field_is_in_the_help(shown: str) -> None:
     for field in config.FIELDS:
-        assert config.flag(field) in text
+        assert config.flag(field) in shown
+    *controls, last = (kind for kind in config.KINDS if kind != "exchange")
+    assert f"{', '.join(controls)} and {last}" in shown
     for panel in (panels.WHAT, panels.HOW, panels.LIMITS, panels.OUT, panels.RUNS):
-        assert panel in text
+        assert panel in shown
 
 
 def test_ranks_of_another_version_are_refused_by_host() -> None:

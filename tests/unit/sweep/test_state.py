@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from scaling.records.events import Announce, Ended, Error, Event, Failed, Finished, Hello, Ready, Result, Window
 from scaling.records.messages import Report
 from scaling.records.task import Finish, Run
-from scaling.records.telemetry import Sample, Telemetry
+from scaling.records.telemetry import Foreign, Sample, Telemetry
 from scaling.sweep.outcome import record_of
-from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold
+from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold, without
 from tests.support.points import POINT, TASK
 
 READY = Ready(import_s=1.0, build_s=1.0, parameters=10, gradient_bytes=40, device_name="x")
@@ -173,6 +173,18 @@ def test_throttling_lost_cpus_and_drift_are_warned_of() -> None:
         "rank 0 on node1 was throttled: hw thermal",
         "rank 0 on node1 had 1 CPUs instead of the promised 2",
     ]
+
+
+def test_who_used_a_hosts_cores_meanwhile_is_warned_of_once() -> None:
+    burner, idle = (Foreign(name=name, run_s=used, over_s=2.0) for name, used in (("burner", 1.9), ("idle", 0.3)))
+    state = folded(without(measured(), 0, (0, 1)), (0, window()), (1, window()), (0, RESULT), (1, RESULT))
+    for rank in (0, 1):
+        ended = Ended(outcome=Finished(), telemetry=Telemetry(foreign=(burner, idle)))
+        state = folded(state, (rank, ended))
+    ranks = [replace(rank, task=replace(rank.task, hosts=("node1", "node1"))) for rank in state.ranks]
+    (found,) = record_of(replace(state, ranks=tuple(ranks)), ended_s=11.0).warnings
+    assert found.kind == "foreign-load"
+    assert found.text == "foreign load: `burner` used 95 % of a core; 2 windows measured again"
 
 
 def test_a_throttled_helper_that_computes_is_warned_of_by_its_rank() -> None:

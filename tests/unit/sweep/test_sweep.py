@@ -60,6 +60,7 @@ def test_each_point_goes_through_its_phases_in_order(tmp_path: Path) -> None:
         "starting exchange N=2",
         "warming exchange N=2",
         "measuring exchange N=2",
+        "inspecting exchange N=2",
         "finishing exchange N=2",
         "ended exchange N=2",
         "finished 1/1 Finished",
@@ -265,7 +266,8 @@ def test_missing_frameworks_are_cells_and_the_sweep_goes_on(tmp_path: Path) -> N
 
 
 def test_two_equal_strategies_are_not_told_apart(tmp_path: Path) -> None:
-    """A/A: noise alone separates fake:a from fake:b; at least 95 of 100 seeded sweeps must say so."""
+    """A/A: noise alone separates fake:a from fake:b. 95 of 100 sweeps are meant to say so (tests.bench.comparisons
+    counts ten thousand); of these 100, chance leaves fewer than 88 in one of a thousand trials."""
     undecided = 0
     for seed in range(100):
         found = Launch(2).sweep(
@@ -279,7 +281,7 @@ def test_two_equal_strategies_are_not_told_apart(tmp_path: Path) -> None:
         )
         (comparison,) = analyse.comparisons(found.records)
         undecided += not comparison.distinguishable
-    assert undecided >= 95
+    assert undecided >= 88
 
 
 def test_two_different_strategies_are_told_apart(tmp_path: Path) -> None:

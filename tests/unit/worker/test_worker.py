@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.frameworks.fake.trainer import FakeTrainer
-from scaling.records.events import Event, Result, Window
-from scaling.records.task import Finish, Run
+from scaling.records.events import Event, Rested, Result, Window
+from scaling.records.task import Finish, Rest, Run
 from scaling.worker.channel import Channel
 from scaling.worker.failures import cause_of, event_of, message_of
 from scaling.worker.loop import NanLoss, Worker
@@ -50,6 +50,16 @@ def test_a_lingering_run_goes_on_until_the_next_command() -> None:
     loop.obey(Run(windows=1, steps=2, measured=True, linger=True))
     assert len(windows(said)) == 1
     assert clock() == 0.5 + 2 * 0.5 + 5 * 0.5
+
+
+def test_one_that_rests_has_left_off_between_two_steps() -> None:
+    """Then it can be stopped without a step half done, whose rest would count in the next window's time."""
+    loop, said, clock = worker(waiting=5)
+    loop.obey(Run(windows=1, steps=2, measured=True, linger=True))
+    lingered_s = clock()
+    assert loop.obey(Rest())
+    assert said[1:] == [Rested()]
+    assert clock() == lingered_s
 
 
 def test_the_last_word_is_the_result() -> None:

@@ -89,6 +89,17 @@ def test_labels_stay_with_their_images() -> None:
     np.testing.assert_array_equal(labels, names[chosen])
 
 
+def test_feeds_of_a_process_share_what_none_of_them_can_write_to() -> None:
+    images, labels = digits.load(32, 32)
+    assert digits.load(32, 32)[0] is images
+    with pytest.raises(ValueError, match="read-only"):
+        images[0] = 0
+    with pytest.raises(ValueError, match="read-only"):
+        labels[0] = 0
+    batch, names = stream().batch(0)
+    assert batch.flags.writeable and names.flags.writeable
+
+
 def test_all_channels_are_alike() -> None:
     images, _ = Digits((3, 40, 48), batch_size=5, seed=1, rank=0, world_size=1).batch(0)
     assert images.shape == (5, 3, 40, 48)

@@ -43,12 +43,7 @@ COMMON = {
     "MXNET_CPU_WORKER_NTHREADS": "1",
     "MXNET_KVSTORE_REDUCTION_NTHREADS": "1",
 }
-SERVER = {
-    **COMMON,
-    "DMLC_ROLE": "server",
-    "MALLOC_TRIM_THRESHOLD_": "1073741824",
-    "MALLOC_MMAP_THRESHOLD_": "33554432",
-}
+SERVER = {**COMMON, "DMLC_ROLE": "server"}
 
 
 @pytest.mark.parametrize("kind", ["exchange", "comm"])

@@ -1,0 +1,51 @@
+"""The environment of a child: the agent's without the launcher's variables, with threads, heap and what the
+strategy asks. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from scaling.hosts import allocator
+from scaling.records.task import Task
+
+SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")
+MIB = 1 << 20
+# glibc's, mallopt(3). By default it gives large buffers back to the kernel after each step and faults them in
+# again: 4,500 to 6,300 faults and 9 to 11 ms of kernel time in a step of 66 ms of digits-cnn, another number at
+# each start of one program (python -m tests.bench.malloc). 32 MiB is the largest threshold that it takes.
+KEPT_HEAP = {
+    "MALLOC_TRIM_THRESHOLD_": "2000000000",
+    "MALLOC_MMAP_THRESHOLD_": str(32 * MIB),
+    "MALLOC_TOP_PAD_": str(64 * MIB),
+}
+
+
+def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the task's child; `base` is the agent's, `asked` the strategy's.
+
+    A child that meets MPI with the launcher's variables left in dies (scaling/README.md).
+    """
+    threads = str(task.threads)
+    parent = str(Path(__file__).resolve().parents[2])
+    paths = [parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **_heap(base, task),
+        **{key: value for key, value in base.items() if not key.startswith(SCRUBBED)},
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "OPENBLAS_NUM_THREADS": threads,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONUNBUFFERED": "1",
+        # CUDA then numbers GPUs as NVML does, also where they are of different kinds.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **asked,
+    }
+
+
+def _heap(base: Mapping[str, str], task: Task) -> dict[str, str]:
+    """What makes glibc keep its heap; nothing for GPUs' workers, another allocator's users, or `--malloc
+    system`."""
+    is_kept = task.malloc == "keep" and task.point.hardware.device != "cuda"
+    return KEPT_HEAP if is_kept and allocator.preloaded(base) == "" else {}

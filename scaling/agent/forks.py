@@ -1,0 +1,161 @@
+"""How an agent starts its children: fresh, or as forks of a process that has imported their framework.
+
+A fork serves where nothing is initialised by importing: on CPUs. GPUs' workers start fresh, since CUDA must not be
+touched before a fork, and so does what a fork server cannot give.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from scaling import frameworks
+from scaling.agent import strategies
+from scaling.agent.environment import child_environ
+from scaling.errors import ScalingError
+from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, READY, Request
+from scaling.records.task import Task
+
+# A mark is written over this in a fork's environment.
+MARK_ROOM = "-" * 200
+ANSWER_S = 10.0
+
+
+class Started(NamedTuple):
+    """A child that runs, and how its end is waited for: its exit code, or minus a signal's number."""
+
+    pid: int
+    wait: Callable[[], int]
+
+
+class Fds(NamedTuple):
+    """A child's ends of its pipes, and its log."""
+
+    commands: int
+    events: int
+    log: int
+
+
+def fresh(environ: Mapping[str, str], fds: Fds) -> Started:
+    """Start a child from nothing, in a session of its own. Raises OSError."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "scaling.worker"],
+        stdin=fds.commands,
+        stdout=fds.log,
+        stderr=subprocess.STDOUT,
+        env=dict(environ),
+        pass_fds=(fds.events,),
+        start_new_session=True,
+    )
+    return Started(process.pid, process.wait)
+
+
+class ForkServer:
+    """One process that has imported a framework. `ready` is None until it says so, False where it has failed."""
+
+    def __init__(self, modules: Collection[str], environ: Mapping[str, str]) -> None:
+        """Start it; raises OSError."""
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.ready: bool | None = None
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "scaling.worker.fork_server", *modules],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**environ, MARK: MARK_ROOM, FORK_FD: str(theirs.fileno())},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+
+    @property
+    def fd(self) -> int:
+        """Becomes readable when it is ready, or gone."""
+        return self._socket.fileno()
+
+    def look(self) -> None:
+        """Take its word that it is ready, if that has come."""
+        if self.ready is None and select.select([self._socket], [], [], 0)[0]:
+            self.ready = self._socket.recv(MAX_BYTES) == READY
+
+    def fork(self, environ: Mapping[str, str], fds: Fds) -> Started:
+        """Have it fork a child, which becomes this process's own. Raises OSError; then it is of no more use."""
+        if not self.ready:
+            raise ConnectionError("the fork server is gone")
+        try:
+            self._socket.settimeout(ANSWER_S)
+            request = msgspec.json.encode(Request(environ=dict(environ)))
+            socket.send_fds(self._socket, [request], list(fds))
+            answer = self._socket.recv(MAX_BYTES)
+        except OSError:
+            self.close()
+            raise
+        if not answer:
+            self.close()
+            raise ConnectionError("the fork server has died")
+        pid = int(answer)
+        return Started(pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    def close(self) -> None:
+        """End it; its children are none of its own."""
+        self.ready = False
+        self._socket.close()
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait()
+
+
+class Starter:
+    """Starts an agent's children; fork servers are made by `preload`, for threads and heap as its task has
+    them."""
+
+    def __init__(self, base: Mapping[str, str]) -> None:
+        self._base = base
+        self._servers: dict[tuple[str, int, str], ForkServer] = {}
+
+    def preload(self, task: Task) -> None:
+        """Have a fork server for children like this task's import their framework, where forks can serve."""
+        key, modules = self._key(task), frameworks.of_baseline(_baseline(task)).preload
+        if task.fresh or not modules or task.point.hardware.device == "cuda" or key in self._servers:
+            return
+        with suppress(OSError, ScalingError):  # children then start fresh
+            self._servers[key] = ForkServer(modules, child_environ(self._base, task, strategies.environ(task)))
+
+    def fds(self) -> list[int]:
+        """What becomes readable when a fork server is ready or gone."""
+        return [server.fd for server in self._servers.values() if server.ready is None]
+
+    def settled(self) -> bool:
+        """Whether every fork server is ready, or has failed."""
+        for server in self._servers.values():
+            server.look()
+        return not self.fds()
+
+    def start(self, task: Task, environ: Mapping[str, str], fds: Fds) -> Started:
+        """A child of this task, forked if it can be. Raises OSError."""
+        server = None if task.fresh else self._servers.get(self._key(task))
+        if server is not None and server.ready:
+            with suppress(OSError):
+                return server.fork(environ, fds)
+        return fresh(environ, fds)
+
+    def close(self) -> None:
+        """End all fork servers."""
+        for server in self._servers.values():
+            server.close()
+        self._servers.clear()
+
+    def _key(self, task: Task) -> tuple[str, int, str]:
+        return frameworks.of_baseline(_baseline(task)).name, task.threads, task.malloc
+
+
+def _baseline(task: Task) -> str:
+    return frameworks.load(task.point.strategy).baseline

@@ -1,0 +1,56 @@
+"""What is known of the exchange's own CPU time: communication threads by name, the wrapper. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from scaling.analysis.breakdown import told
+from scaling.analysis.cell import Cell
+from scaling.analysis.cpu_time import CpuStep, Use
+from scaling.analysis.rounds import Round
+
+# Less than this part of a step is not worth a name.
+LEAST = 0.002
+
+
+def parts(cell: Cell, measured: Sequence[Round], single: Sequence[Round]) -> dict[str, float]:
+    """Fractions of the row's step: threads that plain loops do not have, the wrapper with a single rank (`single`
+    are its rounds), the wrapper beside the others without any exchange."""
+    known = [one for one in measured if one.cpu is not None]
+    if not known:
+        return {}
+    step_s = fmean(one.exchange_s for one in known)
+    found = {name: seconds / step_s for name, seconds in _threads(known).items()}
+    if cell.point.world_size > 1:
+        alone = [told(one)["exchange_cpu"] * one.exchange_s for one in single if "exchange_cpu" in told(one)]
+        if alone:
+            found["wrapper at N=1"] = fmean(alone) / step_s
+    without = _unsynced(cell, known)
+    if without:
+        found["wrapper without exchange"] = fmean(without) / step_s
+    return {name: part for name, part in found.items() if abs(part) >= LEAST}
+
+
+def _threads(measured: Sequence[Round]) -> dict[str, float]:
+    """Seconds of a step by name, means over rounds."""
+    found: dict[str, list[float]] = {}
+    for one in measured:
+        plain = one.together.use if one.together else None
+        if one.cpu is not None and plain is not None and plain.threads:
+            for name, seconds in _new(one.cpu, plain).items():
+                found.setdefault(name, []).append(seconds)
+    return {name: sum(values) / len(measured) for name, values in sorted(found.items())}
+
+
+def _new(cpu: CpuStep, plain: Use) -> dict[str, float]:
+    return {name: one.run_s for name, one in cpu.mean.threads.items() if name not in plain.computing}
+
+
+def _unsynced(cell: Cell, measured: Sequence[Round]) -> list[float]:
+    """By how much a step inside the wrapper took longer than a plain one, by round."""
+    return [
+        cell.unsynced[one.number] - one.together_s
+        for one in measured
+        if one.number in cell.unsynced and one.together_s is not None
+    ]

@@ -1,0 +1,182 @@
+"""Who else used the machine while cells were measured, and how much slower that made it: in one note. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from statistics import fmean
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from scaling.records.events import Window
+from scaling.records.point import Record
+from scaling.records.run import PointRecord, RankRecord
+from scaling.records.telemetry import CpuTime, Foreign
+from scaling.text import several
+
+# Parts of the time that are worth a note.
+LEAST = 0.01
+# A core whose canary takes so much longer than it mostly does is slower; the sweep measures again from there on.
+LEAST_SLOWER = 0.15
+# Of a core: what uses less in all is not what slowed a rank down.
+LEAST_CORES = 0.2
+NAMED = 3
+
+
+class Seat(NamedTuple):
+    """A rank, and where it ran."""
+
+    rank: int
+    host: str
+
+
+class Load(Record, frozen=True, kw_only=True):
+    """What else the machine did while a cell, or several, was measured.
+
+    `used` are processes by host. `slower` says of each slow one of `windows` by how much its core was,
+    `slower_again` the same of the `again` windows that were measured again. `queued` and `stolen` are by rank the
+    part of the time that other processes, or the hypervisor, had its CPUs.
+    """
+
+    used: Mapping[str, tuple[Foreign, ...]] = {}
+    windows: int = 0
+    slower: tuple[float, ...] = ()
+    again: int = 0
+    slower_again: tuple[float, ...] = ()
+    queued: Mapping[Seat, float] = {}
+    stolen: Mapping[Seat, float] = {}
+    hosts: tuple[str, ...] = ()
+
+    def notes(self) -> Iterator[str]:
+        """One that says all of it; none where there is nothing to say."""
+        said = [part for part in (who(self.used), *self._slower(), *self._taken()) if part]
+        if said:
+            where = f" on {several(self.hosts)}" if self.hosts else ""
+            yield f"foreign load{where}: {'; '.join(said)}"
+
+    def _slower(self) -> Iterator[str]:
+        if self.slower:
+            size = _percent(fmean(self.slower))
+            yield f"the core was {size} slower in {len(self.slower)} of {self.windows} windows"
+        if self.again:
+            size = f", {_percent(fmean(self.slower_again))} slower" if self.slower_again else ""
+            yield f"{self.again} measured again{size}"
+
+    def _taken(self) -> Iterator[str]:
+        yield _listed(self._worst(self.queued), "waited {} of the time for CPUs that others used")
+        yield _listed(self._worst(self.stolen), "lost {} of its CPUs' time to the hypervisor")
+
+    def _worst(self, parts: Mapping[Seat, float]) -> list[tuple[str, float]]:
+        """By rank, with its host where that is not the only one, most first."""
+        found = sorted(parts.items(), key=lambda item: -item[1])
+        return [(f"rank {seat.rank}{_on(seat.host, self.hosts)}", part) for seat, part in found]
+
+
+def of(records: Sequence[PointRecord], *, is_alone: bool) -> Load:
+    """What the records of a cell tell; `is_alone`: nothing of the run itself ran beside a rank, so that it queued
+    behind others."""
+    by_seat: dict[int, list[RankRecord]] = {}
+    for rank in chain.from_iterable(record.ranks for record in records):
+        by_seat.setdefault(rank.launch_rank, []).append(rank)
+    return joined(_of_seat(ranks, is_alone=is_alone) for ranks in by_seat.values())
+
+
+def joined(loads: Iterable[Load]) -> Load:
+    """What several tell."""
+    told = list(loads)
+    return Load(
+        used=_added(pair for one in told for pair in one.used.items()),
+        windows=sum(one.windows for one in told),
+        slower=tuple(part for one in told for part in one.slower),
+        again=sum(one.again for one in told),
+        slower_again=tuple(part for one in told for part in one.slower_again),
+        queued={seat: part for one in told for seat, part in one.queued.items()},
+        stolen={seat: part for one in told for seat, part in one.stolen.items()},
+        hosts=tuple(dict.fromkeys(host for one in told for host in one.hosts)),
+    )
+
+
+def who(used: Mapping[str, Iterable[Foreign]]) -> str:
+    """The busiest processes of these hosts, `` `make all` used 97 % of a core, `gcc` 45 % ``; empty where none did
+    much."""
+    summed = _added(used.items())
+    found = [(one, host) for host, processes in summed.items() for one in processes if one.cores >= LEAST_CORES]
+    found.sort(key=lambda pair: -pair[0].run_s)
+    named = [(f"`{one.name}`{_on(host, summed)}", one.cores) for one, host in found]
+    return _listed(named, "used {} of a core", decimals=0)
+
+
+def _added(found: Iterable[tuple[str, Iterable[Foreign]]]) -> dict[str, tuple[Foreign, ...]]:
+    """The sum of each process's, by host and name."""
+    by_host: dict[str, dict[str, Foreign]] = {}
+    for host, processes in found:
+        by_name = by_host.setdefault(host, {})
+        for one in processes:
+            old = by_name.get(one.name, Foreign(name=one.name, run_s=0.0, over_s=0.0))
+            by_name[one.name] = replace(old, run_s=old.run_s + one.run_s, over_s=old.over_s + one.over_s)
+    return {host: tuple(by_name.values()) for host, by_name in by_host.items()}
+
+
+def _listed(found: Sequence[tuple[str, float]], phrase: str, *, decimals: int = 1) -> str:
+    """The first few names, each with its part; the whole phrase with the first of them."""
+    said = [(name, _percent(part, decimals)) for name, part in found[:NAMED]]
+    texts = [f"{name} {phrase.format(size) if index == 0 else size}" for index, (name, size) in enumerate(said)]
+    return ", ".join(texts)
+
+
+def _on(host: str, hosts: Collection[str]) -> str:
+    return f" on {host}" if len(hosts) > 1 else ""
+
+
+def _percent(part: float, decimals: int = 0) -> str:
+    return f"{100 * part:.{decimals}f} %"
+
+
+# ---------------------------------------------------------------- of one rank
+
+
+def _of_seat(ranks: Sequence[RankRecord], *, is_alone: bool) -> Load:
+    """What one rank's records tell, over rounds."""
+    host, seat = ranks[0].host, Seat(ranks[0].rank, ranks[0].host)
+    windows = [window for rank in ranks for window in rank.windows]
+    again = [window for rank in ranks for window in rank.disturbed]
+    usual_s = _usual_s((*windows, *again))
+    queued, stolen = (_share(ranks, seconds) for seconds in (_queued_s, _stolen_s))
+    load = Load(
+        used=_added((host, rank.telemetry.foreign) for rank in ranks if rank.telemetry.foreign),
+        windows=len(windows),
+        slower=_slower(windows, usual_s),
+        again=len(again),
+        slower_again=_slower(again, usual_s),
+        queued={seat: queued} if is_alone and queued > LEAST else {},
+        stolen={seat: stolen} if stolen > LEAST else {},
+    )
+    told = who(load.used) or load.slower or load.slower_again or load.queued or load.stolen
+    return replace(load, hosts=(host,) if told else ())
+
+
+def _usual_s(windows: Iterable[Window]) -> float:
+    """What the canary mostly takes: its lower quartile."""
+    known = sorted(window.canary_s for window in windows if window.canary_s is not None)
+    return known[len(known) // 4] if known else 0.0
+
+
+def _slower(windows: Iterable[Window], usual_s: float) -> tuple[float, ...]:
+    known = [window.canary_s / usual_s - 1 for window in windows if window.canary_s is not None and usual_s]
+    return tuple(part for part in known if part > LEAST_SLOWER)
+
+
+def _share(ranks: Iterable[RankRecord], seconds: Callable[[CpuTime], float]) -> float:
+    """Of the time that windows were measured, per core."""
+    told = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
+    wall_s = sum(threads * cpu.wall_s for threads, cpu in told)
+    return sum(seconds(cpu) for _, cpu in told) / wall_s if wall_s else 0.0
+
+
+def _queued_s(cpu: CpuTime) -> float:
+    return sum(thread.queued_s for thread in cpu.threads)
+
+
+def _stolen_s(cpu: CpuTime) -> float:
+    return cpu.stolen_s

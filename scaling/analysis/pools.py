@@ -1,0 +1,74 @@
+"""Which cells share a work, so that one variance is made of all of them. Pure.
+
+They are the exchanges of one framework's work on one kind of device at all world sizes, and the plain loops that
+these rest on; not `comm`, which does another work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import log
+from typing import NamedTuple
+
+from scaling.analysis.cell import Cell
+from scaling.analysis.controls import Controls, Key
+from scaling.analysis.drift import Drift, drifts
+from scaling.analysis.pooling import Residual, residual
+from scaling.records.point import Kind, Point
+
+
+def pool_of(point: Point, controls: Controls) -> Key:
+    """What exchanges share whose variance is one."""
+    return (controls.plain(point.strategy), point.reference, point.hardware)
+
+
+class Shared(NamedTuple):
+    """What the cells of one pool tell together: the variance of a cell's logarithm that rounds do not explain, and
+    which kinds of points drifted."""
+
+    residual: Residual | None
+    drifts: tuple[Drift, ...]
+
+
+def shared(cells: Iterable[Cell], controls: Controls) -> dict[Key, Shared]:
+    """By pool."""
+    by_pool: dict[Key, list[Cell]] = {}
+    for cell in cells:
+        by_pool.setdefault(pool_of(cell.point, controls), []).append(cell)
+    return {key: of_pool(found, controls) for key, found in by_pool.items()}
+
+
+def of_pool(cells: Iterable[Cell], controls: Controls) -> Shared:
+    """Of the exchanges of one pool and the plain loops behind them; rows that claim nothing are left out."""
+    layout: dict[str, Mapping[int, float]] = {}
+    kinds: dict[Kind, dict[str, Cell]] = {}
+    for cell in cells:
+        if cell.times and cell.claims_efficiency:
+            layout[cell.name] = _logs(cell)
+            layout.update(_plain_loops(cell, controls))
+            for one in (cell, *controls.cells_behind(cell.point)):
+                kinds.setdefault(one.point.kind, {})[one.name] = one
+    by_kind = {
+        kind: [time.blocks for _, one in sorted(found.items()) for _, time in sorted(one.times.items())]
+        for kind, found in kinds.items()
+    }
+    return Shared(residual(dict(sorted(layout.items()))), drifts(by_kind))
+
+
+def _plain_loops(cell: Cell, controls: Controls) -> dict[str, Mapping[int, float]]:
+    """The loops on the first and the last device of a row alone, since all of them would outnumber the exchanges,
+    and on all at once."""
+    point = cell.point
+    found: dict[str, Mapping[int, float]] = {}
+    for batch_size in {point.workload.batch_size, point.reference.batch_size}:
+        alone = controls.by_seat(cell, batch_size)
+        for seat in sorted(alone, key=int)[:: max(1, len(alone) - 1)]:
+            found[f"alone/{batch_size}/{seat}"] = alone[seat]
+    together = controls.together(point)
+    if together is not None and together.times:
+        found[together.name] = _logs(together)
+    return found
+
+
+def _logs(cell: Cell) -> dict[int, float]:
+    return {number: log(time.step_s) for number, time in cell.times.items()}

@@ -1,0 +1,205 @@
+"""An exchange beside the controls of its round: what a step took, and what it would take without each loss. Pure.
+
+Points that were measured side by side are compared block by block: a control's step time is the exchange's times
+the trimmed mean (20 %, of logarithms) of their ratio over the blocks that both have. Others are compared by their
+whole step times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log
+from statistics import fmean
+
+from scaling.analysis.alone import AloneTime
+from scaling.analysis.cell import Cell
+from scaling.analysis.controls import Controls
+from scaling.analysis.cpu_time import CpuStep, Use
+from scaling.analysis.stats import trimmed_mean, trimmed_variance, variance
+from scaling.analysis.step_time import Blocks, StepTime
+from scaling.records.point import Kind, Point, Record
+
+# What a missing control leaves inside the rest.
+LEFT_OVER = {
+    "solo": "contention and small batch",
+    "together": "contention, straggling and exposed communication",
+    "comm": "exposed communication",
+}
+
+
+class Plain(Record, frozen=True, kw_only=True):
+    """Seconds of one step of plain loops on the devices of a row, alone or beside each other: the slowest, and the
+    means of times and of rates."""
+
+    last_s: float
+    mean_s: float
+    harmonic_s: float
+    use: Use | None = None
+
+
+class Round(Record, frozen=True, kw_only=True):
+    """The step times of one round that explain an exchange, seconds; None where not measured.
+
+    `ideal_s` is what a step would take at efficiency 1; `alone` the row's devices one by one at the point's batch,
+    `together` beside each other. `noise` is the variance of the logarithm of efficiency that the scatter of its
+    windows implies.
+    """
+
+    number: int
+    exchange_s: float
+    ideal_s: float
+    alone: Plain | None
+    together: Plain | None
+    comm_s: float | None
+    synchronous: bool = True
+    cpu: CpuStep | None = None
+    noise: float = 0.0
+
+    @property
+    def efficiency(self) -> float:
+        """Fraction of 1."""
+        return self.ideal_s / self.exchange_s
+
+    @property
+    def together_s(self) -> float | None:
+        """The mean of the loops beside each other, as the exchange's own step time is formed."""
+        if self.together is None:
+            return None
+        return self.together.mean_s if self.synchronous else self.together.harmonic_s
+
+
+def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
+    """Join a cell's exchanges with the controls of their rounds; rounds without a baseline are left out."""
+    point = cell.point
+    reference = controls.times_alone(cell, point.reference.batch_size)
+    own = controls.times_alone(cell, point.workload.batch_size)
+    together = _together(cell, controls)
+    comm = controls.comm(point)
+    found = []
+    for number, time in sorted(cell.times.items()):
+        if number not in reference:
+            continue
+        ideal_s = _ideal_s(time, reference[number], own.get(number), point)
+        alone = _alone(time, own.get(number), None if point.workload.share(point.world_size) > 1 else ideal_s)
+        found.append(
+            Round(
+                number=number,
+                exchange_s=time.step_s,
+                ideal_s=ideal_s,
+                alone=alone,
+                # One device beside none is alone.
+                together=together.get(number, alone if point.world_size == 1 else None),
+                comm_s=comm[number].step_s if number in comm else None,
+                synchronous=cell.synchronous,
+                cpu=cell.cpu.get(number),
+                noise=_noise(time, reference[number]),
+            )
+        )
+    return tuple(found)
+
+
+def missing_controls(point: Point, measured: Sequence[Round], controls: Controls) -> tuple[str, ...]:
+    """Say which controls the split had to do without; a single device has none to miss, and where CPU time is
+    known `comm` is not needed."""
+    if point.world_size == 1:
+        return ()
+    kinds: dict[Kind, int] = {
+        "solo": sum(one.alone is None for one in measured),
+        "together": sum(one.together is None for one in measured),
+        # Without `together` nothing could be told from `comm` either.
+        "comm": sum(one.comm_s is None and one.together is not None and one.cpu is None for one in measured),
+    }
+    return tuple(_missing(kind, count, point, measured, controls) for kind, count in kinds.items() if count)
+
+
+def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], controls: Controls) -> str:
+    cause = controls.why_missing(kind, point, point.workload.batch_size)
+    failed = f" (failed: {cause})" if cause else ""
+    is_async = kind == "together" and not measured[0].synchronous
+    left = "contention and exposed communication" if is_async else LEFT_OVER[kind]
+    if count == len(measured):
+        return f"no {kind} control{failed}; counted in the rest: {left}"
+    return f"no {kind} control in {count} of {len(measured)} rounds{failed}; from the others: {left}"
+
+
+# ---------------------------------------------------------------- beside the exchange
+
+
+def relative(time: StepTime, blocks: Blocks, epoch: int | None, step_s: float) -> float:
+    """A control's step time on the scale of the exchange's: by the blocks that both have, if they have any."""
+    ratios = _ratios(time, blocks, epoch)
+    return time.step_s * exp(trimmed_mean(ratios)) if ratios else step_s
+
+
+def _ratios(time: StepTime, blocks: Blocks, epoch: int | None) -> list[float]:
+    if time.epoch is None or time.epoch != epoch:
+        return []
+    return [value - time.blocks[index] for index, value in sorted(blocks.items()) if index in time.blocks]
+
+
+def _noise(time: StepTime, ideal: AloneTime) -> float:
+    """The variance of ln(efficiency) if windows were all that scatters."""
+    if ratios := _ratios(time, ideal.blocks, ideal.epoch):
+        return trimmed_variance(ratios) or 0.0
+    each = (list(blocks.values()) for blocks in (time.blocks, ideal.blocks))
+    return sum(variance(values) / len(values) for values in each if len(values) > 1)
+
+
+def _ideal_s(time: StepTime, reference: AloneTime, own: AloneTime | None, point: Point) -> float:
+    """Under the strong rule the global batch is measured on one device; what the others are apart from it, their
+    plain loops at the batch per device tell."""
+    ideal_s = relative(time, reference.blocks, reference.epoch, reference.harmonic_s)
+    share = point.workload.share(point.world_size)
+    if share == 1:
+        return ideal_s
+    ideal_s /= share
+    if own is None or len(own.seats) < 2 or len(reference.seats) != 1:
+        return ideal_s
+    first = own.seats.get(*reference.seats)
+    return ideal_s if first is None else ideal_s * own.harmonic_s / first
+
+
+def _alone(time: StepTime, own: AloneTime | None, ideal_s: float | None) -> Plain | None:
+    """`ideal_s`: what the harmonic mean is known to be, where it is the row's ideal."""
+    if own is None:
+        return None
+    harmonic_s = ideal_s if ideal_s is not None else relative(time, own.blocks, own.epoch, own.harmonic_s)
+    scale = harmonic_s / own.harmonic_s
+    last_s = max(own.seats.values(), default=own.harmonic_s) * scale
+    return Plain(last_s=last_s, mean_s=own.mean_s * scale, harmonic_s=harmonic_s, use=own.use)
+
+
+def _together(cell: Cell, controls: Controls) -> dict[int, Plain]:
+    control = controls.together(cell.point)
+    if control is None:
+        return {}
+    found = {}
+    for number, plain in control.times.items():
+        time, cpu = cell.times.get(number), control.cpu.get(number)
+        if time is not None:
+            scale = _scale(time, plain)
+            found[number] = Plain(
+                last_s=plain.step_s * scale,
+                mean_s=plain.mean_s * scale,
+                harmonic_s=plain.harmonic_s * scale,
+                use=cpu.mean if cpu else None,
+            )
+    return found
+
+
+def _scale(time: StepTime, plain: StepTime) -> float:
+    """By how much the blocks that both have were slower or faster than all of the control's."""
+    if not plain.blocks or not _ratios(time, plain.blocks, plain.epoch):
+        return 1.0
+    whole_s = exp(trimmed_mean(list(plain.blocks.values())))
+    return relative(time, plain.blocks, plain.epoch, whole_s) / whole_s
+
+
+def logs(measured: Sequence[Round]) -> list[float]:
+    """Of efficiency, by round."""
+    return [log(one.efficiency) for one in measured]
+
+
+def floor(measured: Sequence[Round]) -> float:
+    """The variance of the mean of `logs` that windows imply."""
+    return fmean(one.noise for one in measured) / len(measured)

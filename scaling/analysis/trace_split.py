@@ -1,0 +1,125 @@
+"""A trace of torch.profiler -> what the rank's GPU did in the traced steps. Pure.
+
+By union of intervals on the GPU, in the span of the traced steps, each moment counts once:
+
+    span = computing + communication that no computing hides + idle
+
+Communication are NCCL's kernels (RCCL's have the same names), computing all other kernels, copies and fills. A
+collective's kernel also waits for the other ranks: `traces.py` parts the two by comparison over ranks.
+
+Fields are those of Chrome's trace event format as Kineto writes it: `ts` and `dur` in microseconds, `cat` one of
+`kernel`, `gpu_memcpy`, `gpu_memset` for what runs on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from scaling.records.gpu_time import WINDOW, Collective, GpuTime, Kernels
+from scaling.records.point import Record
+
+ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+COMMUNICATION = "nccl"
+MICRO = 1e-6
+
+# From the begin to the end, in microseconds.
+Interval = tuple[float, float]
+
+
+class Event(Record, frozen=True, kw_only=True):
+    """One event of a trace, as far as it is read here."""
+
+    name: str = ""
+    cat: str = ""
+    ts: float | str = 0.0
+    dur: float = 0.0
+
+    @property
+    def interval(self) -> Interval:
+        """When it ran."""
+        return float(self.ts), float(self.ts) + self.dur
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it is a communication kernel."""
+        return self.cat == "kernel" and COMMUNICATION in self.name.lower()
+
+
+class Trace(Record, frozen=True, kw_only=True, rename="camel"):
+    """A trace file, as far as it is read here."""
+
+    trace_events: tuple[Event, ...]
+
+
+def gpu_time(trace: bytes, steps: int) -> GpuTime | None:
+    """What the GPU did in the `steps` traced steps; None where the trace has no such span or no GPU in it.
+
+    Raises msgspec.DecodeError where it is no trace.
+    """
+    events = msgspec.json.decode(trace, type=Trace).trace_events
+    spans = [event.interval for event in events if event.name == WINDOW and event.cat == "user_annotation"]
+    if not spans:
+        return None
+    on_gpu = sorted(
+        (event for event in events if event.cat in ON_GPU and _inside(event.interval, spans[0])),
+        key=lambda event: event.interval,
+    )
+    return _gpu_time(on_gpu, spans[0], steps) if on_gpu else None
+
+
+def _inside(interval: Interval, span: Interval) -> bool:
+    """Whether it begins in the span: the device is idle at both ends."""
+    return span[0] <= interval[0] < span[1]
+
+
+def _gpu_time(events: Sequence[Event], span: Interval, steps: int) -> GpuTime:
+    computing = [event for event in events if not event.communicates]
+    busy = union(event.interval for event in computing)
+    collectives = tuple(_collectives([event for event in events if event.communicates], busy))
+    span_s, compute_s = MICRO * (span[1] - span[0]), MICRO * length(busy)
+    exposed_s = sum(collective.exposed_s for collective in collectives)
+    return GpuTime(
+        steps=steps,
+        span_s=span_s,
+        compute_s=compute_s,
+        idle_s=span_s - compute_s - exposed_s,
+        kernels=_kernels(computing),
+        collectives=collectives,
+    )
+
+
+def _collectives(events: Iterable[Event], busy: list[Interval]) -> Iterable[Collective]:
+    """In the order of their starts, each with what neither computing nor an earlier one covers."""
+    for event in events:
+        before = length(busy)
+        busy = union([*busy, event.interval])
+        exposed_us = length(busy) - before
+        yield Collective(name=event.name, run_s=MICRO * event.dur, exposed_s=MICRO * exposed_us)
+
+
+def _kernels(events: Iterable[Event]) -> tuple[Kernels, ...]:
+    """By name, in the order in which names first come."""
+    found: dict[str, list[float]] = {}
+    for event in events:
+        found.setdefault(event.name, []).append(event.dur)
+    return tuple(
+        Kernels(name=name, count=len(durations), run_s=MICRO * sum(durations)) for name, durations in found.items()
+    )
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """The same moments as intervals that do not touch, in order."""
+    joined: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """The sum of intervals that do not touch."""
+    return sum(end - begin for begin, end in intervals)

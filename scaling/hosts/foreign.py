@@ -1,0 +1,92 @@
+"""Which processes of this host that are none of the launch's use its CPUs.
+
+Read from /proc/PID/stat, some 15 us a process, only while a core is slower than it mostly is, or shared.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from scaling.records.telemetry import Foreign
+from scaling.text import one_line
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+# Of a core: who uses less is not named.
+LEAST_CORES = 0.1
+NAMED = 3
+ARGUMENTS = 2
+NAME_LENGTH = 40
+
+
+class _Process(NamedTuple):
+    """One process: its name as the kernel has it, its parent, the CPU seconds that it has used."""
+
+    name: str
+    parent: int
+    used_s: float
+
+
+class Census(NamedTuple):
+    """All processes at one time."""
+
+    at_s: float
+    processes: dict[int, _Process]
+
+
+def census(root: Path = Path("/proc")) -> Census:
+    """Look at all processes that this one sees."""
+    found = {int(folder.name): process for folder in root.iterdir() for process in _read(folder)}
+    return Census(time.monotonic(), found)
+
+
+def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[Foreign, ...]:
+    """Who used the CPUs between the two, most first, processes of one name together; the descendants of `launcher`
+    (by default this process's parent) are the launch's own."""
+    ours = os.getppid() if launcher is None else launcher
+    over_s = now.at_s - before.at_s
+    by_name: defaultdict[str, float] = defaultdict(float)
+    for pid, process in now.processes.items():
+        used_s = process.used_s - before.processes[pid].used_s if pid in before.processes else 0.0
+        if used_s >= LEAST_CORES * over_s and not _descends(pid, ours, now.processes):
+            by_name[_command(pid, process.name)] += used_s
+    found = sorted(by_name.items(), key=lambda item: -item[1])
+    return tuple(Foreign(name=name, run_s=run_s, over_s=over_s) for name, run_s in found[:NAMED])
+
+
+def _read(folder: Path) -> Iterator[_Process]:
+    """One, if it is still there. The command's name may hold spaces and brackets."""
+    if not folder.name.isdecimal():
+        return
+    with suppress(OSError, IndexError, ValueError):
+        head, _, tail = (folder / "stat").read_text().rpartition(")")
+        fields = tail.split()
+        used_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+        yield _Process(head.partition("(")[2], int(fields[1]), used_s)
+
+
+def _descends(pid: int, ancestor: int, processes: dict[int, _Process]) -> bool:
+    """Whether a process is `ancestor` or one of its descendants; init's are nobody's."""
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        if pid not in processes:
+            return False
+        pid = processes[pid].parent
+    return False
+
+
+def _command(pid: int, name: str) -> str:
+    """The program and its first arguments, which tell programs apart and not each run of one; its name where there
+    are none (kernel threads)."""
+    with suppress(OSError, ValueError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        program, *arguments = filter(None, words)
+        text = one_line(" ".join((Path(program).name, *arguments[:ARGUMENTS])))
+        return text if len(text) <= NAME_LENGTH else text[: NAME_LENGTH - 1] + "…"
+    return name

@@ -1,0 +1,68 @@
+"""What every device trains at a world size: the batch rule, and a batch that divides by it. Pure.
+
+weak      the batch of a device is fixed (Gustafson, "Reevaluating Amdahl's law", 1988)
+strong    the batch over all devices is fixed (Amdahl, 1967)
+node      the batch of a node is fixed: strong inside a node, weak from node to node, as a process per node
+          that is given a batch has it (MXNet's, and Dell EMC's study of 2016 with it)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from scaling.errors import UsageError
+from scaling.plan.config import SweepConfig
+from scaling.plan.placement import Slot, first_slots
+from scaling.records.point import Workload
+from scaling.workloads import models
+
+
+def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
+    """The work of each device at this world size; UsageError where the rule's batch cannot be shared alike."""
+    assert config.model is not None and config.data is not None
+    shared_by = _node_devices(config, size, slots) if config.rule == "node" else 1
+    return Workload(
+        model=config.model,
+        data=config.data,
+        batch_rule=config.rule,
+        batch_size=_batch_size(config, size, shared_by),
+        precision=config.precision,
+        memory_format=config.memory_format,
+        compile=config.compile,
+        unit=models.spec(config.model).unit,
+        node_devices=shared_by,
+    )
+
+
+def _batch_size(config: SweepConfig, size: int, shared_by: int) -> int:
+    """Samples per device; UsageError where the batch that is shared does not divide."""
+    if config.global_batch_size is not None:
+        return _part(config.global_batch_size, size, "--global-batch-size", f"world size {size}")
+    assert config.batch_size is not None
+    devices = f"the {shared_by} devices that a node has at world size {size}"
+    return _part(config.batch_size, shared_by, "--batch-size", devices)
+
+
+def _part(batch_size: int, shared_by: int, flag: str, devices: str) -> int:
+    if batch_size % shared_by:
+        fits = batch_size // shared_by * shared_by or shared_by
+        raise UsageError(f"{flag} {batch_size}: not divisible by {devices}; {fits} would be")
+    return batch_size // shared_by
+
+
+def _node_devices(config: SweepConfig, size: int, slots: Sequence[Slot]) -> int:
+    """How many devices of each node take part; UsageError where nodes differ, as their batches would."""
+    counts = _by_node(config, size, slots)
+    fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    if counts[fewest] != counts[most]:
+        alike = [n for n in range(1, len(slots) + 1) if len(set(_by_node(config, n, slots).values())) == 1]
+        raise UsageError(
+            f"--world-sizes {size} with --batch-rule node: {counts[most]} devices of {most} and {counts[fewest]} "
+            f"of {fewest} cannot share a node's batch alike; {','.join(map(str, alike))} can"
+        )
+    return counts[most]
+
+
+def _by_node(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Mapping[str, int]:
+    return Counter(slot.host for slot in first_slots(size, config.placement, slots))

@@ -1,0 +1,110 @@
+"""Which points of a round live side by side and take turns, as far as the hosts' memory allows. Pure.
+
+By framework, all world sizes together; where these do not fit, each world size for itself; where that does not fit
+either, or devices would have to hold several models, each point by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from scaling import frameworks
+from scaling.plan.placement import Slot, slots_of
+from scaling.records.point import Point, Record
+from scaling.workloads import models
+
+# Of a host's memory: files are cached in the rest, and what a model needs is a guess.
+MEMORY_PART = 0.5
+# Weights, gradients, momentum, what is exchanged.
+COPIES = 4
+# Bytes of activations for each byte of an image: ResNet-50 needs about 120 MB per image of 0.6 MB, digits-cnn 0.6
+# MB per image of 4 kB.
+ACTIVATIONS = 200
+FLOAT32_BYTES = 4
+
+
+class Group(Record, frozen=True, kw_only=True):
+    """Points of one round that are measured `side_by_side`, taking turns; or one by itself."""
+
+    points: tuple[Point, ...]
+    side_by_side: bool
+
+
+def together(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> tuple[Group, ...]:
+    """The groups of a round of these cells; `memory_bytes` is that of each host of `slots`."""
+    by_baseline: dict[str, list[Point]] = defaultdict(list)
+    for cell in cells:
+        by_baseline[frameworks.load(cell.strategy).baseline].append(cell)
+    found: list[Group] = []
+    for family in by_baseline.values():
+        found += _fitting(without_doubles(family), slots, memory_bytes) or [
+            group for size in _by_size(family) for group in _of_size(size, slots, memory_bytes)
+        ]
+    return tuple(found)
+
+
+def apart(cells: Sequence[Point]) -> tuple[Group, ...]:
+    """Each cell by itself."""
+    return tuple(Group(points=(cell,), side_by_side=False) for cell in without_doubles(cells))
+
+
+def without_doubles(cells: Sequence[Point]) -> list[Point]:
+    """Without the controls that others of them measure as well: the largest `each` has all seats of the smaller
+    ones, and the first is that of `solo`."""
+    seats: dict[tuple[object, ...], int] = {}
+    for cell in cells:
+        if cell.kind == "each":
+            seats[_work(cell)] = max(cell.world_size, seats.get(_work(cell), 0))
+    return [
+        cell for cell in cells if cell.kind not in ("solo", "each") or seats.get(_work(cell), 1) == cell.world_size
+    ]
+
+
+def _work(cell: Point) -> tuple[object, ...]:
+    alone = cell.workload.alone(cell.workload.batch_size)
+    return cell.strategy, alone, cell.hardware, cell.placement, cell.sorted_options
+
+
+def _by_size(cells: Iterable[Point]) -> list[list[Point]]:
+    by_size: dict[int, list[Point]] = defaultdict(list)
+    for cell in cells:
+        by_size[cell.world_size].append(cell)
+    return [without_doubles(by_size[size]) for size in sorted(by_size)]
+
+
+def _of_size(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> list[Group]:
+    return _fitting(cells, slots, memory_bytes) or list(apart(cells))
+
+
+def _fitting(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> list[Group]:
+    """The one group of all these cells, if every machine's memory holds it; else none."""
+    needed: dict[str, int] = defaultdict(int)
+    limit: dict[str, int] = {}
+    for cell in cells:
+        for slot in slots_of(cell, slots):
+            machine = slot.machine or slot.host
+            needed[machine] += worker_bytes(cell)
+            limit[machine] = memory_bytes[slot.host]
+    fits = all(needed[machine] <= MEMORY_PART * limit[machine] for machine in needed)
+    return [Group(points=tuple(cells), side_by_side=True)] if fits and len(cells) > 1 else []
+
+
+def worker_bytes(point: Point) -> int:
+    """About what one worker of a point keeps in memory."""
+    strategy = frameworks.load(point.strategy)
+    spec = models.spec(point.workload.model)
+    parameters = max(spec.parameters.values())
+    pixels = spec.image[0] * spec.image[1] * spec.image[2]
+    activations = ACTIVATIONS * FLOAT32_BYTES * pixels * point.workload.batch_size if point.kind != "comm" else 0
+    return frameworks.resident_bytes(strategy.baseline) + COPIES * FLOAT32_BYTES * parameters + activations
+
+
+def seats(count: int, block: int, blocks: int) -> tuple[int, ...]:
+    """Which of `count` seats run by themselves in a block: all of them up to four; more of them take turns over
+    the blocks, so that each has two windows at least."""
+    if count <= 4:
+        return tuple(range(count))
+    each = min(count, math.ceil(2 * count / blocks))
+    return tuple((block * each + offset) % count for offset in range(each))

@@ -1,0 +1,20 @@
+"""What an agent and its fork server say to each other."""
+
+from __future__ import annotations
+
+from scaling.records.point import Record
+
+# The variable that names the server's end of the socket.
+FORK_FD = "SCALING_FORK_FD"
+# The variable by which an agent knows a child's descendants.
+MARK = "SCALING_CHILD"
+# What the server says once its framework is imported.
+READY = b"ready"
+# The longest request: an environment.
+MAX_BYTES = 1 << 17
+
+
+class Request(Record, frozen=True, kw_only=True):
+    """Fork a worker with this environment; its commands, its events and its log come as file descriptors."""
+
+    environ: dict[str, str]

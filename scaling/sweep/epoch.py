@@ -1,0 +1,235 @@
+"""Points that live side by side: started together, warmed up one after the other, measured in turns, ended
+together.
+
+A point by itself is an epoch of one. The course of an epoch is a generator that yields while it waits; the sweep
+goes on with it after each report.
+
+    start all         each is stopped once it is ready
+    warm up           one after the other, everyone else stopped
+    blocks            in each, every point runs its windows once, in random order, everyone else stopped
+    finish all
+
+Taking turns is what beats a machine that wanders for seconds: it hits all points of a block alike. Everyone else
+is stopped (SIGSTOP) since some frameworks poll while they wait.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+from scaling.hosts.canary import Canaries
+from scaling.plan.groups import seats
+from scaling.records.events import Finished
+from scaling.records.messages import Report, Reserved
+from scaling.records.point import Point, Record
+from scaling.sweep.attempt import Attempt, Bench
+from scaling.sweep.state import PointState
+from scaling.sweep.warmup import Pace
+
+RETRIED = ("port-taken",)
+# Where points take turns, windows that count are many and short, and tell themselves whether they drift.
+SHORT = Pace(window_s=0.0, floor_windows=1, judged=False)
+# An exchange without compute explains, and is in no efficiency: a part of a window is enough.
+COMM_PART = 0.25
+# While something else slows the machine down: between two looks.
+PATIENCE_S = 0.5
+
+
+class Course(Record, frozen=True, kw_only=True):
+    """How an epoch is measured: so many blocks of windows of each point; `number` is None for a point by itself.
+
+    `budget_s` is what windows that were disturbed may cost in all until they are measured undisturbed.
+    """
+
+    number: int | None
+    blocks: int
+    windows: int
+    window_s: float
+    seed: str
+    canary: bool
+    budget_s: float = 0.0
+
+
+class Epoch:
+    """Runs some points side by side, or one by itself. `attempts` are the newest of each point."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        points: Sequence[Point],
+        course: Course,
+        *,
+        next_attempt: Callable[[], int],
+        canaries: Canaries,
+        note: Callable[[str], None],
+    ) -> None:
+        self._bench = bench
+        self._course = course
+        self._next_attempt = next_attempt
+        self._canaries = canaries
+        self._note = note
+        self._left_s = course.budget_s
+        self.attempts = [self._attempt(point) for point in points]
+        self.active = self.attempts[0]
+        self._way = self._run()
+
+    def _attempt(self, point: Point, retries: tuple[str, ...] = ()) -> Attempt:
+        return Attempt(self._bench, point, self._next_attempt(), retries, self._course.number)
+
+    def hear(self, said: Report | Reserved) -> None:
+        """Hand a report to whom it concerns."""
+        for attempt in self.attempts:
+            if attempt.attempt == said.attempt:
+                if isinstance(said, Report):
+                    attempt.hear(said)
+                else:
+                    attempt.reserved(said.slot, said.ports)
+
+    def go_on(self) -> bool:
+        """Take the steps that are due; False when all is over."""
+        return next(self._way, "over") is None
+
+    def states(self) -> list[PointState]:
+        """What is known of each point."""
+        return [attempt.state for attempt in self.attempts]
+
+    def release(self, reason: str, *, grace_s: float) -> None:
+        """End all that still runs."""
+        for attempt in self.attempts:
+            attempt.release(reason, grace_s=grace_s)
+
+    # ------------------------------------------------------------ its course
+
+    @property
+    def _running(self) -> list[Attempt]:
+        return [attempt for attempt in self.attempts if not attempt.fails]
+
+    @property
+    def _is_shared(self) -> bool:
+        return self._course.number is not None
+
+    def _run(self) -> Iterator[None]:
+        yield from self._start()
+        for attempt in self._running:
+            yield from self._warm_up(attempt)
+        for block in range(self._course.blocks):
+            order = self._running
+            random.Random(f"{self._course.seed}/{block}").shuffle(order)
+            for attempt in order:
+                yield from self._block(attempt, block)
+        for attempt in self._running:
+            yield from self._inspect(attempt)
+        for attempt in self._running:
+            attempt.finish()
+        while not all(attempt.over for attempt in self.attempts):
+            yield
+
+    def _start(self) -> Iterator[None]:
+        """Until all are ready. Who fails by what may be chance is tried once more."""
+        stopped: set[int] = set()
+        while True:
+            for index, attempt in enumerate(self.attempts):
+                if attempt.over and attempt.fails and (retries := _retries(attempt)):
+                    self._note(f"{attempt.state.point.label}: {retries[0]}; trying once more")
+                    self.attempts[index] = self.active = self._attempt(attempt.state.point, retries)
+                elif attempt.attempt not in stopped and attempt.waits and self._stops(attempt):
+                    stopped.add(attempt.attempt)
+                    attempt.pause()
+            if all(attempt.waits or attempt.over for attempt in self.attempts):
+                return
+            yield
+
+    def _stops(self, attempt: Attempt) -> bool:
+        """Whether a point must stand still while it is not its turn: others are measured, or its own ranks one by
+        one."""
+        return self._is_shared or attempt.state.point.kind == "each"
+
+    def _warm_up(self, attempt: Attempt) -> Iterator[None]:
+        self.active = attempt
+        while not attempt.fails and attempt.warm_up(self._pace(attempt)):
+            yield from self._answer(attempt)
+        if self._stops(attempt):
+            attempt.pause()
+
+    def _pace(self, attempt: Attempt) -> Pace:
+        window_s = self._course.window_s
+        if not self._is_shared:
+            return Pace(window_s=window_s)
+        part = COMM_PART if attempt.state.point.kind == "comm" else 1.0
+        return Pace(window_s=part * window_s, floor_windows=SHORT.floor_windows, judged=SHORT.judged)
+
+    def _answer(self, attempt: Attempt) -> Iterator[None]:
+        """Until all who were told something have done it, or it has failed."""
+        while not attempt.waits and not attempt.fails:
+            yield
+
+    def _inspect(self, attempt: Attempt) -> Iterator[None]:
+        """What no figure counts, everyone else stopped."""
+        self.active = attempt
+        if attempt.inspect():
+            yield from self._answer(attempt)
+            if self._stops(attempt):
+                attempt.pause()
+
+    # ------------------------------------------------------------ measuring
+
+    def _block(self, attempt: Attempt, block: int) -> Iterator[None]:
+        """A point's windows of a block; those of `each`, seat by seat."""
+        self.active = attempt
+        for rank in self._seats(attempt, block):
+            yield from self._turn(attempt, block, rank)
+
+    def _seats(self, attempt: Attempt, block: int) -> Sequence[int | None]:
+        """Which ranks run by themselves, one after the other; None: all at once."""
+        if attempt.state.point.kind != "each":
+            return (None,)
+        return seats(len(attempt.state.ranks), block, self._course.blocks)
+
+    def _turn(self, attempt: Attempt, block: int, rank: int | None) -> Iterator[None]:
+        """One turn; again while something else disturbs it and the budget lasts."""
+        course, clock = self._course, self._bench.clock
+        first = block * course.windows
+        while not attempt.fails:
+            begun_s = clock()
+            attempt.measure(course.windows, first=first, rank=rank, canary=course.canary)
+            yield from self._answer(attempt)
+            yield from self._leave_off(attempt)
+            if attempt.fails or not self._is_disturbed(attempt, first, rank) or self._left_s <= 0:
+                return
+            attempt.again(first, self._ranks(attempt, rank))
+            until_s = clock() + PATIENCE_S
+            while clock() < until_s:
+                yield
+            self._left_s -= clock() - begun_s
+
+    def _leave_off(self, attempt: Attempt) -> Iterator[None]:
+        """A turn is over: stop between two steps."""
+        if self._stops(attempt):
+            if attempt.lingers and not attempt.fails:
+                attempt.rest()
+                yield from self._answer(attempt)
+            attempt.pause()
+
+    def _is_disturbed(self, attempt: Attempt, index: int, rank: int | None) -> bool:
+        if not self._course.canary:
+            return False
+        ranks = [attempt.state.ranks[number] for number in self._ranks(attempt, rank)]
+        company = "alone" if len(ranks) == 1 else "together"
+        return self._canaries.disturbed(
+            (one.task.launch_rank, company, window.canary_s)
+            for one in ranks
+            for window in one.windows
+            if window.index == index and window.canary_s is not None
+        )
+
+    def _ranks(self, attempt: Attempt, rank: int | None) -> Sequence[int]:
+        return range(len(attempt.state.ranks)) if rank is None else (rank,)
+
+
+def _retries(attempt: Attempt) -> tuple[str, ...]:
+    """Why it is tried once more; nothing where it was already, or where that would not help."""
+    failure = attempt.state.failure
+    if isinstance(failure, Finished | None) or attempt.state.retries or failure.cause not in RETRIED:
+        return ()
+    return (f"{failure.cause}: {failure.message}",)

@@ -1,0 +1,34 @@
+"""What ranks do after their measured windows that no figure counts: which points, how many steps. Pure.
+
+Steps without an exchange take half as long as two measured windows, and every point of an exchange between real
+devices has them; profiled ones are asked for (`--trace`) and follow in the first round only.
+"""
+
+from __future__ import annotations
+
+from scaling.records.point import Kind, Point
+from scaling.records.task import Inspect
+from scaling.sweep.state import PointState
+
+UNSYNCED_WINDOWS = 2
+TRACED_STEPS = 5
+# What explains an exchange by comparison; `comm` computes nothing.
+TRACED: tuple[Kind, ...] = ("exchange", "together", "solo", "each")
+
+
+def is_traced(point: Point, *, trace: bool) -> bool:
+    """Whether a point ends with profiled steps: once per cell."""
+    return trace and point.kind in TRACED and point.round == 0
+
+
+def command(state: PointState, *, trace: bool) -> Inspect | None:
+    """What all ranks are told when they have done their measured windows; None where nothing is left."""
+    point = state.point
+    # An emulated device's steps say nothing of what a wrapper costs.
+    exchanges = point.kind == "exchange" and point.world_size > 1 and point.hardware.device != "emulated"
+    windows = UNSYNCED_WINDOWS if exchanges else 0
+    traced_steps = TRACED_STEPS if is_traced(point, trace=trace) else 0
+    if not windows and not traced_steps:
+        return None
+    steps = max(1, state.ranks[0].windows[-1].steps // UNSYNCED_WINDOWS)
+    return Inspect(windows=windows, steps=steps, traced_steps=traced_steps)

@@ -1,0 +1,101 @@
+"""A process that has imported a framework, initialised nothing, and forks a worker whenever its agent asks.
+
+python -m scaling.worker.fork_server MODULE...      (started by an agent only)
+
+Half of a short run would else be imports. A request is one message on a socket: the worker's environment, with its
+commands, its events and its log as file descriptors; the answer is its pid. The worker is forked twice, so that it
+becomes its agent's own child, which waits for it, ends it and reaps what it leaves as it does with any other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, READY, Request
+from scaling.worker import run_task
+
+# Of /proc/PID/stat after the command's closing bracket: where the environment begins, the 50th of proc(5).
+ENV_START = 47
+
+
+def main(modules: list[str]) -> int:
+    """Import, say so, fork until the agent is gone or a fork fails."""
+    agent = socket.socket(fileno=int(os.environ[FORK_FD]))
+    run_task.at_parents_death(signal.SIGKILL)  # an import that hangs looks at no socket
+    if select.select([agent], [], [], 0)[0]:
+        return 0  # nothing is asked before it is ready: the agent was gone before that
+    for module in modules:
+        import_module(module)
+    import_module("scaling.frameworks.base")
+    gc.collect()
+    gc.freeze()  # what was imported is then not copied by each worker's first collection
+    agent.send(READY)
+    while True:
+        data, fds, _, _ = socket.recv_fds(agent, MAX_BYTES, 3)
+        if not data:
+            return 0
+        middle = os.fork()
+        if middle == 0:
+            _become_parent(agent, data, fds)
+        for fd in fds:
+            os.close(fd)
+        if os.waitpid(middle, 0)[1] != 0:
+            return 1
+
+
+def _become_parent(agent: socket.socket, data: bytes, fds: list[int]) -> NoReturn:
+    """Fork the worker and end, so that the agent adopts it. Whatever is raised in here ends here: an orderly exit
+    is the server's own."""
+    try:
+        _fork(agent, msgspec.json.decode(data, type=Request), fds)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _fork(agent: socket.socket, request: Request, fds: list[int]) -> NoReturn:
+    middle = os.getpid()
+    if os.fork() != 0:
+        os._exit(0)
+    os.setsid()
+    while os.getppid() == middle:  # until the agent has adopted it, which then may wait for it
+        time.sleep(0.0005)
+    agent.send(str(os.getpid()).encode())
+    agent.close()
+    commands_fd, events_fd, log_fd = fds
+    for fd, standard in ((commands_fd, 0), (log_fd, 1), (log_fd, 2)):
+        os.dup2(fd, standard)
+    os.close(commands_fd)
+    os.close(log_fd)
+    os.environ.clear()
+    os.environ.update(request.environ)
+    _mark(request.environ[MARK])
+    run_task.run_and_exit(events_fd)
+
+
+def _mark(mark: str) -> None:
+    """Write the mark where the kernel shows this process's environment: a fork still has its parent's there."""
+    shown = Path("/proc/self/environ").read_bytes()
+    offset = shown.find(f"{MARK}=".encode()) + len(MARK) + 1
+    start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[ENV_START])
+    room = shown.index(b"\0", offset) - offset
+    text = mark.encode()[: room - 1] + b"\0"
+    ctypes.memmove(start + offset, text, len(text))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

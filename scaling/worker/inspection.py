@@ -1,0 +1,123 @@
+"""Steps after the measured windows, which no figure counts: without the exchange, and with profilers on.
+
+They are collective like all others: whatever a profiler does, every rank makes as many of them.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from scaling.analysis import trace_split
+from scaling.frameworks.base import Trainer, Unsynced
+from scaling.frameworks.tracing import Traceable, Tracer
+from scaling.records.events import Inspected, Window
+from scaling.records.gpu_time import GpuTime
+from scaling.records.task import Inspect
+from scaling.text import one_line
+
+FOLDER = "traces"
+
+
+class Timer(Protocol):
+    """What times steps: the worker's loop."""
+
+    trainer: Trainer
+
+    def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
+        """One window."""
+
+
+def trace_path(log: str) -> Path:
+    """How the names of a rank's traces begin, by its log's: `traces/0004-torch-gloo-exchange-n2-r0.1`."""
+    path = Path(log)
+    return path.parent.parent / FOLDER / path.stem
+
+
+def inspected(timer: Timer, inspect: Inspect, path: Path | None) -> Inspected:
+    """Run them all; `path` begins the names of trace files."""
+    unsynced = tuple(_unsynced(timer, inspect.windows, inspect.steps))
+    if not inspect.traced_steps or path is None:
+        return Inspected(unsynced=unsynced)
+    tracing = Tracing(timer.trainer, path)
+    traced = tracing.run(timer, inspect.traced_steps)
+    return Inspected(
+        unsynced=unsynced,
+        traced=traced,
+        traces=tuple(f"{FOLDER}/{file.name}" for file in tracing.files),
+        gpu=tracing.gpu,
+        notes=tuple(tracing.notes),
+    )
+
+
+def _unsynced(timer: Timer, windows: int, steps: int) -> Iterator[Window]:
+    """All ranks begin together; the first step after an exchange may still wait for one (DDP's buffers)."""
+    trainer = timer.trainer
+    if not windows or not isinstance(trainer, Unsynced):
+        return
+    trainer.step()
+    trainer.unsynced_step()
+    trainer.sync()
+    start_s: float | None = None
+    for index in range(windows):
+        window = timer.timed(trainer.unsynced_step, steps, index, start_s)
+        yield window
+        start_s = window.end_s
+
+
+class Tracing:
+    """A rank's profilers. `files` are those written, `gpu` what they tell of its GPU, `notes` what went wrong."""
+
+    def __init__(self, trainer: Trainer, path: Path) -> None:
+        self.files: list[Path] = []
+        self.gpu: GpuTime | None = None
+        self.notes: list[str] = []
+        self._path = path
+        self._tracers = list(trainer.tracers()) if isinstance(trainer, Traceable) else []
+        if not self._tracers:
+            self.notes.append("no trace: the strategy's trainer has no profiler")
+
+    def run(self, timer: Timer, steps: int) -> tuple[Window, ...]:
+        """So many steps, whether profilers start or not: no window where none does. What steps raise is raised."""
+        started = [each for each in self._tracers if self._tried("start", partial(self._start, each))]
+        trainer = timer.trainer
+        # Profilers take different times to start: begin together, as measured windows do.
+        trainer.step()
+        trainer.sync()
+        with ExitStack() as stack:
+            for each in started:
+                stack.enter_context(each.window())
+            window = timer.timed(trainer.step, steps)
+        for each in reversed(started):
+            self._tried("end", partial(self._stop, each, steps))
+        return (window,) if started else ()
+
+    def _file(self, tracer: Tracer) -> Path:
+        return self._path.with_name(self._path.name + tracer.end)
+
+    def _start(self, tracer: Tracer) -> None:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        tracer.start(self._file(tracer))
+
+    def _stop(self, tracer: Tracer, steps: int) -> None:
+        tracer.stop()
+        file = self._file(tracer)
+        self.files.append(file)
+        if tracer.tells_gpu:
+            self.gpu = trace_split.gpu_time(gzip.decompress(file.read_bytes()), steps)
+            if self.gpu is None:
+                self.notes.append("the trace says nothing of the GPU: may this user read its counters (CUPTI)?")
+
+    def _tried(self, what: str, act: Callable[[], None]) -> bool:
+        """Whether it went well. A profiler may raise anything, and no trace is worth a point."""
+        try:
+            act()
+        except Exception as error:
+            why = one_line(f"{type(error).__name__}: {error}")
+            self.notes.append(f"no trace: the profiler did not {what}: {why}")
+            return False
+        return True

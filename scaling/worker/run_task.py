@@ -1,0 +1,114 @@
+"""What a child does: read the task, take the CPUs, join the exchange, obey commands, end."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from typing import NoReturn, cast
+
+from msgspec.structs import replace
+
+from scaling import frameworks
+from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
+from scaling.records.crossing import Bounds
+from scaling.records.events import Announce, Hello, Ready
+from scaling.records.point import EXCHANGING
+from scaling.records.task import Task
+from scaling.worker.channel import Channel
+from scaling.worker.failures import event_of
+from scaling.worker.inspection import trace_path
+from scaling.worker.loop import Worker
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(events_fd: int) -> int:
+    """Run one task; 0 after a result, 1 after an exception, which was reported."""
+    # A hung worker is asked for its stacks (they go to its log) before it is ended.
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    # A child that is stopped while its agent dies must go on, or it would never see the end of its lifeline.
+    at_parents_death(signal.SIGCONT)
+    channel = Channel(0, events_fd)
+    task = channel.read_task()
+    _pin(task)
+    channel.listen()
+    channel.send(Hello(pid=os.getpid(), affinity=tuple(sorted(os.sched_getaffinity(0)))))
+    try:
+        if task.role == "worker":
+            _work(task, channel)
+        else:
+            server = cast(ServerModule, import_module(frameworks.load(task.point.strategy).server_module))
+            server.serve(task, lambda values: channel.send(Announce(values=values)))
+    except Exception as error:
+        traceback.print_exc()
+        channel.send(event_of(error))
+        return 1
+    return 0
+
+
+def at_parents_death(number: signal.Signals) -> None:
+    """Have the kernel send this process a signal when its parent dies; its own forks do not inherit that."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def _pin(task: Task) -> None:
+    # CPUs that a cgroup forbids: the agent reports what the worker really has.
+    if task.cpus:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, task.cpus)
+
+
+def _work(task: Task, channel: Channel) -> None:
+    begun_s = time.monotonic()
+    strategy = frameworks.load(task.point.strategy)
+    module = cast(TrainerModule, import_module(strategy.trainer_module))
+    # A file that the agent imports too cannot import its framework at its top.
+    prepare: Callable[[], None] = getattr(module, "prepare", lambda: None)
+    prepare()
+    imported_s = time.monotonic()
+    trainer = module.connect(task)
+    ready = _ready(trainer, imported_s - begun_s, time.monotonic() - imported_s)
+    channel.send(replace(ready, crossing_bytes_per_step=_crossing(strategy, task, trainer)))
+    worker = Worker(
+        trainer,
+        channel.send,
+        channel.waiting,
+        times_steps=task.point.kind == "together",
+        trace=trace_path(task.log),
+    )
+    while worker.obey(channel.receive()):
+        pass
+
+
+def _ready(trainer: Trainer, import_s: float, build_s: float) -> Ready:
+    return Ready(
+        import_s=import_s,
+        build_s=build_s,
+        parameters=trainer.parameters,
+        gradient_bytes=trainer.gradient_bytes,
+        device_name=trainer.device_name,
+        versions={name: str(version) for name, version in trainer.versions.items()},
+        notes=tuple(trainer.notes),
+    )
+
+
+def _crossing(strategy: Strategy, task: Task, trainer: Trainer) -> Bounds | None:
+    return strategy.bytes_per_step(task, trainer.gradient_bytes) if task.point.kind in EXCHANGING else None
+
+
+def run_and_exit(events_fd: int) -> NoReturn:
+    """Run the task that comes on fd 0 and end the process."""
+    code = main(events_fd)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Frameworks' threads abort at interpreter exit while others re-initialise; nothing is left to do.
+    os._exit(code)

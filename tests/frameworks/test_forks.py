@@ -1,0 +1,146 @@
+"""Real frameworks in forks: ranks that are forked from a process that has imported the framework train as fresh
+ones do, to the last bit, and ranks that were stopped for long go on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from msgspec.structs import replace
+
+from scaling import frameworks
+from scaling.agent.child import Child, adopt_orphans
+from scaling.agent.environment import child_environ
+from scaling.agent.forks import Starter
+from scaling.plan.tasks import helper_task, worker_tasks
+from scaling.records.events import Announce, Finished, Ready, Result, Window
+from scaling.records.task import Finish, Run, Task
+from tests.support import ranks
+from tests.support.forked import end, ended, heard, is_forked
+from tests.support.waiting import eventually
+
+STEPS = 3
+# TensorFlow's ranks take each other for dead after 10 s, unless they are told to have patience.
+STOPPED_S, LATER_S = 12.0, 1.5
+SYNCHRONOUS = [
+    "torch:gloo", "torch:horovod", "torch:ps-sync", "tensorflow:ring", "tensorflow:horovod", "mxnet:dist_sync",
+    "mxnet:horovod", "mxnet:local",
+]  # fmt: skip
+
+
+@contextmanager
+def starting(task: Task) -> Iterator[Starter]:
+    """Fork servers for children like this task's, ready where there can be any."""
+    starter = Starter(os.environ)
+    plain = frameworks.load(task.point.strategy).baseline
+    try:
+        starter.preload(replace(task, point=replace(task.point, strategy=plain, kind="solo", options={})))
+        eventually(starter.settled, within_s=ranks.LIMIT_S)
+        yield starter
+    finally:
+        starter.close()
+
+
+@contextmanager
+def running(name: str, *, fresh: bool) -> Iterator[list[Child]]:
+    """The workers of two ranks, ready to be told what to do."""
+    adopt_orphans()
+    with ExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory())
+        tasks = [replace(task, fresh=fresh) for task in ranks.tasks(name, "exchange", 2)]
+        for port in ranks.ports_of(tasks[0]):
+            stack.enter_context(ranks.bound(port))
+        starter = stack.enter_context(starting(tasks[0]))
+        tasks = [replace(task, log=str(Path(folder, f"{task.rank}.log"))) for task in tasks]
+        strategy = frameworks.load(name)
+        helpers = [helper_task(tasks, helper) for helper in strategy.helpers(tasks[0])]
+        announced: dict[str, str] = {}
+        for child in [start(stack, starter, task) for task in helpers]:
+            event = heard(child, Announce)
+            assert isinstance(event, Announce)
+            announced |= event.values
+        of_workers = [replace(task, announced=announced) for task in worker_tasks(tasks, strategy.traits(name))]
+        children = [start(stack, starter, task) for task in of_workers]
+        for child in children:
+            heard(child, Ready)
+        yield children
+
+
+def start(stack: ExitStack, starter: Starter, task: Task) -> Child:
+    """One child, forked or fresh as its task says, which ends with the stack."""
+    asked = frameworks.load(task.point.strategy).environ(task, task.announced)
+    child = Child(task, child_environ(os.environ, task, asked), start=starter.start)
+    stack.callback(over, child)
+    assert is_forked(child.pid) != task.fresh
+    return child
+
+
+def over(child: Child) -> None:
+    """End it, if it has not been reaped."""
+    if Path(f"/proc/{child.pid}").exists():
+        end(child)
+
+
+def window(children: Sequence[Child]) -> list[Window]:
+    """All ranks do some steps."""
+    for child in children:
+        child.tell(Run(windows=1, steps=STEPS, measured=True))
+    return [event for child in children if isinstance(event := heard(child, Window), Window)]
+
+
+def digests(children: Sequence[Child]) -> list[str | None]:
+    """All ranks end well and tell."""
+    for child in children:
+        child.tell(Finish())
+    found = [event.digest for child in children if isinstance(event := heard(child, Result), Result)]
+    assert [ended(child) for child in children] == [Finished()] * len(children)
+    return found
+
+
+@cache
+def trained(name: str, *, fresh: bool) -> tuple[list[float | None], list[str | None]]:
+    """Losses and digests of both ranks after some steps."""
+    if reason := frameworks.load(name).missing(name):
+        pytest.skip(reason)
+    with running(name, fresh=fresh) as children:
+        losses = [one.loss for one in window(children)]
+        return losses, digests(children)
+
+
+@pytest.mark.parametrize("name", SYNCHRONOUS)
+def test_forked_ranks_train_as_fresh_ones_do(name: str) -> None:
+    losses, found = trained(name, fresh=False)
+    assert len(set(found)) == 1
+    assert None not in found
+    assert (losses, found) == trained(name, fresh=True)
+
+
+@pytest.mark.parametrize("name", ["torch:ps-async", "tensorflow:ps", "mxnet:dist_async"])
+def test_asynchronous_ranks_can_be_forked_too(name: str) -> None:
+    losses, _ = trained(name, fresh=False)
+    assert all(loss is not None and loss > 0 for loss in losses)
+
+
+@pytest.mark.parametrize("name", ["torch:gloo", "tensorflow:ring", "mxnet:dist_sync"])
+def test_ranks_that_are_stopped_for_long_go_on(name: str) -> None:
+    """As they are while others take their turns; their agents let them go on one a little after the other. It
+    really takes so long: what they would lose are heartbeats."""
+    if reason := frameworks.load(name).missing(name):
+        pytest.skip(reason)
+    with running(name, fresh=False) as children:
+        window(children)
+        for child in children:
+            child.pause()
+        time.sleep(STOPPED_S)
+        for child in children:
+            child.resume()
+            time.sleep(LATER_S)
+        window(children)
+        found = digests(children)
+        assert len(set(found)) == 1 and None not in found

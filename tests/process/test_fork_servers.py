@@ -1,0 +1,162 @@
+"""Fork servers that fail in whatever way cost time, and no child."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from msgspec.structs import replace
+
+from scaling import frameworks
+from scaling.agent import forks
+from scaling.agent.forks import Starter
+from tests.support import forked
+from tests.support.forked import (
+    IMPORTED,
+    beside,
+    child_of,
+    end,
+    is_forked,
+    server_of,
+    started,
+    task_of,
+    well,
+)
+from tests.support.points import changed
+from tests.support.waiting import eventually
+
+both = pytest.mark.parametrize("way", ["fresh", "forked"])
+BASE = {**os.environ, "PLANTED": "by the agent"}
+
+
+@pytest.fixture(autouse=True)
+def adopting() -> Iterator[None]:
+    with forked.adopting():
+        yield
+
+
+@pytest.fixture
+def preload(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have fork servers of the fake framework import these modules, until the test ends."""
+    monkeypatch.setitem(frameworks.FRAMEWORKS, "fake", frameworks.FRAMEWORKS["fake"])
+    forked.preload(IMPORTED)
+    return forked.preload
+
+
+@pytest.fixture
+def starter(preload: object) -> Iterator[Starter]:
+    """Of an agent in this process's environment."""
+    one = Starter(BASE)
+    yield one
+    one.close()
+
+
+# A host without room for another process: the second of the two forks that a worker takes.
+FORKS_ONCE = """
+import os
+fork, server = os.fork, os.getpid()
+def once():
+    if os.getpid() != server:
+        raise BlockingIOError(11, "planted")
+    return fork()
+os.fork = once
+"""
+BROKEN = {
+    "is not there": None,
+    "raises": "raise ImportError('planted')",
+    "exits": "import os; os._exit(0)",
+    "crashes": "import ctypes; ctypes.string_at(0)",
+    "cannot fork": FORKS_ONCE,
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_where_the_import_or_a_fork_fails_children_start_fresh(
+    preload: Callable[..., None], tmp_path: Path, how: str
+) -> None:
+    text = BROKEN[how]
+    if text is not None:
+        (tmp_path / "planted_module.py").write_text(text)
+    preload("planted_module")
+    base = beside(tmp_path)
+    starter, task = Starter(base), task_of(tmp_path)
+    try:
+        starter.preload(task)
+        eventually(starter.settled)
+        for attempt in (1, 2):
+            child = child_of(starter, replace(task, attempt=attempt), base)
+            assert not is_forked(child.pid)
+            assert well(child)
+    finally:
+        starter.close()
+
+
+def test_while_the_import_hangs_children_start_fresh(preload: Callable[..., None], tmp_path: Path) -> None:
+    (tmp_path / "planted_module.py").write_text(forked.HANGS)
+    preload("planted_module")
+    base = beside(tmp_path)
+    starter, task = Starter(base), task_of(tmp_path)
+    try:
+        starter.preload(task)
+        assert not starter.settled()
+        child = child_of(starter, task, base)
+        assert not is_forked(child.pid)
+        assert well(child)
+        server = server_of(starter)
+    finally:
+        starter.close()
+    assert not server.is_running()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_where_the_server_has_died_or_does_not_answer_children_start_fresh(
+    starter: Starter, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forks, "ANSWER_S", 0.2)
+    assert well(started(starter, task_of(tmp_path)))
+    server = server_of(starter)
+    server.send_signal(number)
+    wanted = psutil.STATUS_ZOMBIE if number == signal.SIGKILL else psutil.STATUS_STOPPED
+    eventually(lambda: server.status() == wanted)
+    for attempt in (2, 3):
+        task = task_of(tmp_path, attempt=attempt)
+        child = child_of(starter, task)
+        assert not is_forked(child.pid)
+        assert well(child)
+    assert not server.is_running()
+
+
+def test_an_environment_longer_than_a_message_starts_fresh(starter: Starter, tmp_path: Path) -> None:
+    starter.preload(task_of(tmp_path))
+    eventually(starter.settled)
+    long = {f"LONG_{number}": "x" * 60_000 for number in range(3)}
+    task = task_of(tmp_path)
+    child = child_of(starter, task, {**os.environ, **long})
+    assert not is_forked(child.pid)
+    assert well(child)
+
+
+def test_threads_and_heap_that_the_server_has_not_start_fresh(starter: Starter, tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    starter.preload(task)
+    eventually(starter.settled)
+    for number, other in enumerate((replace(task, threads=2), replace(task, malloc="system"))):
+        one = replace(other, attempt=10 + number)
+        child = child_of(starter, one)
+        assert not is_forked(child.pid)
+        end(child)
+
+
+def test_no_server_is_started_for_what_starts_fresh(preload: Callable[..., None], tmp_path: Path) -> None:
+    starter = Starter(os.environ)
+    task = task_of(tmp_path)
+    for one in (replace(task, fresh=True), replace(task, point=changed(task.point, device="cuda"))):
+        starter.preload(one)
+    preload()
+    starter.preload(task)
+    assert starter.settled()
+    assert starter._servers == {}

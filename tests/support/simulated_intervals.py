@@ -1,0 +1,243 @@
+"""The intervals of thousands of simulated runs at once: this design, and the one before it, under many noises.
+
+Two devices. The machine's noise is one series of half-second windows; each process start and each window add their
+own. `of_run` repeats, on arrays, what the analysis does with the records of one run; a unit test holds them equal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+from scaling.analysis.pooling import CONTRAST, FLOOR, GUARD, OWN_WEIGHT
+from scaling.analysis.stats import TRIMMED
+
+Array = NDArray[np.float64]
+BLOCKS = 6
+EFFICIENCY = 0.85
+SINGLE = 0.99
+OLD_ROUNDS, OLD_WINDOWS = 3, 10
+# Of the old design: a start with its warm-up, in windows.
+OLD_START = 10
+# Columns of a block: both seats alone, one rank, both ranks, both plain loops beside each other.
+SEAT_0, SEAT_1, ONE, TWO, BESIDE_0, BESIDE_1 = range(6)
+# In which start each of them ran; and those of one turn share a window of time.
+STARTS = (0, 1, 2, 3, 4, 5)
+TURNS = (0, 1, 2, 3, 4, 4)
+
+
+class Noise(NamedTuple):
+    """Standard deviations and parts of 1. `slow` is of a series with autocorrelation `ar` between windows; `drift`
+    over the whole run; of `stalls` of the windows each takes twice as long."""
+
+    window: float = 0.0
+    slow: float = 0.0
+    ar: float = 0.0
+    drift: float = 0.0
+    stalls: float = 0.0
+    start: float = 0.0
+
+
+NOISES = {
+    "iid 3 %": Noise(window=0.03),
+    "AR 0.5": Noise(slow=0.03, ar=0.5),
+    "AR 0.8": Noise(slow=0.03, ar=0.8),
+    "AR 0.95": Noise(slow=0.03, ar=0.95),
+    "drift 5 %": Noise(window=0.03, drift=0.05),
+    "3 % of windows x2": Noise(window=0.01, stalls=0.03),
+    "0.3 % of windows x2": Noise(window=0.01, stalls=0.003),
+    "2 % per start": Noise(window=0.03, start=0.02),
+    "real": Noise(window=0.02, start=0.012),
+    "all": Noise(window=0.01, slow=0.03, ar=0.8, drift=0.05, stalls=0.003, start=0.02),
+}
+
+
+class Interval(NamedTuple):
+    """Logarithms, one of each simulated run."""
+
+    mean: Array
+    half: Array
+
+
+class Measured(NamedTuple):
+    """How often the interval held the truth, and half of its median width in points."""
+
+    coverage: float
+    half_width: float
+
+
+# ---------------------------------------------------------------- what is measured
+
+
+def devices(runs: int, spread: float, dice: np.random.Generator) -> Array:
+    """ln of what each of two seats takes for a step, by run."""
+    return spread * dice.standard_normal((runs, 2))
+
+
+def truth(seats: Array) -> dict[int, Array]:
+    """ln of each column's step time without noise."""
+    harmonic = -np.log(np.exp(-seats).mean(axis=1))
+    return {
+        SEAT_0: seats[:, 0],
+        SEAT_1: seats[:, 1],
+        ONE: seats[:, 0] - np.log(SINGLE),
+        TWO: harmonic - np.log(EFFICIENCY),
+        BESIDE_0: seats[:, 0] + 0.02,
+        BESIDE_1: seats[:, 1] + 0.02,
+    }
+
+
+def blocks(seats: Array, rounds: int, noise: Noise, dice: np.random.Generator) -> Array:
+    """ln step times of runs x rounds x blocks x columns: side by side, in random order within each block."""
+    runs, turns = len(seats), max(TURNS) + 1
+    machine = series(runs, rounds * BLOCKS * turns, noise, dice).reshape(runs, rounds, BLOCKS, turns)
+    order = dice.permuted(np.broadcast_to(np.arange(turns), machine.shape), axis=3)
+    machine = np.take_along_axis(machine, order, axis=3)
+    level = np.stack([truth(seats)[column] for column in range(len(TURNS))], axis=1)
+    start = noise.start * dice.standard_normal((runs, rounds, 1, len(STARTS)))
+    own = _windows((runs, rounds, BLOCKS, len(TURNS)), noise, dice)
+    return np.asarray(level[:, None, None, :] + start + own + machine[..., list(TURNS)])
+
+
+def series(runs: int, length: int, noise: Noise, dice: np.random.Generator) -> Array:
+    """What the machine does in every half second of a run."""
+    found = np.linspace(0.0, noise.drift, length) * np.ones((runs, 1))
+    if noise.slow:
+        now = dice.standard_normal(runs)
+        for at in range(length):
+            found[:, at] += noise.slow * now
+            now = noise.ar * now + np.sqrt(1 - noise.ar**2) * dice.standard_normal(runs)
+    return np.asarray(found)
+
+
+def _windows(shape: tuple[int, ...], noise: Noise, dice: np.random.Generator) -> Array:
+    stalled = dice.random(shape) < noise.stalls
+    return np.asarray(noise.window * dice.standard_normal(shape) + np.log(2.0) * stalled)
+
+
+# ---------------------------------------------------------------- this design
+
+
+def of_run(times: Array) -> dict[int, Interval]:
+    """ln efficiency of both ranks, and of one, by run; `times` as `blocks` makes them."""
+    whole = trimmed(times)  # runs x rounds x columns
+    seats = whole[..., :2]
+    cells = [seats[..., SEAT_0], seats[..., SEAT_1], whole[..., ONE], whole[..., TWO], slowest(times)]
+    layout = np.stack(cells, axis=2)
+    own = seats.mean(axis=1) - seats.mean(axis=(1, 2))[:, None]
+    both = (times[..., :2] - own[:, None, None, :]).mean(axis=3) + harmonic(own)[:, None, None]
+    return {
+        2: contrast(both - times[..., TWO], layout),
+        1: contrast(times[..., SEAT_0] - times[..., ONE], layout),
+    }
+
+
+def contrast(ratios: Array, layout: Array) -> Interval:
+    """As `pooling.contrast`: `ratios` are runs x rounds x blocks, `layout` runs x rounds x cells."""
+    _, rounds, cells = layout.shape
+    by_round = trimmed(ratios[..., None])[..., 0]
+    rest = (
+        layout
+        - layout.mean(axis=1, keepdims=True)
+        - layout.mean(axis=2, keepdims=True)
+        + layout.mean(axis=(1, 2), keepdims=True)
+    )
+    df = (rounds - 1) * (cells - 1)
+    pooled = CONTRAST * (rest**2).sum(axis=(1, 2)) / df
+    own = by_round.var(axis=1, ddof=1)
+    floor = FLOOR * trimmed_variance(ratios).mean(axis=1) / rounds
+    is_pooled = own <= GUARD * pooled
+    weight = OWN_WEIGHT * (rounds - 1)
+    shrunk = (weight * own + df * pooled) / (weight + df)
+    variance = np.maximum(np.where(is_pooled, shrunk, own) / rounds, floor)
+    quantile = np.where(is_pooled, stdtrit(df, 0.975), stdtrit(rounds - 1, 0.975))
+    return Interval(by_round.mean(axis=1), quantile * np.sqrt(variance))
+
+
+def slowest(times: Array) -> Array:
+    """ln step time of the loops beside each other, as `step_time.lock_step`."""
+    beside = times[..., [BESIDE_0, BESIDE_1]]
+    late = np.exp(beside).max(axis=-1) - np.exp(beside).mean(axis=-1)
+    mean = np.exp(trimmed(beside)).mean(axis=-1) + trimmed(late[..., None])[..., 0]
+    longest = np.maximum(trimmed(beside).max(axis=-1), trimmed(beside.max(axis=-1)[..., None])[..., 0])
+    return np.asarray(np.maximum(longest, np.log(mean)))
+
+
+def harmonic(logs: Array) -> Array:
+    """ln of the harmonic mean over the last axis."""
+    return np.asarray(-np.log(np.exp(-logs).mean(axis=-1)))
+
+
+def trimmed(times: Array) -> Array:
+    """`stats.trimmed_mean` over blocks, which are the last axis but one."""
+    ordered, count = np.sort(times, axis=-2), times.shape[-2]
+    cut = int(TRIMMED * count)
+    return np.asarray(ordered[..., cut : count - cut, :].mean(axis=-2))
+
+
+def trimmed_variance(ratios: Array) -> Array:
+    """`stats.trimmed_variance` over the last axis."""
+    ordered, count = np.sort(ratios, axis=-1), ratios.shape[-1]
+    cut = int(TRIMMED * count)
+    winsorized = np.clip(ratios, ordered[..., cut, None], ordered[..., count - cut - 1, None])
+    return np.asarray(winsorized.var(axis=-1, ddof=1) * count / (count - 2 * cut) ** 2)
+
+
+# ---------------------------------------------------------------- the design before it
+
+
+def of_old_run(seats: Array, noise: Noise, dice: np.random.Generator) -> Interval:
+    """3 rounds of 10 windows, one cell after the other in shuffled order, each against `solo` on the first seat by
+    its own three ratios with t(2); of efficiency itself, not its logarithm."""
+    runs, cells = len(seats), 5
+    span = OLD_START + OLD_WINDOWS
+    machine = series(runs, OLD_ROUNDS * cells * span, noise, dice).reshape(runs, OLD_ROUNDS, cells, span)
+    order = dice.permuted(np.broadcast_to(np.arange(cells), (runs, OLD_ROUNDS, cells)), axis=2)
+    machine = np.take_along_axis(machine[..., OLD_START:], order[..., None], axis=2)
+    levels = truth(seats)
+    ratios = []
+    for column, cell in ((SEAT_0, 0), (TWO, 1)):
+        start = noise.start * dice.standard_normal((runs, OLD_ROUNDS, 1))
+        own = _windows((runs, OLD_ROUNDS, OLD_WINDOWS), noise, dice)
+        ratios.append(np.exp(levels[column][:, None, None] + machine[:, :, cell] + start + own).mean(axis=2))
+    efficiency = ratios[0] / ratios[1]
+    deviation = efficiency.std(axis=1, ddof=1) / np.sqrt(OLD_ROUNDS)
+    return Interval(efficiency.mean(axis=1), stdtrit(OLD_ROUNDS - 1, 0.975) * deviation)
+
+
+# ---------------------------------------------------------------- how good they are
+
+
+def measured(noise: Noise, spread: float, rounds: int, *, runs: int, seed: int, size: int = 2) -> Measured:
+    """Of this design: the row with both ranks, or with one."""
+    dice = np.random.default_rng(seed)
+    found = of_run(blocks(devices(runs, spread, dice), rounds, noise, dice))[size]
+    right = EFFICIENCY if size == 2 else SINGLE
+    held = np.abs(found.mean - np.log(right)) <= found.half
+    widths = 50 * (np.exp(found.mean + found.half) - np.exp(found.mean - found.half))
+    return Measured(float(held.mean()), float(np.mean(widths)))
+
+
+def measured_old(noise: Noise, spread: float, *, runs: int, seed: int) -> Measured:
+    """Of the design before."""
+    dice = np.random.default_rng(seed)
+    found = of_old_run(devices(runs, spread, dice), noise, dice)
+    held = np.abs(found.mean - EFFICIENCY) <= found.half
+    return Measured(float(held.mean()), float(100 * np.mean(found.half)))
+
+
+def table(runs: int, seed: int) -> list[dict[str, Any]]:
+    """Every noise and spread of the devices, by design."""
+    found = []
+    for name, noise in NOISES.items():
+        for spread in (0.0, 0.02, 0.05):
+            line: dict[str, Any] = {"noise": name, "spread": spread, "old": None}
+            line["old"] = measured_old(noise, spread, runs=runs, seed=seed)
+            for rounds in (4, 6, 10):
+                line[f"R={rounds}"] = measured(noise, spread, rounds, runs=runs, seed=seed)
+            line["N=1"] = measured(noise, spread, 6, runs=runs, seed=seed, size=1)
+            found.append(line)
+    return found

@@ -1,0 +1,90 @@
+"""A strategy from outside whose workers tell of themselves what only they know, into a file beside their log.
+
+`plain` tells; `daemon` also leaves a process in a session of its own that was never exec'd; `large` also touches
+some hundred MB.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from scaling.frameworks.base import Trainer
+from scaling.frameworks.fake.strategy import Fake
+from scaling.frameworks.fake.trainer import make
+from scaling.records.point import Record
+from scaling.records.task import Task
+
+MODULE = "tests.support.telling"
+MODES = ("plain", "daemon", "large")
+LARGE_BYTES = 300 << 20
+
+
+class Told(Record, frozen=True, kw_only=True):
+    """Of a worker: `fds` are what its descriptors point to, `modules` those that were imported before its own."""
+
+    pid: int
+    parent: int
+    session: int
+    group: int
+    affinity: list[int]
+    environ: dict[str, str]
+    fds: dict[int, str]
+    modules: list[str]
+
+
+class Telling(Fake):
+    """Like the fake one, but for its trainer."""
+
+    names: tuple[str, ...] = tuple(f"{MODULE}:{mode}" for mode in MODES)  # type: ignore[assignment]
+    trainer = MODULE
+
+
+def told(task: Task) -> Told:
+    """What the worker of this task has told."""
+    return msgspec.json.decode(Path(f"{task.log}.told").read_bytes(), type=Told)
+
+
+def connect(task: Task) -> Trainer:
+    """Tell, then be the fake one."""
+    one = Told(
+        pid=os.getpid(),
+        parent=os.getppid(),
+        session=os.getsid(0),
+        group=os.getpgrp(),
+        affinity=sorted(os.sched_getaffinity(0)),
+        environ=dict(os.environ),
+        fds=_fds(),
+        modules=sorted(sys.modules),
+    )
+    Path(f"{task.log}.told").write_bytes(msgspec.json.encode(one))
+    mode = task.point.strategy.partition(":")[2]
+    if mode == "daemon":
+        _leave_a_daemon()
+    trainer = make(task)
+    if mode == "large":
+        trainer.ballast = bytearray(os.urandom(1 << 20)) * (LARGE_BYTES >> 20)  # type: ignore[attr-defined]
+    return trainer
+
+
+def _fds() -> dict[int, str]:
+    found = {}
+    for link in list(Path("/proc/self/fd").iterdir()):
+        with suppress(OSError):  # that of the listing itself
+            found[int(link.name)] = str(link.readlink())
+    return found
+
+
+def _leave_a_daemon() -> None:
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            time.sleep(3600)
+
+
+STRATEGY = Telling()

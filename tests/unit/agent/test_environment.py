@@ -1,0 +1,91 @@
+"""What a child's environment holds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+import scaling
+from scaling.agent.environment import KEPT_HEAP, child_environ
+from scaling.records.forks import MARK
+from scaling.records.point import Device, Point
+from tests.support.points import TASK, changed
+
+
+def test_a_worker_does_not_see_the_launcher() -> None:
+    base = {
+        "OMPI_COMM_WORLD_RANK": "1",
+        "PMIX_RANK": "1",
+        "PMI_SIZE": "2",
+        "PRTE_X": "",
+        "HYDRA_X": "",
+        "HOME": "/h",
+    }
+    environ = child_environ(base, TASK, {"MASTER_ADDR": "127.0.0.1"})
+    assert environ["HOME"] == "/h"
+    assert environ["MASTER_ADDR"] == "127.0.0.1"
+    assert environ["OMP_NUM_THREADS"] == "3"
+    assert not [key for key in environ if key.startswith(("OMPI_", "PMI", "PRTE_", "HYDRA_"))]
+
+
+def test_the_mark_is_this_process() -> None:
+    assert MARK not in os.environ
+
+
+def test_it_finds_this_package_before_what_the_agent_finds() -> None:
+    package = str(Path(scaling.__file__).parents[1])
+    found = child_environ({"PYTHONPATH": f"/a:{package}::/b"}, TASK, {})["PYTHONPATH"]
+    assert found == f"{package}:/a:/b"
+
+
+# ---------------------------------------------------------------- the heap
+
+
+def heap(base: dict[str, str], **task: Any) -> dict[str, str]:
+    """What a child is told of its heap."""
+    environ = child_environ(base, replace(TASK, **task), {})
+    return {name: value for name, value in environ.items() if name.startswith("MALLOC_")}
+
+
+def on(device: Device) -> Point:
+    return changed(TASK.point, device=device)
+
+
+def test_a_cpu_worker_keeps_its_heap() -> None:
+    assert heap({}) == KEPT_HEAP
+    assert heap({}, role="server-0") == KEPT_HEAP
+    assert heap({}, point=on("emulated")) == KEPT_HEAP
+
+
+def test_the_threshold_is_one_that_glibc_takes() -> None:
+    """It ignores a larger one: HEAP_MAX_SIZE / 2 on 64 bits, mallopt(3)."""
+    assert int(KEPT_HEAP["MALLOC_MMAP_THRESHOLD_"]) <= 32 << 20
+    assert int(KEPT_HEAP["MALLOC_TRIM_THRESHOLD_"]) < 1 << 31
+
+
+@pytest.mark.parametrize(
+    ("base", "task"),
+    [
+        ({}, {"malloc": "system"}),
+        ({}, {"point": on("cuda")}),
+        ({"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}, {}),
+        ({"LD_PRELOAD": "/usr/lib/libtcmalloc.so.4"}, {"role": "server-0"}),
+    ],
+    ids=["asked", "cuda", "jemalloc", "tcmalloc"],
+)
+def test_where_it_would_not_help_nothing_is_set(base: dict[str, str], task: dict[str, Any]) -> None:
+    assert heap(base, **task) == {}
+
+
+def test_what_the_user_has_set_wins() -> None:
+    own = {"MALLOC_TRIM_THRESHOLD_": "7", "MALLOC_ARENA_MAX": "1"}
+    assert heap(own) == {**KEPT_HEAP, **own}
+    assert heap(own, malloc="system") == own
+
+
+def test_a_preloaded_library_that_is_no_allocator_changes_nothing() -> None:
+    assert heap({"LD_PRELOAD": "/usr/lib/libfoo.so"}) == KEPT_HEAP

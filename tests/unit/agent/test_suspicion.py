@@ -1,0 +1,46 @@
+"""Who else runs is looked up while a core is slower than it mostly is, or shared with others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from scaling.agent.supervisor import Supervisor
+from scaling.hosts import canary
+from tests.support.inline import Launch
+
+CANARY_S = 0.006
+
+
+@pytest.fixture
+def suspected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The points whose agents have looked."""
+    found: list[str] = []
+    monkeypatch.setattr(canary, "measure", lambda cpus: CANARY_S)
+    monkeypatch.setattr(Supervisor, "suspect", lambda one: found.append(one.child.task.point.label))
+    return found
+
+
+def measure(folder: Path) -> None:
+    Launch(2).sweep(folder, interleave=True, kinds=["exchange", "solo"], rounds=1, windows=8, world_sizes=[1, 2])
+
+
+def queueing(monkeypatch: pytest.MonkeyPatch, times_s: Iterator[float]) -> None:
+    monkeypatch.setattr(canary, "queued_s", lambda: next(times_s))
+
+
+def test_a_core_of_its_own(tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    queueing(monkeypatch, count(7.0, 0.0))
+    measure(tmp_path)
+    assert suspected == []
+
+
+def test_a_core_that_somebody_else_has_for_half_of_the_time_from_the_first_window_on(
+    tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queueing(monkeypatch, count(7.0, CANARY_S / 2))
+    measure(tmp_path)
+    assert len(suspected) == 8 * (1 + 2 + 1)

@@ -1,0 +1,92 @@
+"""Warm-ups that reach into the measured windows: cut off, or stamped."""
+
+from __future__ import annotations
+
+import random
+from math import exp, log
+from statistics import fmean
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.analysis.analyse import rows
+from scaling.analysis.drift import Drift, drifts, slope
+from scaling.analysis.truncation import truncation
+from scaling.records.run import PointRecord
+from tests.support.scripted_records import point, record
+
+WINDOW_S = 0.5
+# By amplitude and seconds: the windows after which the warm-up's own rule took it for steady, by simulation.
+WARM_UPS = {
+    (0.5, 1.0): 8.2, (0.5, 2.5): 8.5, (0.3, 5.0): 4.9, (0.1, 2.5): 4.3, (0.1, 5.0): 4.3, (0.1, 10.0): 4.3,
+    (0.1, 20.0): 4.3, (0.05, 10.0): 4.2,
+}  # fmt: skip
+
+
+def measured(amplitude: float, tau_s: float, warm: float, dice: random.Random, noise: float) -> list[float]:
+    """ln of ten windows' step times after so many windows of warm-up."""
+    ages_s = [(warm + index + 0.5) * WINDOW_S for index in range(10)]
+    return [log(1 + amplitude * exp(-age_s / tau_s)) + dice.gauss(0, noise) for age_s in ages_s]
+
+
+@pytest.mark.parametrize(("amplitude", "tau_s"), WARM_UPS)
+def test_a_warm_up_leaves_less_than_a_point_or_is_stamped(amplitude: float, tau_s: float) -> None:
+    """36 points of a quiet machine (1.5 % between windows), 40 runs: at least 95 % of them."""
+    dice, right = random.Random(7), 0
+    for _ in range(40):
+        points = [measured(amplitude, tau_s, WARM_UPS[amplitude, tau_s], dice, 0.015) for _ in range(36)]
+        kept = [dict(list(enumerate(one))[truncation(one) :]) for one in points]
+        bias = fmean(fmean(one.values()) for one in kept)
+        right += bias < 0.01 or bool(drifts({"exchange": kept}))
+    assert right >= 38
+
+
+def test_steady_points_are_not_stamped() -> None:
+    """One in a hundred is, and then only if the slope is worth it."""
+    dice, stamped = random.Random(3), 0
+    for _ in range(100):
+        points = [dict(enumerate(measured(0.0, 1.0, 0, dice, 0.03))) for _ in range(12)]
+        stamped += bool(drifts({"exchange": points}))
+    assert stamped <= 3
+
+
+def test_slope_of_a_line() -> None:
+    assert slope({0: 1.0, 1: 1.5, 2: 2.0, 5: 3.5}) == pytest.approx(0.5)
+    assert slope({0: 1.0, 1: 1.5}) is None
+
+
+def test_truncation_cuts_what_differs_and_no_noise() -> None:
+    assert truncation([2.0, 1.5, 1.01, 1.0, 0.99, 1.0, 1.01, 1.0]) == 2
+    assert truncation([1.0] * 8) == 0
+    assert truncation([2.0, 1.0, 1.0]) == 0
+    dice = random.Random(1)
+    cut = [truncation([dice.gauss(0, 0.03) for _ in range(10)]) for _ in range(300)]
+    assert sum(map(bool, cut)) <= 6
+
+
+def test_the_stamp_has_its_size_and_kind() -> None:
+    records = [record(point("solo", number=number), 0.1) for number in range(4)]
+    records += [
+        _faster(record(point("exchange", 2, number), 0.125), 0.01 + 0.0001 * number) for number in range(4)
+    ]
+    (row,) = rows(records)
+    assert "DRIFTING" in row.flags
+    (note,) = [note for note in row.footnotes if note.startswith("DRIFTING")]
+    assert note == "DRIFTING: exchange became 1.02 % faster from window to window, 2.0 % in all (4 points)"
+
+
+def _faster(made: PointRecord, part: float) -> PointRecord:
+    """The same, each of whose windows takes less than the one before by `part`."""
+    ranks = tuple(
+        replace(
+            rank,
+            windows=tuple(replace(w, end_s=w.start_s + w.seconds * exp(-part * w.index)) for w in rank.windows),
+        )
+        for rank in made.ranks
+    )
+    return replace(made, ranks=ranks)
+
+
+def test_a_drift_says_what_it_is() -> None:
+    one = Drift(kind="each", per_window=0.002, windows=6, points=12, t=5.0)
+    assert str(one) == "each became 0.20 % slower from window to window, 1.0 % in all (12 points)"

@@ -1,0 +1,117 @@
+"""Who else used the machine is one note of a row, with sizes, and one of its controls; none on a quiet machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from scaling.analysis import foreign_load
+from scaling.records.run import PointRecord, PointWarning
+from scaling.records.telemetry import CpuTime, Foreign, Telemetry, ThreadTime
+from tests.support.scripted_records import by_size, point, record, sweep
+
+USUAL_S = 0.005
+BURNER = Foreign(name="burner", run_s=0.98, over_s=1.0)
+QUIET = Telemetry()
+
+
+def cpu(queued_s: float = 0.0, stolen_s: float = 0.0, wall_s: float = 3.0) -> Telemetry:
+    """Of a rank that ran all the time but for what it queued."""
+    main = ThreadTime(name="python", threads=1, run_s=wall_s - queued_s, queued_s=queued_s)
+    found = CpuTime(
+        steps=30, wall_s=wall_s, kernel_s=0.0, minor_faults=0, major_faults=0, threads=(main,), stolen_s=stolen_s
+    )
+    return Telemetry(cpu=found)
+
+
+def read(
+    made: PointRecord,
+    *telemetries: Telemetry,
+    canaries_s: Sequence[float] = (USUAL_S, USUAL_S, USUAL_S),
+    again_s: Sequence[float] = (),
+) -> PointRecord:
+    """The same with these readings beside its ranks, and these canaries before each one's windows."""
+    ranks = []
+    for rank, telemetry in zip(made.ranks, telemetries or [QUIET] * len(made.ranks), strict=True):
+        windows = [replace(window, canary_s=s) for window, s in zip(rank.windows, canaries_s, strict=True)]
+        again = [replace(rank.windows[0], canary_s=s) for s in again_s]
+        ranks.append(replace(rank, telemetry=telemetry, windows=tuple(windows), disturbed=tuple(again)))
+    return replace(made, ranks=tuple(ranks))
+
+
+def notes(*records: PointRecord, size: int = 1) -> tuple[str, ...]:
+    return tuple(note for note in by_size(records)[size].footnotes if "foreign load" in note)
+
+
+def test_a_quiet_machine_says_nothing() -> None:
+    quiet = [read(one, *(cpu() for _ in one.ranks)) for one in sweep(0, 0.1, {2: 0.125})]
+    assert by_size(quiet)[2].footnotes == ()
+
+
+def test_a_plain_loop_alone_that_queued() -> None:
+    # 3 s of which 0.15 behind somebody else
+    solo, exchange = read(record(point("solo"), 0.1), cpu(queued_s=0.15)), record(point("exchange"), 0.1)
+    waited = "rank 0 waited 5.0 % of the time for CPUs that others used"
+    assert notes(solo, exchange) == (f"its solo control: foreign load on node1: {waited}",)
+    # In an exchange communication threads of the run itself are in the way.
+    assert notes(record(point("solo"), 0.1), read(exchange, cpu(queued_s=0.15))) == ()
+
+
+def test_who_queued_most_comes_first() -> None:
+    each = read(record(point("each", 2), 0.1), cpu(queued_s=0.3), cpu(queued_s=1.5))
+    (note,) = notes(each, record(point("exchange", 2), 0.1), size=2)
+    assert "rank 1 waited 50.0 % of the time for CPUs that others used, rank 0 10.0 %" in note
+
+
+def test_ranks_of_several_hosts_have_theirs() -> None:
+    each = read(record(point("each", 2), 0.1), cpu(queued_s=0.3), cpu(queued_s=1.5))
+    each = replace(each, ranks=(each.ranks[0], replace(each.ranks[1], host="node2")))
+    (note,) = foreign_load.of([each], is_alone=True).notes()
+    assert note.startswith("foreign load on node1 node2: rank 1 on node2 waited 50.0 % of the time")
+    assert note.endswith(", rank 0 on node1 10.0 %")
+
+
+def test_what_the_hypervisor_kept() -> None:
+    (note,) = notes(read(record(point("exchange"), 0.1), cpu(stolen_s=0.06)))
+    assert note == "foreign load on node1: rank 0 lost 2.0 % of its CPUs' time to the hypervisor"
+
+
+def test_windows_measured_again_and_slow_canaries() -> None:
+    made = read(record(point("exchange"), 0.1), canaries_s=[0.006, USUAL_S, USUAL_S], again_s=[0.010])
+    (note,) = notes(made)
+    assert note == (
+        "foreign load on node1: the core was 20 % slower in 1 of 3 windows; 1 measured again, 100 % slower"
+    )
+
+
+def test_a_canary_a_little_slower_is_noise() -> None:
+    assert notes(read(record(point("exchange"), 0.1), canaries_s=[1.1 * USUAL_S, USUAL_S, USUAL_S])) == ()
+
+
+def test_who_it_was_in_all_rounds_in_one_note_without_the_warning_of_each() -> None:
+    other = Foreign(name="other", run_s=0.25, over_s=1.0)
+    idle = Foreign(name="idle", run_s=0.15, over_s=1.0)
+    warned = (PointWarning(kind="foreign-load", text="foreign load: of one round"),)
+    rounds = [
+        replace(read(one, Telemetry(foreign=(BURNER, other, idle))), warnings=warned)
+        for one in (record(point("exchange", number=number), 0.1) for number in range(3))
+    ]
+    assert notes(*rounds) == ("foreign load on node1: `burner` used 98 % of a core, `other` 25 %",)
+
+
+def test_the_controls_have_one_note_together() -> None:
+    busy = Telemetry(foreign=(BURNER,))
+    each = read(record(point("each", 2), 0.1), busy, QUIET)
+    together = read(record(point("together", 2), 0.1), busy, QUIET, again_s=[0.009])
+    said = notes(each, together, record(point("exchange", 2), 0.1), size=2)
+    assert said == (
+        "its each and together controls: foreign load on node1: `burner` used 98 % of a core; 2 measured again, "
+        "80 % slower",
+    )
+
+
+def test_processes_of_several_hosts_are_told_apart() -> None:
+    used = {"node1": [BURNER], "node2": [Foreign(name="burner", run_s=0.5, over_s=1.0)]}
+    assert foreign_load.who(used) == "`burner` on node1 used 98 % of a core, `burner` on node2 50 %"
+    assert foreign_load.who({"node1": [Foreign(name="idle", run_s=0.1, over_s=1.0)]}) == ""

@@ -1,0 +1,140 @@
+"""The intervals of simulated runs: that the simulation is the analysis, and how often the truth is inside."""
+
+from __future__ import annotations
+
+from math import exp, log
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scaling.analysis.pooling import Residual, additive, contrast, residual
+from scaling.analysis.stats import interval, trimmed_mean, trimmed_variance
+from scaling.records.events import Finished, Window
+from scaling.records.point import Point
+from scaling.records.run import PointRecord, RankRecord
+from tests.support import simulated_intervals as simulated
+from tests.support.scripted_records import UNIX_S, by_size, point
+
+KINDS: tuple[tuple[str, int, tuple[int, ...]], ...] = (
+    ("each", 2, (simulated.SEAT_0, simulated.SEAT_1)),
+    ("exchange", 1, (simulated.ONE,)),
+    ("exchange", 2, (simulated.TWO, simulated.TWO)),
+    ("together", 2, (simulated.BESIDE_0, simulated.BESIDE_1)),
+)
+
+
+def records(times: Any) -> list[PointRecord]:
+    """Of one run; `times` are rounds x blocks x columns."""
+    return [
+        _record(
+            point(kind, size, number, strategy="fake:a" if kind == "exchange" else "fake:plain"), times[number], of
+        )
+        for number in range(len(times))
+        for kind, size, of in KINDS
+    ]
+
+
+def _record(of: Point, times: Any, columns: tuple[int, ...]) -> PointRecord:
+    ranks = tuple(
+        RankRecord(
+            rank=rank, launch_rank=rank, host="node1", outcome=Finished(), cpus=(rank,),
+            windows=tuple(_window(index, float(np.exp(block[column]))) for index, block in enumerate(times)),
+        )
+        for rank, column in enumerate(columns)
+    )  # fmt: skip
+    return PointRecord(
+        point=of, outcome=Finished(), ranks=ranks, started_unix_s=UNIX_S, wall_s=1, startup_s=1, measured_s=1,
+        epoch=of.round,
+    )  # fmt: skip
+
+
+def _window(index: int, step_s: float) -> Window:
+    start_s = 10.0 * index
+    return Window(
+        index=index, measured=True, steps=1, samples=32, start_s=start_s, end_s=start_s + step_s,
+        end_unix_s=UNIX_S + start_s + step_s,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["iid 3 %", "real", "all"])
+@pytest.mark.parametrize("rounds", [2, 5])
+def test_the_simulation_is_the_analysis(name: str, rounds: int) -> None:
+    dice = np.random.default_rng(5)
+    times = simulated.blocks(simulated.devices(4, 0.05, dice), rounds, simulated.NOISES[name], dice)
+    found = simulated.of_run(times)
+    for run, of_run in enumerate(times):
+        rows = by_size(records(of_run))
+        for size in (1, 2):
+            efficiency, expected = rows[size].efficiency, found[size]
+            assert efficiency is not None and efficiency.low is not None
+            assert log(efficiency.mean) == pytest.approx(float(expected.mean[run]), abs=1e-9)
+            assert log(efficiency.mean / efficiency.low) == pytest.approx(float(expected.half[run]), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", ["iid 3 %", "AR 0.8", "drift 5 %", "real", "all"])
+@pytest.mark.parametrize("spread", [0.0, 0.05])
+def test_the_truth_is_inside_as_often_as_is_said(name: str, spread: float) -> None:
+    """1,500 runs: a standard error of 0.6 points about 95 %."""
+    found = simulated.measured(simulated.NOISES[name], spread, 6, runs=1500, seed=11)
+    assert 0.93 <= found.coverage <= 0.98
+
+
+def test_it_is_half_as_wide_as_in_the_same_time_before() -> None:
+    noise = simulated.NOISES["real"]
+    now = simulated.measured(noise, 0.0, 6, runs=1500, seed=11)
+    before = simulated.measured_old(noise, 0.0, runs=1500, seed=11)
+    assert now.half_width <= 0.6 * before.half_width
+
+
+# ---------------------------------------------------------------- by hand
+
+
+def test_trimmed_mean_and_its_variance() -> None:
+    # of six, one at each end is left out; winsorized: 2 2 3 4 5 5, variance 1.9, times 6 / 4^2
+    values = [100.0, 2.0, 3.0, 4.0, 5.0, 0.0]
+    assert trimmed_mean(values) == pytest.approx(3.5)
+    assert trimmed_variance(values) == pytest.approx(1.9 * 6 / 16)
+    assert trimmed_variance([1.0]) is None
+
+
+def test_pooled_variance_of_two_by_two() -> None:
+    # rows 0 and 1, columns a and b: rests are +-0.5 around an additive fit, squares 1 over df 1
+    found = residual({"a": {0: 0.0, 1: 1.0}, "b": {0: 1.0, 1: 0.0}})
+    assert found is not None and found.df == 1
+    assert found.variance == pytest.approx(1.0)
+    assert residual({"a": {0: 0.0, 1: 1.0}}) is None
+    assert residual({"a": {0: 0.0}, "b": {0: 1.0}}) is None
+
+
+def test_a_layout_with_holes_is_fitted_by_least_squares() -> None:
+    # additive but for nothing: a = 1, b = 2, rounds 0, 10, 20; two cells are missing
+    layout = {"a": {0: 1.0, 1: 11.0, 2: 21.0}, "b": {0: 2.0}, "c": {1: 13.0, 2: 23.0}}
+    found = additive(layout)
+    assert found.df == 1 and found.variance == pytest.approx(0.0, abs=1e-18)
+    assert [found.columns[name] for name in "abc"] == pytest.approx([-1.0, 0.0, 1.0])
+    assert [found.rows[number] for number in range(3)] == pytest.approx([2.0, 12.0, 22.0])
+
+
+def test_a_contrast_much_noisier_than_the_layout_keeps_its_own_variance() -> None:
+    values = [0.0, 0.1, 0.2]
+    own = interval(values)
+    assert contrast(values, Residual(variance=0.01 / 6.1, df=12)) == own
+    shrunk = contrast(values, Residual(variance=0.01 / 2, df=12))
+    assert shrunk.df == 12 and own.half_width is not None
+    # the same variance, t(0.975, 12) = 2.178813 instead of t(0.975, 2) = 4.302653
+    assert shrunk.half_width == pytest.approx(own.half_width * 2.178813 / 4.302653, rel=1e-6)
+
+
+def test_no_interval_is_narrower_than_windows_imply() -> None:
+    found = contrast([0.0, 0.0], None, floor=0.02)
+    # t(0.975, 1) = 12.706205 times the root of half of it
+    assert found.half_width == pytest.approx(12.706205 * 0.1, rel=1e-6)
+
+
+def test_an_interval_of_a_ratio_reaches_farther_up_than_down() -> None:
+    found = interval([log(1.0), log(4.0)]).exp()
+    assert found.mean == pytest.approx(2.0)
+    assert found.low is not None and found.high is not None
+    assert found.high / found.mean == pytest.approx(found.mean / found.low)
+    assert found.mean == pytest.approx(exp((log(1.0) + log(4.0)) / 2))

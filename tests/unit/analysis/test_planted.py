@@ -1,0 +1,136 @@
+"""Planted losses are named rightly, with the right size: seeded machines through the whole analysis.
+
+Sizes are in percent of the exchange's step; STEP_S is 0.1 s.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.analysis.causes import CAUSES
+from scaling.analysis.rows import Row
+from scaling.records.run import PointRecord
+from scaling.records.telemetry import Telemetry
+from tests.support.planted import Plan, run
+from tests.support.scripted_records import by_size, half, loss_of, mean
+
+WITHIN = 1.5
+
+
+def lost(records: list[PointRecord], size: int = 4) -> tuple[Row, dict[str, float]]:
+    """The row of all ranks, and what it lost by cause in percent."""
+    row = by_size(records)[size]
+    found = loss_of(row)
+    return row, {cause: 100 * (getattr(found, cause) or 0.0) for cause in (*CAUSES, "unexplained")}
+
+
+def stalls(share: float, factor: float, only: int | None = None) -> Plan:
+    """Some steps of all ranks, or of one, take so many times as long."""
+
+    def stalled(rank: int, dice: random.Random) -> float:
+        return factor if dice.random() < share and only in (None, rank) else 1.0
+
+    return Plan(stall=stalled)
+
+
+# What is planted, and what must be lost to which cause; all others are nothing.
+PLANTED: dict[str, tuple[Plan, dict[str, float]]] = {
+    "nothing": (Plan(), {}),
+    # 1.2 against the harmonic mean of (1, 1, 1, 1.2), 1.0435: 13.0 of what the devices do alone
+    "slow last rank": (Plan(alone=(1, 1, 1, 1.2)), {"straggling": 13.0}),
+    "slow first rank": (Plan(alone=(1.2, 1, 1, 1)), {"straggling": 13.0}),
+    # 1 against 4 / (3 + 1 / 0.8) = 0.941
+    "fast first rank": (Plan(alone=(0.8, 1, 1, 1)), {"straggling": 5.9}),
+    # one thread of four less: 4/3, against 4 / (3 + 3/4) = 1.0667
+    "a thread fewer": (Plan(alone=(1, 1, 4 / 3, 1)), {"straggling": 20.0}),
+    "contention": (Plan(contention=1.15), {"contention": 13.0}),
+    # one busy core runs at 1.1 x the clock of all of them
+    "turbo": (Plan(contention=1.1), {"contention": 9.1}),
+    # 90 ms of which 60 are hidden: 30 of 130
+    "comm half hidden": (Plan(wire_s=0.03, comm_s=0.09), {"waiting": 23.1}),
+    "comm hidden": (Plan(wire_s=0.0, comm_s=0.09), {}),
+    "wrapper": (Plan(hooks_s=0.003), {"exchange_cpu": 2.9}),
+    "stolen CPU": (Plan(steals_s=0.008, comm_s=0.004), {"exchange_cpu": 7.4}),
+    "stolen CPU, comm hidden": (Plan(steals_s=0.008, comm_s=0.05), {"exchange_cpu": 7.4}),
+    "server beside rank 0": (Plan(server_s=0.02), {"servers": 16.7}),
+    "throttling half-way": (Plan(speed=lambda number, block: 1.2 if (number, block) >= (3, 3) else 1.0), {}),
+}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_was_planted_is_named_with_its_size(name: str, seed: int) -> None:
+    plan, truth = PLANTED[name]
+    row, found = lost(run(plan, seed))
+    expected = {cause: truth.get(cause, 0.0) for cause in found}
+    assert found == pytest.approx(expected, abs=WITHIN)
+    assert 100 * (1 - mean(row.efficiency)) == pytest.approx(sum(truth.values()), abs=WITHIN)
+    assert abs(found["unexplained"]) < 0.5
+    assert half(row.efficiency) < 0.02
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("plan", "alone"), [(stalls(0.05, 3.0), 1.1), (stalls(0.1, 2.0, only=2), 1.025)])
+def test_stalls_are_straggling(plan: Plan, alone: float, seed: int) -> None:
+    """5 % of steps of four ranks x 3: a step of all takes 1 + 2 (1 - 0.95^4) = 1.371 times, alone 1.1 on average;
+    10 % of one rank's steps x 2: 1.1, where the devices' mean is 1.025."""
+    row, found = lost(run(plan._replace(rounds=25, blocks=40, steps=20), seed))
+    together = 1 + 2 * (1 - 0.95**4) if alone == 1.1 else 1.1
+    truth = 100 * (1 - alone / together)
+    assert found["straggling"] == pytest.approx(truth, abs=WITHIN)
+    assert max(abs(found[cause]) for cause in found if cause != "straggling") < WITHIN
+    assert 100 * (1 - mean(row.efficiency)) == pytest.approx(truth, abs=WITHIN)
+
+
+def test_without_cpu_time_what_comm_explains_is_exposed() -> None:
+    _, found = lost(run(Plan(wire_s=0.03, comm_s=0.09, tells_cpu=False)))
+    assert found["exposed"] == pytest.approx(23.1, abs=WITHIN)
+    assert found["unexplained"] == pytest.approx(0.0, abs=WITHIN)
+
+
+def test_older_records_are_split_by_what_they_know() -> None:
+    """They tell how much of one core each rank used, and neither threads nor who queued."""
+    _, found = lost([_older(one) for one in run(Plan(steals_s=0.008, wire_s=0.02))])
+    assert found["exchange_cpu"] == pytest.approx(100 * 8 / 128, abs=WITHIN)
+    assert found["waiting"] == pytest.approx(100 * 20 / 128, abs=WITHIN)
+    assert found["unexplained"] == pytest.approx(0.0, abs=0.5)
+
+
+def _older(made: PointRecord) -> PointRecord:
+    ranks = []
+    for rank in made.ranks:
+        cpu = rank.telemetry.cpu
+        assert cpu is not None
+        used = Telemetry(cpu_percent=100 * cpu.run_s / cpu.wall_s)
+        ranks.append(replace(rank, telemetry=used))
+    return replace(made, ranks=tuple(ranks), epoch=None)
+
+
+@pytest.mark.parametrize(
+    ("alone", "said"),
+    [
+        ((1, 1, 1, 1.2), "slow rank: rank 3 on node1 (CPU 3) takes 20."),
+        ((1.2, 1, 1, 1), "slow rank: rank 0 on node1 (CPU 0) takes "),
+        ((0.8, 1, 1, 1), "fast rank: rank 0 on node1 (CPU 0) takes "),
+        ((1, 1, 4 / 3, 1), "slow rank: rank 2 on node1 (CPU 2) takes 33."),
+    ],
+)
+def test_the_odd_rank_is_named(alone: tuple[float, ...], said: str) -> None:
+    row, _ = lost(run(Plan(alone=alone)))
+    assert [note for note in row.footnotes if " rank: " in note and note.startswith(said)]
+    assert len([note for note in row.footnotes if " rank: " in note]) == 1
+
+
+def test_equal_ranks_are_not_named() -> None:
+    """40 machines of four: at 99 % a hundredth of the ranks may look slow, by less than is worth a note."""
+    found = [lost(run(Plan(rounds=4), seed))[0].footnotes for seed in range(40)]
+    assert [note for notes in found for note in notes if "rank" in note] == []
+
+
+def test_the_parts_of_the_exchanges_cpu_are_told() -> None:
+    row, _ = lost(run(Plan(hooks_s=0.003, steals_s=0.008)))
+    assert row.exchange_cpu_parts["gloo_tcp_loop"] == pytest.approx(0.008 / 0.111, abs=0.003)
+    assert row.exchange_cpu_parts["wrapper at N=1"] == pytest.approx(0.003 / 0.111, abs=0.005)

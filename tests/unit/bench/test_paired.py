@@ -1,0 +1,94 @@
+"""The arithmetic of two programs that take turns."""
+
+from __future__ import annotations
+
+import random
+from math import exp, inf, nan
+
+import pytest
+
+from scaling.analysis.stats import Estimate
+from tests.bench import paired
+from tests.bench.paired import Answer, Start
+
+
+def start(ratios: list[float], drift: float = 1.0) -> Start:
+    """Pairs of these ratios on a machine that gets faster from pair to pair."""
+    reference = [100.0 * drift**number for number in range(len(ratios))]
+    return Start(4, [each * one for each, one in zip(ratios, reference, strict=True)], reference)
+
+
+def test_ranks_that_wait_for_each_other_are_as_fast_as_the_slowest() -> None:
+    answers = [Answer(64, 1.0, None), Answer(64, 2.0, None)]
+    assert paired.samples_per_s(answers, asynchronous=False) == 64
+    assert paired.samples_per_s(answers, asynchronous=True) == 96
+
+
+@pytest.mark.parametrize(("step_s", "steps"), [(0.1, 4), (0.03, 13), (1.0, 2), (1e-6, 1000)])
+def test_a_block_lasts_less_than_half_a_second_where_steps_allow(step_s: float, steps: int) -> None:
+    assert paired.steps_per_block([step_s / 2, step_s]) == steps
+
+
+def test_either_goes_first_by_chance_that_the_seed_decides() -> None:
+    pairs = paired.order(100, "1/torch:gloo/0")
+    assert {frozenset(pair) for pair in pairs} == {frozenset({"subject", "reference"})}
+    assert 30 < sum(pair[0] == "subject" for pair in pairs) < 70
+    assert pairs == paired.order(100, "1/torch:gloo/0") != paired.order(100, "1/torch:gloo/1")
+
+
+def test_drift_of_the_machine_goes_out_of_a_pair() -> None:
+    assert exp(paired.of_start(start([0.98] * 12, drift=1.5))) == pytest.approx(0.98)
+
+
+def test_a_fifth_of_the_pairs_at_either_end_does_not_count() -> None:
+    assert exp(paired.of_start(start([1.0] * 8 + [0.1, 9.0]))) == pytest.approx(1.0)
+    assert exp(paired.of_start(start([1.0] * 7 + [0.1, 0.1, 0.1]))) < 0.9
+
+
+def test_the_interval_is_over_starts() -> None:
+    found = paired.ratio([start([each] * 12) for each in (0.98, 1.0, 1.02)])
+    assert found.n == 3
+    assert found.mean == pytest.approx(1.0, abs=1e-3)
+    # t(2) = 4.303 times 2 % over the root of 3.
+    assert found.half_width == pytest.approx(0.0497, abs=1e-3)
+
+
+def test_two_programs_alike_but_for_their_starts_are_told_to_be_so() -> None:
+    """Intervals over starts cover, though the blocks of a start share an error of their own."""
+    chance, covered = random.Random(1), 0
+    for _ in range(400):
+        starts = []
+        for _ in range(6):
+            of_start = chance.gauss(0, 0.01)
+            starts.append(start([exp(of_start + chance.gauss(0, 0.02)) for _ in range(12)]))
+        found = paired.ratio(starts)
+        assert found.low is not None and found.high is not None
+        covered += found.low <= 1 <= found.high
+    assert 0.92 < covered / 400 < 0.98
+
+
+@pytest.mark.parametrize(
+    ("estimate", "said"),
+    [
+        ((0.998, 0.992, 1.004), "ratio 0.998 (0.992 to 1.004), 6 starts x 12 blocks: reached"),
+        ((0.985, 0.98, 0.99), "ratio 0.985 (0.980 to 0.990), 6 starts x 12 blocks: missed"),
+        ((0.998, 0.98, 1.02), "ratio 0.998 (0.980 to 1.020), 6 starts x 12 blocks: too wide to tell"),
+        ((0.998, None, None), "ratio 0.998, 6 starts x 12 blocks: too wide to tell"),
+    ],
+)
+def test_the_last_line(estimate: tuple[float, float | None, float | None], said: str) -> None:
+    mean, low, high = estimate
+    assert paired.said(Estimate(mean=mean, low=low, high=high, n=6), 12) == said
+
+
+@pytest.mark.parametrize(
+    ("losses", "synchronous", "asynchronous"),
+    [([1.0, 2.0], True, True), ([2.0, 2.5], False, True), ([nan, 1.0], False, False), ([inf], False, False),
+     ([None], False, False)],
+)  # fmt: skip
+def test_a_program_that_learns_nothing_is_no_program(
+    losses: list[float | None], synchronous: bool, asynchronous: bool
+) -> None:
+    answers = [Answer(64, 1.0, loss) for loss in losses]
+    assert paired.learnt(answers, asynchronous=False) is synchronous
+    assert paired.learnt(answers, asynchronous=True) is asynchronous

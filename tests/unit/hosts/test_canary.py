@@ -1,0 +1,108 @@
+"""When a core counts as disturbed, by scripted canaries; and that a real one asks the core that it should."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from scaling.hosts import canary
+from scaling.hosts.canary import LEAST, NEWEST, SLOWER, Canaries
+
+STEADY_S = 0.006
+
+
+def steady(canaries: Canaries, count: int = LEAST, rank: int = 0, company: str = "") -> None:
+    for _ in range(count):
+        assert not canaries.disturbed([(rank, company, STEADY_S)])
+
+
+def test_a_canary_that_takes_longer_than_mostly_is_off() -> None:
+    canaries = Canaries()
+    steady(canaries)
+    assert canaries.disturbed([(0, "", 1.01 * SLOWER * STEADY_S)])
+    assert not canaries.disturbed([(0, "", 0.99 * SLOWER * STEADY_S)])
+
+
+def test_the_first_ones_are_judged_by_nothing() -> None:
+    canaries = Canaries()
+    assert not any(canaries.disturbed([(0, "", STEADY_S * factor)]) for factor in (1, 9, 1, 9))
+    assert canaries.disturbed([(0, "", 9 * STEADY_S)])
+
+
+def test_a_single_lucky_one_is_not_the_measure() -> None:
+    canaries = Canaries()
+    assert not canaries.disturbed([(0, "", STEADY_S / 2)])
+    steady(canaries, 20)
+
+
+def test_a_core_is_judged_by_canaries_that_came_with_anothers_disturbance() -> None:
+    canaries = Canaries()
+    steady(canaries, 3 * LEAST, rank=0)
+    for _ in range(LEAST):
+        assert canaries.disturbed([(0, "", 2 * STEADY_S), (1, "", STEADY_S)])
+    assert canaries.disturbed([(1, "", 2 * STEADY_S)])
+
+
+def test_one_disturbed_core_of_several_is_enough() -> None:
+    canaries = Canaries()
+    steady(canaries, rank=0)
+    steady(canaries, rank=1)
+    assert canaries.disturbed([(0, "", 2 * STEADY_S), (1, "", STEADY_S)])
+    assert canaries.disturbed([(0, "", STEADY_S), (1, "", 2 * STEADY_S)])
+
+
+@pytest.mark.parametrize("other", [(1, "together"), (0, "alone")])
+def test_each_seat_and_company_has_its_own_measure(other: tuple[int, str]) -> None:
+    canaries = Canaries()
+    steady(canaries, rank=0, company="together")
+    rank, company = other
+    assert not canaries.disturbed([(rank, company, 9 * STEADY_S)])
+    assert canaries.disturbed([(0, "together", 9 * STEADY_S)])
+
+
+def test_a_burner_that_comes_and_goes_does_not_move_what_it_mostly_takes() -> None:
+    """10 s of every 40: three canaries of four are steady."""
+    canaries = Canaries()
+    found = [canaries.disturbed([(0, "", STEADY_S * (2 if turn % 4 == 3 else 1))]) for turn in range(200)]
+    assert found[NEWEST:] == [turn % 4 == 3 for turn in range(NEWEST, 200)]
+
+
+def test_a_machine_that_is_slower_for_good_is_the_new_measure() -> None:
+    canaries = Canaries()
+    steady(canaries, NEWEST)
+    found = [canaries.disturbed([(0, "", 2 * STEADY_S)]) for _ in range(NEWEST)]
+    assert found[0] and not found[-1]
+
+
+def test_no_canary_is_no_disturbance() -> None:
+    assert not Canaries().disturbed([])
+
+
+def test_it_is_timed_on_the_first_cpu_and_leaves_the_others_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: asked.append(sorted(cpus)))
+    assert canary.measure((5, 3)) > 0
+    assert canary.measure(()) > 0
+    assert asked == [[5], [0, 3, 5], [0, 3, 5], [0, 3, 5]]
+
+
+def test_a_cpu_that_is_forbidden_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(_pid: int, _cpus: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbid)
+    assert canary.measure((99,)) > 0
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "shared"), [(0.0, False), (0.0005, False), (0.003, True), (0.02, True)],
+    ids=["not", "a tick", "half of it", "on its way there too"],
+)  # fmt: skip
+def test_a_core_that_others_had_meanwhile(waited_s: float, shared: bool) -> None:
+    assert canary.is_shared(waited_s, STEADY_S) is shared
+
+
+def test_what_this_thread_has_queued_never_falls() -> None:
+    assert 0 <= canary.queued_s() <= canary.queued_s()

@@ -1,0 +1,109 @@
+"""Windows that something else has disturbed are measured again, on record and within a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaling.hosts import canary
+from scaling.plan.plan import Plan
+from scaling.records.events import Finished
+from scaling.sweep import epoch
+from scaling.sweep import sweep as sweep_module
+from tests.support.inline import Launch, Run
+from tests.support.turns import BLOCKS, SIDE_BY_SIDE, STEADY_S, indices, scripted_canaries, sweep
+
+
+@pytest.fixture(autouse=True)
+def canaries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    return scripted_canaries(monkeypatch)
+
+
+def slow(values: list[float], *, after: int, times: Iterable[float]) -> None:
+    """Script the canaries: so many steady ones, then these."""
+    values.extend([*repeat(STEADY_S, after), *times])
+
+
+def disturbed(run: Run) -> list[tuple[str, int, float | None]]:
+    """The windows on record that were measured again: cell, index, canary."""
+    return [
+        (record.point.label, window.index, window.canary_s)
+        for record in run.records
+        for rank in record.ranks
+        for window in rank.disturbed
+    ]
+
+
+# One cell alone: its canaries come one per block.
+ONE_CELL: dict[str, Any] = {"kinds": ["exchange", "each"], "windows": 12}
+
+
+def test_a_disturbed_window_is_measured_again_on_record(
+    tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epoch, "PATIENCE_S", 0.1)
+    slow(canaries, after=40, times=[2 * STEADY_S])
+    launch = Launch(2)
+    found = sweep(tmp_path, launch, **ONE_CELL)
+    again = disturbed(found)
+    assert 1 <= len(again) <= 2  # all ranks of the window, or the seat alone
+    assert 2 * STEADY_S in {seconds for _, _, seconds in again}
+    assert len({(label, index) for label, index, _ in again}) == 1
+    for record in found.records:
+        assert indices(record) == [list(range(12))] * len(record.ranks)
+        assert all(window.canary_s == STEADY_S for rank in record.ranks for window in rank.windows)
+
+
+def test_the_first_canaries_of_a_core_are_judged_by_none(tmp_path: Path, canaries: list[float]) -> None:
+    canaries.extend([9.0, STEADY_S] * canary.LEAST)
+    assert disturbed(sweep(tmp_path, windows=BLOCKS)) == []
+
+
+# Of an epoch: so long were all its points planned to take, of which a part is for windows that are disturbed.
+PLANNED_S = 10.0
+
+
+def repeated(run: Run, round_number: int = 0) -> int:
+    """How many turns of a round were measured again."""
+    return len(
+        {
+            (record.point.cell, window.start_s)
+            for record in run.records
+            if record.point.round == round_number
+            for window in record.ranks[-1].disturbed or record.ranks[0].disturbed
+        }
+    )
+
+
+def test_what_is_disturbed_for_good_is_measured_within_the_budget(
+    tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each canary slower than the one before, so that all are off: each epoch spends its budget, and all ends."""
+    monkeypatch.setattr(Plan, "seconds", lambda plan, group: PLANNED_S)
+    canaries.extend(STEADY_S * 1.1**number for number in range(4000))
+    found = sweep(tmp_path, rounds=2, **ONE_CELL)
+    for number in range(2):
+        # One takes the patience, and its own window with the agents' turns.
+        most = sweep_module.BUDGET * PLANNED_S / epoch.PATIENCE_S + 1
+        assert most / 2 <= repeated(found, number) <= most
+    for record in found.records:
+        assert isinstance(record.outcome, Finished)
+        assert indices(record) == [list(range(12))] * len(record.ranks)
+
+
+def test_without_a_budget_nothing_is_measured_again(
+    tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_module, "BUDGET", 0.0)
+    canaries.extend(STEADY_S * 1.1**number for number in range(4000))
+    assert disturbed(sweep(tmp_path, **ONE_CELL)) == []
+
+
+def test_without_interleaving_no_canary_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(canary, "measure", lambda cpus: pytest.fail("tried"))
+    found = Launch(2).sweep(tmp_path, **{**SIDE_BY_SIDE, "interleave": False})
+    assert all(window.canary_s is None for r in found.records for rank in r.ranks for window in rank.windows)

@@ -1,0 +1,147 @@
+"""Points that take turns, as whole sweeps in this process: who runs when, and what is on record of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+
+from scaling.plan import groups
+from scaling.records.task import Finish, Rest
+from scaling.records.task import Run as RunCommand
+from tests.support.inline import ALONE, Launch, host
+from tests.support.points import POINT, changed
+from tests.support.turns import (
+    BLOCKS,
+    CELLS,
+    SIDE_BY_SIDE,
+    STEADY_S,
+    blocks,
+    cell,
+    indices,
+    measured,
+    scripted_canaries,
+    sweep,
+)
+
+
+@pytest.fixture(autouse=True)
+def canaries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    return scripted_canaries(monkeypatch)
+
+
+def test_every_block_has_every_cell_once_in_its_own_order(tmp_path: Path) -> None:
+    launch = Launch(2)
+    sweep(tmp_path, launch, windows=6)
+    found = blocks(launch)
+    assert len(found) == 6
+    assert all(sorted(block) == sorted(CELLS) for block in found)
+    assert len({tuple(block) for block in found}) > 1
+
+
+def test_the_order_of_blocks_is_the_seeds_and_the_rounds(tmp_path: Path) -> None:
+    launches = [Launch(2) for _ in range(3)]
+    for launch, seed in zip(launches, (1, 1, 2), strict=True):
+        sweep(tmp_path, launch, seed=seed, rounds=2, windows=6)
+    first, again, other = (blocks(launch) for launch in launches)
+    assert first == again
+    assert first != other
+    assert first != blocks(launches[0], round_number=1)
+
+
+def test_whoever_is_not_measured_is_stopped(tmp_path: Path) -> None:
+    """Also in the warm-up and after the measured windows; only at their end do all run."""
+    launch = Launch(2)
+    sweep(tmp_path, launch, rounds=2, strategy=["fake:a", "fake:b"])
+    for told in launch.told:
+        if not isinstance(told.command, Finish):
+            assert {one.attempt for one in told.running} <= {told.task.attempt}, cell(told)
+    assert all(len(told.running) == 2 for told, _ in measured(launch) if cell(told) == "together N=2")
+
+
+def test_of_each_one_rank_at_a_time_runs(tmp_path: Path) -> None:
+    launch = Launch(4)
+    launch.sweep(tmp_path, **SIDE_BY_SIDE, world_sizes=[4])
+    seats = [(told, run.first) for told, run in measured(launch) if told.task.point.kind == "each"]
+    assert sorted((told.task.rank, block) for told, block in seats) == list(product(range(4), range(BLOCKS)))
+    assert all(told.running == (told.task,) for told, _ in seats)
+
+
+def test_seats_of_each_also_run_one_by_one_where_points_are_measured_alone(tmp_path: Path) -> None:
+    launch = Launch(2)
+    found = launch.sweep(
+        tmp_path, **{**SIDE_BY_SIDE, "interleave": False, "kinds": ["exchange", "each"]}, world_sizes=[2]
+    )
+    (record,) = found.of("each", 2)
+    assert record.epoch is None
+    assert indices(record) == [list(range(BLOCKS))] * 2
+    seats = [told for told, _ in measured(launch) if told.task.point.kind == "each"]
+    assert [told.task.rank for told in seats] == [0, 1]
+    assert all(told.running == (told.task,) for told in seats)
+
+
+def test_a_point_by_itself_is_never_stopped(tmp_path: Path) -> None:
+    launch = Launch(2)
+    found = launch.sweep(tmp_path, **ALONE)
+    assert {record.epoch for record in found.records} == {None}
+    assert {child.pauses for child in launch.children} == {0}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "lingering"), [("fake:a", {"together"}), ("fake:async", {"together", "exchange", "comm"})]
+)
+def test_ranks_that_linger_rest_before_they_are_stopped(
+    tmp_path: Path, strategy: str, lingering: set[str]
+) -> None:
+    """Once after each turn, all ranks of it; nobody else does."""
+    launch = Launch(2)
+    sweep(tmp_path, launch, strategy=[strategy], world_sizes=[2])
+    turns = [(told.task.point.kind, told.task.rank) for told, run in measured(launch) if run.linger]
+    rests = [(told.task.point.kind, told.task.rank) for told in launch.told if isinstance(told.command, Rest)]
+    assert rests == turns
+    assert {kind for kind, _ in rests} == lingering
+    by_child = [[told.command for told in launch.told if told.task is child.task] for child in launch.children]
+    for commands in by_child:
+        for before, after in pairwise(commands):
+            lingers = isinstance(before, RunCommand) and before.linger
+            assert lingers == isinstance(after, Rest)
+
+
+def test_a_point_by_itself_need_not_rest(tmp_path: Path) -> None:
+    launch = Launch(2)
+    launch.sweep(tmp_path, **ALONE)
+    assert not any(isinstance(told.command, Rest) for told in launch.told)
+
+
+def test_whoever_was_stopped_goes_on(tmp_path: Path) -> None:
+    launch = Launch(2)
+    sweep(tmp_path, launch, rounds=2)
+    assert launch.children
+    for child in launch.children:
+        assert child.pauses == child.resumes >= BLOCKS
+
+
+def test_windows_tell_their_block_and_records_their_epoch(tmp_path: Path) -> None:
+    launch = Launch(2)
+    found = sweep(tmp_path, launch, rounds=2)
+    assert len(found.records) == 2 * len(CELLS)
+    for record in found.records:
+        assert indices(record) == [list(range(BLOCKS))] * len(record.ranks)
+        assert record.epoch == 0
+        assert all(window.canary_s == STEADY_S for rank in record.ranks for window in rank.windows)
+        assert not any(rank.disturbed for rank in record.ranks)
+    runs = [told.command for told in launch.told if isinstance(told.command, RunCommand)]
+    assert all(run.canary == run.measured for run in runs)
+
+
+def test_where_memory_does_not_hold_all_points_each_world_size_is_an_epoch(tmp_path: Path) -> None:
+    computing, exchanging = (groups.worker_bytes(changed(POINT, kind=kind)) for kind in ("together", "comm"))
+    # Of the points of two ranks two exchanges are among the eight workers; that of one rank is too much.
+    fitting = 6.5 * computing + 2 * exchanging
+    small = [host(memory_bytes=round(fitting / groups.MEMORY_PART), cores=2)] * 2
+    found = sweep(tmp_path, Launch(2, small))
+    by_size = {size: {r.epoch for r in found.records if r.point.world_size == size} for size in (1, 2)}
+    assert by_size[1] != by_size[2]
+    assert all(len(epochs) == 1 and None not in epochs for epochs in by_size.values())
+    assert {record.point.kind for record in found.records if record.point.world_size == 1} == {"exchange", "solo"}

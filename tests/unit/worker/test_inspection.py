@@ -1,0 +1,168 @@
+"""Steps that no figure counts, on a virtual clock: in which order they come, and what profilers may do."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from scaling.frameworks.fake.trainer import FakeTrainer
+from scaling.frameworks.tracing import Tracer
+from scaling.records.events import Event, Inspected, Result
+from scaling.records.gpu_time import GpuTime
+from scaling.records.task import Finish, Inspect
+from scaling.worker.inspection import trace_path
+from scaling.worker.loop import Worker
+from tests.support import cuda_traces
+from tests.support.inline import Clock
+from tests.support.points import POINT, TASK
+
+INSPECT = Inspect(windows=2, steps=3, traced_steps=5)
+
+
+class Noting(FakeTrainer):
+    """Notes the order of what it is asked."""
+
+    said: list[str]
+    profilers: list[Tracer]
+
+    def step(self) -> None:
+        self.said.append("step")
+        super().step()
+
+    def unsynced_step(self) -> None:
+        super().unsynced_step()
+        self.said[-1] = "unsynced"
+
+    def digest(self) -> str | None:
+        self.said.append("digest")
+        return super().digest()
+
+    def close(self) -> None:
+        self.said.append("close")
+
+    def tracers(self) -> list[Tracer]:
+        return self.profilers
+
+
+class Profiler(Tracer):
+    """One whose file is that of a GPU; it fails where told."""
+
+    tells_gpu = True
+
+    def __init__(self, said: list[str], fails: str = "", kernels: int = 1) -> None:
+        self.said, self.fails, self.kernels = said, fails, kernels
+
+    def start(self, path: Path) -> None:
+        self._do("start")
+        self.path = path
+
+    def stop(self) -> None:
+        self._do("stop")
+        events = [cuda_traces.kernel(cuda_traces.GEMM, 10, 20)] * self.kernels
+        self.path.write_bytes(gzip.compress(cuda_traces.trace(events)))
+
+    def _do(self, what: str) -> None:
+        self.said.append(what)
+        if what == self.fails:
+            raise OSError(f"cannot {what}\nat all")
+
+
+def inspect(tmp_path: Path, *profilers: Tracer, said: list[str] | None = None) -> tuple[Inspected, list[Event]]:
+    """The answer of a rank of two that steps 0.5 s and exchanges 0.1 s, and all that it told."""
+    clock, events = Clock(), list[Event]()
+    options = {"step_s": "0.5", "exchange_s": "0.1"}
+    task = replace(TASK, point=replace(POINT, world_size=2, options=options), hosts=("node1", "node1"))
+    trainer = Noting(task, clock=clock, sleep=clock.sleep)
+    trainer.said, trainer.profilers = [] if said is None else said, list(profilers)
+    path = tmp_path / "traces" / "0001-a.0"
+    worker = Worker(
+        trainer, lambda event, hold=False: events.append(event), lambda: True, clock, clock, trace=path
+    )
+    assert worker.obey(INSPECT)
+    assert not worker.obey(Finish())
+    (found,) = (event for event in events if isinstance(event, Inspected))
+    return found, events
+
+
+def test_the_digest_comes_first_and_the_end_last(tmp_path: Path) -> None:
+    said: list[str] = []
+    _, events = inspect(tmp_path, Profiler(said), said=said)
+    unsynced = ["step", *["unsynced"] * 7]  # a common start, one that does not count, two windows of three
+    traced = ["start", "step", *["step"] * 5, "stop"]
+    assert said == ["digest", *unsynced, *traced, "close"]
+    assert isinstance(events[-1], Result) and events[-1].digest == "fake"
+
+
+def test_windows_without_the_exchange_share_their_edges(tmp_path: Path) -> None:
+    found, _ = inspect(tmp_path)
+    assert [(one.index, one.steps) for one in found.unsynced] == [(0, 3), (1, 3)]
+    assert [one.seconds for one in found.unsynced] == [pytest.approx(1.5)] * 2
+    assert found.unsynced[1].start_s == found.unsynced[0].end_s
+    assert not any(one.measured for one in found.unsynced)
+
+
+def test_a_trace_is_written_and_read(tmp_path: Path) -> None:
+    found, _ = inspect(tmp_path, Profiler([]))
+    assert found.traces == ("traces/0001-a.0.json.gz",)
+    assert msgspec.json.decode(gzip.decompress((tmp_path / found.traces[0]).read_bytes()))["traceEvents"]
+    (window,) = found.traced
+    assert window.steps == 5
+    assert window.seconds == pytest.approx(3.0)
+    assert isinstance(found.gpu, GpuTime) and found.gpu.steps == 5
+    assert found.notes == ()
+
+
+def test_a_trace_that_says_nothing_of_the_gpu_costs_a_note(tmp_path: Path) -> None:
+    """As where the driver keeps its counters from users."""
+    found, _ = inspect(tmp_path, Profiler([], kernels=0))
+    assert found.gpu is None
+    assert len(found.traces) == len(found.traced) == 1
+    assert found.notes == ("the trace says nothing of the GPU: may this user read its counters (CUPTI)?",)
+
+
+@pytest.mark.parametrize(
+    ("fails", "note", "windows"),
+    [
+        ("start", "no trace: the profiler did not start: OSError: cannot start at all", 0),
+        ("stop", "no trace: the profiler did not end: OSError: cannot stop at all", 1),
+    ],
+)
+def test_a_profiler_that_fails_costs_a_note(tmp_path: Path, fails: str, note: str, windows: int) -> None:
+    """The steps are made all the same: other ranks make theirs."""
+    said: list[str] = []
+    found, events = inspect(tmp_path, Profiler(said, fails), said=said)
+    assert (found.notes, found.traces, found.gpu) == ((note,), (), None)
+    assert len(found.traced) == windows
+    assert said.count("step") == 1 + 1 + 5
+    assert isinstance(events[-1], Result)
+
+
+def test_a_folder_that_cannot_be_made_costs_a_note(tmp_path: Path) -> None:
+    (tmp_path / "traces").write_text("a file is in the way")
+    said: list[str] = []
+    found, _ = inspect(tmp_path, Profiler(said), said=said)
+    assert found.notes[0].startswith("no trace: the profiler did not start: FileExistsError")
+    assert said.count("step") == 1 + 1 + 5
+
+
+def test_one_of_two_profilers_may_fail(tmp_path: Path) -> None:
+    class Other(Profiler):
+        end = ".other.json.gz"
+
+    found, _ = inspect(tmp_path, Profiler([], "start"), Other([]))
+    assert found.traces == ("traces/0001-a.0.other.json.gz",)
+    assert len(found.notes) == len(found.traced) == 1
+
+
+def test_a_framework_without_a_profiler_costs_a_note(tmp_path: Path) -> None:
+    found, _ = inspect(tmp_path)
+    assert found.notes == ("no trace: the strategy's trainer has no profiler",)
+    assert found.traced == ()
+
+
+def test_traces_lie_beside_the_logs() -> None:
+    assert trace_path("/runs/a/logs/0004-x-r0.1.log") == Path("/runs/a/traces/0004-x-r0.1")
