@@ -71,7 +71,7 @@ def test_what_a_lab_leaves_is_a_trace(
         with plant(lab, tmp_path):
             labs.end("leaves")
             if plant is filed:
-                lab.folder.mkdir()
+                lab.folder.mkdir(parents=True)  # the last lab takes the folder of all with it
             assert len(labs.traces(lab)) == 1
     finally:
         labs.end("leaves")
