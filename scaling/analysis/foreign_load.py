@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from scaling.records import canary
 from scaling.records.events import Window
 from scaling.records.point import Record
 from scaling.records.run import PointRecord, RankRecord
@@ -17,8 +18,6 @@ from scaling.text import several
 
 # Parts of the time that are worth a note.
 LEAST = 0.01
-# A core whose canary takes so much longer than it mostly does is slower; the sweep measures again from there on.
-LEAST_SLOWER = 0.15
 # Of a core: what uses less in all is not what slowed a rank down.
 LEAST_CORES = 0.2
 NAMED = 3
@@ -141,14 +140,14 @@ def _of_seat(ranks: Sequence[RankRecord], *, is_alone: bool) -> Load:
     host, seat = ranks[0].host, Seat(ranks[0].rank, ranks[0].host)
     windows = [window for rank in ranks for window in rank.windows]
     again = [window for rank in ranks for window in rank.disturbed]
-    usual_s = _usual_s((*windows, *again))
+    known_s = _canaries_s((*windows, *again))
     queued, stolen = (_share(ranks, seconds) for seconds in (_queued_s, _stolen_s))
     load = Load(
         used=_added((host, rank.telemetry.foreign) for rank in ranks if rank.telemetry.foreign),
         windows=len(windows),
-        slower=_slower(windows, usual_s),
+        slower=_slower(windows, known_s),
         again=len(again),
-        slower_again=_slower(again, usual_s),
+        slower_again=_slower(again, known_s),
         queued={seat: queued} if is_alone and queued > LEAST else {},
         stolen={seat: stolen} if stolen > LEAST else {},
     )
@@ -156,15 +155,14 @@ def _of_seat(ranks: Sequence[RankRecord], *, is_alone: bool) -> Load:
     return replace(load, hosts=(host,) if told else ())
 
 
-def _usual_s(windows: Iterable[Window]) -> float:
-    """What the canary mostly takes: its lower quartile."""
-    known = sorted(window.canary_s for window in windows if window.canary_s is not None)
-    return known[len(known) // 4] if known else 0.0
+def _canaries_s(windows: Iterable[Window]) -> list[float]:
+    return [window.canary_s for window in windows if window.canary_s is not None]
 
 
-def _slower(windows: Iterable[Window], usual_s: float) -> tuple[float, ...]:
-    known = [window.canary_s / usual_s - 1 for window in windows if window.canary_s is not None and usual_s]
-    return tuple(part for part in known if part > LEAST_SLOWER)
+def _slower(windows: Iterable[Window], known_s: Sequence[float]) -> tuple[float, ...]:
+    """By how much the core was slower than it mostly is, of the windows before which it was."""
+    slow_s = (one_s for one_s in _canaries_s(windows) if one_s > canary.slow_above_s(known_s))
+    return tuple(one_s / canary.usual_s(known_s) - 1 for one_s in slow_s)
 
 
 def _share(ranks: Iterable[RankRecord], seconds: Callable[[CpuTime], float]) -> float:

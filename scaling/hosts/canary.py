@@ -15,11 +15,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
+from scaling.records.canary import SLOWER, slow_above_s
+
 NS = 1e9
 PIECE = bytes(1 << 20)
 PIECES = 6
-# A core is disturbed on which the piece of work takes this much longer than it mostly does.
-SLOWER = 1.15
 LEAST = 4  # canaries of a core, before any of them is judged
 NEWEST = 64
 
@@ -63,11 +63,7 @@ class Canaries:
         self._seen: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
 
     def disturbed(self, canaries: Iterable[tuple[int, str, float]]) -> bool:
-        """Take canaries as (launch rank, company, seconds); whether any of their cores was disturbed.
-
-        What a core mostly takes is its lower quartile so far: a burner that comes and goes does not move it, a
-        machine that is slower for good does.
-        """
+        """Take the newest canaries, (launch rank, company, seconds); whether any of their cores was disturbed."""
         found = [self._is_slow((rank, company), seconds) for rank, company, seconds in canaries]
         return any(found)
 
@@ -75,4 +71,4 @@ class Canaries:
         seen = self._seen[key]
         seen.append(seconds)
         del seen[:-NEWEST]
-        return len(seen) > LEAST and seconds > SLOWER * sorted(seen)[len(seen) // 4]
+        return len(seen) > LEAST and seconds > slow_above_s(seen)

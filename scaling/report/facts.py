@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from scaling.analysis.rows import Row
-from scaling.records import network
+from scaling.records import canary, network
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord, RankRecord
 from scaling.report import labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
 from scaling.text import date, several
+
+# Of a core's speed, as a standard deviation: what is less goes without saying.
+WANDERING = 0.05
 
 
 def facts(
@@ -33,6 +37,7 @@ def facts(
         ("servers", labels.servers(rows)),
         ("measured", _measured(records)),
         ("heap", _heap(header)),
+        ("cores", _wandering(records)),
         ("software", ", ".join(dict.fromkeys(_versions(header)))),
         ("started", date(header.created_unix_s)),
     )
@@ -114,6 +119,22 @@ def _heap(header: Header) -> str:
     if others:
         return f"{others}, by LD_PRELOAD"
     return "kept by CPU workers (--malloc keep)" if kept == "keep" else "as the system has it (--malloc system)"
+
+
+def _wandering(records: Sequence[PointRecord]) -> Phrase:
+    """How much the speed of the worst core varied, whoever caused it; nothing where that is little."""
+    by_seat: dict[int, list[float]] = {}
+    for rank in chain.from_iterable(record.ranks for record in records):
+        known_s = [window.canary_s for window in rank.windows if window.canary_s is not None]
+        by_seat.setdefault(rank.launch_rank, []).extend(known_s)
+    worst = max(map(canary.spread, by_seat.values()), default=0.0)
+    if worst < WANDERING:
+        return ()
+    return (
+        "their speed varied by ",
+        quantities.fraction(worst, digits=0),
+        " between windows; --rounds narrows the intervals",
+    )
 
 
 def _versions(header: Header) -> Iterator[str]:

@@ -1,0 +1,43 @@
+"""When a canary was slow: judged alike while a sweep runs, by what is measured again, and in its report. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# A core is disturbed on which the piece of work takes this much longer than it mostly does ...
+SLOWER = 1.15
+# ... and so many times as far from the median as the quicker half lies around: 2.7 standard deviations of normal
+# noise. Cores of some virtual machines change their speed by a third within a second, all day, with nothing else
+# to be seen: no window of theirs stands out.
+FENCE = 4.0
+# The quartiles of a normal distribution lie so many standard deviations from its median.
+QUARTILE_SD = 0.674
+LEAST = 10
+
+
+def slow_above_s(canaries_s: Sequence[float]) -> float:
+    """Above how many seconds one of these canaries, of which there must be some, was slow.
+
+    The spread is read below the median, as what is usual is: a burner that comes and goes moves neither by much.
+    """
+    median_s = _median_s(canaries_s)
+    return max(SLOWER * usual_s(canaries_s), median_s + FENCE * (median_s - usual_s(canaries_s)))
+
+
+def usual_s(canaries_s: Sequence[float]) -> float:
+    """What the canary mostly takes: the lower quartile. A burner that comes and goes does not move it, a machine
+    that is slower for good does."""
+    return sorted(canaries_s)[len(canaries_s) // 4]
+
+
+def spread(canaries_s: Sequence[float]) -> float:
+    """The relative standard deviation of what these canaries take when nothing stands out: read from their quicker
+    half, as if they were normal; 0 where they are too few to tell."""
+    if len(canaries_s) < LEAST:
+        return 0.0
+    median_s = _median_s(canaries_s)
+    return (median_s - usual_s(canaries_s)) / (QUARTILE_SD * median_s)
+
+
+def _median_s(canaries_s: Sequence[float]) -> float:
+    return sorted(canaries_s)[(len(canaries_s) - 1) // 2]
