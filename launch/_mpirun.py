@@ -26,8 +26,13 @@ NEEDED = ("scaling", "mpi4py", "msgspec")
 NAMES = frozenset(("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "COLUMNS", "LINES"))
 PREFIXES = (
     *("SCALING_", "NCCL_", "GLOO_", "HOROVOD_", "MXNET_", "DMLC_", "PS_", "TF_", "XLA_", "TORCH_", "CUDA_"),
-    *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "MPI4PY_", "UCX_", "FI_"),
+    *("PYTORCH_", "TORCHINDUCTOR_", "TRITON_", "NVIDIA_", "CUBLAS_", "CUDNN_"),
+    *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "MPI4PY_", "UCX_", "FI_", "OFI_NCCL_", "RDMAV_", "SHARP_"),
 )
+# Which GPUs a node has for this job, its batch system says there: indices and UUIDs of this node are none of
+# another's. That there are to be none at all is meant for every node.
+OWN = "_VISIBLE_DEVICES"
+NONE_AT_ALL = ("", "-1")
 # A rank that waits yields its core. MPICH and Intel MPI have no such switch.
 YIELDING = {name: {"OMPI_MCA_mpi_yield_when_idle": "1"} for name in ("openmpi4", "openmpi5")}
 # Open MPI 5 would put all ranks on the first host of several; so they are spread as by 4, in order of hosts.
@@ -72,10 +77,14 @@ AGENT = {
 # Kubeflow's operator sets the left ones, which Open MPI 5 passes over in silence: all ranks ran in one pod.
 RENAMED = {
     "OMPI_MCA_orte_default_hostfile": "PRTE_MCA_prte_default_hostfile",
-    "OMPI_MCA_orte_keep_fqdn_hostnames": "PRTE_MCA_prte_keep_fqdn_hostnames",
     "OMPI_MCA_plm_rsh_args": "PRTE_MCA_plm_ssh_args",
     "OMPI_MCA_plm_rsh_agent": "PRTE_MCA_plm_ssh_agent",
 }
+
+
+# With whole names, as the operator asks of Open MPI 4, prterun takes its own pod for another host and opens an ssh to
+# itself, which fails, or starts all ranks there (kubeflow/trainer#4028).
+SHORT = {"PRTE_MCA_prte_keep_fqdn_hostnames": "false"}
 
 
 def main(arguments: list[str]) -> int:
@@ -201,13 +210,21 @@ def located(words: list[str], call: Call) -> list[str]:
 
 
 def renamed(mpi: str) -> dict[str, str]:
-    """What is set for Open MPI 4 and has another name in 5."""
+    """What is set for Open MPI 4 and has another name in 5; what is set already stays."""
     if mpi != "openmpi5":
         return {}
-    return {new: os.environ[old] for old, new in RENAMED.items() if old in os.environ and new not in os.environ}
+    told = {new: os.environ[old] for old, new in RENAMED.items() if old in os.environ}
+    return {name: value for name, value in (SHORT | told).items() if name not in os.environ} if told else {}
 
 
 def exports(environ: dict[str, str], call: Call) -> list[str]:
     """`-x NAME` for all that ranks need of the environment; what the call exports already stays the call's."""
-    names = sorted(name for name in environ if name in NAMES or name.startswith(PREFIXES))
+    names = sorted(name for name, value in environ.items() if is_for_all(name, value))
     return [word for name in names if name not in call.exported for word in ("-x", name)]
+
+
+def is_for_all(name: str, value: str) -> bool:
+    """Whether a variable of this node is meant for ranks on all."""
+    if name.endswith(OWN):
+        return value in NONE_AT_ALL
+    return name in NAMES or name.startswith(PREFIXES)

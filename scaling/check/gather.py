@@ -17,6 +17,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from scaling import frameworks
 from scaling.check.facts import Load, RankFacts
 from scaling.hosts import info, proc
+from scaling.hosts.revision import code_hash
 
 SHM = Path("/dev/shm")
 NETWORK_CARDS = Path("/sys/class/net")
@@ -33,7 +34,7 @@ def rank_facts(mpi: str) -> RankFacts:
     size, free = shared_memory()
     return RankFacts(
         host=host,
-        code=info.code_hash(),
+        code=code_hash(),
         mpi=mpi,
         pid=os.getpid(),
         machine_cores=len(proc.physical_cores(range(os.cpu_count() or 1))),

@@ -1,4 +1,4 @@
-"""What this host is: processor, memory, network cards, GPUs, versions; and which code runs on it.
+"""What this host is: processor, memory, network cards, GPUs, versions.
 
 Read once by each agent, in a few milliseconds. Nothing here imports a framework: versions come from
 the packages' metadata.
@@ -6,7 +6,6 @@ the packages' metadata.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import re
@@ -15,7 +14,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -24,8 +22,6 @@ import scaling
 from scaling.hosts import allocator, interfaces, proc
 from scaling.hosts.gpus import gather_gpus
 from scaling.records.host import HostInfo, Nic
-
-PACKAGE = Path(__file__).parents[1]
 
 # What every framework runs with.
 PACKAGES: Mapping[str, Sequence[str]] = {name: (name,) for name in ("mpi4py", "numpy", "nvidia-ml-py")}
@@ -139,7 +135,7 @@ def _nic(name: str, address: Any, state: Any) -> Nic:
     )
 
 
-# ---------------------------------------------------------------- versions and code
+# ---------------------------------------------------------------- versions
 
 
 def _versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
@@ -153,24 +149,3 @@ def _version(names: Sequence[str]) -> str:
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(name)
     return ""
-
-
-def code_hash(package: Path = PACKAGE) -> str:
-    """SHA-256 over the names and contents of the package's Python files: its first 12 hex digits."""
-    digest = hashlib.sha256()
-    for file in sorted(package.rglob("*.py")):
-        content = file.read_bytes()
-        digest.update(f"{file.relative_to(package).as_posix()}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()[:12]
-
-
-def git_revision(package: Path = PACKAGE) -> str:
-    """The commit that the package's checkout stands at (10 digits), with `-dirty` if the package differs.
-
-    "" where the package is in no checkout (a virtual environment inside one is none), or without git.
-    """
-    tracked = proc.output("git", "-C", str(package), "rev-parse", "HEAD", "HEAD:./__init__.py")
-    if not tracked:
-        return ""
-    changed = proc.output("git", "-C", str(package), "--no-optional-locks", "status", "--porcelain", "--", ".")
-    return tracked[:10] + ("-dirty" if changed else "")

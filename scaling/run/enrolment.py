@@ -11,7 +11,8 @@ from scaling import __version__, frameworks
 from scaling.agent import strategies
 from scaling.agent.agent import Agent
 from scaling.errors import LaunchError, UsageError
-from scaling.hosts.info import code_hash, gather
+from scaling.hosts.info import gather
+from scaling.hosts.revision import code_hash
 from scaling.records.messages import Ask, Enrol, Missing, ToAgent, ToSweep
 from scaling.records.run import Header
 from scaling.transport.mailbox import ENROL_S, Mailbox

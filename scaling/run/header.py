@@ -11,7 +11,7 @@ import msgspec
 from scaling import __version__
 from scaling.emulated import profiles
 from scaling.emulated.published import Rate
-from scaling.hosts.info import git_revision
+from scaling.hosts.revision import revision
 from scaling.lab.slowdown import VARIABLE
 from scaling.plan.plan import Plan
 from scaling.records.messages import Enrol
@@ -29,7 +29,7 @@ def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: S
         schema=SCHEMA,
         version=__version__,
         code=enrolled[0].code,
-        git=git_revision(),
+        git=revision(),
         created_unix_s=time.time(),
         command=tuple(argv),
         launch_size=cluster.size,

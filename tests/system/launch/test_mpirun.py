@@ -84,6 +84,16 @@ def test_open_mpi_is_told_what_to_hand_on(machine: Machine, version: str) -> Non
     assert set(told[1::2]) - {"MPI4PY_LIBMPI", "LD_LIBRARY_PATH"} == always | set(ours) | {"HOROVOD_B"}
 
 
+@pytest.mark.parametrize("visible", ["0,1", "GPU-8a3f", "-1", ""])
+def test_the_gpus_of_this_node_are_not_named_to_others(machine: Machine, visible: str) -> None:
+    """But that there are to be none is."""
+    machine.mpirun(OPENMPI5)
+    environ = {"CUDA_VISIBLE_DEVICES": visible, "PYTORCH_ALLOC_CONF": "a", "OFI_NCCL_PROTOCOL": "RDMA"}
+    argv = launched(machine, "-np", "1", *PROGRAM, **environ)["argv"]
+    assert ("CUDA_VISIBLE_DEVICES" in argv) is (visible in ("-1", ""))
+    assert {"PYTORCH_ALLOC_CONF", "OFI_NCCL_PROTOCOL"} <= set(argv)
+
+
 @pytest.mark.parametrize("given", ["NCCL_DEBUG", "NCCL_DEBUG=WARN"])
 def test_what_the_call_hands_on_itself_is_not_named_twice(machine: Machine, given: str) -> None:
     machine.mpirun(OPENMPI5)
@@ -167,7 +177,7 @@ def test_what_kubeflow_sets_for_open_mpi_4_reaches_5(machine: Machine, tmp_path:
     }
     environ = launched(machine, *PROGRAM, **kubeflow, PRTE_MCA_plm_ssh_args="-v")["environ"]
     assert environ["PRTE_MCA_prte_default_hostfile"] == str(tmp_path / "hosts")
-    assert environ["PRTE_MCA_prte_keep_fqdn_hostnames"] == "true"
+    assert environ["PRTE_MCA_prte_keep_fqdn_hostnames"] == "false"
     assert environ["PRTE_MCA_plm_ssh_args"] == "-v"
 
 

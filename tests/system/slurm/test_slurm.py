@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,32 @@ def test_a_rank_per_task_on_both_nodes(cluster: Cluster, tmp_path: Path, launche
     assert re.search(r"hosts +slurm-a slurm-b \(2 hosts, 4 ranks", table), table
     for size in (1, 4):
         assert re.search(rf"^ +{size}  ", table, re.MULTILINE), table
+
+
+def bare(cluster: Cluster, folder: Path, plugin: str, mpi: Mpi) -> str:
+    """What `srun` itself prints, started by hand on both nodes, and its exit code."""
+    words = [sys.executable, "-m", "scaling.run", *FAKE[:2], "--interconnect", CARDS[0], "--dry-run"]
+    command = f"srun --mpi={plugin} -N 2 -n 2 {shlex.join(words)} 2>&1; echo code $?"
+    library = mpi.environ(2).get("MPI4PY_LIBMPI", "")
+    return cluster.run("sh", "-c", command, cwd=folder, MPI4PY_LIBMPI=library, PYTHONPATH=str(REPOSITORY))
+
+
+@pytest.mark.parametrize(("plugin", "mpi"), [("pmix", MPIS[1]), ("pmi2", MPIS[2])], ids=str)
+def test_srun_alone_starts_one_launch(cluster: Cluster, tmp_path: Path, plugin: str, mpi: Mpi) -> None:
+    said = bare(cluster, tmp_path, plugin, mpi)
+    assert "2 ranks on 2 hosts" in said
+    assert said.endswith("code 0\n"), said
+
+
+@pytest.mark.parametrize("plugin", ["none", "pmi2"])
+def test_srun_without_a_pmi_that_the_mpi_speaks_is_refused_once(
+    cluster: Cluster, tmp_path: Path, plugin: str
+) -> None:
+    """Each task would write a table of its own, of one rank."""
+    said = bare(cluster, tmp_path, plugin, MPIS[1])
+    assert said.count("scaling.run: error: srun started 2 ranks, and in mpi4py's MPI (Open MPI v5") == 1, said
+    assert "start them by: srun --mpi=pmix -n 2 python -m scaling.run ..." in said
+    assert said.endswith("code 2\n"), said
 
 
 def test_its_own_lines_are_those_of_a_gpu_cluster(cluster: Cluster, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ import pytest
 import scaling
 from scaling import frameworks
 from scaling.hosts import proc
-from scaling.hosts.info import code_hash, describe, gather, pick_cpus
+from scaling.hosts.info import describe, gather, pick_cpus
+from scaling.hosts.revision import code_hash
 from scaling.records.host import Gpu, HostInfo
 from tests.support.fake_nvml import FakeGpu, Install, installer
 

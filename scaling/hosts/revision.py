@@ -1,0 +1,65 @@
+"""Which code runs here: a hash of it, by which ranks that differ are found, and the revision that people know."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from pathlib import Path
+
+from scaling.hosts import proc
+
+PACKAGE = Path(__file__).parents[1]
+# Written by who makes an image, where neither git nor a checkout will be: containers/README.md.
+STAMP = "REVISION"
+DIGITS = 10
+
+
+def code_hash(package: Path = PACKAGE) -> str:
+    """SHA-256 over the names and contents of the package's Python files: its first 12 hex digits."""
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(package).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:12]
+
+
+def revision(package: Path = PACKAGE) -> str:
+    """The commit of the package's code (10 digits): what its checkout stands at, else what its image was stamped with.
+
+    `-dirty` is added where the package differs from the commit, `-unchecked` where no git would tell. "" where neither
+    is there (a virtual environment inside of a checkout is no part of it).
+    """
+    return _asked(package) or _read(package.parent / ".git") or _stamped(package)
+
+
+def _asked(package: Path) -> str:
+    tracked = proc.output("git", "-C", str(package), "rev-parse", "HEAD", "HEAD:./__init__.py")
+    if not tracked:
+        return ""
+    changed = proc.output("git", "-C", str(package), "--no-optional-locks", "status", "--porcelain", "--", ".")
+    return tracked[:DIGITS] + ("-dirty" if changed else "")
+
+
+def _read(folder: Path) -> str:
+    """What HEAD names, from git's own files; of the project's own checkout alone, in whose root the package lies."""
+    with suppress(OSError):
+        if not (folder.parent / "setup.cfg").exists():
+            return ""
+        head = (folder / "HEAD").read_text().strip().removeprefix("ref: ")
+        found = head if "/" not in head else _reference(folder, head)
+        return f"{found[:DIGITS]}-unchecked" if found else ""
+    return ""
+
+
+def _reference(folder: Path, name: str) -> str:
+    """The commit of a branch, by itself or among the packed ones."""
+    with suppress(OSError):
+        return (folder / name).read_text().strip()
+    lines = (line.split() for line in (folder / "packed-refs").read_text().splitlines())
+    return next((words[0] for words in lines if words[1:] == [name]), "")
+
+
+def _stamped(package: Path) -> str:
+    with suppress(OSError):
+        return (package / STAMP).read_text().strip()[:DIGITS]
+    return ""

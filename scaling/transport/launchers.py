@@ -1,0 +1,84 @@
+"""Which launcher started this process, by the variables that it leaves, and what to start instead. Pure.
+
+A launcher without a PMI that the MPI library speaks starts N programs of one rank each: every one of them would
+write a table of its own, and none would say so (open-mpi/ompi#13523).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Launch(NamedTuple):
+    """A launcher, how many processes it started (0: it does not say), which of them this is, and the line that
+    would have worked."""
+
+    launcher: str
+    size: int
+    rank: int
+    instead: str
+
+
+SLURM = (
+    "srun --mpi=pmix -n {n} {command}  (for MPICH --mpi=pmi2; srun --mpi=list shows what there is), or {mpirun}"
+)
+FLUX = "flux run -o pmi=pmix -n {n} {command}, or {mpirun}"
+PALS = "mpiexec --pmi=pmix -n {n} {command}, or {mpirun}"
+MPIRUN = "mpirun -np {n} {command}"
+
+
+def launched(environ: Mapping[str, str], command: str = "python -m scaling.run ...") -> Launch | None:
+    """Who started several processes, this among them; None where nobody says so.
+
+    Open MPI's own variable goes first: what its mpirun starts by Slurm's srun has both. `srun` sets
+    SLURM_STEP_NUM_TASKS and SLURM_PROCID; the shell of an allocation has neither. torchrun sets
+    TORCHELASTIC_RUN_ID beside WORLD_SIZE and RANK.
+    """
+    found = _mpi(environ, "OMPI_COMM_WORLD") or _srun(environ) or _torchrun(environ) or _flux(environ)
+    found = found or _pals(environ) or _mpi(environ, "PMI")
+    if found is None:
+        return None
+    count = found.size or "N"
+    mpirun = MPIRUN.format(n=count, command=command)
+    return found._replace(instead=found.instead.format(n=count, command=command, mpirun=mpirun))
+
+
+def _mpi(environ: Mapping[str, str], prefix: str) -> Launch | None:
+    size = _number(environ, f"{prefix}_SIZE")
+    return Launch("mpirun", size, _number(environ, f"{prefix}_RANK"), MPIRUN) if size else None
+
+
+def _srun(environ: Mapping[str, str]) -> Launch | None:
+    """Not where a daemon of another launcher was the task: PMI then tells another size."""
+    size = _number(environ, "SLURM_STEP_NUM_TASKS")
+    if "SLURM_PROCID" not in environ or size < 2 or _number(environ, "PMI_SIZE") not in (0, size):
+        return None
+    return Launch("srun", size, _number(environ, "SLURM_PROCID"), SLURM)
+
+
+def _torchrun(environ: Mapping[str, str]) -> Launch | None:
+    size = _number(environ, "WORLD_SIZE")
+    if "TORCHELASTIC_RUN_ID" not in environ or size < 2:
+        return None
+    return Launch("torchrun", size, _number(environ, "RANK"), MPIRUN)
+
+
+def _flux(environ: Mapping[str, str]) -> Launch | None:
+    size = _number(environ, "FLUX_JOB_SIZE")
+    if "FLUX_TASK_RANK" not in environ or size < 2:
+        return None
+    return Launch("flux", size, _number(environ, "FLUX_TASK_RANK"), FLUX)
+
+
+def _pals(environ: Mapping[str, str]) -> Launch | None:
+    """HPE Cray's mpiexec, which tells how many there are by PMI alone: without it, there may be any number."""
+    size = _number(environ, "PMI_SIZE")
+    if "PALS_RANKID" not in environ or size == 1:
+        return None
+    return Launch("PALS's mpiexec", size, _number(environ, "PALS_RANKID"), PALS)
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else 0
