@@ -14,6 +14,8 @@ from typing import Any
 from scaling.frameworks import network_env
 from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_options, timeout_s
 from scaling.frameworks.options import count_from_0, number_from_0, one_of
+from scaling.records import crossing
+from scaling.records.crossing import Parts
 from scaling.records.point import EXCHANGING, Device, Point, Record
 from scaling.records.task import Task
 
@@ -99,9 +101,14 @@ class Horovod(Strategy):
             **network_env.nccl(task),
         }
 
-    def compresses(self, point: Point) -> bool:
-        """As asked."""
-        return bool(options_of(point)["compression"] != "none")
+    def by_nccl(self, point: Point) -> bool:
+        """On GPUs, for which it must be built with it."""
+        return point.hardware.device == "cuda"
+
+    def wire_parts(self, point: Point) -> Parts:
+        """Halves, both ways, where gradients travel as fp16."""
+        half = options_of(point)["compression"] == "fp16"
+        return (0.5, 0.5) if half else crossing.WHOLE
 
 
 class Slot(Record, frozen=True, kw_only=True):

@@ -91,7 +91,7 @@ def _equal(row: Row) -> Phrase:
 
 
 def carried(receipt: Receipt) -> Phrase:
-    """`99.9 % on ib0 (0.1 % eth0), 1.04 x expected`."""
+    """`99.9 % on ib0 (0.1 % eth0), 1.04 x expected`; `0.53 to 1.00 x expected` where the library chooses how."""
     total = sum(receipt.sent_bytes.values())
     others: list[str | Quantity] = []
     for card, sent in receipt.sent_bytes.items():
@@ -102,8 +102,12 @@ def carried(receipt: Receipt) -> Phrase:
         quantities.fraction(receipt.share),
         f" on {', '.join(receipt.wanted) or 'no card'}",
         *((*others, ")") if others and len(receipt.sent_bytes) > 1 else ()),
-        *(() if ratio is None else (", ", Quantity(value=ratio, digits=2), " x expected")),
+        *(() if ratio is None else (", ", *_times(*ratio), " x expected")),
     )
+
+
+def _times(low: float, high: float) -> Phrase:
+    return quantities.low_to_high(Quantity(value=low, digits=2), Quantity(value=high, digits=2))
 
 
 def _path(path: Path) -> Phrase:

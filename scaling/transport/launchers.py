@@ -21,7 +21,7 @@ class Launch(NamedTuple):
 
 
 SLURM = (
-    "srun --mpi=pmix -n {n} {command}  (for MPICH --mpi=pmi2; srun --mpi=list shows what there is), or {mpirun}"
+    "srun --mpi=pmix -n {n} {command} (MPICH: --mpi=pmi2; srun --mpi=list shows what there is), or {mpirun}"
 )
 FLUX = "flux run -o pmi=pmix -n {n} {command}, or {mpirun}"
 PALS = "mpiexec --pmi=pmix -n {n} {command}, or {mpirun}"

@@ -16,7 +16,7 @@ from scaling.frameworks.base import Option, Traits
 from scaling.frameworks.options import positive_number
 from scaling.frameworks.pytorch.plain import TorchStrategy
 from scaling.hosts import gpus
-from scaling.records.point import EXCHANGING, Device
+from scaling.records.point import EXCHANGING, Device, Point
 from scaling.records.task import Task
 
 
@@ -62,8 +62,12 @@ class DDP(TorchStrategy):
             "WORLD_SIZE": str(task.point.world_size),
             "LOCAL_RANK": str(task.local_rank),
             **network_env.gloo(task),
-            **network_env.nccl(task),
+            **(network_env.nccl(task) if self.by_nccl(task.point) else {}),
         }
+
+    def by_nccl(self, point: Point) -> bool:
+        """As its name says."""
+        return point.strategy == "torch:nccl"
 
 
 def _nccl_missing() -> str | None:

@@ -11,7 +11,7 @@ its ring went by the tasks' numbers as text (0, 1, 10, 11, ..., 2, 3, ...).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +22,7 @@ from scaling.frameworks.options import count_from_0
 from scaling.frameworks.tf import FRAMEWORK
 from scaling.frameworks.tf.plain import TensorFlowStrategy
 from scaling.hosts import gpus
-from scaling.records.point import EXCHANGING, Device
+from scaling.records.point import EXCHANGING, Device, Point
 from scaling.records.task import Task
 
 
@@ -61,7 +61,16 @@ class MultiWorker(TensorFlowStrategy):
             return shared
         servers = [f"{host}:{port}" for host, port in zip(task.addresses, task.rank_ports, strict=True)]
         cluster = {"cluster": {"worker": servers}, "task": {"type": "worker", "index": task.rank}}
-        return {**shared, "TF_CONFIG": json.dumps(cluster), **network_env.nccl(task)}
+        nccl = network_env.nccl(task) if self.by_nccl(task.point) else {}
+        return {**shared, "TF_CONFIG": json.dumps(cluster), **nccl}
+
+    def by_nccl(self, point: Point) -> bool:
+        """As its name says."""
+        return point.strategy == "tensorflow:nccl"
+
+    def ring_of(self, task: Task) -> Sequence[str]:
+        """By the tasks' numbers as text."""
+        return [host for _, host in sorted(enumerate(task.hosts), key=lambda pair: str(pair[0]))]
 
 
 def _no_nccl() -> str | None:
