@@ -40,6 +40,7 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
         "PYTHONUNBUFFERED": "1",
         # CUDA then numbers GPUs as NVML does, also where they are of different kinds.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **({"CUDA_VISIBLE_DEVICES": task.shown_gpu} if task.shown_gpu else {}),
         **asked,
     }
 

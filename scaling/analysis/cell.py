@@ -21,6 +21,7 @@ from scaling.analysis import (
 )
 from scaling.analysis.audit import Flag
 from scaling.analysis.bottleneck import Path
+from scaling.analysis.clocks import Clocks, clocks
 from scaling.analysis.cpu_time import CpuStep, cpu_step
 from scaling.analysis.foreign_load import Load
 from scaling.analysis.rows import ServerUse
@@ -124,9 +125,14 @@ class Cell:
         return tuple(text for record in self.records for text in audit.audit(record))
 
     @cached_property
-    def throttle_reasons(self) -> list[str]:
-        """Why GPUs ran slower than they could, in any round."""
-        return sorted(set().union(*(audit.throttle_reasons(record) for record in self.records)))
+    def clocks(self) -> Clocks | None:
+        """How fast its GPUs were clocked."""
+        return clocks(self.records)
+
+    @property
+    def throttle_reasons(self) -> tuple[str, ...]:
+        """What lowered its GPUs' clocks beside the power limit, in any round."""
+        return self.clocks.throttled if self.clocks else ()
 
     @cached_property
     def flags(self) -> frozenset[Flag]:

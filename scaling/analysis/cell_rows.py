@@ -13,6 +13,7 @@ from scaling.analysis import audit, cpu_use, footnotes, traces
 from scaling.analysis.alone import Alone
 from scaling.analysis.breakdown import intervals, split
 from scaling.analysis.cell import Cell
+from scaling.analysis.clocks import Clocks, of_baseline
 from scaling.analysis.comparisons import Beside
 from scaling.analysis.controls import Controls
 from scaling.analysis.drift import Drift
@@ -39,7 +40,8 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
     by_round = rounds(cell, controls)
     claimed = by_round if cell.claims_efficiency else ()
     efficiency = contrast(logs(claimed), pooled, floor=floor(claimed)).exp() if claimed else None
-    flags = _flags(cell, efficiency, pool.drifts if claimed else ())
+    clocks = _clocks(cell, controls)
+    flags = _flags(cell, efficiency, pool.drifts if claimed else (), clocks)
     row = replace(
         _own_row(cell),
         speedup=efficiency.times(cell.point.world_size) if efficiency else None,
@@ -49,7 +51,8 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
         exchange_cpu_parts=parts(cell, claimed, rounds(single, controls)) if claimed and single else {},
         flags=(*flags, *_marks(cell)),
         traced=_traced(cell, controls),
-        footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts)),
+        clocks=clocks,
+        footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
 
@@ -115,7 +118,16 @@ def _traced(cell: Cell, controls: Controls) -> Traced | None:
     return found and replace(found, gpu=traces.split(cell.gpu_times, controls.gpu_times(cell.point)))
 
 
-def _flags(cell: Cell, efficiency: Estimate | None, drifts: Sequence[Drift]) -> tuple[audit.Flag, ...]:
+def _clocks(cell: Cell, controls: Controls) -> Clocks | None:
+    """Those of its GPUs, beside the clock of the plain loops that it is compared with."""
+    alone = controls.baseline(cell.point)
+    ratio = of_baseline(cell.clocks, alone.whole.clocks if alone else None)
+    return cell.clocks and replace(cell.clocks, of_baseline=ratio)
+
+
+def _flags(
+    cell: Cell, efficiency: Estimate | None, drifts: Sequence[Drift], clocks: Clocks | None
+) -> tuple[audit.Flag, ...]:
     """The stamps of a row, worst first."""
     found = set(cell.flags)
     if cell.failure is not None:
@@ -124,6 +136,8 @@ def _flags(cell: Cell, efficiency: Estimate | None, drifts: Sequence[Drift]) -> 
         found.add("SUPERLINEAR")
     if drifts:
         found.add("DRIFTING")
+    if clocks is not None and clocks.differ:
+        found.add("THROTTLED")
     return audit.in_order(found)
 
 

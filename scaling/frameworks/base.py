@@ -29,6 +29,7 @@ class Traits(Record, frozen=True, kw_only=True):
     ports: TCP ports to reserve on rank 0's host (`task.ports`); rank_ports: one on each rank's host too
     (`task.rank_ports`); servers: it has parameter servers, placed by --servers (`task.servers`, a port each).
     synchronous: ranks wait for each other in each step and must end with one digest, or the point is void.
+    nccl: on CUDA its ranks meet in NCCL, which takes no two ranks on one GPU.
     polling_cores: cores that a clock of the strategy's own keeps busy beside each rank, however long a step is.
     """
 
@@ -37,6 +38,7 @@ class Traits(Record, frozen=True, kw_only=True):
     rank_ports: bool = False
     servers: bool = False
     synchronous: bool = True
+    nccl: bool = False
     polling_cores: float = 0.0
 
     @property
@@ -166,8 +168,9 @@ class Strategy:
         """The kinds of device that it runs on."""
         return ("cpu", "cuda")
 
-    def missing(self, _name: str) -> str | None:
-        """Why it cannot run on this host and how to mend that, found without importing the framework."""
+    def missing(self, _name: str, _device: Device = "cpu") -> str | None:
+        """Why it cannot run on this device of this host and how to mend that, found without importing the
+        framework. On `cuda` the host has a GPU, unless that is all that it runs on."""
         return None
 
     def refuse(self, _point: Point) -> str | None:

@@ -16,7 +16,7 @@ from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import emulation, matrix
+from scaling.plan import devices, emulation, matrix
 from scaling.plan.config import SweepConfig, check_max_rounds
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
@@ -136,7 +136,7 @@ def make(
     `fabric` is what the fabric file names; `lab_bits_per_s` the declared rates of a lab's networks, if any.
     """
     slots = place_ranks(enrolled, config.cpus_per_rank)
-    device, why = _device(config, slots)
+    device, why = devices.choose(config, slots, enrolled)
     names = _names(config, device)
     missing = _missing(names, enrolled, device)
     resolved = emulation.settled(_resolved(config, names, slots, device), slots, enrolled, lab_bits_per_s)
@@ -232,19 +232,6 @@ def default_world_sizes(size: int) -> tuple[int, ...]:
     return tuple(sorted({*powers, size}))
 
 
-def _device(config: SweepConfig, slots: Sequence[Slot]) -> tuple[Device, str]:
-    bare = next((slot for slot in slots if not slot.gpu), None)
-    if profiles.name_of(config.device):
-        return "emulated", f"--device {config.device}"
-    if config.device == "cpu":
-        return "cpu", "--device cpu"
-    if bare is None:
-        return "cuda", "every host has GPUs"
-    if config.device == "cuda":
-        raise UsageError(f"--device cuda: {bare.host} has no NVIDIA GPU; use --device cpu")
-    return "cpu", f"no NVIDIA GPU on {bare.host}"
-
-
 def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device) -> dict[str, str]:
     """Why strategies cannot run on some host. Raises UsageError where another device is needed, or
     when nothing that was asked for can run."""
@@ -257,7 +244,7 @@ def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device) ->
             hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else ""
             raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({host}){hint}")
         for enrol in enrolled:
-            if reason := enrol.missing.get(name):
+            if reason := enrol.lacks(name, device) or enrol.lacks(strategy.baseline, device):
                 reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")
     if reasons and all(name in reasons for name in names):
         raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in reasons.items()))
@@ -275,18 +262,7 @@ def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) ->
             f"launch; start it with mpirun -np {sizes[-1]}"
         )
     if device == "cuda":
-        _check_gpus(slots)
-
-
-def _check_gpus(slots: Sequence[Slot]) -> None:
-    owner: dict[tuple[str, str], Slot] = {}
-    for slot in slots:
-        other = owner.setdefault((slot.host, slot.gpu), slot)
-        if other is not slot:
-            raise UsageError(
-                f"ranks {other.launch_rank} and {slot.launch_rank} on {slot.host} would share GPU {slot.gpu}; "
-                "start no more ranks there than it has GPUs, or use --device cpu"
-            )
+        devices.check_own(slots)
 
 
 def _check_precision(config: SweepConfig, device: Device) -> None:

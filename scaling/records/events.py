@@ -111,8 +111,9 @@ class Finished(Record, frozen=True, kw_only=True, tag="finished"):
 class Failed(Record, frozen=True, kw_only=True, tag="failed"):
     """Why a child or a point has no result.
 
-    cause: oom | crash(SIGNAL) | exit(CODE) | error | hang | timeout | startup | missing | nan-loss |
-    digest | port-taken | no-result | refused | cancelled | interrupted
+    cause: oom | memlock (pinned memory) | shm (/dev/shm) | driver (none, too old) | no-kernel (built for other
+    GPUs) | nccl | crash(SIGNAL) | exit(CODE) | error | hang | timeout | startup | missing | nan-loss | digest |
+    port-taken | no-result | refused | cancelled | interrupted
 
     `may_follow`: it may be how a child takes the death of a peer, which is then the cause.
     """

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
+from scaling.analysis import clocks
 from scaling.analysis.rows import Row
 from scaling.records import canary, network
 from scaling.records.point import Point
@@ -38,6 +39,7 @@ def facts(
         ("measured", _measured(records)),
         ("heap", _heap(header)),
         ("cores", _wandering(records)),
+        ("clocks", _clocks(records)),
         ("software", ", ".join(dict.fromkeys(_versions(header)))),
         ("started", date(header.created_unix_s)),
     )
@@ -135,6 +137,12 @@ def _wandering(records: Sequence[PointRecord]) -> Phrase:
         quantities.fraction(worst, digits=0),
         " between windows; --rounds narrows the intervals",
     )
+
+
+def _clocks(records: Sequence[PointRecord]) -> str:
+    """How fast GPUs were clocked, over all points."""
+    found = clocks.clocks(records)
+    return clocks.describe(found) if found else ""
 
 
 def _versions(header: Header) -> Iterator[str]:
