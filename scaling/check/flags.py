@@ -24,6 +24,7 @@ class Asked(Record, frozen=True, kw_only=True):
     interconnect: tuple[str, ...] = ()
     fabric: str | None = None
     json: bool = False
+    all_reduce: bool = True
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -51,6 +52,14 @@ def check(
         ),
     ] = None,
     json: Annotated[bool, Option("--json", help="Print facts and verdicts as JSON.")] = False,
+    all_reduce: Annotated[
+        bool,
+        Option(
+            "--all-reduce/--no-all-reduce",
+            help="Time all-reduces of all ranks by torch, over each network: some 15 s each, more where starting "
+            "torch is slow.",
+        ),
+    ] = True,
 ) -> Asked:
     """Is this cluster fit to be measured? Latency and bandwidth of every pair of nodes, and a verdict on each
     thing that spoils a measurement.
@@ -62,4 +71,4 @@ def check(
         raise UsageError("--interconnect: names no network; write for example --interconnect ib0,eth0")
     if len(set(words)) < len(words):
         raise UsageError(f"--interconnect {interconnect}: names a network twice")
-    return Asked(interconnect=words, fabric=fabric or None, json=json)
+    return Asked(interconnect=words, fabric=fabric or None, json=json, all_reduce=all_reduce)

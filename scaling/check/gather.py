@@ -16,6 +16,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling import frameworks
 from scaling.check.facts import Load, RankFacts
+from scaling.frameworks.pytorch import installed
 from scaling.hosts import info, proc
 from scaling.hosts.revision import code_hash
 
@@ -42,6 +43,7 @@ def rank_facts(mpi: str) -> RankFacts:
         shm_bytes=size,
         shm_free_bytes=free,
         hardware=tuple(dict.fromkeys(nic.name for nic in host.nics if has_card(nic.name))),
+        torch_cuda=installed.cuda(),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from scaling.check.facts import Facts, Verdict
-from scaling.check.verdicts import gpus, limits, links, network, software
+from scaling.check.verdicts import all_reduce, gpus, limits, links, network, software
 
 TOPICS: tuple[Callable[[Facts], Iterator[Verdict]], ...] = (
     software.launch, software.code, software.versions,
@@ -13,6 +13,7 @@ TOPICS: tuple[Callable[[Facts], Iterator[Verdict]], ...] = (
     gpus.gpus,
     network.names, network.clocks, network.membership, network.mtu, network.rdma,
     links.reached, links.latency, links.bandwidth,
+    all_reduce.all_reduce,
 )  # fmt: skip
 
 
