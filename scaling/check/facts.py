@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from scaling.records.all_reduce import Timed
+from scaling.records.gpu_health import GpuHost
 from scaling.records.host import HostInfo, Nic
 from scaling.records.network import Network
 from scaling.records.point import Record
@@ -23,7 +24,8 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     `memlock_bytes` is the soft limit of locked memory, None for unlimited; the sizes of /dev/shm are None where
     there is none. `machine_cores` are the physical cores of the whole machine, whatever this rank may use.
     `hardware` names the interfaces whose speed is that of a card: a veth claims 10 Gb/s whatever it carries.
-    `torch_cuda` is the CUDA release that torch was built with, "" for a build without any, None without torch.
+    `torch_cuda` is the CUDA release that torch was built with, "" for a build without any, None without torch;
+    `driver` is what NVIDIA's tells.
     """
 
     host: HostInfo
@@ -36,6 +38,7 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     shm_free_bytes: int | None = None
     hardware: tuple[str, ...] = ()
     torch_cuda: str | None = None
+    driver: GpuHost = GpuHost()
 
 
 class Load(Record, frozen=True, kw_only=True):

@@ -61,10 +61,20 @@ def check(
         ),
     ] = True,
 ) -> Asked:
-    """Is this cluster fit to be measured? Latency and bandwidth of every pair of nodes, and a verdict on each
-    thing that spoils a measurement.
+    """Is this cluster fit to be measured? Latency and bandwidth of every pair of nodes, the busbw of an all-reduce
+    of all ranks, and a verdict on each thing that spoils a measurement.
 
     Start it as the sweep will be: mpirun -np 16 python -m scaling.check
+
+    Software: files, packages, MPI, NCCL and driver, the same on every node.
+
+    Limits: cores, and what others leave of them; locked and shared memory.
+
+    GPUs: number and kinds, peer access, torch's CUDA, GPUDirect RDMA.
+
+    Each GPU: its modes, ECC, PCIe link, clocks, power limit, NVLink fabric.
+
+    Network: names, clocks, membership, mtu, RDMA cards, dead and slow links.
     """
     words = tuple(word.strip() for word in (interconnect or "").split(",") if word.strip())
     if interconnect is not None and not words:

@@ -17,7 +17,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from scaling import frameworks
 from scaling.check.facts import Load, RankFacts
 from scaling.frameworks.pytorch import installed
-from scaling.hosts import info, proc
+from scaling.hosts import gpu_health, info, proc
 from scaling.hosts.revision import code_hash
 
 SHM = Path("/dev/shm")
@@ -30,7 +30,9 @@ NAMED = 3
 
 def rank_facts(mpi: str) -> RankFacts:
     """This rank's part. Raises nothing: what a host does not tell is None."""
-    host = info.gather(frameworks.distributions())
+    with gpu_health.session() as nvml:
+        host = info.gather(frameworks.distributions())
+        driver = gpu_health.gather(nvml)
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     size, free = shared_memory()
     return RankFacts(
@@ -44,6 +46,7 @@ def rank_facts(mpi: str) -> RankFacts:
         shm_free_bytes=free,
         hardware=tuple(dict.fromkeys(nic.name for nic in host.nics if has_card(nic.name))),
         torch_cuda=installed.cuda(),
+        driver=driver,
     )
 
 

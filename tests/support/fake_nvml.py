@@ -25,7 +25,7 @@ Readings = Callable[["FakeGpu"], Any]
 @dataclass
 class FakeGpu:
     """One GPU. `nvlinks` are (kind of the far end, bus of the far end), one for each active link;
-    `lacks` names the NVML functions that it does not support."""
+    `lacks` names the NVML functions that it does not support; `health` has other answers than HEALTH."""
 
     name: str = "NVIDIA H200"
     uuid: str = "GPU-aaaa0000-1111"
@@ -38,9 +38,44 @@ class FakeGpu:
     throttle: int = 0
     lacks: frozenset[str] = frozenset()
     lost: bool = False
+    health: dict[str, Any] = field(default_factory=dict)
+
+
+# What a sound H200 behind NVSwitches answers, by function; its PCIe generation has fallen since it idles.
+HEALTH: dict[str, Any] = {
+    "nvmlDeviceGetCudaComputeCapability": (9, 0),
+    "nvmlDeviceGetPersistenceMode": 1,
+    "nvmlDeviceGetComputeMode": 0,
+    "nvmlDeviceGetMigMode": [0, 0],
+    "nvmlDeviceGetEccMode": [1, 1],
+    "nvmlDeviceGetTotalEccErrors": 0,
+    "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),
+    "nvmlDeviceGetRetiredPagesPendingStatus": 0,
+    "nvmlDeviceGetCurrPcieLinkGeneration": 1,
+    "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration": 5,
+    "nvmlDeviceGetCurrPcieLinkWidth": 16,
+    "nvmlDeviceGetMaxPcieLinkWidth": 16,
+    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+    "nvmlDeviceGetApplicationsClock": 1980,
+    "nvmlDeviceGetDefaultApplicationsClock": 1980,
+    "nvmlDeviceGetComputeRunningProcesses": [],
+    "nvmlDeviceGetGpuFabricInfo": (3, 0),
+}
+PLAIN = [
+    name
+    for name in HEALTH
+    if name not in {"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetGpuFabricInfo"}
+    and "ApplicationsClock" not in name
+]
+
+
+def _reading(name: str) -> Readings:
+    return lambda gpu: gpu.health.get(name, HEALTH[name])
 
 
 READINGS: dict[str, Readings] = {
+    **{name: _reading(name) for name in PLAIN},
     "nvmlDeviceGetName": lambda gpu: gpu.name,
     "nvmlDeviceGetUUID": lambda gpu: gpu.uuid,
     "nvmlDeviceGetPciInfo": lambda gpu: SimpleNamespace(domain=0, bus=gpu.bus, device=0),
@@ -57,11 +92,15 @@ READINGS: dict[str, Readings] = {
 class FakeNvml(ModuleType):
     """Install it with `install`; `initialised` counts the inits that no shutdown has answered."""
 
-    def __init__(self, gpus: list[FakeGpu], *, init_error: int | None = None, as_bytes: bool = False) -> None:
+    def __init__(
+        self, gpus: list[FakeGpu], *, init_error: int | None = None, as_bytes: bool = False, cuda: int = 12080
+    ) -> None:
         super().__init__("pynvml")
         self.gpus = gpus
         self.init_error = init_error
         self.as_bytes = as_bytes
+        self.cuda = cuda
+        self.inits = 0
         self.initialised = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -85,6 +124,7 @@ class FakeNvml(ModuleType):
     def nvmlInit(self) -> None:
         if self.init_error is not None:
             raise real.NVMLError(self.init_error)
+        self.inits += not self.initialised  # what sets GPUs up where persistence mode is off
         self.initialised += 1
 
     def nvmlShutdown(self) -> None:
@@ -94,6 +134,28 @@ class FakeNvml(ModuleType):
 
     def nvmlSystemGetDriverVersion(self) -> str | bytes:
         return b"570.86.15" if self.as_bytes else "570.86.15"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return self.cuda
+
+    def nvmlDeviceGetTotalEccErrors(self, gpu: FakeGpu, kind: int, counter: int) -> Any:
+        assert (kind, counter) == (real.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, real.NVML_VOLATILE_ECC)
+        return self._healthy("nvmlDeviceGetTotalEccErrors", gpu)
+
+    def nvmlDeviceGetApplicationsClock(self, gpu: FakeGpu, kind: int) -> Any:
+        assert kind == real.NVML_CLOCK_SM
+        return self._healthy("nvmlDeviceGetApplicationsClock", gpu)
+
+    def nvmlDeviceGetDefaultApplicationsClock(self, gpu: FakeGpu, kind: int) -> Any:
+        assert kind == real.NVML_CLOCK_SM
+        return self._healthy("nvmlDeviceGetDefaultApplicationsClock", gpu)
+
+    def nvmlDeviceGetGpuFabricInfo(self, gpu: FakeGpu, info: Any) -> Any:
+        info._obj.state, info._obj.status = self._healthy("nvmlDeviceGetGpuFabricInfo", gpu)
+        return real.NVML_SUCCESS
+
+    def _healthy(self, name: str, gpu: FakeGpu) -> Any:
+        return self._answer(name, gpu, gpu.health.get(name, HEALTH[name]))
 
     def nvmlDeviceGetCount(self) -> int:
         return len(self.gpus)

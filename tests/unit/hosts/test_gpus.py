@@ -12,6 +12,7 @@ import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from scaling.agent import device_probe
+from scaling.hosts import gpu_health
 from scaling.hosts import gpus as gpuinfo
 from scaling.hosts.gpus import P2P_NVLINK, P2P_READ, gather_gpus
 from tests.support.fake_nvml import GPU, READINGS, SWITCH, UNKNOWN, FakeGpu, FakeNvml, Install, installer
@@ -190,7 +191,7 @@ def test_mig_devices(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_nvml_function_in_use_exists_and_takes_as_many_arguments() -> None:
-    text = "".join(Path(inspect.getfile(module)).read_text() for module in (gpuinfo, device_probe))
+    text = "".join(Path(inspect.getfile(module)).read_text() for module in (gpuinfo, gpu_health, device_probe))
     used = set(re.findall(r"\bnvml(?:Device|System|Init|Shutdown)\w*", text))
     assert len(used) > 15
     for name in used:
