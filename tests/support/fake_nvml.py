@@ -28,7 +28,7 @@ Readings = Callable[["FakeGpu"], Any]
 class FakeGpu:
     """One GPU, or with `whole` a slice of one. `nvlinks` are (kind of the far end, bus of the far end), one for
     each active link; `near` are the CPUs of its NUMA node; `lacks` names the NVML functions that it does not
-    support; `slices` is None without MIG mode."""
+    support; `slices` is None without MIG mode; `health` has other answers than HEALTH."""
 
     name: str = "NVIDIA H200"
     uuid: str = "GPU-aaaa0000-1111"
@@ -45,9 +45,42 @@ class FakeGpu:
     whole: FakeGpu | None = None
     lacks: frozenset[str] = frozenset()
     lost: bool = False
+    health: dict[str, Any] = field(default_factory=dict)
+
+
+# What a sound H200 behind NVSwitches answers, by function; its PCIe generation has fallen since it idles.
+HEALTH: dict[str, Any] = {
+    "nvmlDeviceGetPersistenceMode": 1,
+    "nvmlDeviceGetComputeMode": 0,
+    "nvmlDeviceGetEccMode": [1, 1],
+    "nvmlDeviceGetTotalEccErrors": 0,
+    "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),
+    "nvmlDeviceGetRetiredPagesPendingStatus": 0,
+    "nvmlDeviceGetCurrPcieLinkGeneration": 1,
+    "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration": 5,
+    "nvmlDeviceGetCurrPcieLinkWidth": 16,
+    "nvmlDeviceGetMaxPcieLinkWidth": 16,
+    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+    "nvmlDeviceGetApplicationsClock": 1980,
+    "nvmlDeviceGetDefaultApplicationsClock": 1980,
+    "nvmlDeviceGetComputeRunningProcesses": [],
+    "nvmlDeviceGetGpuFabricInfo": (3, 0),
+}
+PLAIN = [
+    name
+    for name in HEALTH
+    if name not in {"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetGpuFabricInfo"}
+    and "ApplicationsClock" not in name
+]
+
+
+def _reading(name: str) -> Readings:
+    return lambda gpu: gpu.health.get(name, HEALTH[name])
 
 
 READINGS: dict[str, Readings] = {
+    **{name: _reading(name) for name in PLAIN},
     "nvmlDeviceGetName": lambda gpu: gpu.name,
     "nvmlDeviceGetUUID": lambda gpu: gpu.uuid,
     "nvmlDeviceGetPciInfo": lambda gpu: SimpleNamespace(domain=0, bus=gpu.bus, device=0),
@@ -66,11 +99,14 @@ READINGS: dict[str, Readings] = {
 class FakeNvml(ModuleType):
     """Install it with `install`; `initialised` counts the inits."""
 
-    def __init__(self, gpus: list[FakeGpu], *, init_error: int | None = None, as_bytes: bool = False) -> None:
+    def __init__(
+        self, gpus: list[FakeGpu], *, init_error: int | None = None, as_bytes: bool = False, cuda: int = 12080
+    ) -> None:
         super().__init__("pynvml")
         self.gpus = gpus
         self.init_error = init_error
         self.as_bytes = as_bytes
+        self.cuda = cuda
         self.initialised = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -100,10 +136,29 @@ class FakeNvml(ModuleType):
         return b"570.86.15" if self.as_bytes else "570.86.15"
 
     def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
-        return 12080
+        return self.cuda
 
     def nvmlSystemGetCudaDriverVersion(self) -> int:
-        return 12080
+        return self.cuda
+
+    def nvmlDeviceGetTotalEccErrors(self, gpu: FakeGpu, kind: int, counter: int) -> Any:
+        assert (kind, counter) == (real.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, real.NVML_VOLATILE_ECC)
+        return self._healthy("nvmlDeviceGetTotalEccErrors", gpu)
+
+    def nvmlDeviceGetApplicationsClock(self, gpu: FakeGpu, kind: int) -> Any:
+        assert kind == real.NVML_CLOCK_SM
+        return self._healthy("nvmlDeviceGetApplicationsClock", gpu)
+
+    def nvmlDeviceGetDefaultApplicationsClock(self, gpu: FakeGpu, kind: int) -> Any:
+        assert kind == real.NVML_CLOCK_SM
+        return self._healthy("nvmlDeviceGetDefaultApplicationsClock", gpu)
+
+    def nvmlDeviceGetGpuFabricInfo(self, gpu: FakeGpu, info: Any) -> Any:
+        info._obj.state, info._obj.status = self._healthy("nvmlDeviceGetGpuFabricInfo", gpu)
+        return real.NVML_SUCCESS
+
+    def _healthy(self, name: str, gpu: FakeGpu) -> Any:
+        return self._answer(name, gpu, gpu.health.get(name, HEALTH[name]))
 
     def nvmlDeviceGetCount(self) -> int:
         return len(self.gpus)

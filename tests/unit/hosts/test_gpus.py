@@ -12,8 +12,8 @@ import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from scaling.agent import device_probe
+from scaling.hosts import gpu_health, nvml
 from scaling.hosts import gpus as gpuinfo
-from scaling.hosts import nvml
 from scaling.hosts.gpus import P2P_NVLINK, P2P_READ, Found, gather_gpus
 from tests.support.fake_nvml import (
     GPU,
@@ -266,7 +266,8 @@ def test_gpus_of_amd_are_said_to_be_there(folder: str, tmp_path: Path, *, said: 
 
 
 def test_every_nvml_function_in_use_exists_and_takes_as_many_arguments() -> None:
-    text = "".join(Path(inspect.getfile(module)).read_text() for module in (gpuinfo, nvml, device_probe))
+    modules = (gpuinfo, gpu_health, nvml, device_probe)
+    text = "".join(Path(inspect.getfile(module)).read_text() for module in modules)
     used = set(re.findall(r"\bnvml(?:Device|System|Init)\w*", text))
     assert len(used) > 15
     for name in used:
