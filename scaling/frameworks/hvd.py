@@ -97,6 +97,7 @@ class Horovod(Strategy):
             **({"HOROVOD_TIMELINE": "DYNAMIC"} if task.is_traced else {}),
             **network_env.horovod(task),
             **network_env.nccl(task),
+            **network_env.nccl_log(task),
         }
 
     def compresses(self, point: Point) -> bool:

@@ -63,6 +63,7 @@ class DDP(TorchStrategy):
             "LOCAL_RANK": str(task.local_rank),
             **network_env.gloo(task),
             **network_env.nccl(task),
+            **network_env.nccl_log(task),
         }
 
 

@@ -61,7 +61,8 @@ class MultiWorker(TensorFlowStrategy):
             return shared
         servers = [f"{host}:{port}" for host, port in zip(task.addresses, task.rank_ports, strict=True)]
         cluster = {"cluster": {"worker": servers}, "task": {"type": "worker", "index": task.rank}}
-        return {**shared, "TF_CONFIG": json.dumps(cluster), **network_env.nccl(task)}
+        nccl = {**network_env.nccl(task), **network_env.nccl_log(task)}
+        return {**shared, "TF_CONFIG": json.dumps(cluster), **nccl}
 
 
 def _no_nccl() -> str | None:
