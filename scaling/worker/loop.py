@@ -81,7 +81,7 @@ class Worker:
                 self._send(inspected(self, command, self._trace))
                 return True
             case Finish():
-                self._finish()
+                self._send(self._result or self._measured_result())
                 return False
 
     def _run(self, run: Run) -> None:
@@ -138,11 +138,6 @@ class Worker:
             step()
             edges_s.append(self._clock())
         return tuple(end_s - begun_s for begun_s, end_s in pairwise(edges_s))
-
-    def _finish(self) -> None:
-        result = self._result or self._measured_result()
-        self.trainer.close()
-        self._send(result)
 
     def _measured_result(self) -> Result:
         self.trainer.sync()
