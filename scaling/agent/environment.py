@@ -34,6 +34,7 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
     paths = [parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         **_heap(base, task),
+        **_kernel_cache(task),
         **{key: value for key, value in base.items() if not key.startswith(SCRUBBED)},
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
@@ -44,6 +45,12 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         **asked,
     }
+
+
+def _kernel_cache(task: Task) -> dict[str, str]:
+    """Room for what the driver compiles for a GPU that a library has no code for: kernels that its cache drops are
+    compiled again in each start. 4 GiB are the most (CUDA programming guide, CUDA environment variables)."""
+    return {"CUDA_CACHE_MAXSIZE": str(4 << 30)} if task.point.hardware.device == "cuda" else {}
 
 
 def granted(base: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:

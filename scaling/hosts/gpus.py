@@ -163,6 +163,7 @@ def _gpu(nvml: Any, index: int, nodes: list[_Node]) -> Gpu:
         power_limit_w=None if limit_mw is None else limit_mw / 1000,
         max_sm_clock_mhz=ask(nvml, "nvmlDeviceGetMaxClockInfo", me.handle, nvml.NVML_CLOCK_SM),
         links=tuple("self" if other is me else _link(nvml, me, other) for other in nodes),
+        compute_capability=ask(nvml, "nvmlDeviceGetCudaComputeCapability", me.handle),
         p2p=tuple(other is me or _peers(nvml, me, other, P2P_READ) for other in nodes),
     )
 

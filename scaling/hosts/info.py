@@ -19,7 +19,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 import scaling
-from scaling.hosts import allocator, interfaces, proc
+from scaling.hosts import allocator, compilers, interfaces, proc
 from scaling.hosts.gpus import gather_gpus
 from scaling.records.host import HostInfo, Nic
 
@@ -54,6 +54,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         hcas=interfaces.hcas(),
         boot_id=proc.boot_id(),
         allocator=allocator.preloaded(os.environ),
+        compile_lacks=compilers.lacks(os.environ),
     )
 
 

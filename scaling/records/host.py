@@ -19,6 +19,7 @@ class Gpu(Record, frozen=True, kw_only=True):
     max_sm_clock_mhz: float | None = None
     links: tuple[str, ...] = ()
     p2p: tuple[bool, ...] = ()
+    compute_capability: tuple[int, int] | None = None
 
 
 class Nic(Record, frozen=True, kw_only=True):
@@ -52,7 +53,8 @@ class Hca(Record, frozen=True, kw_only=True):
 class HostInfo(Record, frozen=True, kw_only=True):
     """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple
     of its hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab. `allocator`
-    is what LD_PRELOAD puts in the place of the C library's own, "" where nothing does."""
+    is what LD_PRELOAD puts in the place of the C library's own, "" where nothing does; `compile_lacks` is what
+    torch.compile would need to build kernels and does not find, "" where it has all or nobody has looked."""
 
     hostname: str
     os: str
@@ -71,3 +73,4 @@ class HostInfo(Record, frozen=True, kw_only=True):
     hcas: tuple[Hca, ...] = ()
     boot_id: str = ""
     allocator: str = ""
+    compile_lacks: str = ""

@@ -36,6 +36,7 @@ class FakeGpu:
     power_mw: int = 500_000
     energy_mj: int = 7_000_000
     throttle: int = 0
+    capability: tuple[int, int] = (9, 0)
     lacks: frozenset[str] = frozenset()
     lost: bool = False
 
@@ -43,6 +44,7 @@ class FakeGpu:
 READINGS: dict[str, Readings] = {
     "nvmlDeviceGetName": lambda gpu: gpu.name,
     "nvmlDeviceGetUUID": lambda gpu: gpu.uuid,
+    "nvmlDeviceGetCudaComputeCapability": lambda gpu: gpu.capability,
     "nvmlDeviceGetPciInfo": lambda gpu: SimpleNamespace(domain=0, bus=gpu.bus, device=0),
     "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(total=150 << 30, used=9 << 30, free=141 << 30),
     "nvmlDeviceGetEnforcedPowerLimit": lambda _: 700_000,

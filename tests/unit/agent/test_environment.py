@@ -103,3 +103,12 @@ def test_a_log_of_nccls_that_the_user_has_set_is_his_as_a_whole() -> None:
 
 def test_what_else_a_strategy_asks_wins() -> None:
     assert granted({"NCCL_NET": "Socket"}, ASKED) == ASKED
+
+
+def test_the_driver_keeps_all_kernels_that_it_compiles() -> None:
+    def cache(base: dict[str, str], device: Device) -> str | None:
+        return child_environ(base, replace(TASK, point=on(device)), {}).get("CUDA_CACHE_MAXSIZE")
+
+    assert cache({}, "cuda") == str(4 << 30)
+    assert cache({"CUDA_CACHE_MAXSIZE": "7"}, "cuda") == "7"
+    assert cache({}, "cpu") is None
