@@ -15,7 +15,7 @@ from functools import partial
 
 from scaling.agent import strategies
 from scaling.agent.child import Child
-from scaling.agent.environment import child_environ
+from scaling.agent.environment import child_environ, granted
 from scaling.agent.forks import Starter
 from scaling.agent.idle import IdleTraffic
 from scaling.agent.supervisor import ChildLike, Supervisor
@@ -210,7 +210,7 @@ class Agent:
 
     def _start(self, task: Task) -> None:
         try:
-            asked = strategies.environ(task)
+            asked = granted(self._environ, strategies.environ(task))
             child = self._spawn(task, child_environ(self._environ, task, asked))
         except (OSError, ScalingError) as error:
             trace = error.trace if isinstance(error, StrategyError) else ""

@@ -14,7 +14,9 @@ from scaling.analysis import (
     bottleneck,
     conditions,
     cpu_use,
+    device_use,
     foreign_load,
+    nccl,
     traces,
     traffic_receipt,
     training_loss,
@@ -23,6 +25,7 @@ from scaling.analysis.audit import Flag
 from scaling.analysis.bottleneck import Path
 from scaling.analysis.clocks import Clocks, clocks
 from scaling.analysis.cpu_time import CpuStep, cpu_step
+from scaling.analysis.device_use import DeviceUse
 from scaling.analysis.foreign_load import Load
 from scaling.analysis.rows import ServerUse
 from scaling.analysis.step_time import StepTime, step_time, unsynced_s
@@ -31,6 +34,7 @@ from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.emulation import Emulation
 from scaling.records.events import Failed
 from scaling.records.gpu_time import GpuTime
+from scaling.records.nccl import NcclChoice
 from scaling.records.point import Point
 from scaling.records.run import PointRecord, RankRecord
 
@@ -164,6 +168,21 @@ class Cell:
     def machine_cpu_percent(self) -> float | None:
         """Of all cores of the machine that emulated; None for real devices."""
         return cpu_use.of_machine(self.records)
+
+    @cached_property
+    def device_use(self) -> DeviceUse | None:
+        """How its GPUs ran; None where none was read."""
+        return device_use.of(self.records)
+
+    @cached_property
+    def nccl(self) -> NcclChoice | None:
+        """What NCCL chose; None where it has not told."""
+        return nccl.of(self.records)
+
+    @cached_property
+    def nccl_notes(self) -> tuple[str, ...]:
+        """What of NCCL's choices a reader must know."""
+        return tuple(nccl.notes(self.records))
 
     @cached_property
     def receipt(self) -> Receipt | None:

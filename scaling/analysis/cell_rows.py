@@ -18,6 +18,7 @@ from scaling.analysis.comparisons import Beside
 from scaling.analysis.controls import Controls
 from scaling.analysis.drift import Drift
 from scaling.analysis.exchange_cpu import parts
+from scaling.analysis.nccl import with_algorithms
 from scaling.analysis.pooling import Residual, contrast
 from scaling.analysis.pools import Shared
 from scaling.analysis.rounds import Round, floor, logs, relative, rounds
@@ -52,6 +53,7 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
         flags=(*flags, *_marks(cell)),
         traced=_traced(cell, controls),
         clocks=clocks,
+        nccl=with_algorithms(cell.nccl, controls.nccl(cell.point)),
         footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
@@ -95,6 +97,7 @@ def _own_row(cell: Cell) -> Row:
         staleness=cell.staleness,
         **_servers(cell),
         machine_cpu_percent=cell.machine_cpu_percent,
+        device_use=cell.device_use,
         emulation=cell.emulation,
         receipt=cell.receipt,
         paths=cell.paths,

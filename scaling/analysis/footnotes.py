@@ -50,6 +50,7 @@ def of_row(
     if "DRIFTING" in flags:
         yield from (f"DRIFTING: {one}" for one in drifts)
     yield from _network(cell.receipt)
+    yield from cell.nccl_notes
     if efficiency:
         yield from missing_controls(point, rounds, controls)
     yield from _no_baseline(point, controls, measured - len(rounds), measured)

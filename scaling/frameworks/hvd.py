@@ -106,6 +106,7 @@ class Horovod(Strategy):
             **({"HOROVOD_TIMELINE": "DYNAMIC"} if task.is_traced else {}),
             **network_env.horovod(task),
             **network_env.nccl(task),
+            **network_env.nccl_log(task),
         }
 
     def by_nccl(self, point: Point) -> bool:

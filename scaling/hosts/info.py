@@ -20,7 +20,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
 
 import scaling
-from scaling.hosts import allocator, interfaces, proc
+from scaling.hosts import allocator, compilers, interfaces, proc
 from scaling.hosts.gpus import gather_gpus, unsupported
 from scaling.records.host import HostInfo, Nic
 
@@ -57,6 +57,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         allocator=allocator.preloaded(os.environ),
         reachable_gpus=found.reachable,
         unsupported_gpus=unsupported(),
+        compile_lacks=compilers.lacks(os.environ),
     )
 
 

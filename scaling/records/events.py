@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scaling.records.crossing import Bounds
 from scaling.records.gpu_time import GpuTime
+from scaling.records.nccl import NcclChoice
 from scaling.records.point import Record
 from scaling.records.telemetry import Telemetry
 
@@ -131,12 +132,18 @@ Outcome = Finished | Failed
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
-    """From the agent, once per child: how it ended; nothing of it runs any more."""
+    """From the agent, once per child: how it ended; nothing of it runs any more.
+
+    `after_result` is what went wrong when its result was out already, which is no failure. `nccl` is what NCCL's
+    log tells, None where there is none.
+    """
 
     outcome: Outcome
     environ: dict[str, str] = {}
     telemetry: Telemetry = Telemetry()
     strays: int = 0
+    after_result: str = ""
+    nccl: NcclChoice | None = None
 
 
 Event = Hello | Announce | Ready | Window | Rested | Inspected | Result | Error | Ended

@@ -63,7 +63,8 @@ class HostInfo(Record, frozen=True, kw_only=True):
     hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab. `allocator` is what
     LD_PRELOAD puts in the place of the C library's own, "" where nothing does. `reachable_gpus` counts the GPUs
     that the agent may open, visible or not, None where that is not known; `unsupported_gpus` are those that no
-    framework here can use, for people."""
+    framework here can use, for people. `compile_lacks` is what torch.compile would need to build kernels and does
+    not find, "" where it has all or nobody has looked."""
 
     hostname: str
     os: str
@@ -84,3 +85,4 @@ class HostInfo(Record, frozen=True, kw_only=True):
     allocator: str = ""
     reachable_gpus: int | None = None
     unsupported_gpus: str = ""
+    compile_lacks: str = ""

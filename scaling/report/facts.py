@@ -11,7 +11,7 @@ from scaling.analysis.rows import Row
 from scaling.records import canary, network
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord, RankRecord
-from scaling.report import labels, quantities
+from scaling.report import devices, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
 from scaling.text import date, several
@@ -41,6 +41,7 @@ def facts(
         ("cores", _wandering(records)),
         ("clocks", _clocks(records)),
         ("software", ", ".join(dict.fromkeys(_versions(header)))),
+        ("GPU libraries", devices.libraries(records)),
         ("started", date(header.created_unix_s)),
     )
     return tuple(

@@ -102,6 +102,7 @@ def _rank_record(rank: RankState) -> RankRecord:
         gpu=inspected.gpu,
         result=rank.result,
         telemetry=ended.telemetry if ended else Telemetry(),
+        nccl=ended.nccl if ended else None,
     )
 
 
@@ -135,6 +136,9 @@ def _of_rank(rank: RankState) -> Iterator[PointWarning]:
     yield from _throttled(rank)
     for note in rank.inspected.notes if rank.inspected else ():
         yield PointWarning(kind="other", text=f"rank {rank.task.rank}: {note}")
+    if rank.ended is not None and rank.ended.after_result:
+        where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
+        yield PointWarning(kind="other", text=f"{where}, once its result was in: {rank.ended.after_result}")
     telemetry = rank.ended.telemetry if rank.ended else Telemetry()
     got, promised = telemetry.affinity_cpus, len(rank.task.cpus)
     if got is not None and promised and got < promised:

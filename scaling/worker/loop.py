@@ -84,7 +84,7 @@ class Worker:
                 self._send(inspected(self, command, self._trace))
                 return True
             case Finish():
-                self._finish()
+                self._send(self._result or self._measured_result())
                 return False
 
     def _run(self, run: Run) -> None:
@@ -153,11 +153,6 @@ class Worker:
             step()
             mark()
         return ()
-
-    def _finish(self) -> None:
-        result = self._result or self._measured_result()
-        self.trainer.close()
-        self._send(result)
 
     def _measured_result(self) -> Result:
         self.trainer.sync()

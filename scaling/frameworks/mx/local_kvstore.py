@@ -7,10 +7,13 @@ tree reduction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from scaling.frameworks import network_env
 from scaling.frameworks.base import Option, Traits
 from scaling.frameworks.mx.plain import MXNetStrategy
 from scaling.frameworks.options import one_of
-from scaling.records.point import Device
+from scaling.records.point import EXCHANGING, Device
 from scaling.records.task import Task
 
 CHOICES = {"auto": None, "true": True, "false": False}
@@ -42,6 +45,11 @@ class LocalKvstore(MXNetStrategy):
     def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Found in the installed files and by NVML; MXNet is not imported."""
         return super().missing(name, "cuda" if name == "mxnet:nccl" else device)
+
+    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
+        """MXNet's settings; with NCCL, that it writes down what it chose."""
+        uses_nccl = task.point.strategy == "mxnet:nccl" and task.point.kind in EXCHANGING
+        return {**super().environ(task, announced), **(network_env.nccl_log(task) if uses_nccl else {})}
 
     def contexts(self, task: Task) -> int:
         """As many as the point has devices."""

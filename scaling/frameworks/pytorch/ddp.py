@@ -58,7 +58,7 @@ class DDP(TorchStrategy):
             "WORLD_SIZE": str(task.point.world_size),
             "LOCAL_RANK": str(task.local_rank),
             **network_env.gloo(task),
-            **(network_env.nccl(task) if self.by_nccl(task.point) else {}),
+            **(network_env.nccl(task) | network_env.nccl_log(task) if self.by_nccl(task.point) else {}),
         }
 
     def by_nccl(self, point: Point) -> bool:

@@ -55,7 +55,7 @@ class MultiWorker(TensorFlowStrategy):
             return shared
         servers = [f"{host}:{port}" for host, port in zip(task.addresses, task.rank_ports, strict=True)]
         cluster = {"cluster": {"worker": servers}, "task": {"type": "worker", "index": task.rank}}
-        nccl = network_env.nccl(task) if self.by_nccl(task.point) else {}
+        nccl = network_env.nccl(task) | network_env.nccl_log(task) if self.by_nccl(task.point) else {}
         return {**shared, "TF_CONFIG": json.dumps(cluster), **nccl}
 
     def by_nccl(self, point: Point) -> bool:

@@ -12,9 +12,11 @@ from io import StringIO
 
 from scaling.analysis.analyse import rows
 from scaling.analysis.causes import Breakdown
+from scaling.analysis.device_use import DeviceUse
 from scaling.analysis.rows import Row, Standing
 from scaling.analysis.stats import Estimate
 from scaling.records.run import PointRecord
+from scaling.report import devices
 from scaling.text import rounded
 
 Value = str | int | float | None
@@ -59,6 +61,8 @@ def _values(row: Row) -> dict[str, Value]:
         **_standing(row.framework_standing, *_FRAMEWORKS),
         "learnt_less": row.learnt_less,
         "efficiency_df": row.efficiency.df if row.efficiency else None,
+        **{name: getattr(row.device_use, name, None) for name in _DEVICE},
+        "nccl": devices.nccl(row.nccl) if row.nccl else None,
     }
 
 
@@ -126,6 +130,7 @@ _EXCHANGE = ("synchronous", "staleness", "servers", "server_hosts", "server_cpu_
 _EMULATION = ("profile", "shrink", "dilate", "machine_cpu_percent")
 _RECEIPT = ("network_verdict", "network_share_fraction", "network_bytes_over_expected")
 _MOST = "network_bytes_over_most_expected"
+_DEVICE = tuple(DeviceUse.__struct_fields__)
 _PATH = ("busiest_path", "busiest_path_busy_fraction", "busiest_path_bits_per_s")
 _FRAMEWORKS = ("framework_standing", "against_fastest_framework_fraction")
 _CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
@@ -164,4 +169,6 @@ COLUMNS = (
     *(f"loss_{cause}_fraction{end}" for cause in _LATER_CAUSES for end in ("", "_low", "_high")),
     "efficiency_df",
     _MOST,
+    *_DEVICE,
+    "nccl",
 )

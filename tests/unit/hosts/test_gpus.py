@@ -95,6 +95,7 @@ def test_one_gpu(install: Install, as_bytes: bool) -> None:
     assert driver == "570.86.15"
     assert (gpu.index, gpu.name, gpu.uuid) == (0, "NVIDIA H200", "GPU-aaaa0000-1111")
     assert (gpu.memory_bytes, gpu.power_limit_w, gpu.max_sm_clock_mhz) == (150 << 30, 700.0, 1980.0)
+    assert gpu.compute_capability == (9, 0)
     assert (gpu.links, gpu.p2p) == (("self",), (True,))
 
 

@@ -169,5 +169,5 @@ def test_commands_come_in_and_events_go_out_as_lines() -> None:
 def test_the_loop_is_the_only_place_that_takes_the_time_of_steps() -> None:
     package = Path(__file__).parents[3] / "scaling"
     for path in (package / "frameworks").rglob("*.py"):
-        if path.parent.name != "fake":
+        if path.parent.name != "fake" and path.name != "all_reduce.py":  # which is the preflight's own
             assert "perf_counter" not in path.read_text() and "monotonic" not in path.read_text(), path
