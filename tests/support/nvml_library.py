@@ -28,7 +28,18 @@ def build(folder: Path, *flags: str) -> Path:
         pytest.skip("no C compiler: apt-get install gcc")
     folder.mkdir(parents=True, exist_ok=True)
     library = folder / "libnvidia-ml.so.1"
-    command = [compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", *flags, "-o", library, SOURCE]
+    command = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        *flags,
+        "-o",
+        str(library),
+        str(SOURCE),
+    ]
     subprocess.run(command, check=True, timeout=60)
     return folder
 
