@@ -75,8 +75,7 @@ class Horovod(Strategy):
             return f"horovod is built without {self.framework}: ./launch/install horovod"
         if device == "cuda" and not any(map(_calls_nccl, bindings)):
             return (
-                "horovod is built without NCCL, and takes no gradients on GPUs: HOROVOD_GPU_OPERATIONS=NCCL "
-                "./launch/install horovod"
+                "horovod is built without NCCL, and takes no gradients on GPUs: ./launch/install horovod with nvcc"
             )
         return None
 

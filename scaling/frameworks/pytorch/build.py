@@ -19,7 +19,8 @@ COMPILED: dict[cuda.Version, tuple[tuple[cuda.Version, ...], bool]] = {
     (12, 9): (((7, 0), (7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0)), True),
     (13, 0): (((7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0)), True),
 }
-MEND = "./launch/install --cuda {} torch"
+# The oldest GPUs that PyTorch's wheels for CUDA 13 have code for.
+TURING = (7, 5)
 
 
 def unfit() -> str | None:
@@ -27,15 +28,21 @@ def unfit() -> str | None:
     name = f"torch {metadata.version('torch')}"
     built = _cuda()
     if built is None:
-        return f"{name} is built without CUDA: {MEND.format('13')} (GPUs before Turing, or drivers before 580: 12)"
-    if why := cuda.driver_too_old(name, built, MEND.format("12")):
+        return f"{name} is built without CUDA: {_mend()}"
+    if why := cuda.driver_too_old(name, built, _mend()):
         return why
     if built not in COMPILED:
         return None
     compiled, has_ptx = COMPILED[built]
-    found = [gpu.compute_capability for gpu in gpus.gather_gpus().gpus if gpu.compute_capability]
-    is_older = min(found, default=compiled[0]) < compiled[0]
-    return cuda.no_kernels(name, compiled, MEND.format("12" if is_older else "13"), newer=has_ptx)
+    return cuda.no_kernels(name, compiled, _mend(), newer=has_ptx)
+
+
+def _mend() -> str:
+    """The command that installs what this host's driver and GPUs run."""
+    found = gpus.gather_gpus()
+    capabilities = [gpu.compute_capability for gpu in found.gpus if gpu.compute_capability]
+    is_old = min(capabilities, default=TURING) < TURING or (found.cuda is not None and found.cuda < (13, 0))
+    return f"./launch/install --cuda {'12' if is_old else '13'} torch"
 
 
 def _cuda() -> cuda.Version | None:

@@ -57,6 +57,8 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
         ("12.6", A100, (11, 8), "and driver 550.54 knows CUDA up to 11.8: {12}, or a driver of 525 or newer"),
         ("11.8", V100, (11, 4), None),
         (None, H100, (13, 0), "torch 2.13.0 is built without CUDA: {13}"),
+        (None, H100, (12, 8), "torch 2.13.0 is built without CUDA: {12}"),
+        (None, V100, (13, 0), "torch 2.13.0 is built without CUDA: {12}"),
     ],
 )
 def test_torch(builds: Builds, built: str | None, model: Model, driver: tuple[int, int], said: str | None) -> None:
