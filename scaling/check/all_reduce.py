@@ -22,6 +22,7 @@ from scaling.transport.mailbox import Mailbox
 
 BUDGET_S = 5.0  # for the repetitions of all ranks, and again for those inside the nodes
 START_S = 90.0  # imports of many ranks from one file server, connections, and a size too much on a slow network
+LIMIT_S = START_S + 2 * BUDGET_S
 MOST_BYTES = 256_000_000
 MEMORY_SHARE = 0.25  # of a node's, for tensors and the library's buffers of the same size
 NO_PROBLEM = ""
@@ -57,7 +58,7 @@ class AllReduces:
     def _timed(self, number: int, word: str, places: Mapping[str, Place], *, inside: bool) -> AllReduce:
         ranks = self._facts.ranks
         over = f" over {word}" if word else ""
-        self._say(f"all-reduce of {counted(len(ranks), 'rank')} by {self._backend}{over}")
+        self._say(f"all-reduce of {counted(len(ranks), 'rank')} by {self._backend}{over}, {LIMIT_S:.0f} s at most")
         held = socket.socket()
         try:
             port = _hold(held, places[ranks[0].host.hostname].address)
@@ -83,12 +84,12 @@ class AllReduces:
                 if len(told) == len(asked):
                     return told, NO_PROBLEM
             silent = some(str(rank) for rank in range(len(asked)) if rank not in told)
-            return {}, f"no answer within {START_S + 2 * BUDGET_S:.0f} s from rank {silent}"
+            return {}, f"no answer within {LIMIT_S:.0f} s from rank {silent}"
         finally:
             self._mailbox.order_all(EndExchange(number=number))
 
     def _answers(self, number: int) -> Iterator[tuple[int, RankAllReduce]]:
-        for rank, said in self._mailbox.news_within(START_S + 2 * BUDGET_S):
+        for rank, said in self._mailbox.news_within(LIMIT_S):
             if isinstance(said, Exchanged) and said.number == number:
                 yield rank, said.told
 
@@ -178,7 +179,7 @@ def tasks(
             place=places[hosts[number]],
             places=everywhere,
             ports=(port,),
-            clocks=Clocks(startup_s=START_S, stall_s=START_S, deadline_s=START_S + 2 * BUDGET_S),
+            clocks=Clocks(startup_s=START_S, stall_s=START_S, deadline_s=LIMIT_S),
         )
         for number, (rank, local) in enumerate(_local(ranks))
     ]

@@ -112,7 +112,7 @@ def _rows(one: AllReduce) -> list[tuple[str, Timed]]:
     if one.everyone is None:
         return []
     over = f"{one.network}: " if one.network else ""
-    inside = sorted(one.inside.items(), key=lambda item: item[1].best_bytes_per_s)
+    inside = sorted(one.inside.items(), key=lambda item: item[1].best_busbw_bytes_per_s)
     shown = list(one.inside.items()) if len(inside) <= WIDE else [inside[0], inside[-1]]
     return [
         (f"{over}all {counted(one.everyone.ranks, 'rank')}", one.everyone),
@@ -121,5 +121,5 @@ def _rows(one: AllReduce) -> list[tuple[str, Timed]]:
 
 
 def _numbers(timed: Timed) -> str:
-    best, usual = gbit(timed.best_bytes_per_s), gbit(timed.median_bytes_per_s)
+    best, usual = gbit(timed.best_busbw_bytes_per_s), gbit(timed.median_busbw_bytes_per_s)
     return f"{timed.bytes / 1e6:>7g}{best:>9}{usual:>9}{len(timed.times_s):>7}"

@@ -115,7 +115,8 @@ def _fabric(nvml: Any, handle: Any) -> tuple[str, str]:
     info = nvml.c_nvmlGpuFabricInfo_t() if hasattr(nvml, "c_nvmlGpuFabricInfo_t") else None
     if info is None or ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
         return "", ""
-    state = FABRIC.get(info.state, "")
+    # NVML fills one byte (`unsigned char` in nvml.h); nvidia-ml-py 13 reads it with the three that pad it.
+    state = FABRIC.get(info.state & 0xFF, "")
     fault = text(str(nvml.NVMLError(info.status))) if info.status and state == "completed" else ""
     return state, fault
 

@@ -9,26 +9,27 @@ from scaling.records.task import Task
 
 
 class Timed(Record, frozen=True, kw_only=True):
-    """All-reduces of `bytes` among `ranks`: `times_s` has each repetition's, as the slowest rank took it."""
+    """All-reduces of `bytes` among `ranks`: `times_s` has each repetition's, as the slowest rank took it; the
+    busbw of the fastest and of the usual one follow from it (`timed`)."""
 
     ranks: int
     bytes: int
     times_s: tuple[float, ...]
+    best_busbw_bytes_per_s: float
+    median_busbw_bytes_per_s: float
 
-    @property
-    def best_bytes_per_s(self) -> float:
-        """The busbw of the fastest repetition."""
-        return self._busbw(min(self.times_s))
 
-    @property
-    def median_bytes_per_s(self) -> float:
-        """The busbw of the usual repetition."""
-        return self._busbw(median(self.times_s))
-
-    def _busbw(self, seconds: float) -> float:
-        """What each rank's link carries each way, whatever the number of ranks: 2 (N-1)/N x bytes / time, as
-        nccl-tests defines it ("Performance reported by NCCL tests" in its documentation)."""
-        return 2 * (self.ranks - 1) / self.ranks * self.bytes / seconds
+def timed(ranks: int, size_bytes: int, times_s: tuple[float, ...]) -> Timed:
+    """With busbw as nccl-tests defines it, what each rank's link carries each way whatever the number of ranks:
+    2 (N-1)/N x bytes / time ("Performance reported by NCCL tests" in its documentation)."""
+    moved_bytes = 2 * (ranks - 1) / ranks * size_bytes
+    return Timed(
+        ranks=ranks,
+        bytes=size_bytes,
+        times_s=times_s,
+        best_busbw_bytes_per_s=moved_bytes / min(times_s),
+        median_busbw_bytes_per_s=moved_bytes / median(times_s),
+    )
 
 
 class AskedAllReduce(Record, frozen=True, kw_only=True):

@@ -48,12 +48,14 @@ def _failed(one: AllReduce) -> Verdict:
 
 
 def _judged(facts: Facts, one: AllReduce, timed: Timed) -> Verdict:
-    said = f"{_over(one)}{counted(timed.ranks, 'rank')} by {one.backend}, busbw {speed(timed.best_bytes_per_s)}"
+    said = (
+        f"{_over(one)}{counted(timed.ranks, 'rank')} by {one.backend}, busbw {speed(timed.best_busbw_bytes_per_s)}"
+    )
     network = next((network for network in facts.networks if network.word == one.network), None)
     measured = facts.bandwidths(one.network)
     if network is None or not measured:
         return Verdict(level="ok", topic=TOPIC, text=said)
-    reached, slowest = BITS * timed.best_bytes_per_s, min(measured.values())
+    reached, slowest = BITS * timed.best_busbw_bytes_per_s, min(measured.values())
     text = f"{said}, {_share(network, reached)}{100 * reached / slowest:.0f} % of its slowest link as measured"
     if reached >= FAR_BELOW * slowest:
         return Verdict(level="ok", topic=TOPIC, text=text)
@@ -92,7 +94,7 @@ def crossings(facts: Facts) -> int:
 
 def _slow_nodes(one: AllReduce) -> Iterator[Verdict]:
     """Nodes whose GPUs exchange slower than the others'; on CPUs whoever else computes decides."""
-    rates = {node: timed.best_bytes_per_s for node, timed in one.inside.items()}
+    rates = {node: timed.best_busbw_bytes_per_s for node, timed in one.inside.items()}
     slow, usual = slow_nodes(rates)
     if slow and one.backend == "nccl":
         listed = some(f"{node} {speed(value)}" for node, value in slow.items())

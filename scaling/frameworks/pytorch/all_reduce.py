@@ -22,7 +22,7 @@ from torch import Tensor, distributed
 
 from scaling.frameworks.base import timeout_s
 from scaling.frameworks.pytorch import store
-from scaling.records.all_reduce import AskedAllReduce, RankAllReduce, Timed
+from scaling.records.all_reduce import AskedAllReduce, RankAllReduce, Timed, timed
 from scaling.records.task import Task
 from scaling.text import one_line
 
@@ -60,7 +60,7 @@ class AllReduce:
                 break
             size, seconds = larger, self._repeated(larger, 1, group)[0]
         repeats = max(LEAST_REPEATS, min(MOST_REPEATS, int(budget_s / seconds)))
-        return Timed(ranks=members, bytes=size, times_s=tuple(self._repeated(size, repeats, group)))
+        return timed(members, size, tuple(self._repeated(size, repeats, group)))
 
     def inside(self) -> distributed.ProcessGroup | None:
         """The group of this rank's node; every rank makes every node's."""

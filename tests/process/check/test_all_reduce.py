@@ -76,7 +76,7 @@ def test_two_ranks_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.everyone is not None
     assert (one.everyone.ranks, one.everyone.bytes) == (2, 1_000_000)
     assert len(one.everyone.times_s) >= 3
-    assert one.everyone.best_bytes_per_s >= one.everyone.median_bytes_per_s > 0
+    assert one.everyone.best_busbw_bytes_per_s >= one.everyone.median_busbw_bytes_per_s > 0
 
 
 def test_two_nodes_of_two_ranks_tell_of_their_insides(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from scaling.check.exchanger import FOR_GOOD, Exchanger
 from scaling.check.facts import AllReduce, Facts, Findings
 from scaling.check.verdicts.all_reduce import crossings
 from scaling.frameworks.pytorch import installed
+from scaling.records import all_reduce as records
 from scaling.records.all_reduce import AskedAllReduce, RankAllReduce, Timed
 from scaling.records.network import ALONE
 from tests.support.check_facts import FOUR, facts, gpu, links, ok, only, ranks, to_mend
@@ -25,7 +26,7 @@ CUDA = {name: {"torch_cuda": "13.0"} for name in FOUR}
 def timed(busbw_bytes_per_s: float, members: int = 4) -> Timed:
     """Three repetitions of 256 MB, of which the fastest is as fast as this and the median nine tenths of it."""
     seconds = 2 * (members - 1) / members * 256e6 / busbw_bytes_per_s
-    return Timed(ranks=members, bytes=256_000_000, times_s=(2 * seconds, seconds / 0.9, seconds))
+    return records.timed(members, 256_000_000, (2 * seconds, seconds / 0.9, seconds))
 
 
 def with_one(found: Facts, **changes: Any) -> Facts:
@@ -42,8 +43,8 @@ def with_one(found: Facts, **changes: Any) -> Facts:
 )
 def test_busbw_is_that_of_nccl_tests(members: int, size: int, seconds: float, busbw: float) -> None:
     """The first is a line of nccl-tests on two nodes: 16777216 bytes, 17.616 ms, busbw 0.95."""
-    found = Timed(ranks=members, bytes=size, times_s=(seconds,))
-    assert found.best_bytes_per_s == found.median_bytes_per_s == pytest.approx(busbw, rel=0.01)
+    found = records.timed(members, size, (seconds,))
+    assert found.best_busbw_bytes_per_s == found.median_busbw_bytes_per_s == pytest.approx(busbw, rel=0.01)
 
 
 # ---------------------------------------------------------------- whether, and with what

@@ -113,6 +113,7 @@ def test_older_gpus_retire_pages(install: Install) -> None:
         ((2, 0), "in progress", ""),
         ((2, 999), "in progress", ""),  # the error counts once it is completed
         ((3, 0), "completed", ""),
+        ((0xABCD03, 0), "completed", ""),  # nothing says what is in the padding
         ((3, real.NVML_ERROR_NOT_SUPPORTED), "completed", "Not Supported"),
     ],
 )
