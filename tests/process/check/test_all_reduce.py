@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+import msgspec
 import psutil
 import pytest
 from msgspec.structs import replace
@@ -17,7 +20,8 @@ from scaling.check.lead import Lead
 from scaling.check.messages import LEAD_DECODER, ToLead, ToRank
 from scaling.check.prober import Prober
 from scaling.errors import Interrupted
-from scaling.records.network import Network, Place
+from scaling.records.all_reduce import AskedAllReduce
+from scaling.records.network import ALONE, Network, Place
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FOUR, ranks
@@ -110,6 +114,18 @@ def test_a_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -
     (one,) = Cluster(monkeypatch, torches(FOUR[:1], 2)).measured()
     assert "exited with code 1: " in one.error
     assert "No module named scaling.no_such_module" in one.error
+
+
+def test_a_rank_that_waits_for_others_ends_with_its_agent() -> None:
+    told = torches(FOUR[:1], 2)
+    task = all_reduce.tasks(told, "", {"node1": ALONE}, "gloo", 9)[1]  # rank 0, which would listen, never comes
+    asked = AskedAllReduce(task=task, largest_bytes=1, budget_s=1.0)
+    with subprocess.Popen(
+        [sys.executable, "-m", exchanger.PROCESS],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    ) as process:  # fmt: skip
+        process.communicate(msgspec.json.encode(asked) + b"\n", timeout=60)  # then its stdin ends
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_an_address_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from scaling.hosts.fabric import Entry
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FABRIC, FOUR, nic, node, rank, ranks
+from tests.support.fake_nvml import FakeGpu, installer
 from tests.support.inline import Clock
 
 # ---------------------------------------------------------------- which networks
@@ -101,6 +102,18 @@ def test_a_rank_tells_of_this_host() -> None:
     assert told.host.hostname == socket.gethostname()
     assert (told.shm_free_bytes is None) == (told.shm_bytes is None)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=RankFacts) == told
+
+
+def test_gpus_are_set_up_once_for_all_that_a_rank_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time costs seconds where persistence mode is off."""
+    for install in installer(monkeypatch):
+        nvml = install(FakeGpu(), cuda=13000)
+        told = gather.rank_facts("none")
+        assert (
+            [gpu.uuid for gpu in told.host.gpus] == [gpu.uuid for gpu in told.driver.gpus] == ["GPU-aaaa0000-1111"]
+        )
+        assert told.driver.cuda == "13.0"
+        assert nvml.inits == 1
 
 
 def test_the_load_of_others() -> None:
