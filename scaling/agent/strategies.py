@@ -7,12 +7,31 @@ from collections.abc import Iterable
 import msgspec
 
 from scaling import frameworks
+from scaling.agent import interpreters
 from scaling.errors import ScalingError, StrategyError
+from scaling.records.interpreter import Interpreter
 from scaling.records.task import Task
 
 
 def missing(names: Iterable[str]) -> dict[str, str]:
     """By strategy, why it cannot run on this host; nothing of those that can."""
+    return examine(names)[0]
+
+
+def examine(names: Iterable[str]) -> tuple[dict[str, str], tuple[Interpreter, ...]]:
+    """By strategy, why it cannot run on this host, and the interpreters beside this one that were asked."""
+    names = tuple(names)
+    questions = interpreters.ask(names)
+    elsewhere = {name for question in questions for name in question.names}
+    reasons = missing_here(name for name in names if name not in elsewhere)
+    answers = [question.answer() for question in questions]
+    for _, told in answers:
+        reasons |= told
+    return reasons, tuple(found for found, _ in answers)
+
+
+def missing_here(names: Iterable[str]) -> dict[str, str]:
+    """By strategy, why it cannot run in this interpreter."""
     reasons = {name: _missing(name) for name in names}
     return {name: reason for name, reason in reasons.items() if reason}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Interface, IPv4Network
 
+from scaling.records.interpreter import Interpreter
 from scaling.records.point import Record
 
 
@@ -52,7 +53,8 @@ class Hca(Record, frozen=True, kw_only=True):
 class HostInfo(Record, frozen=True, kw_only=True):
     """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple
     of its hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab. `allocator`
-    is what LD_PRELOAD puts in the place of the C library's own, "" where nothing does."""
+    is what LD_PRELOAD puts in the place of the C library's own, "" where nothing does. `interpreters` are those of
+    frameworks whose children do not run in the agent's."""
 
     hostname: str
     os: str
@@ -71,3 +73,4 @@ class HostInfo(Record, frozen=True, kw_only=True):
     hcas: tuple[Hca, ...] = ()
     boot_id: str = ""
     allocator: str = ""
+    interpreters: tuple[Interpreter, ...] = ()
