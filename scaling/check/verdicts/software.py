@@ -9,7 +9,10 @@ from scaling.check.facts import Facts, RankFacts, Verdict
 from scaling.check.verdicts.words import grouped
 
 # Without these being equal, ranks cannot work together or do different work; other packages only warn.
-ESSENTIAL = ("Python", "MPI", "torch", "tensorflow", "mxnet", "horovod")
+ESSENTIAL = ("Python", "MPI", "torch", "tensorflow", "mxnet", "horovod", "nccl")
+
+# Distributed under the name of the CUDA that they are for.
+UNNAMED = ("nccl",)
 
 
 def launch(facts: Facts) -> Iterator[Verdict]:
@@ -52,7 +55,7 @@ def versions(facts: Facts) -> Iterator[Verdict]:
     names = dict.fromkeys(name for one in found.values() for name in one)
     different = [name for name in names if len({one.get(name) for one in found.values()}) > 1]
     for name in different:
-        essential = name in ESSENTIAL
+        essential = name.partition(" (")[0] in ESSENTIAL
         yield Verdict(
             level="error" if essential else "warning",
             topic="versions",
@@ -74,4 +77,6 @@ def _installed(rank: RankFacts) -> dict[str, str]:
 def _same_version(name: str) -> str:
     if name in ("Python", "MPI", "GPU driver"):
         return f"install the same {name} on every node"
+    if name in UNNAMED or "(" in name:
+        return "./launch/install anew on every node, or one environment on a shared file system"
     return f"pip install {name}==VERSION on every node, or one environment on a shared file system"

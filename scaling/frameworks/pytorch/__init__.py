@@ -14,7 +14,13 @@ FRAMEWORK = Framework(
         "ps-async": "ps",
         "plain": "plain",
     },
-    distributions={"torch": ("torch",), "torchvision": ("torchvision",), "horovod": ("horovod",)},
+    distributions={
+        "torch": ("torch",),
+        "torchvision": ("torchvision",),
+        "triton": ("triton",),
+        "nccl": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
+        "horovod": ("horovod",),
+    },
     startup_s=3.0,
     # DDP imports torch._dynamo when it is made.
     preload=("torch._dynamo", "scaling.frameworks.pytorch.ddp_trainer"),
