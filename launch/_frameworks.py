@@ -25,6 +25,7 @@ RIVALS = {
     "mxnet": "mxnet-cu112",
     "mxnet-cuda": "mxnet",
 }
+NO_DRIVER = "cannot be built where there is no driver; where there is one: ./launch/install mxnet-cuda horovod"
 PYTHON_WITHOUT_MXNET = (3, 13)  # numpy 1.26 ends at 3.12, see setup.cfg
 
 
@@ -89,7 +90,7 @@ def wanted(names: Sequence[str], choice: _cuda.Choice) -> tuple[list[str], dict[
     machine. MXNet's for CPUs takes the place of one that cannot run on these GPUs."""
     extras: list[str] = []
     for name in names or ["all"]:
-        extras += everything(choice) if name == "all" else [name]
+        extras += everything(choice, alone="test" not in names) if name == "all" else [name]
     if "mxnet-cuda" in extras and (why := choice.without_mxnet()):
         extras = ["mxnet" if extra == "mxnet-cuda" else extra for extra in extras]
         return list(dict.fromkeys(extras)), {"mxnet-cuda": f"{why}; the one for CPUs takes its place"}
@@ -108,9 +109,10 @@ def unknown(argument: str, known: Sequence[str]) -> NoReturn:
     raise SystemExit(2)
 
 
-def everything(choice: _cuda.Choice) -> list[str]:
-    """What suits this machine and this Python, saying what does not."""
-    cuda = "-cuda" if choice.is_cuda else ""
+def everything(choice: _cuda.Choice, *, alone: bool) -> list[str]:
+    """What suits this machine and this Python, saying what does not. Unless frameworks may be alone, they have no
+    CUDA that would need an environment by itself: tests import them all in one."""
+    cuda = "-cuda" if choice.is_cuda and alone else ""
     extras = ["torch", f"tensorflow{cuda}", "mxnet", "horovod"]
     if sys.version_info >= PYTHON_WITHOUT_MXNET:
         extras.remove("mxnet")
@@ -226,6 +228,10 @@ def horovod(
         return {}, None
     if not found:
         problems["horovod"] = "there is no framework to build it for: ./launch/install torch horovod"
+        return {}, None
+    problems |= {f"{one.name}:horovod": NO_DRIVER for one in found if not one.is_tried}
+    found = tuple(one for one in found if one.is_tried)
+    if not found:
         return {}, None
     build, left_out = _horovod.plan(found, driver=choice.is_cuda)
     problems |= {name if name == "horovod" else f"{name}:horovod": why for name, why in left_out.items()}

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from launch import _horovod
+from launch import _cuda, _horovod
 from launch._horovod import FRAMEWORKS, Framework
 
 FRAMEWORK = (
@@ -28,6 +28,7 @@ BINDING = (
     "parts = dict(Gloo=h.gloo_built(), MPI=h.mpi_built(), NCCL=h.nccl_built())\n"
     "print(json.dumps([name for name, built in parts.items() if built]))"
 )
+DRIVER = "libcuda.so.1"  # which MXNet is linked to, and the driver alone brings
 PROBE_S = 600  # to import a framework: minutes where a cluster's file system is cold
 
 
@@ -47,7 +48,11 @@ def examine(extras: Sequence[str], problems: dict[str, str]) -> tuple[Framework,
         try:
             version, cuda = probe(FRAMEWORK.format(name=name, first=first(name), cuda=CUDA[name]))
         except NoImport as error:
-            problems[asked or name] = f"does not import: {error}; {import_advice(name)}"
+            if DRIVER in str(error) and not _cuda.driver():
+                version = _horovod.releases(name)[0].split()[1]
+                found.append(Framework(name=name, version=version, cuda=True, is_tried=False))
+            else:
+                problems[asked or name] = f"does not import: {error}; {import_advice(name)}"
         else:
             found.append(Framework(name=name, version=version, cuda=cuda))
     return tuple(found)

@@ -57,6 +57,12 @@ def test_second_run_asks_pip_for_nothing(machine: Machine) -> None:
     assert machine.pip_calls == []
 
 
+def test_tests_have_all_frameworks_in_one_environment(machine: Machine) -> None:
+    machine.gpus(A100)
+    machine.run("launch/install", "all", "test")
+    assert machine.installs() == [(".venv", "torch,tensorflow,mxnet,horovod,test")]
+
+
 def test_one_of_them_alone_leaves_the_others(machine: Machine) -> None:
     machine.gpus(A100)
     machine.run("launch/install", "tensorflow-cuda")
@@ -117,6 +123,18 @@ def test_mxnet_with_cuda_that_does_not_import_costs_not_the_one_for_cpus(machine
     assert re.search(r"^mxnet +1.9.1 +no +\S+/.venv-mxnet$", done.stdout, re.MULTILINE)
     line = done.stderr.splitlines()[-1]
     assert line.startswith("launch: mxnet-cuda: does not import: ImportError: libcudart.so.11.0: cannot open")
+
+
+def test_mxnet_with_cuda_can_be_installed_without_a_driver(machine: Machine) -> None:
+    """It cannot be imported there: an image's build is no reason to take it away again."""
+    (machine.packages / "mxnet.py").write_text("raise OSError('libcuda.so.1: cannot open shared object file')\n")
+    done = machine.run("launch/install", "--cuda", "12", "mxnet-cuda")
+    assert done.returncode == 0, done.stderr
+    assert machine.installs() == [(".venv-mxnet", "mxnet-cuda")]
+    assert re.search(r"^mxnet +1.9.1 +yes +\S+/.venv-mxnet$", done.stdout, re.MULTILINE)
+    done = machine.run("launch/install", "--cuda", "12", "mxnet-cuda", "horovod")
+    assert done.returncode == 1
+    assert "launch: mxnet:horovod: cannot be built where there is no driver; where there is one: " in done.stderr
 
 
 def test_an_environment_that_hides_the_one_just_installed_is_named(machine: Machine) -> None:
