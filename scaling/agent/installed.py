@@ -24,13 +24,15 @@ NEEDED = ("numpy", "psutil", "pynvml")
 def main(arguments: Sequence[str]) -> int:
     """Print an `Installed` as JSON; 1 and a line where workers cannot run here at all."""
     framework, *names = arguments
-    if lacking := [name for name in NEEDED if find_spec(name) is None]:
-        sys.stderr.write(f"No module named {lacking[0]!r}\n")
+    if absent := [name for name in NEEDED if find_spec(name) is None]:
+        sys.stderr.write(f"No module named {absent[0]!r}\n")
         return 1
+    lacking = strategies.lacking_here(names)
     answer = Installed(
         python=platform.python_version(),
         versions=info.versions(frameworks.FRAMEWORKS[framework].distributions),
-        missing=strategies.missing_here(names),
+        missing=lacking.anywhere,
+        missing_on_cuda=lacking.on_cuda,
     )
     sys.stdout.write(msgspec.json.encode(answer).decode())
     return 0

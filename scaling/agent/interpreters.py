@@ -48,6 +48,7 @@ class Question:
         self._framework, self._path = framework, of(framework, environ)
         self._is_named = bool(environ.get(VARIABLE + framework.upper()))
         self._process: subprocess.Popen[str] | None = None
+        self._answer: Installed | None = None
         own = {key: value for key, value in outside_of_mpi(environ).items() if not key.startswith(VARIABLE)}
         try:
             self._process = subprocess.Popen(
@@ -57,16 +58,27 @@ class Question:
         except OSError as error:
             self._why = f"does not start ({error.strerror or error})"
 
-    def answer(self) -> tuple[Interpreter, dict[str, str]]:
-        """The interpreter, and by strategy why it cannot run in it."""
-        installed = self._installed()
-        if installed is None:
-            return Interpreter(framework=self._framework, path=self._path), dict.fromkeys(self.names, self._told())
-        found = Interpreter(
-            framework=self._framework, path=self._path, python=installed.python, versions=installed.versions
+    def answer(self) -> Installed:
+        """What it has; all of these strategies are missing where it does not work."""
+        if self._answer is None:
+            found = self._installed()
+            self._answer = found or Installed(missing=dict.fromkeys(self.names, self._told()))
+            if found:
+                self._answer = replace(
+                    found, missing=self._placed(found.missing), missing_on_cuda=self._placed(found.missing_on_cuda)
+                )
+        return self._answer
+
+    def interpreter(self) -> Interpreter:
+        """For a host's description."""
+        found = self.answer()
+        return Interpreter(
+            framework=self._framework, path=self._path, python=found.python, versions=found.versions
         )
+
+    def _placed(self, missing: Mapping[str, str]) -> dict[str, str]:
         where = self._path if not self._is_named else f"{VARIABLE}{self._framework.upper()}={self._path}"
-        return found, {name: f"{why} (in {where})" for name, why in installed.missing.items()}
+        return {name: f"{why} (in {where})" for name, why in missing.items()}
 
     def _installed(self) -> Installed | None:
         if self._process is None:
@@ -114,13 +126,14 @@ def _framework_of(strategy: str) -> str:
 def beside() -> tuple[Interpreter, ...]:
     """The interpreters of this host beside this one."""
     names = [f"{name}:{frameworks.PLAIN}" for name in frameworks.FRAMEWORKS]
-    return tuple(question.answer()[0] for question in ask(names))
+    return tuple(question.interpreter() for question in ask(names))
 
 
 def on(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
     """The host with these interpreters, and with the versions that its workers meet.
 
-    A package that frameworks have in different versions stands there for each, as `horovod (tensorflow)`.
+    What the agent's own environment has in another version, or lacks for frameworks that run there, is called by its
+    framework too: `horovod (tensorflow)`.
     """
     elsewhere = {one.framework for one in found}
     every = frameworks.FRAMEWORKS.values()
@@ -130,6 +143,7 @@ def on(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
     for one in found:
         python = {"Python": one.python} if one.python not in ("", host.python) else {}
         for package, version in {**one.versions, **python}.items():
-            if package == "Python" or versions.setdefault(package, version) != version:
+            known = versions.setdefault(package, version) if package in moved else versions.get(package)
+            if known != version:
                 versions[f"{package} ({one.framework})"] = version
     return replace(host, versions=versions, interpreters=tuple(found))

@@ -18,8 +18,9 @@ class Interpreter(Record, frozen=True, kw_only=True):
 
 
 class Installed(Record, frozen=True, kw_only=True):
-    """What such a Python answers: its version, its packages, and by strategy why that cannot run in it."""
+    """What such a Python answers: its version, its packages, and why strategies cannot run in it, or not on GPUs."""
 
-    python: str
-    versions: dict[str, str]
-    missing: dict[str, str]
+    python: str = ""
+    versions: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    missing_on_cuda: dict[str, str] = {}

@@ -17,9 +17,11 @@ FRAMEWORK = Framework(
     distributions={
         "torch": ("torch",),
         "torchvision": ("torchvision",),
-        "triton": ("triton",),
-        "nccl": ("nvidia-nccl-cu13", "nvidia-nccl-cu12"),
         "horovod": ("horovod",),
+        # NCCL comes in packages of their own, one for each CUDA; Triton compiles what --compile makes.
+        "nvidia-nccl-cu13": ("nvidia-nccl-cu13",),
+        "nvidia-nccl-cu12": ("nvidia-nccl-cu12",),
+        "triton": ("triton",),
     },
     startup_s=3.0,
     # DDP imports torch._dynamo when it is made.

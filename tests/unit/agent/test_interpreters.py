@@ -14,19 +14,12 @@ from scaling.records.messages import Enrol
 from scaling.run import listing
 from tests.support.inline import host
 
-OWN = {
-    "scaling": "0.1.0",
-    "numpy": "2.4",
-    "torch": "2.13.0",
-    "tensorflow": "2.0",
-    "nccl": "2.29",
-    "horovod": "0.28.1",
-}
+OWN = {"numpy": "2.4", "torch": "2.13.0", "tensorflow": "2.0", "nvidia-nccl-cu13": "2.29", "horovod": "0.28.1"}
 TENSORFLOW = Interpreter(
     framework="tensorflow",
     path="/env-tensorflow/bin/python",
     python="3.12.3",
-    versions={"tensorflow": "2.21.0", "keras": "3.15", "nccl": "2.30", "horovod": "0.28.1"},
+    versions={"tensorflow": "2.21.0", "keras": "3.15", "nvidia-nccl-cu12": "2.30", "horovod": "0.28.1"},
 )
 BROKEN = Interpreter(framework="mxnet", path="/nowhere")
 
@@ -67,14 +60,13 @@ def test_nobody_is_asked_where_all_run_in_the_agents_own(prefix: Path) -> None:
 def test_a_hosts_versions_are_those_that_its_workers_meet() -> None:
     found = interpreters.on(host("node1", python="3.11.7", versions=OWN), [TENSORFLOW, BROKEN])
     assert found.versions == {
-        "scaling": "0.1.0",
         "numpy": "2.4",
         "torch": "2.13.0",
-        "nccl": "2.29",
+        "nvidia-nccl-cu13": "2.29",
         "horovod": "0.28.1",
         "tensorflow": "2.21.0",
         "keras": "3.15",
-        "nccl (tensorflow)": "2.30",
+        "nvidia-nccl-cu12 (tensorflow)": "2.30",
         "Python (tensorflow)": "3.12.3",
     }
     assert found.interpreters == (TENSORFLOW, BROKEN)
@@ -91,7 +83,7 @@ def enrolled(name: str, *found: Interpreter) -> Enrol:
 
 def test_the_list_tells_interpreters_and_on_which_hosts_they_are() -> None:
     told = listing.everything({}, [enrolled("node1", TENSORFLOW, BROKEN), enrolled("node2", TENSORFLOW)])
-    packages = "tensorflow 2.21.0, keras 3.15, nccl 2.30, horovod 0.28.1"
+    packages = "tensorflow 2.21.0, keras 3.15, nvidia-nccl-cu12 2.30, horovod 0.28.1"
     assert f"  tensorflow:...          /env-tensorflow/bin/python: Python 3.12.3, {packages}\n" in told
     assert "  mxnet:...               /nowhere: does not work (on node1)\n" in told
 

@@ -122,9 +122,9 @@ def test_versions_under_other_distribution_names(monkeypatch: pytest.MonkeyPatch
     [
         ("mxnet-cu117", "mxnet"),
         ("mxnet-cu113", "mxnet"),
-        ("nvidia-nccl-cu13", "nccl"),
-        ("nvidia-nccl-cu12", "nccl"),
-        ("nvidia-nccl-cu11", "nccl"),
+        ("nvidia-nccl-cu13", "nvidia-nccl-cu13"),
+        ("nvidia-nccl-cu12", "nvidia-nccl-cu12"),
+        ("nvidia-nccl-cu11", "nvidia-nccl-cu11"),
         ("triton", "triton"),
     ],
 )
