@@ -30,22 +30,27 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
     A child that meets MPI with the launcher's variables left in dies (scaling/README.md).
     """
     threads = str(task.threads)
-    parent = str(Path(__file__).resolve().parents[2])
-    paths = [parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         **_heap(base, task),
         **_kernel_cache(task),
-        **{key: value for key, value in base.items() if not key.startswith(SCRUBBED)},
+        **outside_of_mpi(base),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "PYTHONUNBUFFERED": "1",
         # CUDA then numbers GPUs as NVML does, also where they are of different kinds.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         **({"CUDA_VISIBLE_DEVICES": task.shown_gpu} if task.shown_gpu else {}),
         **asked,
     }
+
+
+def outside_of_mpi(base: Mapping[str, str]) -> dict[str, str]:
+    """An environment without the launcher's variables, in which any Python finds this package."""
+    parent = str(Path(__file__).resolve().parents[2])
+    paths = [parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
+    kept = {key: value for key, value in base.items() if not key.startswith(SCRUBBED)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 
 
 def _kernel_cache(task: Task) -> dict[str, str]:

@@ -8,8 +8,10 @@ from typing import NamedTuple
 import msgspec
 
 from scaling import frameworks
+from scaling.agent import interpreters
 from scaling.errors import ScalingError, StrategyError
 from scaling.hosts import gpus
+from scaling.records.interpreter import Interpreter
 from scaling.records.point import Device
 from scaling.records.task import Task
 
@@ -22,7 +24,25 @@ class Lacking(NamedTuple):
 
 
 def lacking(names: Iterable[str]) -> Lacking:
-    """What strategies lack here; of GPUs only where there are any."""
+    """What strategies lack on this host, each in its children's interpreter; of GPUs only where there are any."""
+    return examine(names)[0]
+
+
+def examine(names: Iterable[str]) -> tuple[Lacking, tuple[Interpreter, ...]]:
+    """What strategies lack on this host, and the interpreters beside this one that were asked."""
+    names = tuple(names)
+    questions = interpreters.ask(names)
+    elsewhere = {name for question in questions for name in question.names}
+    found = lacking_here(name for name in names if name not in elsewhere)
+    for question in questions:
+        answer = question.answer()
+        found.anywhere.update(answer.missing)
+        found.on_cuda.update(answer.missing_on_cuda)
+    return found, tuple(question.interpreter() for question in questions)
+
+
+def lacking_here(names: Iterable[str]) -> Lacking:
+    """What strategies lack in this interpreter; of GPUs only where there are any."""
     names = tuple(names)
     has_gpus = bool(gpus.gather_gpus().gpus)
     return Lacking(

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling import frameworks
+from scaling.agent import interpreters
 from scaling.check.facts import Load, RankFacts
 from scaling.frameworks.pytorch import installed
 from scaling.hosts import gpu_health, info, proc
@@ -30,7 +31,7 @@ NAMED = 3
 
 def rank_facts(mpi: str) -> RankFacts:
     """This rank's part. Raises nothing: what a host does not tell is None."""
-    host = info.gather(frameworks.distributions())
+    host = interpreters.on(info.gather(frameworks.distributions()), interpreters.beside())
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     size, free = shared_memory()
     return RankFacts(

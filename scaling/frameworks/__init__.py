@@ -93,7 +93,11 @@ def of_baseline(baseline: str) -> Framework:
 
 def distributions() -> dict[str, tuple[str, ...]]:
     """By package of any framework, the names under which it is distributed."""
-    return {package: names for one in FRAMEWORKS.values() for package, names in one.distributions.items()}
+    found: dict[str, tuple[str, ...]] = {}
+    for one in FRAMEWORKS.values():
+        for package, names in one.distributions.items():
+            found[package] = tuple(dict.fromkeys((*found.get(package, ()), *names)))
+    return found
 
 
 def _of(framework: str, mode: str) -> Strategy:

@@ -47,7 +47,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         memory_bytes=min(total_bytes, proc.memory_limit_bytes() or total_bytes),
         load_1m=os.getloadavg()[0],
         python=platform.python_version(),
-        versions=_versions({**PACKAGES, **packages}),
+        versions={"scaling": scaling.__version__, **versions({**PACKAGES, **packages})},
         nics=_nics(),
         gpus=found.gpus,
         gpu_driver=found.driver,
@@ -153,9 +153,10 @@ def _nic(name: str, address: Any, state: Any) -> Nic:
 # ---------------------------------------------------------------- versions
 
 
-def _versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Those of the packages that are installed in this interpreter's environment."""
     found = {package: _version(names) for package, names in packages.items()}
-    return {"scaling": scaling.__version__} | {package: text for package, text in found.items() if text}
+    return {package: text for package, text in found.items() if text}
 
 
 def _version(names: Sequence[str]) -> str:

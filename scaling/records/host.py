@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Interface, IPv4Network
 
+from scaling.records.interpreter import Interpreter
 from scaling.records.point import Record
 
 
@@ -64,7 +65,8 @@ class HostInfo(Record, frozen=True, kw_only=True):
     LD_PRELOAD puts in the place of the C library's own, "" where nothing does. `reachable_gpus` counts the GPUs
     that the agent may open, visible or not, None where that is not known; `unsupported_gpus` are those that no
     framework here can use, for people. `compile_lacks` is what torch.compile would need to build kernels and does
-    not find, "" where it has all or nobody has looked."""
+    not find, "" where it has all or nobody has looked. `interpreters` are those of frameworks whose children do
+    not run in the agent's."""
 
     hostname: str
     os: str
@@ -86,3 +88,4 @@ class HostInfo(Record, frozen=True, kw_only=True):
     reachable_gpus: int | None = None
     unsupported_gpus: str = ""
     compile_lacks: str = ""
+    interpreters: tuple[Interpreter, ...] = ()

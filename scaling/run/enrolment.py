@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from scaling import __version__, frameworks
-from scaling.agent import strategies
+from scaling.agent import interpreters, strategies
 from scaling.agent.agent import Agent
 from scaling.errors import LaunchError, UsageError
 from scaling.hosts.info import gather
@@ -24,8 +24,9 @@ class SilentRanks(LaunchError):
 
 def enrol(agent: Agent) -> None:
     """Tell rank 0 of this rank's host, its code and which of the package's strategies cannot run here."""
-    lacking = strategies.lacking((*frameworks.NAMES, *frameworks.BASELINES))
-    agent.enrol(gather(frameworks.distributions()), version=__version__, code=code_hash(), lacking=lacking)
+    lacking, others = strategies.examine((*frameworks.NAMES, *frameworks.BASELINES))
+    host = interpreters.on(gather(frameworks.distributions()), others)
+    agent.enrol(host, version=__version__, code=code_hash(), lacking=lacking)
 
 
 # ---------------------------------------------------------------- rank 0

@@ -13,6 +13,7 @@ from scaling.hosts.info import describe
 from scaling.plan import placement, plan
 from scaling.plan.config import SweepConfig
 from scaling.records import network
+from scaling.records.interpreter import Interpreter
 from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Point
 from scaling.run.header import by_name
@@ -20,13 +21,14 @@ from scaling.text import duration, ranges
 from scaling.workloads import feeds, models
 
 
-def everything(missing: Mapping[str, str]) -> str:
+def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol]) -> str:
     """Strategies, models and data, each with what it lacks here and how to mend that."""
     lines = ["strategies (--strategy)"]
     for name in frameworks.NAMES:
         module = frameworks.load(name)
         lines.append(f"  {name:<24}{missing.get(name, 'ready')}{_kind_of(module.traits(name))}")
     lines += ["  package.module:mode  a strategy file of your own (scaling/frameworks/README.md)", ""]
+    lines += _interpreters(enrolled)
     lines += ["options (--option [STRATEGY.]KEY=VALUE) and their defaults"]
     for family, names in _families().items():
         lines.append(f"  {', '.join(names)}")
@@ -55,6 +57,26 @@ def _kind_of(traits: Traits) -> str:
     }
     said = [word for word, holds in words.items() if holds]
     return f"  ({', '.join(said)})" if said else ""
+
+
+def _interpreters(enrolled: Sequence[Enrol]) -> list[str]:
+    """Where strategies do not run in the agents' own Python: which one, what it has, and on which hosts."""
+    machines = {enrol.host.hostname: enrol.host for enrol in enrolled}
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for name, host in machines.items():
+        for one in host.interpreters:
+            hosts.setdefault((one.framework, f"{one.path}: {_had(one)}"), []).append(name)
+    lines = []
+    for (framework, text), names in sorted(hosts.items()):
+        where = "" if len(names) == len(machines) else f" (on {', '.join(names)})"
+        lines.append(f"  {framework + ':...':<24}{text}{where}")
+    return ["interpreters of strategies that do not run in the agent's own", *lines, ""] if lines else []
+
+
+def _had(one: Interpreter) -> str:
+    """`Python 3.12.3, tensorflow 2.21.0`."""
+    packages = [f"{package} {version}" for package, version in one.versions.items()]
+    return ", ".join([f"Python {one.python}", *packages]) if one.python else "does not work"
 
 
 def _families() -> dict[str, list[str]]:

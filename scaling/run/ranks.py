@@ -76,7 +76,7 @@ class Lead:
     def obey(self, asked: Invocation) -> int:
         """List, plan or measure; returns the exit code."""
         if asked.list_all:
-            _say(listing.everything(enrolment.missing_somewhere(self._enrolled)))
+            _say(listing.everything(enrolment.missing_somewhere(self._enrolled), self._enrolled))
             return 0
         if asked.resume is not None:
             return self._resume(asked, asked.resume)

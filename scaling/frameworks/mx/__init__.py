@@ -19,6 +19,7 @@ FRAMEWORK = Framework(
     aliases={"dist_sync_device": "dist_device_sync"},
     distributions={
         "mxnet": ("mxnet", *(f"mxnet-cu{release}" for release in (117, 116, 115, 114, 113, 112, 110, 102))),
+        "nvidia-nccl-cu11": ("nvidia-nccl-cu11",),
         "horovod": ("horovod",),
     },
     startup_s=4.0,

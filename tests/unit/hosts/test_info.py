@@ -117,6 +117,29 @@ def test_versions_under_other_distribution_names(monkeypatch: pytest.MonkeyPatch
     }
 
 
+@pytest.mark.parametrize(
+    ("distribution", "package"),
+    [
+        ("mxnet-cu117", "mxnet"),
+        ("mxnet-cu113", "mxnet"),
+        ("nvidia-nccl-cu13", "nvidia-nccl-cu13"),
+        ("nvidia-nccl-cu12", "nvidia-nccl-cu12"),
+        ("nvidia-nccl-cu11", "nvidia-nccl-cu11"),
+        ("triton", "triton"),
+    ],
+)
+def test_what_cuda_distributions_are_called(
+    distribution: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        if name == distribution:
+            return "1"
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert gather(PACKAGES).versions == {"scaling": scaling.__version__, package: "1"}
+
+
 # ---------------------------------------------------------------- describe
 
 
