@@ -113,7 +113,7 @@ def test_gpus_are_set_up_once_for_all_that_a_rank_tells(monkeypatch: pytest.Monk
             [gpu.uuid for gpu in told.host.gpus] == [gpu.uuid for gpu in told.driver.gpus] == ["GPU-aaaa0000-1111"]
         )
         assert told.driver.cuda == "13.0"
-        assert nvml.inits == 1
+        assert nvml.initialised == 1
 
 
 def test_the_load_of_others() -> None:
