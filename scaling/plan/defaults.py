@@ -29,8 +29,8 @@ from scaling.workloads import models
 PACE_SIDE_BY_SIDE = (6, 5, 0.3)
 PACE_ALONE = (4, 5, 0.5)
 PACE_ON_GPUS = (4, 5, 1.0)
-# A GPU at its power limit begins above the clocks that it keeps, for 10 to 30 s as users report: so long it warms up
-# at least, however short windows are, and longer while they drift.
+# A GPU at its power limit begins above the clocks that it keeps, for 10 to 30 s as users report: so long it warms
+# up at least, however short windows are, and longer while they drift.
 WARM_UP_ON_GPUS_S, WARM_UP_WINDOWS, MOST_WARM_UP_WINDOWS = 10.0, 4, 16
 
 BFLOAT16_FROM, TENSOR_CORES_FROM = (8, 0), (7, 0)
