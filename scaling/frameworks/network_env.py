@@ -27,12 +27,12 @@ def nccl(task: Task) -> dict[str, str]:
 
 
 def nccl_log(task: Task) -> dict[str, str]:
-    """What has NCCL write down what it chose, into a file beside the rank's log; nothing without GPUs.
+    """What has NCCL write down what it chose, into a file beside the rank's log; nothing without GPUs or a log.
 
     A line for every collective (TUNING) tells the algorithm, and costs the step that it is written in: only in the
     first round of `comm`, which is in no efficiency.
     """
-    if task.point.hardware.device != "cuda":
+    if task.point.hardware.device != "cuda" or not task.log:
         return {}
     tuning = ("TUNING",) if task.point.kind == "comm" and task.point.round == 0 else ()
     return {

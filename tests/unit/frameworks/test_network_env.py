@@ -127,6 +127,7 @@ def test_on_gpus_nccl_writes_down_what_it_chose_beside_the_log(name: str) -> Non
         "NCCL_DEBUG_FILE": "/runs/100%%/logs/0001-a.1.log.nccl.%p",
     }
     assert logged(on(name, VERBS)) == {}
+    assert logged(replace(task, log="")) == {}
 
 
 @pytest.mark.parametrize("name", [*OVER_NCCL, "mxnet:nccl"])
