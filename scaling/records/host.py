@@ -37,9 +37,19 @@ class Nic(Record, frozen=True, kw_only=True):
         return IPv4Interface(f"{self.address}/{self.netmask or 32}").network
 
 
+class Route(Record, frozen=True, kw_only=True, array_like=True):
+    """A line of the main routing table: packets to `destination` (10.244.0.0/16; 0.0.0.0/0 for all others) leave
+    by `interface`; of several, the longest prefix wins, then the least metric."""
+
+    destination: str
+    interface: str
+    metric: int = 0
+
+
 class Hca(Record, frozen=True, kw_only=True):
-    """One port of an RDMA card. `interfaces` are the card's network interfaces (IPoIB, or Ethernet's own);
-    `link_layer` is InfiniBand or Ethernet (RoCE)."""
+    """One port of an RDMA card. `interfaces` are the port's network interfaces (IPoIB, or Ethernet's own) and
+    those that stand on them (bonds, VLANs); `link_layer` is InfiniBand, Ethernet (RoCE), or what a card that NCCL
+    reaches by a plugin says: Slingshot, Unknown (EFA)."""
 
     name: str
     port: int
@@ -52,7 +62,8 @@ class Hca(Record, frozen=True, kw_only=True):
 class HostInfo(Record, frozen=True, kw_only=True):
     """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple
     of its hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab. `allocator`
-    is what LD_PRELOAD puts in the place of the C library's own, "" where nothing does."""
+    is what LD_PRELOAD puts in the place of the C library's own, "" where nothing does. `routes` are those by
+    interfaces with an address, none where the kernel does not tell them."""
 
     hostname: str
     os: str
@@ -71,3 +82,4 @@ class HostInfo(Record, frozen=True, kw_only=True):
     hcas: tuple[Hca, ...] = ()
     boot_id: str = ""
     allocator: str = ""
+    routes: tuple[Route, ...] = ()
