@@ -96,7 +96,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         host = next(enrol.host for enrol in enrolled if enrol.host.hostname == name)
         lines.append(f"  {name}: {describe(host)}")
     lines += [_slot(one) for one in made.slots]
-    lines += [f"  network {words}" for words in map(network.describe, made.networks)]
+    lines += [f"  network {network.describe(one, nccl=made.device == 'cuda')}" for one in made.networks]
     lines.append(f"model {config.model}, data {config.data}, {_batch(config)}")
     if made.device == "emulated":
         lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")
