@@ -72,19 +72,19 @@ def _names(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> list[st
 
 
 def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
-    """Every subnet that two hosts or more share, by the interface's name where it is one everywhere; where none
-    has all hosts, the interfaces too by which packets are routed between more of them."""
+    """Every subnet that two hosts or more share, by the interface's name where it is one everywhere; and the
+    interfaces by which packets are routed between all, or more than share any."""
     subnets: dict[IPv4Network, Nics] = {}
     for name, host in hosts.items():
         for nic in _usable(host):
             subnets.setdefault(nic.subnet, {}).setdefault(name, nic)
     reaching = {subnet: nics for subnet, nics in subnets.items() if len(nics) > 1 and _reaches(nics)}
     found: dict[str, Entry] = {}
-    if all(len(nics) < len(hosts) for nics in reaching.values()):
-        for nic in _usable(next(iter(hosts.values()))):
-            routed = _on(hosts, Entry(interface=nic.name))
-            if len(routed) > max([1, *map(len, reaching.values())]) and _reaches(routed):
-                found[nic.name] = Entry(interface=nic.name)
+    least = min(len(hosts), 1 + max([1, *map(len, reaching.values())]))
+    for nic in _usable(next(iter(hosts.values()))):
+        routed = _on(hosts, Entry(interface=nic.name))
+        if len(routed) >= least and len({one.subnet for one in routed.values()}) > 1 and _reaches(routed):
+            found[nic.name] = Entry(interface=nic.name)
     for subnet, nics in reaching.items():
         names = {nic.name for nic in nics.values()}
         if names <= set(found):

@@ -117,8 +117,8 @@ def _fastest(hosts: Hosts, entries: Mapping[str, Entry]) -> Network:
         return Network(
             word=AUTO, why="one host: its ranks meet on the loopback", places=dict.fromkeys(hosts, ALONE)
         )
-    shared = _shared(hosts)
-    found = shared or _routed(hosts)
+    shared, routed = _shared(hosts), _routed(hosts)
+    found = [*shared, *routed]
     if not found:
         raise LaunchError(
             f"the hosts {', '.join(sorted(hosts))} share no IPv4 network, and no interface of each leads to the "
@@ -126,18 +126,23 @@ def _fastest(hosts: Hosts, entries: Mapping[str, Entry]) -> Network:
         )
     described = [(nics, _entry_of(next(iter(nics.values())), entries)) for nics in found]
     rated = [(_rate(hosts, nics, entry), nics, entry) for nics, entry in described]
-    rate, nics, entry = max(rated, key=lambda one: (one[0] or 0.0, str(next(iter(one[1].values())).subnet)))
+    # Where rates are equal or unknown, a common subnet needs no gateway.
+    rate, nics, entry = max(
+        rated, key=lambda one: (one[0] or 0.0, one[1] in shared, str(next(iter(one[1].values())).subnet))
+    )
     has_cards = all(cards.up(host.hcas) for host in hosts.values())
     hca = dict.fromkeys(nics, ANY if has_cards else "")
-    return _network(AUTO, _why(len(found), rate, shares=bool(shared)), hosts, nics, entry=entry, hca=hca)
+    return _network(AUTO, _why(len(shared), len(routed), rate), hosts, nics, entry=entry, hca=hca)
 
 
-def _why(count: int, rate_bits_per_s: float | None, *, shares: bool) -> str:
-    over = "that all hosts share" if shares else "that are routed between all hosts, which share no subnet"
-    if count == 1 and shares:
-        return f"the only network {over}"
+def _why(shared: int, routed: int, rate_bits_per_s: float | None) -> str:
+    count = shared + routed
+    over = "that all hosts share" if shared else "that are routed between all hosts, which share no subnet"
+    if shared and routed:
+        over = "between all hosts, whose subnet they share or that are routed"
     if count == 1:
-        return "the hosts share no subnet; their routes to each other take this interface"
+        alone = "the hosts share no subnet; their routes to each other take this interface"
+        return f"the only network {over}" if shared else alone
     if rate_bits_per_s is None:
         return f"one of {count} networks {over}, of unknown speed; --interconnect chooses"
     return f"the fastest of {count} networks {over}"
@@ -179,7 +184,8 @@ def _routed(hosts: Hosts) -> list[Nics]:
     for nic in _general(first):
         peers = {other: _peer(first, nic, host) for other, host in others}
         nics = {name: nic} | {other: peer for other, peer in peers.items() if peer is not None}
-        if len(nics) == len(hosts) and not _same_address(nics):
+        is_routed = len({one.subnet for one in nics.values()}) > 1
+        if len(nics) == len(hosts) and is_routed and not _same_address(nics):
             found.append(nics)
     return found
 

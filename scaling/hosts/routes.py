@@ -19,6 +19,8 @@ from scaling.records.host import HostInfo, Nic, Route
 
 ROOT = Path("/")
 FIELDS = 8  # Iface Destination Gateway Flags RefCnt Use Metric Mask, and more
+# Of a host, the most general first: on a node of Kubernetes each other node may have one to its pods.
+MOST = 256
 
 
 def read(interfaces: Collection[str], root: Path = ROOT) -> tuple[Route, ...]:
@@ -30,7 +32,8 @@ def read(interfaces: Collection[str], root: Path = ROOT) -> tuple[Route, ...]:
     lines: list[list[str]] = []
     with suppress(OSError):
         lines = [line.split() for line in (root / "proc/net/route").read_text().splitlines()[1:]]
-    return tuple(_route(line) for line in lines if len(line) >= FIELDS and line[0] in interfaces)
+    found = [_route(line) for line in lines if len(line) >= FIELDS and line[0] in interfaces]
+    return tuple(sorted(found, key=lambda route: int(route.destination.partition("/")[2]))[:MOST])
 
 
 def _route(line: list[str]) -> Route:

@@ -101,7 +101,7 @@ def _interfaces(host: HostInfo, address: str) -> Iterator[str]:
 def _said(network: Network) -> str:
     interfaces = ", ".join(dict.fromkeys(place.interface for place in network.places.values()))
     if network.word == AUTO:
-        return f"the hosts share no IPv4 network, and over {interfaces} (their routes) do not all meet: "
+        return f"over {interfaces}, which their routes take, the hosts do not all meet: "
     return f"--interconnect {network.word}: the hosts share no subnet there and do not all meet: "
 
 

@@ -72,7 +72,7 @@ def test_a_shared_subnet_needs_no_proof() -> None:
         ),
         (
             network("eth0", AUTO),
-            "the hosts share no IPv4 network, and over eth0 (their routes) do not all meet: a ",
+            "over eth0, which their routes take, the hosts do not all meet: a goes",
         ),
         (network(b="203.0.113.7"), "b does not listen at 203.0.113.7: Cannot assign requested address"),
     ],

@@ -70,6 +70,12 @@ def gce(name: str, number: int) -> HostInfo:
     return machine(name, [address, f"ens4 10.128.0.{number + 1}/32"], routes)
 
 
+def racks(name: str, number: int) -> HostInfo:
+    """Management in one subnet, and a faster network with a subnet per rack."""
+    routes = [f"default via 10.20.{number}.1 dev data0", f"10.20.{number}.0/24 dev data0", "10.0.0.0/24 dev mgmt0"]
+    return machine(name, [f"mgmt0 10.0.0.{number}/24 1", f"data0 10.20.{number}.9/24 25"], routes)
+
+
 def rails(name: str, number: int) -> HostInfo:
     """Two rails of RoCE, each link to its leaf a /31, and management in a subnet per rack."""
     addresses = [f"eno1 10.0.{number}.9/24 10"]
@@ -131,6 +137,10 @@ ROUTE_FILES = {
         _line("eth0", "0.0.0.0", "10.244.1.1", "0.0.0.0"),
         _line("eth0", "10.244.0.0", "10.244.1.1", "255.255.0.0"),
         _line("eth0", "10.244.1.0", "0.0.0.0", "255.255.255.0"),
+    ),
+    "a node of many": _file(
+        *(_line("vxlan.calico", f"10.244.{node}.0", f"10.244.{node}.0", "255.255.255.0") for node in range(256)),
+        _line("eth0", "0.0.0.0", "192.168.1.254", "0.0.0.0"),
     ),
     "a node of calico": _file(
         _line("eno2", "0.0.0.0", "192.168.1.254", "0.0.0.0"),

@@ -54,6 +54,11 @@ def test_pods_that_share_a_node_are_on_the_network_of_all() -> None:
     assert list(found.places) == ["a", "b", "c", "d"]
 
 
+def test_a_network_with_a_subnet_per_rack_is_measured_beside_the_common_one() -> None:
+    found = networks.find(ranks(clouds.racks), (), {}).networks
+    assert {one.word: one.routed for one in found} == {"data0": True, "mgmt0": False}
+
+
 def test_a_wider_subnet_than_the_nodes_masks() -> None:
     found = only(ranks(clouds.flannel), (), {"pods": Entry(subnet="10.244.0.0/16")})
     assert (found.subnet, found.routed, len(found.places)) == ("10.244.0.0/16", True, 3)

@@ -30,6 +30,14 @@ def test_routes_by_interfaces_without_an_address_are_left_out(tmp_path: Path) ->
     assert {route.interface for route in routes.read({"eno2", "tunl0"}, tmp_path)} == {"eno2", "tunl0"}
 
 
+def test_of_many_routes_the_most_general_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "proc/net").mkdir(parents=True)
+    (tmp_path / "proc/net/route").write_text(ROUTE_FILES["a node of many"])
+    found = routes.read({"eth0", "vxlan.calico"}, tmp_path)
+    assert len(found) == routes.MOST
+    assert found[0] == Route(destination="0.0.0.0/0", interface="eth0")
+
+
 def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
     assert routes.read({"eth0"}, tmp_path) == ()
 
