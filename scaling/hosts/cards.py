@@ -22,8 +22,8 @@ def behind(host: HostInfo, interface: str) -> tuple[Hca, ...]:
 
 
 def up(ports: Iterable[Hca]) -> tuple[Hca, ...]:
-    """Those that are active."""
-    return tuple(port for port in ports if port.active)
+    """Those that are active and open."""
+    return tuple(port for port in ports if port.active and port.opens)
 
 
 def named(host: HostInfo, ports: Iterable[Hca]) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def need_plugin(hosts: Mapping[str, HostInfo], wanted: Mapping[str, str]) -> boo
 
 
 def _is_among(card: Hca, cards: str) -> bool:
-    return card.active if cards == ANY else card.name in {one.partition(":")[0] for one in cards.split(",")}
+    return bool(up([card])) if cards == ANY else card.name in {one.partition(":")[0] for one in cards.split(",")}
 
 
 def rate_bits_per_s(host: HostInfo, nic: Nic) -> float | None:

@@ -13,6 +13,7 @@ linux/drivers/infiniband/hw/efa/efa_verbs.c)
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -71,6 +72,7 @@ def describe(port: Path, root: Path = ROOT) -> Hca:
         active=active,
         rate_bits_per_s=rate,
         interfaces=tuple(sorted(_with_uppers(own, root))),
+        opens=_opens(port, root),
     )
 
 
@@ -91,6 +93,14 @@ def netdevs(port: Path, root: Path = ROOT) -> tuple[str, ...]:
     if not _is_verbs(port) or len(list(port.parent.iterdir())) == 1:
         return tuple(names)
     return tuple(name for name in names if _port_of(name, root) == int(port.name))
+
+
+def _opens(port: Path, root: Path) -> bool:
+    """Whether this process may open the card. Containers see all of the host's in sysfs, which knows no
+    namespaces of them, but in /dev those alone that they were given (k8s-rdma-shared-dev-plugin issue 93).
+    """
+    devices = sorted((port.parent.parent / "device/infiniband_verbs").glob("uverbs*"))
+    return all(os.access(root / "dev/infiniband" / device.name, os.R_OK | os.W_OK) for device in devices)
 
 
 def _port_of(interface: str, root: Path) -> int:

@@ -49,7 +49,8 @@ class Route(Record, frozen=True, kw_only=True, array_like=True):
 class Hca(Record, frozen=True, kw_only=True):
     """One port of an RDMA card. `interfaces` are the port's network interfaces (IPoIB, or Ethernet's own) and
     those that stand on them (bonds, VLANs); `link_layer` is InfiniBand, Ethernet (RoCE), or what a card that NCCL
-    reaches by a plugin says: Slingshot, Unknown (EFA)."""
+    reaches by a plugin says: Slingshot, Unknown (EFA). A card that a container sees but was not given does not
+    open (`opens`)."""
 
     name: str
     port: int
@@ -57,6 +58,7 @@ class Hca(Record, frozen=True, kw_only=True):
     active: bool
     rate_bits_per_s: float | None = None
     interfaces: tuple[str, ...] = ()
+    opens: bool = True
 
 
 class HostInfo(Record, frozen=True, kw_only=True):

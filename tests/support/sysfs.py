@@ -54,8 +54,11 @@ class Sysfs:
         state: str = "4: ACTIVE",
         rate: str = "100 Gb/sec (4X EDR)",
         nets: Iterable[str] = (),
+        uverbs: str = "",
     ) -> None:
         """A port of a card, and the interfaces of the whole card."""
+        if uverbs:
+            self.write(f"sys/class/infiniband/{card}/device/infiniband_verbs/{uverbs}/ibdev", card)
         folder = f"sys/class/infiniband/{card}/ports/{number}"
         for file, content in (("link_layer", link_layer), ("state", state), ("rate", rate)):
             self.write(f"{folder}/{file}", content)

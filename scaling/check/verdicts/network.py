@@ -175,7 +175,9 @@ def rdma(facts: Facts) -> Iterator[Verdict]:
         missing = {node: text for node, text in missing.items() if text}
         if missing:
             text = f"{network.word}: {grouped(missing)}"
-            mend = "ibstat shows the cards; a fabric file may name others (hca)"
+            mend = (
+                "ibstat shows the cards; containers need /dev/infiniband (docker --device; Kubernetes: rdma/hca)"
+            )
             yield Verdict(level="error", topic="rdma", text=text, mend=mend)
 
 
@@ -186,8 +188,14 @@ def _without(facts: Facts, node: str, wanted: str) -> str:
     absent = [name for name in names if name not in _called(here)]
     alive = _called(card for card in here if card.active)
     dead = [name for name in names if name not in absent and name not in alive]
-    parts = [f"there is no {', '.join(absent)}"] if absent else []
-    return " and ".join([*parts, *([f"{', '.join(dead)} is not active"] if dead else [])])
+    open_ = _called(card for card in here if card.opens)
+    closed = [name for name in names if name not in absent and name not in open_]
+    said = (
+        f"there is no {', '.join(absent)}" if absent else "",
+        f"{', '.join(dead)} is not active" if dead else "",
+        f"{', '.join(closed)} is not in /dev/infiniband, or not for this user" if closed else "",
+    )
+    return " and ".join(filter(None, said))
 
 
 def _called(ports: Iterable[Hca]) -> set[str]:

@@ -90,6 +90,15 @@ def test_the_card_behind_ib0_is_looked_at() -> None:
     assert texts(network.rdma(facts(ranks(with_one_down), ["ib0"]))) == ["ib0: mlx5_0 is not active on b"]
 
 
+def test_a_card_that_a_container_was_not_given() -> None:
+    def without(name: str, number: int) -> HostInfo:
+        host = clouds.dgx(name, number)
+        return replace(host, hcas=tuple(replace(hca, opens=False) for hca in host.hcas))
+
+    said = "ib0: mlx5_0 is not in /dev/infiniband, or not for this user on a, b, c"
+    assert texts(network.rdma(facts(ranks(without), ["ib0"]))) == [said]
+
+
 def test_a_port_that_a_card_does_not_have() -> None:
     two = [clouds.card("mlx4_0", f"ib{port - 1}", port=port) for port in (1, 2)]
 

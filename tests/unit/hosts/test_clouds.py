@@ -141,6 +141,12 @@ def test_efa_is_left_to_nccls_plugin() -> None:
     assert {(place.hca, place.plugin) for place in sockets.places.values()} == {("", False)}
 
 
+def test_cards_that_a_container_was_not_given_are_not_taken() -> None:
+    hosts = [replace(one, hcas=tuple(replace(hca, opens=False) for hca in one.hcas)) for one in three(clouds.dgx)]
+    for word in ("auto", "ib0"):
+        assert {place.hca for place in choose(hosts, word).places.values()} == {""}
+
+
 def test_a_port_of_several_is_named_with_its_number() -> None:
     two_ports = [clouds.card("mlx4_0", f"ib{n - 1}", port=n) for n in (1, 2)]
     hosts = [clouds.machine(name, [f"ib1 10.0.0.{n}/24"], [], *two_ports) for n, name in enumerate("ab", 1)]

@@ -111,7 +111,7 @@ def test_two_cards_a_bond_a_vlan_and_a_bridge_count_once(host: Sysfs) -> None:
 
 
 def test_efa_counts_in_bytes_beside_its_parts(host: Sysfs) -> None:
-    """What a port sends are messages and answers to RDMA reads; numbers as a p4d instance showed them."""
+    """What a port sends are messages and answers to RDMA reads; numbers as an instance showed them."""
     host.port("rdmap144s27", hw_bytes=(0, 0), link_layer="Unknown")
     before = interfaces.read(host.root)
     host.port("rdmap144s27", hw_bytes=(85466418782288, 84417311044934), link_layer="Unknown")

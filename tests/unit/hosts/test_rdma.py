@@ -46,6 +46,14 @@ def test_what_stands_on_an_interface_stands_on_its_card(sysfs: Sysfs) -> None:
     assert hca.interfaces == ("bond0", "bond0.7", "ib0")
 
 
+def test_a_container_opens_the_cards_alone_that_it_was_given(sysfs: Sysfs) -> None:
+    for number in (0, 1):
+        sysfs.port(f"mlx5_{number}", uverbs=f"uverbs{number}")
+    sysfs.write("dev/infiniband/uverbs1", "")
+    assert [(hca.name, hca.opens) for hca in rdma.hcas(sysfs.root)] == [("mlx5_0", False), ("mlx5_1", True)]
+    assert [hca.name for hca in cards.up(rdma.hcas(sysfs.root))] == ["mlx5_1"]
+
+
 def test_slingshot_is_up_and_as_fast_as_its_interface(sysfs: Sysfs) -> None:
     sysfs.interface("hsn0", operstate="up", speed=200000)
     sysfs.slingshot("cxi0", 0, 0, net="hsn0")
