@@ -11,7 +11,7 @@ from scaling.agent.agent import Agent
 from scaling.errors import LaunchError
 from scaling.hosts.reach import Attempts
 from scaling.records.host import Nic
-from scaling.records.messages import SWEEP_DECODER, Admit, Enrol, ToAgent, ToSweep, Way
+from scaling.records.messages import SWEEP_DECODER, Admit, Admitting, Enrol, ToAgent, ToSweep, Way
 from scaling.records.network import AUTO, Network, Place
 from scaling.run.proof import peers, prove
 from scaling.transport.inline import Hub
@@ -86,6 +86,7 @@ def test_doors_are_closed_in_the_end() -> None:
     agent = Agent(Hub(1).rank(0))
     agent._proving.obey(Admit(network="eth0", address="127.0.0.1"), 0.0)
     (opened,) = agent._proving.answers(0.0)
+    assert isinstance(opened, Admitting)
     socket.create_connection(("127.0.0.1", opened.port)).close()
     agent._proving.obey(Admit(network="eth0", address=""), 0.0)
     assert agent._proving.answers(0.0) == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -54,9 +54,14 @@ def swept(lab: Lab, results: Path, *flags: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, cwd=labs.ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
 
-@pytest.mark.parametrize("word", ["auto", "eth0", "10.10.0.0/16"])
-def test_a_sweep_is_measured_and_verified(lab: Lab, tmp_path: Path, word: str) -> None:
-    done = swept(lab, tmp_path, "--strategy", "torch:gloo", "--interconnect", word)
+SCRIPTED = ("fake:a", "--option", "traffic_bytes=1000000", "--option", "step_s=0.05")
+
+
+@pytest.mark.parametrize(
+    ("word", "strategy"), [("auto", ("torch:gloo",)), ("eth0", SCRIPTED), ("10.10.0.0/16", SCRIPTED)]
+)
+def test_a_sweep_is_measured_and_verified(lab: Lab, tmp_path: Path, word: str, strategy: Sequence[str]) -> None:
+    done = swept(lab, tmp_path, "--strategy", *strategy, "--interconnect", word)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = tmp_path.iterdir()
     header, (record,) = store.load(run)
