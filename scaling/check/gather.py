@@ -16,7 +16,8 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling import frameworks
 from scaling.check.facts import Load, RankFacts
-from scaling.hosts import info, proc
+from scaling.frameworks.pytorch import installed
+from scaling.hosts import gpu_health, info, proc
 from scaling.hosts.interfaces import has_card
 from scaling.hosts.revision import code_hash
 
@@ -41,6 +42,8 @@ def rank_facts(mpi: str) -> RankFacts:
         shm_bytes=size,
         shm_free_bytes=free,
         hardware=tuple(dict.fromkeys(nic.name for nic in host.nics if has_card(nic.name))),
+        torch_cuda=installed.cuda(),
+        driver=gpu_health.gather(),
     )
 
 

@@ -28,6 +28,22 @@ def nccl(task: Task) -> dict[str, str]:
     return {**bootstrap, "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
 
 
+def nccl_log(task: Task) -> dict[str, str]:
+    """What has NCCL write down what it chose, into a file beside the rank's log; nothing without GPUs.
+
+    A line for every collective (TUNING) tells the algorithm, and costs the step that it is written in: only in the
+    first round of `comm`, which is in no efficiency.
+    """
+    if task.point.hardware.device != "cuda":
+        return {}
+    tuning = ("TUNING",) if task.point.kind == "comm" and task.point.round == 0 else ()
+    return {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": ",".join(("INIT", "GRAPH", "NET", "ENV", *tuning)),
+        "NCCL_DEBUG_FILE": f"{task.log.replace('%', '%%')}.nccl.%p",
+    }
+
+
 def gloo(task: Task) -> dict[str, str]:
     """Gloo inside torch. Without it, it takes whatever the host name resolves to, whatever MASTER_ADDR says."""
     return {"GLOO_SOCKET_IFNAME": task.place.interface}

@@ -8,8 +8,9 @@ from scaling.records.point import Record
 
 
 class Gpu(Record, frozen=True, kw_only=True):
-    """One GPU as NVML tells it. `links[j]` is how it reaches GPU j of its host (NV4, PIX, SYS, self) and
-    `p2p[j]` whether peer access works."""
+    """One GPU as NVML tells it. `links[j]` is how it reaches GPU j of its host (NV4, PIX, SYS, self) and `p2p[j]`
+    whether peer access works. `cores` are those of its NUMA node that the agent may use, each the tuple of its
+    hardware threads. `parent` is the UUID of the GPU that it is a slice of (MIG), "" for a whole one."""
 
     index: int
     name: str
@@ -19,6 +20,14 @@ class Gpu(Record, frozen=True, kw_only=True):
     max_sm_clock_mhz: float | None = None
     links: tuple[str, ...] = ()
     p2p: tuple[bool, ...] = ()
+    cores: tuple[tuple[int, ...], ...] = ()
+    compute_capability: tuple[int, int] | None = None
+    parent: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The UUID of the GPU that it is, or is a slice of."""
+        return self.parent or self.uuid
 
 
 class Nic(Record, frozen=True, kw_only=True):
@@ -62,10 +71,13 @@ class Hca(Record, frozen=True, kw_only=True):
 
 
 class HostInfo(Record, frozen=True, kw_only=True):
-    """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple
-    of its hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab. `allocator`
-    is what LD_PRELOAD puts in the place of the C library's own, "" where nothing does. `routes` are those by
-    interfaces with an address, none where the kernel does not tell them."""
+    """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple of its
+    hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab. `allocator` is what
+    LD_PRELOAD puts in the place of the C library's own, "" where nothing does. `reachable_gpus` counts the GPUs
+    that the agent may open, visible or not, None where that is not known; `unsupported_gpus` are those that no
+    framework here can use, for people. `compile_lacks` is what torch.compile would need to build kernels and does
+    not find, "" where it has all or nobody has looked. `routes` are those by interfaces with an address, none
+    where the kernel does not tell them."""
 
     hostname: str
     os: str
@@ -85,3 +97,6 @@ class HostInfo(Record, frozen=True, kw_only=True):
     boot_id: str = ""
     allocator: str = ""
     routes: tuple[Route, ...] = ()
+    reachable_gpus: int | None = None
+    unsupported_gpus: str = ""
+    compile_lacks: str = ""

@@ -6,7 +6,7 @@ import msgspec
 
 from scaling.records.events import Event
 from scaling.records.host import HostInfo
-from scaling.records.point import Record
+from scaling.records.point import Device, Record
 from scaling.records.task import Command, Task
 
 # What TERM gets before KILL once a signal has asked for the end: launchers do not wait long.
@@ -14,12 +14,19 @@ INTERRUPT_GRACE_S = 0.2
 
 
 class Enrol(Record, frozen=True, kw_only=True, tag="enrol"):
-    """An agent's first message. `missing[strategy]` says why one of the package cannot run on that host."""
+    """An agent's first message. `missing[strategy]` says why one of the package cannot run on that host;
+    `missing_on_cuda`, where it has GPUs, why not on these."""
 
     host: HostInfo
     version: str
     code: str
     missing: dict[str, str]
+    missing_on_cuda: dict[str, str] = {}
+
+    def lacks(self, strategy: str, device: Device) -> str | None:
+        """Why a strategy cannot run here on a device; None where it can."""
+        on_cuda = self.missing_on_cuda.get(strategy) if device == "cuda" else None
+        return on_cuda or self.missing.get(strategy)
 
 
 class Reserved(Record, frozen=True, kw_only=True, tag="reserved"):
@@ -46,9 +53,11 @@ class Signalled(Record, frozen=True, kw_only=True, tag="signalled"):
 
 
 class Missing(Record, frozen=True, kw_only=True, tag="missing"):
-    """An agent's answer to Ask: by strategy, why it cannot run on that host; nothing of those that can."""
+    """An agent's answer to Ask: by strategy, why it cannot run on that host, and why not on its GPUs; nothing of
+    those that can."""
 
     missing: dict[str, str]
+    missing_on_cuda: dict[str, str] = {}
 
 
 class Listened(Record, frozen=True, kw_only=True, tag="listened"):

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
+from scaling.analysis import clocks
 from scaling.analysis.rows import Row
 from scaling.records import canary, network
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord, RankRecord
-from scaling.report import labels, quantities
+from scaling.report import devices, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
 from scaling.text import date, several
@@ -39,7 +40,9 @@ def facts(
         ("measured", _measured(records)),
         ("heap", _heap(header)),
         ("cores", _wandering(records)),
+        ("clocks", _clocks(records)),
         ("software", ", ".join(dict.fromkeys(_versions(header)))),
+        ("GPU libraries", devices.libraries(records)),
         ("started", date(header.created_unix_s)),
     )
     return tuple(
@@ -136,6 +139,12 @@ def _wandering(records: Sequence[PointRecord]) -> Phrase:
         quantities.fraction(worst, digits=0),
         " between windows; --rounds narrows the intervals",
     )
+
+
+def _clocks(records: Sequence[PointRecord]) -> str:
+    """How fast GPUs were clocked, over all points."""
+    found = clocks.clocks(records)
+    return clocks.describe(found) if found else ""
 
 
 def _versions(header: Header) -> Iterator[str]:

@@ -15,7 +15,8 @@ from scaling.plan.config import SweepConfig
 from scaling.records import network
 from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Point
-from scaling.text import duration
+from scaling.run.header import by_name
+from scaling.text import duration, ranges
 from scaling.workloads import feeds, models
 
 
@@ -92,9 +93,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     """The devices, the points, what is missing, and about how long it takes."""
     config = made.config
     lines = [f"launch: {len(enrolled)} ranks on {len(made.hosts)} hosts, device {made.device} ({made.why})"]
-    for name in made.hosts:
-        host = next(enrol.host for enrol in enrolled if enrol.host.hostname == name)
-        lines.append(f"  {name}: {describe(host)}")
+    lines += [f"  {name}: {describe(host)}" for name, host in by_name(enrolled).items()]
     lines += [_slot(one) for one in made.slots]
     lines += [f"  network {network.describe(one, nccl=made.device == 'cuda')}" for one in made.networks]
     lines.append(f"model {config.model}, data {config.data}, {_batch(config)}")
@@ -115,7 +114,10 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
 
 
 def _slot(one: placement.Slot) -> str:
-    where = f"GPU {one.device_index}" if one.gpu else f"CPUs {','.join(map(str, one.cpus))}"
+    where = f"CPUs {','.join(map(str, one.cpus))}"
+    if one.gpu:
+        near = f" with CPUs {ranges(one.near)}" if one.near else ""
+        where = f"GPU {one.shown_gpu or one.device_index}{near}"
     return f"  rank {one.launch_rank}: {one.host}, {where}, {one.threads} threads"
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from scaling import __version__
 from scaling.check.facts import Facts, RankFacts, Verdict
 from scaling.check.verdicts.words import grouped
 
-# Without these being equal, ranks cannot work together or do different work; other packages only warn.
-ESSENTIAL = ("Python", "MPI", "torch", "tensorflow", "mxnet", "horovod")
+# NCCL's packages: each installs the same libnccl.so.2.
+NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12")
+# Without these being equal, ranks cannot work together or do different work; other packages only warn. NCCL
+# refuses to start between two versions of itself ("Mismatched NCCL version detected").
+ESSENTIAL = ("Python", "MPI", "torch", "tensorflow", "mxnet", "horovod", *NCCL)
 
 
 def launch(facts: Facts) -> Iterator[Verdict]:
@@ -59,9 +62,26 @@ def versions(facts: Facts) -> Iterator[Verdict]:
             text=f"{name}: {grouped({node: one.get(name, 'missing') for node, one in found.items()})}",
             mend=_same_version(name),
         )
+    yield from _overwritten(found)
     same = [f"{name} {found[facts.nodes[0]][name]}" for name in names if name not in different]
     where = "on every node" if len(found) > 1 else f"on {facts.nodes[0]}"
     yield Verdict(level="ok", topic="versions", text=f"{where}: {', '.join(same)}")
+
+
+def _overwritten(found: Mapping[str, Mapping[str, str]]) -> Iterator[Verdict]:
+    """Two packages of one file: whichever was installed last is what every framework loads."""
+    both = {
+        node: " and ".join(f"{name} {one[name]}" for name in NCCL)
+        for node, one in found.items()
+        if all(name in one for name in NCCL)
+    }
+    if both:
+        yield Verdict(
+            level="warning",
+            topic="versions",
+            text=f"two packages install one libnccl.so.2, and frameworks load the last: {grouped(both)}",
+            mend="an environment for each framework, or frameworks built for one CUDA release",
+        )
 
 
 def _installed(rank: RankFacts) -> dict[str, str]:

@@ -47,7 +47,8 @@ def on(name: str, network: tuple[str, str, str], device: str = "cpu") -> Task:
 def steered(of: Task) -> dict[str, Any]:
     """What of a worker's environment has to do with networks; a TF_CONFIG as data."""
     found = frameworks.load(of.point.strategy).environ(of, {})
-    kept = {key: value for key, value in found.items() if any(word in key for word in NETWORK_WORDS)}
+    told = {key: value for key, value in found.items() if not key.startswith("NCCL_DEBUG")}
+    kept = {key: value for key, value in told.items() if any(word in key for word in NETWORK_WORDS)}
     if "TF_CONFIG" in kept:
         kept["TF_CONFIG"] = json.loads(kept["TF_CONFIG"])["cluster"]
     return kept
@@ -114,6 +115,35 @@ def test_on_one_host_nccl_keeps_its_own_ways(name: str) -> None:
     assert {key: value for key, value in found.items() if key.startswith("NCCL_")} == nccl("lo")
 
 
+# ---------------------------------------------------------------- what NCCL writes down
+
+
+def logged(of: Task) -> dict[str, str]:
+    found = frameworks.load(of.point.strategy).environ(of, {})
+    return {key: value for key, value in found.items() if key.startswith("NCCL_DEBUG")}
+
+
+@pytest.mark.parametrize("name", [*OVER_NCCL, "mxnet:nccl"])
+def test_on_gpus_nccl_writes_down_what_it_chose_beside_the_log(name: str) -> None:
+    task = replace(on(name, VERBS, "cuda"), log="/runs/100%/logs/0001-a.1.log")
+    assert logged(task) == {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,GRAPH,NET,ENV",
+        "NCCL_DEBUG_FILE": "/runs/100%%/logs/0001-a.1.log.nccl.%p",
+    }
+    assert logged(on(name, VERBS)) == {}
+
+
+@pytest.mark.parametrize("name", [*OVER_NCCL, "mxnet:nccl"])
+def test_a_line_for_each_collective_is_written_in_one_round_of_comm_alone(name: str) -> None:
+    """It costs the step in which it is written, and comm is in no efficiency."""
+    task = on(name, VERBS, "cuda")
+    comm = replace(task.point, kind="comm")
+    found = [logged(replace(task, point=point)) for point in (comm, replace(comm, round=1))]
+    assert [one["NCCL_DEBUG_SUBSYS"].endswith(",TUNING") for one in found] == [True, False]
+    assert logged(replace(task, point=replace(task.point, kind="solo"))) == {}
+
+
 # ---------------------------------------------------------------- from machines to the environment
 
 
@@ -178,7 +208,7 @@ def test_every_strategy_on_every_kind_of_network(name: str, case: Case) -> None:
     for device in ("cpu", "cuda"):
         task = on(name, (subnet, place.interface, place.hca), device)
         told = steered(replace(task, place=replace(task.place, plugin=place.plugin)))
-        over_nccl = device == "cuda" and name in (*OVER_NCCL, "torch:gloo", "tensorflow:ring")
+        over_nccl = device == "cuda" and name in OVER_NCCL
         wanted = {**nccl(case.interface), **case.nccl} if over_nccl else {}
         assert {key: value for key, value in told.items() if key.startswith("NCCL_")} == wanted
         here = {key: value for key, value in told.items() if key.endswith(("_IFNAME", "_IFACE", "_INTERFACE"))}
