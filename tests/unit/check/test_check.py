@@ -126,19 +126,5 @@ def test_the_load_of_others() -> None:
     assert used == pytest.approx(1.6)
 
 
-def test_cards_are_told_from_what_only_looks_like_one(tmp_path: Path) -> None:
-    for name in ("eth0", "veth0", "bond0"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "eth0" / "device").mkdir()
-    (tmp_path / "veth0" / "uevent").write_text("INTERFACE=veth0\nIFINDEX=4\n")
-    (tmp_path / "bond0" / "uevent").write_text("DEVTYPE=bond\nINTERFACE=bond0\n")
-    assert [gather.has_card(name, tmp_path) for name in ("eth0", "veth0", "bond0", "gone")] == [
-        True,
-        False,
-        True,
-        False,
-    ]
-
-
 def test_no_shared_memory(tmp_path: Path) -> None:
     assert gather.shared_memory(tmp_path / "none") == (None, None)
