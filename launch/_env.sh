@@ -66,4 +66,5 @@ check_environment() {
 }
 
 # From the root, where Python finds the package `launch`.
+install_packages() { (cd "$root" && exec "$python" -m launch._install "$@"); }
 install_frameworks() { (cd "$root" && exec "$python" -m launch._frameworks "$@"); }

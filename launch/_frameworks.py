@@ -1,7 +1,8 @@
 """What ./launch/install does: the frameworks, each for itself if they do not install together, then Horovod.
 
 Ends in a table of what is there and a line for each thing that is not, with what mends it. Standard library
-alone: this installs all else. The stamp (_install.py) remembers the table, so that a second run only shows it.
+alone: this installs all else. The stamp (_install.py) remembers the table's rows, so that a second run only shows
+them. What can share no environment has one of its own (_environments.py), in which this file is run again.
 """
 
 from __future__ import annotations
@@ -9,14 +10,12 @@ from __future__ import annotations
 import configparser
 import difflib
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import NoReturn
 
-from launch import _horovod, _imports, _install
+from launch import _cuda, _environments, _horovod, _imports, _install, _table
 from launch._horovod import FRAMEWORKS, Build, Framework, NoHorovod
 
 # Distributions of which a later one would overwrite the other's files. Extra -> what has to go first.
@@ -26,40 +25,76 @@ RIVALS = {
     "mxnet": "mxnet-cu112",
     "mxnet-cuda": "mxnet",
 }
+NO_DRIVER = "cannot be built where there is no driver; where there is one: ./launch/install mxnet-cuda horovod"
 PYTHON_WITHOUT_MXNET = (3, 13)  # numpy 1.26 ends at 3.12, see setup.cfg
-MISSING = "-"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Install what is asked; returns 0, or 1 if something of it is missing at the end. SystemExit(2): bad call."""
-    extras = wanted(arguments)
-    if (table := remembered(extras)) is not None:
-        sys.stdout.write(table)
-        return 0
-    problems = install(extras)
-    found = _imports.examine(extras, problems)
-    parts, build = horovod(found, problems) if "horovod" in extras else ({}, None)
-    table = render(found, parts, extras)
-    sys.stdout.write(table)
-    for name, reason in problems.items():
+    asked, words = _cuda.split(arguments)
+    names = [word for word in words if word != _environments.HERE]
+    known = declared()
+    for name in names:
+        if name not in known:
+            unknown(name, known)
+    choice = _cuda.choose(asked)
+    extras, refused = wanted(names, choice)
+    if _environments.HERE in words:
+        return 1 if bring_here(extras, choice)[1] else 0
+    own, apart = _environments.parted(extras)
+    rows, problems = bring_here(own, choice)
+    for name, its in apart.items():
+        row, other = _environments.bring(name, its, choice.wheels if choice.is_cuda else "12")
+        rows |= {name: row} if row else {}
+        problems |= other
+    remind(own)
+    sys.stdout.write(_table.render(rows, extras, horovod_version()))
+    for name, reason in (refused | problems).items():
         _install.say(f"{name}: {reason}")
+    return 1 if refused | problems else 0
+
+
+def bring_here(extras: Sequence[str], choice: _cuda.Choice) -> tuple[_table.Rows, dict[str, str]]:
+    """Install into this environment; returns the table's rows and what is missing, which the stamp has too."""
+    if (rows := remembered(extras, choice)) is not None:
+        return rows, {}
+    problems = install(extras, choice)
+    found = _imports.examine(extras, problems)
+    if "mxnet-cuda" in problems:
+        _install.say(f"mxnet-cuda: {problems['mxnet-cuda']}; the one for CPUs takes its place")
+        problems |= install(["mxnet"], choice)
+        found = _imports.examine(["mxnet"], problems)
+    parts, build = horovod(found, problems, choice) if "horovod" in extras else ({}, None)
+    if shared := _environments.told(_environments.shared_files()):
+        problems["CUDA's libraries"] = shared
+    earlier = _install.read_stamp().get("rows") or {}
+    rows = {one.name: _table.row(one, parts.get(one.name), earlier.get(one.name)) for one in found}
     built = {"horovod": noted(build)} if build else {}
-    _install.stamp([], table=None if problems else table, **built)
-    return 1 if problems else 0
+    _install.stamp([], rows=rows, problems=problems, **built)
+    return rows, problems
+
+
+def remind(extras: Sequence[str]) -> None:
+    """Of an environment by itself whose framework is now installed here, where no worker will run."""
+    for extra in extras:
+        if extra in FRAMEWORKS and _environments.path(extra).exists():
+            folder = _environments.path(extra)
+            _install.say(f"{extra}'s workers run in {folder}, as long as it is there: rm -r {folder}")
 
 
 # ---------------------------------------------------------------- what is asked
 
 
-def wanted(arguments: Sequence[str]) -> list[str]:
-    """The extras to install: without any, and for `all`, those that suit this machine."""
-    known = declared()
+def wanted(names: Sequence[str], choice: _cuda.Choice) -> tuple[list[str], dict[str, str]]:
+    """The extras to install, and why not those that are refused: without any, and for `all`, those that suit this
+    machine. MXNet's for CPUs takes the place of one that cannot run on these GPUs."""
     extras: list[str] = []
-    for argument in arguments or ["all"]:
-        if argument not in known:
-            unknown(argument, known)
-        extras += everything() if argument == "all" else [argument]
-    return list(dict.fromkeys(extras))
+    for name in names or ["all"]:
+        extras += everything(choice, alone="test" not in names) if name == "all" else [name]
+    if "mxnet-cuda" in extras and (why := choice.without_mxnet()):
+        extras = ["mxnet" if extra == "mxnet-cuda" else extra for extra in extras]
+        return list(dict.fromkeys(extras)), {"mxnet-cuda": f"{why}; the one for CPUs takes its place"}
+    return list(dict.fromkeys(extras)), {}
 
 
 def declared() -> list[str]:
@@ -74,33 +109,34 @@ def unknown(argument: str, known: Sequence[str]) -> NoReturn:
     raise SystemExit(2)
 
 
-def everything() -> list[str]:
-    """What suits this machine and this Python, saying what does not."""
-    cuda = "-cuda" if driver() else ""
-    extras = ["torch", f"tensorflow{cuda}", f"mxnet{cuda}", "horovod"]
+def everything(choice: _cuda.Choice, *, alone: bool) -> list[str]:
+    """What suits this machine and this Python, saying what does not. Unless frameworks may be alone, they have no
+    CUDA that would need an environment by itself: tests import them all in one."""
+    cuda = "-cuda" if choice.is_cuda and alone else ""
+    extras = ["torch", f"tensorflow{cuda}", "mxnet", "horovod"]
     if sys.version_info >= PYTHON_WITHOUT_MXNET:
-        extras.remove(f"mxnet{cuda}")
+        extras.remove("mxnet")
         _install.say(f"without mxnet: there is none for {_imports.this_python()}; {_imports.other_python()}")
+    elif cuda and (why := choice.without_mxnet()):
+        _install.say(f"mxnet for CPUs: {why}")
+    elif cuda:
+        extras[2] = "mxnet-cuda"
     return extras
-
-
-def driver() -> bool:
-    """Whether this machine has an NVIDIA driver."""
-    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
 # ---------------------------------------------------------------- the stamp
 
 
-def remembered(extras: Sequence[str]) -> str | None:
-    """The table of an earlier run that all went well, if nothing has changed since; else None."""
+def remembered(extras: Sequence[str], choice: _cuda.Choice) -> _table.Rows | None:
+    """The rows of an earlier run that all went well, if nothing has changed since; else None."""
     stamp = _install.read_stamp()
-    if not _install.stamped(_install.project_key()).issuperset(extras) or not stamp.get("table"):
+    asked = choice.wheels if choice.is_asked else None
+    if not _install.is_vouched(extras, asked) or stamp.get("rows") is None or stamp.get("problems"):
         return None
-    if "horovod" in extras and stamp.get("horovod") != noted_again(stamp.get("horovod")):
+    if "horovod" in extras and stamp.get("horovod") != noted_again(stamp.get("horovod"), choice):
         return None
-    table: str = stamp["table"]
-    return table
+    rows: _table.Rows = stamp["rows"]
+    return rows
 
 
 def noted(build: Build) -> dict[str, object]:
@@ -108,12 +144,12 @@ def noted(build: Build) -> dict[str, object]:
     return {"key": build.key(), "frameworks": [[f.name, f.version, f.cuda] for f in build.frameworks]}
 
 
-def noted_again(earlier: dict[str, list[list[str]]] | None) -> dict[str, object] | None:
+def noted_again(earlier: dict[str, list[list[str]]] | None, choice: _cuda.Choice) -> dict[str, object] | None:
     """What `noted` would say today of the same frameworks; None without Horovod or where one came or went."""
     known = [Framework(name=n, version=v, cuda=bool(c)) for n, v, c in (earlier or {}).get("frameworks", ())]
     if [f.name for f in known] != [name for name in FRAMEWORKS if _horovod.releases(name)]:
         return None
-    return noted(_horovod.plan(tuple(known), driver=driver())[0]) if horovod_version() else None
+    return noted(_horovod.plan(tuple(known), driver=choice.is_cuda)[0]) if horovod_version() else None
 
 
 def horovod_version() -> str | None:
@@ -126,36 +162,38 @@ def horovod_version() -> str | None:
 # ---------------------------------------------------------------- frameworks
 
 
-def install(extras: list[str]) -> dict[str, str]:
+def install(extras: Sequence[str], choice: _cuda.Choice) -> dict[str, str]:
     """Install what the stamp does not vouch for; returns why not, for each extra that does not install.
 
     All in one go, so that their versions suit each other; one after the other only where that fails.
     """
-    if _install.stamped(_install.project_key()).issuperset(extras):
+    if _install.is_vouched(extras, choice.wheels if choice.is_asked else None):
         return {}
-    _install.announce(extras)
+    _install.announce(extras, choice)
     _install.need_pip()
     remove_rivals(extras)
-    code, _ = _install.try_pip("install", *_install.editable(extras))
+    _install.remove_other_torch(extras, choice)
+    code, _ = _install.try_pip("install", *choice.pip_options(extras), *_install.editable(extras))
     if code:
         _install.say("these do not install together: one at a time")
         _install.pip(*_install.editable([]))
-        return one_by_one(extras)
-    _install.stamp(extras)
+        return one_by_one(extras, choice)
+    _install.stamp(extras, cuda=choice.wheels)
     return {}
 
 
-def one_by_one(extras: Sequence[str]) -> dict[str, str]:
+def one_by_one(extras: Sequence[str], choice: _cuda.Choice) -> dict[str, str]:
     good: list[str] = []
     problems = {}
     for extra in extras:
-        code, output = _install.try_pip("install", *_install.editable([*good, extra]))
+        options = choice.pip_options([extra])
+        code, output = _install.try_pip("install", *options, *_install.editable([*good, extra]))
         if code:
             sys.stderr.write(output)
             problems[extra] = pip_reason(extra, output)
         else:
             good.append(extra)
-    _install.stamp(good)
+    _install.stamp(good, cuda=choice.wheels)
     return problems
 
 
@@ -179,7 +217,9 @@ def remove_rivals(extras: Sequence[str]) -> None:
 # ---------------------------------------------------------------- Horovod
 
 
-def horovod(found: tuple[Framework, ...], problems: dict[str, str]) -> tuple[dict[str, str], Build | None]:
+def horovod(
+    found: tuple[Framework, ...], problems: dict[str, str], choice: _cuda.Choice
+) -> tuple[dict[str, str], Build | None]:
     """Bring Horovod for the frameworks `found`; returns what each binding has, and how it is built.
 
     Where a binding does not compile, it is built without. `problems` gets what is missing.
@@ -189,8 +229,14 @@ def horovod(found: tuple[Framework, ...], problems: dict[str, str]) -> tuple[dic
     if not found:
         problems["horovod"] = "there is no framework to build it for: ./launch/install torch horovod"
         return {}, None
-    build, left_out = _horovod.plan(found, driver=driver())
+    problems |= {f"{one.name}:horovod": NO_DRIVER for one in found if not one.is_tried}
+    found = tuple(one for one in found if one.is_tried)
+    if not found:
+        return {}, None
+    build, left_out = _horovod.plan(found, driver=choice.is_cuda)
     problems |= {name if name == "horovod" else f"{name}:horovod": why for name, why in left_out.items()}
+    if not build.frameworks:
+        return {}, None
     try:
         bring(build)
     except NoHorovod as error:
@@ -199,7 +245,7 @@ def horovod(found: tuple[Framework, ...], problems: dict[str, str]) -> tuple[dic
             problems["horovod"] = str(error)
             return {}, None
         problems |= {f"{name}:horovod": str(error) for name in sorted(error.bindings)}
-        return horovod(good, problems)
+        return horovod(good, problems, choice)
     return bindings(build, problems), build
 
 
@@ -228,23 +274,6 @@ def bindings(build: Build, problems: dict[str, str]) -> dict[str, str]:
             again = f"rm -r {_horovod.cache() / build.key()}; ./launch/install horovod"
             problems[f"{framework.name}:horovod"] = f"does not import: {error}; build anew: {again}"
     return parts
-
-
-# ---------------------------------------------------------------- the table
-
-
-def render(found: Sequence[Framework], parts: dict[str, str], extras: Sequence[str]) -> str:
-    """A row for each framework: its version, whether it has CUDA, what its binding of Horovod is built with."""
-    by_name = {framework.name: framework for framework in found}
-    rows = [("", "version", "CUDA", f"Horovod {horovod_version() or ''}".strip())]
-    for name in FRAMEWORKS:
-        framework = by_name.get(name)
-        shown = (framework.version, "yes" if framework.cuda else "no") if framework else (MISSING, MISSING)
-        rows.append((name, *shown, parts.get(name, MISSING)))
-    width = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    kept = 4 if "horovod" in extras else 3
-    cells = ([cell.ljust(size) for cell, size in zip(row, width, strict=True)][:kept] for row in rows)
-    return "".join("  ".join(row).rstrip() + "\n" for row in cells)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from launch import _install
+from launch._horovod_cuda import NO_NCCL, gpu_settings, pypi_nccl
 
 HERE = Path(__file__).resolve().parent
 VERSION = "0.28.1"
-CMAKE_FILES = (HERE / "horovod.cmake", HERE / "horovod_project.cmake")
+CMAKE_FILES = (HERE / "horovod.cmake", HERE / "horovod_project.cmake", HERE / "horovod_stream.cc")
 # Framework -> how Horovod's variables and its CMake target call it, and how its packages are distributed.
 FRAMEWORKS = {
     "torch": ("PYTORCH", "pytorch", ("torch",)),
@@ -45,10 +46,6 @@ CORE_MINUTES = 10  # measured: 9.2 for three bindings with GCC 12
 JOB_BYTES = 2 << 30  # of memory, for one compiler over TensorFlow's or torch's headers
 SHIM_NUMPY = "import numpy\nnumpy.bool = bool  # MXNet 1.9.1 uses the name that numpy 1.24 removed\n"
 SHIM_TORCH = "import torch\ntorch.version.cuda = None  # else Horovod builds in what this machine has no use for\n"
-NO_NCCL = (
-    "without NCCL, for want of nvcc or nccl.h: apt-get install nvidia-cuda-toolkit libnccl-dev, or set "
-    "HOROVOD_CUDA_HOME and HOROVOD_NCCL_HOME; then ./launch/install horovod"
-)
 
 
 class NoHorovod(Exception):
@@ -61,11 +58,15 @@ class NoHorovod(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """One framework that imports: its name, its version, and whether it is built with CUDA."""
+    """One framework that imports: its name, its version, and whether it is built with CUDA.
+
+    `is_tried`: False for one that cannot be imported without the driver, where there is none.
+    """
 
     name: str
     version: str
     cuda: bool = False
+    is_tried: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,20 +149,6 @@ def mpi_settings() -> dict[str, str]:
     own = str(Path(sys.prefix, "bin"))
     path = os.pathsep.join(at for at in os.environ.get("PATH", "").split(os.pathsep) if at != own)
     return {"HOROVOD_WITH_MPI" if shutil.which("mpicxx", path=path) else "HOROVOD_WITHOUT_MPI": "1"}
-
-
-def gpu_settings() -> dict[str, str]:
-    """Variables for GPU operations over NCCL; none where nvcc or NCCL's header is missing."""
-    nvcc = shutil.which("nvcc")
-    home = os.environ.get("HOROVOD_CUDA_HOME") or os.environ.get("CUDA_HOME")
-    home = home or (str(Path(nvcc).resolve().parent.parent) if nvcc else "/usr/local/cuda")
-    package = Path(sysconfig.get_path("purelib"), "nvidia/nccl")
-    places = (os.environ.get("HOROVOD_NCCL_HOME", "/usr"), home, package)
-    nccl = next((str(at) for at in places if Path(at, "include/nccl.h").is_file()), None)
-    if nccl is None or not Path(home, "bin/nvcc").is_file():
-        return {}
-    found = {"HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_CUDA_HOME": home, "HOROVOD_NCCL_HOME": nccl}
-    return found | ({"HOROVOD_NCCL_LINK": "SHARED"} if nccl == str(package) else {})
 
 
 # ---------------------------------------------------------------- what is here
@@ -258,7 +245,7 @@ def compile_wheel(build: Build, scratch: Path, log: Path) -> None:
 
 def nccl_by_its_plain_name(build: Build, scratch: Path) -> dict[str, str]:
     """PyPI's NCCL has a libnccl.so.2 and no libnccl.so, which is what CMake looks for."""
-    if "HOROVOD_NCCL_LINK" not in build.settings:
+    if build.settings.get("HOROVOD_NCCL_HOME") != str(pypi_nccl()):
         return {}
     (scratch / "libnccl.so").symlink_to(Path(build.settings["HOROVOD_NCCL_HOME"], "lib/libnccl.so.2"))
     return {"HOROVOD_NCCL_LIB": str(scratch)}

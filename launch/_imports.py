@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from launch import _horovod
+from launch import _cuda, _horovod
 from launch._horovod import FRAMEWORKS, Framework
 
 FRAMEWORK = (
@@ -16,6 +16,8 @@ FRAMEWORK = (
     "print(json.dumps([{name}.__version__, bool({cuda})]))"
 )
 FIRST = {"mxnet": _horovod.SHIM_NUMPY}
+# As workers do (scaling/frameworks/mx/cuda_libraries.py), in the root that holds both.
+LIBRARIES = "from scaling.frameworks.mx import cuda_libraries; cuda_libraries.preload()\n"
 CUDA = {
     "torch": "torch.version.cuda",
     "tensorflow": "tensorflow.test.is_built_with_cuda()",
@@ -26,6 +28,7 @@ BINDING = (
     "parts = dict(Gloo=h.gloo_built(), MPI=h.mpi_built(), NCCL=h.nccl_built())\n"
     "print(json.dumps([name for name, built in parts.items() if built]))"
 )
+DRIVER = "libcuda.so.1"  # which MXNet is linked to, and the driver alone brings
 PROBE_S = 600  # to import a framework: minutes where a cluster's file system is cold
 
 
@@ -43,23 +46,37 @@ def examine(extras: Sequence[str], problems: dict[str, str]) -> tuple[Framework,
                 problems[asked] = f"there is none for {this_python()}; {other_python()}"
             continue
         try:
-            version, cuda = probe(FRAMEWORK.format(name=name, first=FIRST.get(name, ""), cuda=CUDA[name]))
+            version, cuda = probe(FRAMEWORK.format(name=name, first=first(name), cuda=CUDA[name]))
         except NoImport as error:
-            problems[asked or name] = f"does not import: {error}; {import_advice(name)}"
+            if DRIVER in str(error) and not _cuda.driver():
+                version = _horovod.releases(name)[0].split()[1]
+                found.append(Framework(name=name, version=version, cuda=True, is_tried=False))
+            else:
+                problems[asked or name] = f"does not import: {error}; {import_advice(name)}"
         else:
             found.append(Framework(name=name, version=version, cuda=cuda))
     return tuple(found)
 
 
 def import_advice(name: str) -> str:
-    if any(release.startswith("mxnet-cu") for release in _horovod.releases(name)):
-        return "it needs the libraries of CUDA 11.2, cuDNN 8 and NCCL 2; for CPU: ./launch/install mxnet"
+    if has_cuda_11(name):
+        return "it needs the libraries of CUDA 11, cuDNN 8 and NCCL 2; for CPUs: ./launch/install mxnet"
     return f"{sys.executable} -m pip install --force-reinstall '{_horovod.releases(name)[0].replace(' ', '==')}'"
+
+
+def has_cuda_11(name: str) -> bool:
+    """Whether a framework is an MXNet that needs the libraries of CUDA 11."""
+    return any(release.startswith("mxnet-cu") for release in _horovod.releases(name))
+
+
+def first(name: str) -> str:
+    """What Python code does before it imports a framework."""
+    return FIRST.get(name, "") + LIBRARIES * has_cuda_11(name)
 
 
 def binding(name: str) -> str:
     """What Horovod's binding for a framework is built with, `Gloo, NCCL`; NoImport where it does not import."""
-    return ", ".join(probe(BINDING.format(name=name, first=FIRST.get(name, ""))))
+    return ", ".join(probe(BINDING.format(name=name, first=first(name))))
 
 
 def all_bindings(names: Iterable[str]) -> bool:

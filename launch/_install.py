@@ -1,4 +1,4 @@
-"""Install scaling, editable, into the environment of the Python that runs this: `_install.py EXTRA...`
+"""Install scaling, editable, into the environment of the Python that runs this: `_install [--cuda WHICH] EXTRA...`
 
 Standard library alone: this runs first on a fresh machine, perhaps in an environment without pip. A stamp in
 the environment remembers what was installed, so that the next start costs a hash and no pip.
@@ -12,10 +12,12 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from launch import _cuda
 
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = Path(sys.prefix, "scaling-install.json")
@@ -26,22 +28,33 @@ FETCHED = re.compile(
 )
 
 
-def main(extras: list[str]) -> None:
-    """Bring the environment up to `extras`; SystemExit with one line where that fails."""
-    key = project_key()
-    if stamped(key).issuperset(extras):
+def main(arguments: list[str]) -> None:
+    """Bring the environment up to these extras; SystemExit with one line where that fails."""
+    asked, extras = _cuda.split(arguments)
+    if is_vouched(extras, asked):
         return
-    announce(extras)
+    choice = _cuda.choose(asked)
+    announce(extras, choice)
     need_pip()
-    pip(*editable(extras))
-    stamp(extras)
+    remove_other_torch(extras, choice)
+    pip(*choice.pip_options(extras), *editable(extras))
+    stamp(extras, cuda=choice.wheels)
 
 
-def announce(extras: list[str]) -> None:
+def announce(extras: Sequence[str], choice: _cuda.Choice) -> None:
     say(f"installing scaling[{','.join(extras)}] into {sys.prefix} (the first time takes minutes)")
+    if choice.is_cuda or choice.is_asked:
+        say(choice.told() + ("" if choice.is_asked else "; --cuda 12, 13 or none says otherwise"))
 
 
-def editable(extras: list[str]) -> tuple[str, str]:
+def remove_other_torch(extras: Iterable[str], choice: _cuda.Choice) -> None:
+    """Uninstall a torch of another CUDA: pip takes all of its builds for the same version."""
+    if "torch" in extras and (other := _cuda.other_torch(choice)):
+        say(f"removing torch, which is built for {f'CUDA {other}' if other != 'none' else 'CPUs'}")
+        try_pip("uninstall", "--yes", "torch", "torchvision")
+
+
+def editable(extras: Sequence[str]) -> tuple[str, str]:
     """The arguments of `pip install` for this clone with `extras`."""
     return "--editable", f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
 
@@ -57,16 +70,23 @@ def project_key() -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def is_vouched(extras: Iterable[str], cuda: str | None) -> bool:
+    """Whether the stamp says that all this is here; `cuda` is what is asked for, None where anything will do."""
+    noted = read_stamp()
+    has_any = noted.get("key") == project_key()
+    return has_any and stamped(noted["key"]).issuperset(extras) and cuda in (None, noted.get("cuda"))
+
+
 def stamped(key: str) -> frozenset[str]:
     """Return the extras that the stamp vouches for; none where it is absent, cut short or of another key."""
     found = read_stamp()
     return frozenset(found["extras"] if found.get("key") == key else ())
 
 
-def read_stamp() -> dict[str, Any]:
+def read_stamp(path: Path = STAMP) -> dict[str, Any]:
     """What was noted in the environment; nothing where that is absent or cut short."""
     try:
-        found: dict[str, Any] = json.loads(STAMP.read_text())
+        found: dict[str, Any] = json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
     return found

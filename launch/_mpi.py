@@ -36,6 +36,7 @@ OVERSUBSCRIBED = {
     "openmpi4": {"OMPI_MCA_rmaps_base_oversubscribe": "1"},
     "openmpi5": {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"},
 }
+ANSWER_S = 30  # of nvidia-smi, which a wedged driver holds for ever
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -111,7 +112,11 @@ def gpus() -> int:
     """Count the CUDA devices that nvidia-smi lists, no more than CUDA_VISIBLE_DEVICES lets through."""
     if shutil.which("nvidia-smi") is None:
         return 0
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        fail(f"nvidia-smi does not answer within {ANSWER_S} s: mend the driver, or name the ranks, -np N")
+    listed = done.stdout
     count = len(re.findall(r"^GPU ", listed, re.MULTILINE))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:

@@ -82,8 +82,8 @@ RENAMED = {
 }
 
 
-# With whole names, as the operator asks of Open MPI 4, prterun takes its own pod for another host and opens an ssh to
-# itself, which fails, or starts all ranks there (kubeflow/trainer#4028).
+# With whole names, as the operator asks of Open MPI 4, prterun takes its own pod for another host and opens an ssh
+# to itself, which fails, or starts all ranks there (kubeflow/trainer#4028).
 SHORT = {"PRTE_MCA_prte_keep_fqdn_hostnames": "false"}
 
 

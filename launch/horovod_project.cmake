@@ -9,7 +9,7 @@ set(CMAKE_CUDA11_STANDARD_COMPILE_OPTION "-std=c++17")
 # XLA's clusters, off unless HOROVOD_ENABLE_XLA_OPS=1) and is empty for a TensorFlow before 2.6: say that it is
 # 2.5, for this one file. Source properties can be set only once the target is there: at the end of the directory.
 if(PROJECT_NAME STREQUAL "horovod")
-  function(scaling_leave_out_xla_ops)
+  function(scaling_fit_to_tensorflow)
     if(TARGET tensorflow)
       set_source_files_properties(
         "${CMAKE_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc"
@@ -17,6 +17,10 @@ if(PROJECT_NAME STREQUAL "horovod")
         PROPERTIES COMPILE_OPTIONS "-UTENSORFLOW_VERSION;-DTENSORFLOW_VERSION=2005000000"
       )
     endif()
+    # Without it the binding would be linked all the same, and not load: its symbols are resolved at once (-z now).
+    if(TARGET tensorflow AND HAVE_CUDA)
+      target_sources(tensorflow PRIVATE "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/horovod_stream.cc")
+    endif()
   endfunction()
-  cmake_language(DEFER CALL scaling_leave_out_xla_ops)
+  cmake_language(DEFER CALL scaling_fit_to_tensorflow)
 endif()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -44,6 +44,17 @@ def several(names: Sequence[str], shown: int = 6) -> str:
     if len(names) <= shown:
         return " ".join(names)
     return " ".join((*names[: shown - 1], "...", names[-1]))
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-55,112-167`, as the kernel and `nvidia-smi topo -m` write sets of CPUs."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in found)
 
 
 def plural(count: int, noun: str) -> str:

@@ -17,18 +17,18 @@ from typing import Any, ClassVar
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from scaling.hosts.gpus import ask, initialise, visible_handles
+from scaling.hosts.nvml import ask, find, session
 from scaling.records.point import Device
-from scaling.records.telemetry import Sample, Telemetry
+from scaling.records.telemetry import POWER_CAP, Sample, Telemetry
 
-# Bits of NVML's nvmlClocksEventReasons that cost speed. Left out, because they are no loss or are wanted:
+# Bits of NVML's nvmlClocksEventReasons that lower clocks. Left out, because they are no loss or are wanted:
 # idle, application clocks set by the user, sync boost, display clocks.
 THROTTLE = {
     0x08: "hw slowdown",
     0x40: "hw thermal",
     0x20: "sw thermal",
     0x80: "power brake",
-    0x04: "sw power cap",
+    0x04: POWER_CAP,
 }
 
 
@@ -36,8 +36,8 @@ class DeviceProbe:
     """Reads the devices of one task: `open`, then `start`, `sample` about once a second, `pause`, perhaps `start`
     again, `stop`.
 
-    What is read is added up over the stretches from `start` to `pause`. `stop` frees the probe; it may come
-    without `start`, and then says only how loaded the host is.
+    What is read is added up over the stretches from `start` to `pause`. `stop` may come without `start`, and then
+    says only how loaded the host is.
     """
 
     interval_s: ClassVar[float] = 1.0
@@ -57,11 +57,11 @@ class DeviceProbe:
         self._task_gpus = task_gpus
 
     @classmethod
-    def open(cls, device: Device, device_indices: Sequence[int], pid: int) -> DeviceProbe:
-        """Watch process `pid` and, on cuda, the GPUs that a framework in this environment calls so; beside an
-        emulated device, all that keeps the machine busy."""
+    def open(cls, device: Device, device_indices: Sequence[int], pid: int, *, shown_gpu: str = "") -> DeviceProbe:
+        """Watch process `pid` and, on cuda, the GPUs that a framework in this environment calls so, or the one of
+        UUID `shown_gpu` where it is shown no other; beside an emulated device, all that keeps the machine busy."""
         indices = device_indices if device == "cuda" else ()
-        gpus = [gpu for index in indices if (gpu := GpuMeter.open(index)) is not None]
+        gpus = [gpu for index in indices if (gpu := GpuMeter.open(index, shown_gpu)) is not None]
         machine = MachineMeter() if device == "emulated" else None
         return cls(gpus, ProcessMeter(pid), machine=machine, task_gpus=len(indices))
 
@@ -88,17 +88,21 @@ class DeviceProbe:
             gpu.pause()
 
     def stop(self) -> Telemetry:
-        """All measured windows have ended: free the GPUs' handles, sum up."""
+        """All measured windows have ended: sum up."""
         self.pause()
         energy_j = self._stop_gpus()
         return Telemetry(
             samples=tuple(chain.from_iterable(gpu.samples for gpu in self._gpus)),
             energy_j=energy_j,
+            max_sm_clock_mhz=min(self._max_clocks_mhz(), default=None),
             load_1m=os.getloadavg()[0],
             affinity_cpus=self._process.affinity_cpus,
             cpu_percent=self._process.cpu_percent,
             machine_cpu_percent=self._machine.busy_percent if self._machine is not None else None,
         )
+
+    def _max_clocks_mhz(self) -> list[float]:
+        return [gpu.max_sm_clock_mhz for gpu in self._gpus if gpu.max_sm_clock_mhz is not None]
 
     def _stop_gpus(self) -> float | None:
         """The energy of all GPUs; None where that of any is unknown, since a part would pass for the whole."""
@@ -205,18 +209,15 @@ class GpuMeter:
         self._first: int | None = None  # of the samples of the stretch that has begun
         self._used_j: list[float | None] = []
         self.samples: list[Sample] = []
+        self.max_sm_clock_mhz: float | None = self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM)
 
     @classmethod
-    def open(cls, device_index: int) -> GpuMeter | None:
-        """The meter of the visible GPU `device_index`, None where NVML cannot reach it."""
-        nvml, _ = initialise()
-        if nvml is None:
-            return None
-        handles = visible_handles(nvml)
-        if device_index < len(handles):
-            return cls(nvml, handles[device_index], device_index)
-        ask(nvml, "nvmlShutdown")
-        return None
+    def open(cls, device_index: int, shown_gpu: str = "") -> GpuMeter | None:
+        """The meter of the visible GPU `device_index`, or of the one that is shown; None where NVML cannot reach
+        it."""
+        nvml, _ = session()
+        handle = None if nvml is None else find(nvml, device_index, shown_gpu)
+        return None if handle is None else cls(nvml, handle, device_index)
 
     def start(self) -> None:
         """Begin a stretch."""
@@ -259,10 +260,9 @@ class GpuMeter:
         self._first = None
 
     def stop(self) -> float | None:
-        """Leave NVML, and return the energy used in J: by the GPU's counter where it has one, else the integral of
-        the power samples; None where neither is known, or not of each stretch."""
+        """The energy used in J: by the GPU's counter where it has one, else the integral of the power samples;
+        None where neither is known, or not of each stretch."""
         self.pause()
-        ask(self._nvml, "nvmlShutdown")
         known_j = [used_j for used_j in self._used_j if used_j is not None]
         return sum(known_j) if known_j and len(known_j) == len(self._used_j) else None
 

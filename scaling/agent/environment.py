@@ -12,6 +12,8 @@ from scaling.records.task import Task
 
 SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")
 MIB = 1 << 20
+# NCCL's log is the user's where he has set any of it.
+LOGGING = frozenset({"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"})
 # glibc's, mallopt(3). By default it gives large buffers back to the kernel after each step and faults them in
 # again: 4,500 to 6,300 faults and 9 to 11 ms of kernel time in a step of 66 ms of digits-cnn, another number at
 # each start of one program (python -m tests.bench.malloc). 32 MiB is the largest threshold that it takes.
@@ -28,20 +30,39 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
     A child that meets MPI with the launcher's variables left in dies (scaling/README.md).
     """
     threads = str(task.threads)
-    parent = str(Path(__file__).resolve().parents[2])
-    paths = [parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         **_heap(base, task),
-        **{key: value for key, value in base.items() if not key.startswith(SCRUBBED)},
+        **_kernel_cache(task),
+        **outside_of_mpi(base),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "PYTHONUNBUFFERED": "1",
         # CUDA then numbers GPUs as NVML does, also where they are of different kinds.
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        **({"CUDA_VISIBLE_DEVICES": task.shown_gpu} if task.shown_gpu else {}),
         **asked,
     }
+
+
+def outside_of_mpi(base: Mapping[str, str]) -> dict[str, str]:
+    """An environment without the launcher's variables, in which any Python finds this package."""
+    parent = str(Path(__file__).resolve().parents[2])
+    paths = [parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
+    kept = {key: value for key, value in base.items() if not key.startswith(SCRUBBED)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def _kernel_cache(task: Task) -> dict[str, str]:
+    """Room for what the driver compiles for a GPU that a library has no code for: kernels that its cache drops are
+    compiled again in each start. 4 GiB are the most (CUDA programming guide, CUDA environment variables)."""
+    return {"CUDA_CACHE_MAXSIZE": str(4 << 30)} if task.point.hardware.device == "cuda" else {}
+
+
+def granted(base: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """What the strategy asks, without a log of NCCL's where the user has set his own."""
+    denied = LOGGING if LOGGING & base.keys() else frozenset()
+    return {key: value for key, value in asked.items() if key not in denied}
 
 
 def _heap(base: Mapping[str, str], task: Task) -> dict[str, str]:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from scaling import frameworks
-from scaling.agent import strategies
+from scaling.agent import interpreters, strategies
 from scaling.agent.environment import child_environ
 from scaling.errors import ScalingError
 from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, READY, Request
@@ -44,10 +44,10 @@ class Fds(NamedTuple):
     log: int
 
 
-def fresh(environ: Mapping[str, str], fds: Fds) -> Started:
+def fresh(environ: Mapping[str, str], fds: Fds, python: str = sys.executable) -> Started:
     """Start a child from nothing, in a session of its own. Raises OSError."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "scaling.worker"],
+        [python, "-m", "scaling.worker"],
         stdin=fds.commands,
         stdout=fds.log,
         stderr=subprocess.STDOUT,
@@ -61,13 +61,13 @@ def fresh(environ: Mapping[str, str], fds: Fds) -> Started:
 class ForkServer:
     """One process that has imported a framework. `ready` is None until it says so, False where it has failed."""
 
-    def __init__(self, modules: Collection[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, python: str, modules: Collection[str], environ: Mapping[str, str]) -> None:
         """Start it; raises OSError."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.ready: bool | None = None
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "scaling.worker.fork_server", *modules],
+                [python, "-m", "scaling.worker.fork_server", *modules],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -127,7 +127,8 @@ class Starter:
         if task.fresh or not modules or task.point.hardware.device == "cuda" or key in self._servers:
             return
         with suppress(OSError, ScalingError):  # children then start fresh
-            self._servers[key] = ForkServer(modules, child_environ(self._base, task, strategies.environ(task)))
+            environ = child_environ(self._base, task, strategies.environ(task))
+            self._servers[key] = ForkServer(self._python(task), modules, environ)
 
     def fds(self) -> list[int]:
         """What becomes readable when a fork server is ready or gone."""
@@ -145,13 +146,16 @@ class Starter:
         if server is not None and server.ready:
             with suppress(OSError):
                 return server.fork(environ, fds)
-        return fresh(environ, fds)
+        return fresh(environ, fds, self._python(task))
 
     def close(self) -> None:
         """End all fork servers."""
         for server in self._servers.values():
             server.close()
         self._servers.clear()
+
+    def _python(self, task: Task) -> str:
+        return interpreters.of(interpreters.framework_of(task.point.strategy), self._base)
 
     def _key(self, task: Task) -> tuple[str, int, str]:
         return frameworks.of_baseline(_baseline(task)).name, task.threads, task.malloc

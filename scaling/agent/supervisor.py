@@ -9,9 +9,26 @@ from msgspec.structs import replace
 
 from scaling.agent.idle import IdleTraffic
 from scaling.agent.watch import Watch
-from scaling.records.events import Announce, Ended, Event, Failed, Inspected, Outcome, Ready, Rested, Window
+from scaling.frameworks import nccl_log
+from scaling.records.events import (
+    Announce,
+    Ended,
+    Event,
+    Failed,
+    Finished,
+    Inspected,
+    Outcome,
+    Ready,
+    Rested,
+    Result,
+    Window,
+)
 from scaling.records.task import Command, Finish, Inspect, Rest, Run, Task
 from scaling.records.telemetry import Telemetry
+
+# What a worker may take to leave its exchange once its result is out: destroying NCCL's communicators is known to
+# hang (https://github.com/NVIDIA/nccl/issues/1013).
+LEAVE_S = 30.0
 
 
 class ChildLike(Protocol):
@@ -55,6 +72,8 @@ class Supervisor:
         self._stepped = False
         self._told: Command | None = None  # the command that it has not answered in full
         self._reason: Failed | None = None
+        self._result_s: float | None = None
+        self._is_late = False  # in leaving, after its result
         self._watch: Watch | None = None
         self._canary_s: float | None = None
 
@@ -119,6 +138,8 @@ class Supervisor:
                 return self._answered(event)
         elif isinstance(event, Rested | Inspected):
             self._told = None
+        elif isinstance(event, Result):
+            self._result_s = now_s
         return event
 
     def _answered(self, last: Window) -> Window:
@@ -139,6 +160,7 @@ class Supervisor:
         self.child.push()
         self.child.pursue(now_s)
         if self._stopped_s is None and (overdue := self._overdue(now_s)) is not None:
+            self._is_late |= self._reason is None and self._result_s is not None
             self.end(now_s, overdue, stacks=True)
         if self._watch is not None:
             self._watch.sample(now_s)
@@ -149,6 +171,9 @@ class Supervisor:
         age_s, quiet_s = now_s - self._began_s, now_s - self._spoke_s
         if not self._ready and age_s > clocks.startup_s:
             return Failed(cause="startup", message=f"not ready after {clocks.startup_s:g} s")
+        if self._result_s is not None:
+            late = now_s - self._result_s > min(clocks.stall_s, LEAVE_S)
+            return Failed(cause="hang", message="did not leave its exchange") if late else None
         # The first step compiles, tunes and connects: it belongs to the start.
         patience_s = clocks.stall_s if self._stepped else max(clocks.stall_s, clocks.startup_s)
         if self._told is not None and quiet_s > patience_s:
@@ -158,7 +183,8 @@ class Supervisor:
         return None
 
     def ended(self) -> Ended:
-        """Reap it. An end that this agent brought about has this agent's reason.
+        """Reap it. An end that this agent brought about has this agent's reason; one that came by itself after the
+        result is no failure.
 
         By one of the signals that it has sent: whoever was killed just before is some milliseconds in dying, and
         its peers notice earlier than its agent does.
@@ -167,4 +193,14 @@ class Supervisor:
         telemetry = self._watch.close() if self._watch is not None else Telemetry()
         if self._reason is not None and isinstance(outcome, Failed) and outcome.cause in self.child.sent:
             outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
-        return Ended(outcome=outcome, environ=self._environ, telemetry=telemetry, strays=self.child.strays)
+        after_result = ""
+        if self._result_s is not None and isinstance(outcome, Failed) and (self._is_late or self._reason is None):
+            after_result, outcome = outcome.message, Finished()
+        return Ended(
+            outcome=outcome,
+            after_result=after_result,
+            environ=self._environ,
+            telemetry=telemetry,
+            strays=self.child.strays,
+            nccl=nccl_log.read(self._environ.get("NCCL_DEBUG_FILE", ""), self.child.pid),
+        )

@@ -34,7 +34,7 @@ class Watch:
             connections.read()  # what it imports, it imports now
         device = task.point.hardware.device if computes else "cpu"
         # Opening takes time, which no command should wait for.
-        self._devices = DeviceProbe.open(device, task.device_indices, pid)
+        self._devices = DeviceProbe.open(device, task.device_indices, pid, shown_gpu=task.shown_gpu)
         self._cpu = CpuMeter(pid, task.cpus)
         self._steps = 0
         self._census: foreign.Census | None = None

@@ -54,13 +54,6 @@ def _clock(rank: RankRecord) -> Iterator[str]:
         )
 
 
-def throttle_reasons(record: PointRecord) -> set[str]:
-    """Why the GPUs of a point ran slower than they could; empty if they did not."""
-    watched = [child.telemetry for child in record.ranks]
-    watched += [child.telemetry for child in record.helpers]  # they may compute too
-    return {reason for telemetry in watched for sample in telemetry.samples for reason in sample.throttle}
-
-
 def flags(records: Sequence[PointRecord], audits: Collection[str], throttled: Collection[str]) -> frozenset[Flag]:
     """The stamps that records put on a cell, given what the audit found in them and why they were throttled."""
     found: dict[Flag, bool] = {

@@ -14,14 +14,18 @@ from scaling.analysis import (
     bottleneck,
     conditions,
     cpu_use,
+    device_use,
     foreign_load,
+    nccl,
     traces,
     traffic_receipt,
     training_loss,
 )
 from scaling.analysis.audit import Flag
 from scaling.analysis.bottleneck import Path
+from scaling.analysis.clocks import Clocks, clocks
 from scaling.analysis.cpu_time import CpuStep, cpu_step
+from scaling.analysis.device_use import DeviceUse
 from scaling.analysis.foreign_load import Load
 from scaling.analysis.rows import ServerUse
 from scaling.analysis.step_time import StepTime, step_time, unsynced_s
@@ -30,6 +34,7 @@ from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.emulation import Emulation
 from scaling.records.events import Failed
 from scaling.records.gpu_time import GpuTime
+from scaling.records.nccl import NcclChoice
 from scaling.records.point import Point
 from scaling.records.run import PointRecord, RankRecord
 
@@ -124,9 +129,14 @@ class Cell:
         return tuple(text for record in self.records for text in audit.audit(record))
 
     @cached_property
-    def throttle_reasons(self) -> list[str]:
-        """Why GPUs ran slower than they could, in any round."""
-        return sorted(set().union(*(audit.throttle_reasons(record) for record in self.records)))
+    def clocks(self) -> Clocks | None:
+        """How fast its GPUs were clocked."""
+        return clocks(self.records)
+
+    @property
+    def throttle_reasons(self) -> tuple[str, ...]:
+        """What lowered its GPUs' clocks beside the power limit, in any round."""
+        return self.clocks.throttled if self.clocks else ()
 
     @cached_property
     def flags(self) -> frozenset[Flag]:
@@ -158,6 +168,21 @@ class Cell:
     def machine_cpu_percent(self) -> float | None:
         """Of all cores of the machine that emulated; None for real devices."""
         return cpu_use.of_machine(self.records)
+
+    @cached_property
+    def device_use(self) -> DeviceUse | None:
+        """How its GPUs ran; None where none was read."""
+        return device_use.of(self.records)
+
+    @cached_property
+    def nccl(self) -> NcclChoice | None:
+        """What NCCL chose; None where it has not told."""
+        return nccl.of(self.records)
+
+    @cached_property
+    def nccl_notes(self) -> tuple[str, ...]:
+        """What of NCCL's choices a reader must know."""
+        return tuple(nccl.notes(self.records))
 
     @cached_property
     def receipt(self) -> Receipt | None:

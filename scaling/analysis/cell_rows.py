@@ -13,10 +13,12 @@ from scaling.analysis import audit, cpu_use, footnotes, traces
 from scaling.analysis.alone import Alone
 from scaling.analysis.breakdown import intervals, split
 from scaling.analysis.cell import Cell
+from scaling.analysis.clocks import Clocks, of_baseline
 from scaling.analysis.comparisons import Beside
 from scaling.analysis.controls import Controls
 from scaling.analysis.drift import Drift
 from scaling.analysis.exchange_cpu import parts
+from scaling.analysis.nccl import with_algorithms
 from scaling.analysis.pooling import Residual, contrast
 from scaling.analysis.pools import Shared
 from scaling.analysis.rounds import Round, floor, logs, relative, rounds
@@ -39,7 +41,8 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
     by_round = rounds(cell, controls)
     claimed = by_round if cell.claims_efficiency else ()
     efficiency = contrast(logs(claimed), pooled, floor=floor(claimed)).exp() if claimed else None
-    flags = _flags(cell, efficiency, pool.drifts if claimed else ())
+    clocks = _clocks(cell, controls)
+    flags = _flags(cell, efficiency, pool.drifts if claimed else (), clocks)
     row = replace(
         _own_row(cell),
         speedup=efficiency.times(cell.point.world_size) if efficiency else None,
@@ -49,7 +52,9 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
         exchange_cpu_parts=parts(cell, claimed, rounds(single, controls)) if claimed and single else {},
         flags=(*flags, *_marks(cell)),
         traced=_traced(cell, controls),
-        footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts)),
+        clocks=clocks,
+        nccl=with_algorithms(cell.nccl, controls.nccl(cell.point)),
+        footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
 
@@ -92,6 +97,7 @@ def _own_row(cell: Cell) -> Row:
         staleness=cell.staleness,
         **_servers(cell),
         machine_cpu_percent=cell.machine_cpu_percent,
+        device_use=cell.device_use,
         emulation=cell.emulation,
         receipt=cell.receipt,
         paths=cell.paths,
@@ -115,7 +121,16 @@ def _traced(cell: Cell, controls: Controls) -> Traced | None:
     return found and replace(found, gpu=traces.split(cell.gpu_times, controls.gpu_times(cell.point)))
 
 
-def _flags(cell: Cell, efficiency: Estimate | None, drifts: Sequence[Drift]) -> tuple[audit.Flag, ...]:
+def _clocks(cell: Cell, controls: Controls) -> Clocks | None:
+    """Those of its GPUs, beside the clock of the plain loops that it is compared with."""
+    alone = controls.baseline(cell.point)
+    ratio = of_baseline(cell.clocks, alone.whole.clocks if alone else None)
+    return cell.clocks and replace(cell.clocks, of_baseline=ratio)
+
+
+def _flags(
+    cell: Cell, efficiency: Estimate | None, drifts: Sequence[Drift], clocks: Clocks | None
+) -> tuple[audit.Flag, ...]:
     """The stamps of a row, worst first."""
     found = set(cell.flags)
     if cell.failure is not None:
@@ -124,6 +139,8 @@ def _flags(cell: Cell, efficiency: Estimate | None, drifts: Sequence[Drift]) -> 
         found.add("SUPERLINEAR")
     if drifts:
         found.add("DRIFTING")
+    if clocks is not None and clocks.differ:
+        found.add("THROTTLED")
     return audit.in_order(found)
 
 

@@ -13,6 +13,7 @@ from scaling.analysis.cell import Cell
 from scaling.analysis.step_time import StepTime, lock_step, step_time
 from scaling.records.events import Failed
 from scaling.records.gpu_time import GpuTime
+from scaling.records.nccl import NcclChoice
 from scaling.records.point import Kind, Point
 from scaling.records.run import PointRecord
 
@@ -145,6 +146,11 @@ class Controls:
         """The exchange of the model's gradients without compute."""
         found = self._found(_comm_key(point))
         return found.times if found else {}
+
+    def nccl(self, point: Point) -> NcclChoice | None:
+        """What NCCL chose in the exchange of the model's gradients without compute."""
+        found = self._found(_comm_key(point))
+        return found.nccl if found else None
 
     def gpu_times(self, point: Point) -> tuple[GpuTime, ...]:
         """Of the profiled steps of the plain loop on as many devices as the point has, by rank."""

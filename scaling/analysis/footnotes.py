@@ -9,6 +9,7 @@ from scaling.analysis import bottleneck, emulating
 from scaling.analysis.alone import Alone
 from scaling.analysis.audit import Flag, in_order
 from scaling.analysis.cell import Cell
+from scaling.analysis.clocks import Clocks, difference
 from scaling.analysis.controls import Controls
 from scaling.analysis.drift import Drift
 from scaling.analysis.fellows import slow_ranks
@@ -36,6 +37,7 @@ def of_row(
     flags: Sequence[Flag],
     efficiency: Estimate | None,
     drifts: Sequence[Drift],
+    clocks: Clocks | None = None,
 ) -> Iterator[str]:
     """Say what a reader of a row must know, worst first; `rounds` are those that have a baseline."""
     point, measured = cell.point, len(cell.times)
@@ -43,9 +45,12 @@ def of_row(
     if "SUPERLINEAR" in flags:
         yield f"SUPERLINEAR: {_superlinear(cell, controls.baseline(point))}"
     yield from _stamps(cell, flags)
+    if clocks is not None and (text := difference(clocks)):
+        yield f"THROTTLED: {text}"
     if "DRIFTING" in flags:
         yield from (f"DRIFTING: {one}" for one in drifts)
     yield from _network(cell.receipt)
+    yield from cell.nccl_notes
     if efficiency:
         yield from missing_controls(point, rounds, controls)
     yield from _no_baseline(point, controls, measured - len(rounds), measured)
@@ -116,7 +121,7 @@ def _stamps(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
     warned = {warning.kind for record in cell.records for warning in record.warnings}
     if "UNSETTLED" in flags and "unsettled" not in warned:
         yield "UNSETTLED: the windows were still drifting when they began to count"
-    if "THROTTLED" in flags and "throttled" not in warned:
+    if cell.throttle_reasons and "throttled" not in warned:
         yield f"THROTTLED: {', '.join(cell.throttle_reasons)}"
 
 

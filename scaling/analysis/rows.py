@@ -6,11 +6,14 @@ from typing import Literal
 
 from scaling.analysis.bottleneck import Path
 from scaling.analysis.causes import Breakdown
+from scaling.analysis.clocks import Clocks
+from scaling.analysis.device_use import DeviceUse
 from scaling.analysis.stats import Estimate, is_distinguishable
 from scaling.analysis.traces import Traced
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.emulation import Emulation
 from scaling.records.events import Failed
+from scaling.records.nccl import NcclChoice
 from scaling.records.point import (
     Hardware,
     Placement,
@@ -92,7 +95,8 @@ class Row(Record, frozen=True, kw_only=True):
     `machine_cpu_percent` is of all cores of the machine that emulated, `emulation` how well it does; None for
     real devices. `traced` is what steps with profilers on show, None where none ran. `exchange_cpu_parts` are
     fractions of the step that are known of `breakdown.exchange_cpu`: threads by name that plain loops do not have,
-    and the wrapper; they need not add up to it.
+    and the wrapper; they need not add up to it. `clocks` are those of its GPUs, `device_use` is how these ran,
+    `nccl` what NCCL chose; None where nobody has told.
     """
 
     strategy: str
@@ -139,6 +143,9 @@ class Row(Record, frozen=True, kw_only=True):
     framework_standing: Standing | None = None
     learnt_less: bool = False
     exchange_cpu_parts: dict[str, float] = {}
+    clocks: Clocks | None = None
+    device_use: DeviceUse | None = None
+    nccl: NcclChoice | None = None
 
 
 class Baseline(Record, frozen=True, kw_only=True):

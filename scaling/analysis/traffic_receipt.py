@@ -2,9 +2,10 @@
 move. Pure.
 
 What a step must move, its strategy says (`Strategy.bytes_per_step`; records/crossing.py has the usual formulas),
-and the worker's `Ready` keeps it. The counters have headers, acknowledgements and all else that the nodes said
-meanwhile: TCP's framing is 4.6 % at an MTU of 1500 where every frame is counted; between nodes of a lab 1.00 to
-1.01 of the expectation was measured.
+and the worker's `Ready` keeps it. Only NCCL's bytes may go by RDMA, and are then in a port's counters and in no
+interface's: all other libraries send TCP over the interface, over that of an InfiniBand card too. The counters
+have headers, acknowledgements and all else that the nodes said meanwhile: TCP's framing is 4.6 % at an MTU of 1500
+where every frame is counted; between nodes of a lab 1.00 to 1.01 of the expectation was measured.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from scaling.records.crossing import Bounds
 from scaling.records.events import Finished
 from scaling.records.network import Place
 from scaling.records.point import SERVER, Record
@@ -24,23 +26,27 @@ from scaling.records.telemetry import Telemetry, Traffic
 
 Verdict = Literal["VERIFIED", "MISLABELLED", "UNVERIFIED"]
 LEAST_SHARE = 0.95
-# Less than this of what must have moved was seen by any counter.
+# Less than this of the least that must have moved was seen by any counter. Parameter servers are reckoned as if
+# each node had as many ranks and each server as many bytes.
 LEAST_SEEN = 0.5
+# Set for whom NCCL carries the exchange (frameworks/network_env.py), and for nobody else.
+BY_NCCL = "NCCL_SOCKET_IFNAME"
 ORDER: tuple[Verdict, ...] = ("MISLABELLED", "UNVERIFIED", "VERIFIED")
 
 
 class Receipt(Record, frozen=True, kw_only=True):
     """Proof of the network of one record, or of all rounds of a row.
 
-    `sent_bytes` are by card over all nodes, `expected_bytes` what the algorithm must send between nodes, None
-    where that is not known; `wanted` are the cards of the network that was asked for, `why` explains a verdict
-    other than VERIFIED.
+    `sent_bytes` are by card over all nodes, `expected_bytes` the least that must be sent between nodes and
+    `expected_most_bytes` the most, where the library chooses how; None where that is not known. `wanted` are the
+    cards of the network that was asked for, `why` explains a verdict other than VERIFIED.
     """
 
     verdict: Verdict
     wanted: tuple[str, ...]
     sent_bytes: dict[str, int]
     expected_bytes: float | None
+    expected_most_bytes: float | None = None
     why: str = ""
 
     @property
@@ -50,11 +56,12 @@ class Receipt(Record, frozen=True, kw_only=True):
         return sum(self.sent_bytes.get(card, 0) for card in self.wanted) / total if total else 0.0
 
     @property
-    def over_expected(self) -> float | None:
-        """Bytes sent on the cards that were asked for, over those that the algorithm must send."""
+    def over_expected(self) -> Bounds | None:
+        """Bytes sent on the cards that were asked for, over the most and over the least that must be sent."""
         if not self.expected_bytes:
             return None
-        return sum(self.sent_bytes.get(card, 0) for card in self.wanted) / self.expected_bytes
+        sent = sum(self.sent_bytes.get(card, 0) for card in self.wanted)
+        return sent / (self.expected_most_bytes or self.expected_bytes), sent / self.expected_bytes
 
 
 def of_row(records: Iterable[PointRecord]) -> Receipt | None:
@@ -63,14 +70,20 @@ def of_row(records: Iterable[PointRecord]) -> Receipt | None:
     if not found:
         return None
     worst = min(found, key=lambda one: ORDER.index(one.verdict))
-    expected = [one.expected_bytes for one in found if one.expected_bytes is not None]
     return Receipt(
         verdict=worst.verdict,
         wanted=tuple(dict.fromkeys(chain.from_iterable(one.wanted for one in found))),
         sent_bytes=dict(sum((Counter(one.sent_bytes) for one in found), Counter())),
-        expected_bytes=sum(expected) if len(expected) == len(found) else None,
+        expected_bytes=_sum([one.expected_bytes for one in found]),
+        expected_most_bytes=_sum([one.expected_most_bytes for one in found]),
         why=worst.why,
     )
+
+
+def _sum(found: Sequence[float | None]) -> float | None:
+    """None where one of them is not known."""
+    known = [one for one in found if one is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def of(record: PointRecord) -> Receipt | None:
@@ -79,23 +92,36 @@ def of(record: PointRecord) -> Receipt | None:
     if not isinstance(record.outcome, Finished) or len(hosts) < 2 or record.pattern in ("", "inside"):
         return None
     counted = _counted(record)
-    wanted = {name: _wanted(place, counted.get(name, ())) for name, place in _places(record).items()}
+    rdma = any(BY_NCCL in rank.environ for rank in record.ranks)
+    wanted = {
+        name: _wanted(place, counted.get(name, ())) if rdma else (place.interface,)
+        for name, place in _places(record).items()
+    }
     sent: Counter[str] = Counter()
     right = 0
     for name, carried in counted.items():
         sent.update({one.name: one.sent_bytes for one in carried})
         right += sum(one.sent_bytes for one in carried if one.name in wanted[name])
-    expected = _expected(record)
-    verdict, why = _judged(hosts - set(counted), sent, right, expected)
+    least, most = _expected(record)
+    verdict, why = _judged(hosts - set(counted), sent, right, least)
     cards = tuple(sorted({card for cards in wanted.values() for card in cards}))
-    return Receipt(verdict=verdict, wanted=cards, sent_bytes=dict(sent), expected_bytes=expected, why=why)
+    return Receipt(
+        verdict=verdict,
+        wanted=cards,
+        sent_bytes=dict(sent),
+        expected_bytes=least,
+        expected_most_bytes=most,
+        why=why,
+    )
 
 
 def _judged(silent: set[str], sent: Mapping[str, int], right: int, expected: float | None) -> tuple[Verdict, str]:
     total = sum(sent.values())
     if silent:
         return "UNVERIFIED", f"no counters of {', '.join(sorted(silent))}"
-    if expected is not None and total < LEAST_SEEN * expected:
+    if expected is None:
+        return "UNVERIFIED", f"the counters saw {total / 1e6:.1f} MB; what must have moved is not known"
+    if total < LEAST_SEEN * expected:
         return (
             "UNVERIFIED",
             f"the counters saw {total / 1e6:.1f} MB of the {expected / 1e6:.1f} MB that must have moved",
@@ -152,7 +178,7 @@ def _places(record: PointRecord) -> dict[str, Place]:
 
 
 def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
-    """The interface, or the ports of the cards that RDMA was to take."""
+    """Where NCCL's bytes were to go: the ports of the cards that RDMA was to take, or else the interface."""
     ports = [one.name for one in carried if "/" in one.name]
     if place.hca == "any":
         return (place.interface, *ports)
@@ -163,14 +189,24 @@ def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
 # ---------------------------------------------------------------- what must have moved
 
 
-def _expected(record: PointRecord) -> float | None:
-    """Bytes that must have crossed nodes while the counters ran, at least: in the measured steps, and in the one
-    before them that gives all ranks a common start, before each window where points take turns; in those too that
-    were measured again. None where the strategy did not know them."""
-    first = record.ranks[0]
-    if first.ready is None or first.ready.crossing_bytes_per_step is None:
-        return None
-    least, _ = first.ready.crossing_bytes_per_step
-    windows = (*first.windows, *first.disturbed)
-    starts = 1 if record.epoch is None else len(windows)
-    return least * (sum(window.steps for window in windows) + starts)
+def _expected(record: PointRecord) -> tuple[float | None, float | None]:
+    """The least and the most bytes that must have crossed nodes while the counters ran; None where the strategy
+    did not know them.
+
+    Rank 0's strategy says it of the whole point; where ranks do not wait for each other, each of itself: others go
+    on until all are measured, so that it is the least.
+    """
+    ranks = record.ranks[:1] if record.synchronous else record.ranks
+    least, most = zip(*(_of_rank(rank, record.epoch) for rank in ranks), strict=True)
+    return _sum(least), _sum(most)
+
+
+def _of_rank(rank: RankRecord, epoch: int | None) -> tuple[float | None, float | None]:
+    """In its measured steps, and in the one before them that gives all ranks a common start, before each window
+    where points take turns; in those too that were measured again."""
+    if rank.ready is None or rank.ready.crossing_bytes_per_step is None:
+        return None, None
+    windows = (*rank.windows, *rank.disturbed)
+    steps = sum(window.steps for window in windows) + (1 if epoch is None else len(windows))
+    least, most = rank.ready.crossing_bytes_per_step
+    return least * steps, most * steps

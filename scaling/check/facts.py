@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Literal
 
+from scaling.records.all_reduce import Timed
+from scaling.records.gpu_health import GpuHost
 from scaling.records.host import HostInfo, Nic
+from scaling.records.nccl import NcclChoice
 from scaling.records.network import Network
 from scaling.records.point import Record
 
@@ -22,6 +25,8 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     `memlock_bytes` is the soft limit of locked memory, None for unlimited; the sizes of /dev/shm are None where
     there is none. `machine_cores` are the physical cores of the whole machine, whatever this rank may use.
     `hardware` names the interfaces whose speed is that of a card: a veth claims 10 Gb/s whatever it carries.
+    `torch_cuda` is the CUDA release that torch was built with, "" for a build without any, None without torch;
+    `driver` is what NVIDIA's tells.
     """
 
     host: HostInfo
@@ -33,6 +38,8 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
     hardware: tuple[str, ...] = ()
+    torch_cuda: str | None = None
+    driver: GpuHost = GpuHost()
 
 
 class Load(Record, frozen=True, kw_only=True):
@@ -69,6 +76,23 @@ class Link(Record, frozen=True, kw_only=True, tag="link"):
     error: str = ""
 
 
+class AllReduce(Record, frozen=True, kw_only=True):
+    """A timed all-reduce of all ranks, by torch over `backend`, and those inside the nodes, all nodes at once.
+
+    `network` is "" on a node alone. What was not timed has the reason: `left_out`, since it cannot be or need not
+    be, or `error`, since it failed. `nccl` is what NCCL chose in all ranks, None without NCCL.
+    """
+
+    network: str
+    backend: str = ""
+    library: str = ""
+    everyone: Timed | None = None
+    inside: dict[str, Timed] = {}
+    left_out: str = ""
+    error: str = ""
+    nccl: NcclChoice | None = None
+
+
 class Facts(Record, frozen=True, kw_only=True, dict=True):
     """All of it. `ranks[r]` is rank r's; `absent[network][node]` says why a node is not on a network;
     `named`: the networks were asked for, by --interconnect or a fabric file, and not just found;
@@ -81,6 +105,7 @@ class Facts(Record, frozen=True, kw_only=True, dict=True):
     prepared: dict[str, Prepared] = {}
     links: tuple[Link, ...] = ()
     left_out: tuple[tuple[str, str, str], ...] = ()
+    all_reduces: tuple[AllReduce, ...] = ()
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:

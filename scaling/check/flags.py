@@ -24,6 +24,7 @@ class Asked(Record, frozen=True, kw_only=True):
     interconnect: tuple[str, ...] = ()
     fabric: str | None = None
     json: bool = False
+    all_reduce: bool = True
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -51,15 +52,33 @@ def check(
         ),
     ] = None,
     json: Annotated[bool, Option("--json", help="Print facts and verdicts as JSON.")] = False,
+    all_reduce: Annotated[
+        bool,
+        Option(
+            "--all-reduce/--no-all-reduce",
+            help="Time all-reduces of all ranks by torch, over each network: some 15 s each, more where starting "
+            "torch is slow.",
+        ),
+    ] = True,
 ) -> Asked:
-    """Is this cluster fit to be measured? Latency and bandwidth of every pair of nodes, and a verdict on each
-    thing that spoils a measurement.
+    """Is this cluster fit to be measured? Latency and bandwidth of every pair of nodes, the busbw of an all-reduce
+    of all ranks, and a verdict on each thing that spoils a measurement.
 
     Start it as the sweep will be: mpirun -np 16 python -m scaling.check
+
+    Software: files, packages, MPI, NCCL and driver, the same on every node.
+
+    Limits: cores, and what others leave of them; locked and shared memory.
+
+    GPUs: number and kinds, peer access, torch's CUDA, GPUDirect RDMA.
+
+    Each GPU: its modes, ECC, PCIe link, clocks, power limit, NVLink fabric.
+
+    Network: names, clocks, membership, mtu, RDMA cards, dead and slow links.
     """
     words = tuple(word.strip() for word in (interconnect or "").split(",") if word.strip())
     if interconnect is not None and not words:
         raise UsageError("--interconnect: names no network; write for example --interconnect ib0,eth0")
     if len(set(words)) < len(words):
         raise UsageError(f"--interconnect {interconnect}: names a network twice")
-    return Asked(interconnect=words, fabric=fabric or None, json=json)
+    return Asked(interconnect=words, fabric=fabric or None, json=json, all_reduce=all_reduce)

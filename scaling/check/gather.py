@@ -15,13 +15,14 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling import frameworks
+from scaling.agent import interpreters
 from scaling.check.facts import Load, RankFacts
-from scaling.hosts import info, proc
+from scaling.frameworks.pytorch import installed
+from scaling.hosts import gpu_health, info, proc
+from scaling.hosts.interfaces import has_card
 from scaling.hosts.revision import code_hash
 
 SHM = Path("/dev/shm")
-NETWORK_CARDS = Path("/sys/class/net")
-LAYERED = ("bond", "vlan")  # interfaces without a card of their own whose speed is real all the same
 RESOLVE_S = 2.0
 WATCH_S = 0.4
 NAMED = 3
@@ -29,7 +30,7 @@ NAMED = 3
 
 def rank_facts(mpi: str) -> RankFacts:
     """This rank's part. Raises nothing: what a host does not tell is None."""
-    host = info.gather(frameworks.distributions())
+    host = interpreters.on(info.gather(frameworks.distributions()), interpreters.beside())
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     size, free = shared_memory()
     return RankFacts(
@@ -42,6 +43,8 @@ def rank_facts(mpi: str) -> RankFacts:
         shm_bytes=size,
         shm_free_bytes=free,
         hardware=tuple(dict.fromkeys(nic.name for nic in host.nics if has_card(nic.name))),
+        torch_cuda=installed.cuda(),
+        driver=gpu_health.gather(),
     )
 
 
@@ -52,16 +55,6 @@ def shared_memory(path: Path = SHM) -> tuple[int | None, int | None]:
     except OSError:
         return None, None
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-
-
-def has_card(interface: str, root: Path = NETWORK_CARDS) -> bool:
-    """Whether the speed that the kernel tells of an interface is that of a card."""
-    folder = root / interface
-    if (folder / "device").exists():
-        return True
-    with suppress(OSError):
-        return any(f"DEVTYPE={kind}" in (folder / "uevent").read_text() for kind in LAYERED)
-    return False
 
 
 # ---------------------------------------------------------------- names

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from scaling.check import networks, schedule
+from scaling.check.all_reduce import AllReduces
 from scaling.check.facts import Facts, Prepared, RankFacts
 from scaling.check.messages import Leave, Prepare, ToLead, ToRank
 from scaling.check.tour import Tour
@@ -58,6 +59,10 @@ class Lead:
         tour = Tour(self._mailbox, facts, first, self._token, plan)
         tour.take(self._mailbox.clock() + budget_s + OVERRUN_S, self.say)
         return replace(facts, links=tuple(tour.links), left_out=tuple(tour.left_out))
+
+    def all_reduced(self, facts: Facts) -> Facts:
+        """The facts with the timed all-reduces, over whichever links were found to work."""
+        return replace(facts, all_reduces=AllReduces(self._mailbox, facts, self.say).take())
 
     def dismiss(self) -> None:
         """Let all ranks go."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from scaling.check.facts import Link, Prepared, RankFacts
+from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
 from scaling.records.messages import Signalled
 from scaling.records.network import Place
 from scaling.records.point import Record
@@ -36,12 +37,32 @@ class Measure(Record, frozen=True, kw_only=True, tag="measure"):
     limit_s: float
 
 
+class Exchange(Record, frozen=True, kw_only=True, tag="exchange"):
+    """Start the process of a timed all-reduce; `number` tells this one's answers from an earlier one's."""
+
+    number: int
+    asked: AskedAllReduce
+
+
+class Exchanged(Record, frozen=True, kw_only=True, tag="exchanged"):
+    """What the process told."""
+
+    number: int
+    told: RankAllReduce
+
+
+class EndExchange(Record, frozen=True, kw_only=True, tag="end-exchange"):
+    """End the process: all ranks have told, or one has failed."""
+
+    number: int
+
+
 class Leave(Record, frozen=True, kw_only=True, tag="leave"):
     """The preflight is over."""
 
 
-ToRank = Prepare | Measure | Leave
-ToLead = RankFacts | Prepared | Link | Signalled
+ToRank = Prepare | Measure | Exchange | EndExchange | Leave
+ToLead = RankFacts | Prepared | Link | Exchanged | Signalled
 
 RANK_DECODER = msgspec.msgpack.Decoder(ToRank)
 LEAD_DECODER = msgspec.msgpack.Decoder(tuple[ToLead, ...])

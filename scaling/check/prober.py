@@ -12,8 +12,19 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 from scaling.check import gather, links
+from scaling.check.exchanger import FOR_GOOD, Exchanger
 from scaling.check.facts import Link, Prepared, RankFacts
-from scaling.check.messages import RANK_DECODER, Leave, Measure, Prepare, ToLead, ToRank
+from scaling.check.messages import (
+    RANK_DECODER,
+    EndExchange,
+    Exchange,
+    Exchanged,
+    Leave,
+    Measure,
+    Prepare,
+    ToLead,
+    ToRank,
+)
 from scaling.records.messages import Signalled
 from scaling.transport.base import Cluster
 from scaling.transport.mailbox import send_news
@@ -33,6 +44,7 @@ class Prober:
         self.left = False
         self._bind = bind
         self._listeners: list[links.Listener] = []
+        self._exchanger = Exchanger()
         self._answers: SimpleQueue[ToLead | BaseException] = SimpleQueue()
         self._under_way = 0
         self._signals = [] if signals is None else signals
@@ -78,8 +90,13 @@ class Prober:
                 self._apart(lambda: self._prepare(order))
             case Measure():
                 self._apart(lambda: self._measure(order))
+            case Exchange():
+                self._apart(lambda: self._exchange(order))
+            case EndExchange():
+                self._exchanger.end(order.number)
             case Leave():
                 self.left = True
+                self._exchanger.end(FOR_GOOD)
                 for listener in self._listeners:
                     listener.close()
 
@@ -113,3 +130,6 @@ class Prober:
 
     def _measure(self, order: Measure) -> Link:
         return links.probe(order, self._bind)
+
+    def _exchange(self, order: Exchange) -> Exchanged:
+        return Exchanged(number=order.number, told=self._exchanger.measured(order.number, order.asked))

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from scaling.check.facts import Facts, Findings, Matrix, Verdict
+from scaling.check.facts import AllReduce, Facts, Findings, Matrix, Verdict
 from scaling.check.verdicts.links import gbit
+from scaling.check.verdicts.network import where
+from scaling.records.all_reduce import Timed
 from scaling.records.network import GBIT, Network
+from scaling.text import counted
 
 WIDE = 24  # nodes; more of them are summed up, a line each
 LEGEND = "    x could not be measured, . not tried"
@@ -17,7 +20,7 @@ def render(found: Findings) -> str:
     """All that was found, ending with a line that counts."""
     matrices = [line for network in found.facts.networks for line in _network(found.facts, network)]
     verdicts = [line(verdict) for verdict in found.verdicts]
-    return "\n".join([*matrices, *verdicts, "", _sum(found)])
+    return "\n".join([*matrices, *_all_reduces(found.facts), *verdicts, "", _sum(found)])
 
 
 def line(verdict: Verdict) -> str:
@@ -41,7 +44,7 @@ def _network(facts: Facts, network: Network) -> list[str]:
     rate = f", {network.rate_bits_per_s / GBIT:g} Gb/s {network.why}" if network.rate_bits_per_s else ""
     latencies, bandwidths = facts.latencies(network.word), facts.bandwidths(network.word)
     return [
-        f"{network.word}: {network.subnet}{rate}",
+        f"{network.word}: {where(network)}{rate}",
         "  latency in us, half the median round trip of small messages over TCP",
         *_matrix(facts, network.word, latencies, lambda seconds: f"{1e6 * seconds:.0f}"),
         "  bandwidth in Gb/s, one TCP flow from the row's node to the column's",
@@ -84,3 +87,40 @@ def _summary(nodes: Sequence[str], matrix: Matrix, written: Callable[[float], st
         three = (row[0], row[len(row) // 2], row[-1]) if row else ()
         lines.append(f"{'    ' + node:<{left}}" + "".join(f"{written(value):>9}" for value in three))
     return lines
+
+
+# ---------------------------------------------------------------- all-reduces
+
+
+def _all_reduces(facts: Facts) -> list[str]:
+    """A line for all ranks of each network, and one for those inside each node."""
+    rows = [row for one in facts.all_reduces for row in _rows(one)]
+    if not rows:
+        return []
+    left = max(len(name) for name, _ in rows)
+    libraries = ", ".join(dict.fromkeys(one.library for one in facts.all_reduces if one.library))
+    head = f"  {'':<{left}}{'MB':>7}{'best':>9}{'median':>9}{'times':>7}"
+    return [
+        f"all-reduce by {libraries}: busbw in GB/s, 2 (N-1)/N x bytes / time of the slowest of N ranks",
+        head,
+        *(f"  {name:<{left}}{_numbers(timed)}" for name, timed in rows),
+        "",
+    ]
+
+
+def _rows(one: AllReduce) -> list[tuple[str, Timed]]:
+    """Those of many nodes are summed up: the slowest and the fastest."""
+    if one.everyone is None:
+        return []
+    over = f"{one.network}: " if one.network else ""
+    inside = sorted(one.inside.items(), key=lambda item: item[1].best_busbw_bytes_per_s)
+    shown = list(one.inside.items()) if len(inside) <= WIDE else [inside[0], inside[-1]]
+    return [
+        (f"{over}all {counted(one.everyone.ranks, 'rank')}", one.everyone),
+        *((f"{over}the {timed.ranks} of {node} alone", timed) for node, timed in shown),
+    ]
+
+
+def _numbers(timed: Timed) -> str:
+    best, usual = gbit(timed.best_busbw_bytes_per_s), gbit(timed.median_busbw_bytes_per_s)
+    return f"{timed.bytes / 1e6:>7g}{best:>9}{usual:>9}{len(timed.times_s):>7}"

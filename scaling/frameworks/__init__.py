@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
 
 from scaling.errors import UsageError, near
 from scaling.frameworks import outside
 from scaling.frameworks.base import Framework, Strategy
+from scaling.records.point import Device
 
 # A framework is a folder here and its name in this line. `fake` has any mode and is not listed.
 FOLDERS = ("pytorch", "tf", "mx", "fake")
@@ -29,6 +32,7 @@ NAMES: tuple[str, ...] = tuple(
     for mode in one.strategies
     if one.name != "fake" and mode != PLAIN
 )
+BASELINES: tuple[str, ...] = tuple(f"{name}:{PLAIN}" for name in FRAMEWORKS if name != "fake")
 # Names that users of a framework write for the same mode.
 ALIASES: dict[str, str] = {
     f"{one.name}:{alias}": f"{one.name}:{mode}"
@@ -61,6 +65,17 @@ def is_outside(name: str) -> bool:
     return "." in module and bool(mode)
 
 
+def missing(name: str, device: Device) -> str | None:
+    """Why a strategy cannot run on a device of this host; None where it can. Those from outside may look at the
+    name alone."""
+    ask: Callable[..., str | None] = load(name).missing
+    try:
+        inspect.signature(ask).bind(name, device)
+    except TypeError:
+        return ask(name)
+    return ask(name, device)
+
+
 def startup_s(name: str) -> float:
     """About how long a worker of a strategy takes to be ready; one from outside as long as its baseline's."""
     return of_baseline(load(name).baseline).startup_s
@@ -78,7 +93,11 @@ def of_baseline(baseline: str) -> Framework:
 
 def distributions() -> dict[str, tuple[str, ...]]:
     """By package of any framework, the names under which it is distributed."""
-    return {package: names for one in FRAMEWORKS.values() for package, names in one.distributions.items()}
+    found: dict[str, tuple[str, ...]] = {}
+    for one in FRAMEWORKS.values():
+        for package, names in one.distributions.items():
+            found[package] = tuple(dict.fromkeys((*found.get(package, ()), *names)))
+    return found
 
 
 def _of(framework: str, mode: str) -> Strategy:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from scaling.errors import UsageError, near
 from scaling.records import crossing
-from scaling.records.crossing import Bounds
+from scaling.records.crossing import Bounds, Parts
 from scaling.records.point import Device, Pattern, Point, Record
 from scaling.records.task import Clocks, Task
 
@@ -29,6 +29,7 @@ class Traits(Record, frozen=True, kw_only=True):
     ports: TCP ports to reserve on rank 0's host (`task.ports`); rank_ports: one on each rank's host too
     (`task.rank_ports`); servers: it has parameter servers, placed by --servers (`task.servers`, a port each).
     synchronous: ranks wait for each other in each step and must end with one digest, or the point is void.
+    nccl: on CUDA its ranks meet in NCCL, which takes no two ranks on one GPU.
     polling_cores: cores that a clock of the strategy's own keeps busy beside each rank, however long a step is.
     """
 
@@ -37,6 +38,7 @@ class Traits(Record, frozen=True, kw_only=True):
     rank_ports: bool = False
     servers: bool = False
     synchronous: bool = True
+    nccl: bool = False
     polling_cores: float = 0.0
 
     @property
@@ -101,6 +103,20 @@ class Immediate(Protocol):
 
 
 @runtime_checkable
+class Marking(Protocol):
+    """A trainer whose steps may return before the device is done has this too, where the device tells its own time
+    (`has_device_clock`): then steps can be timed one by one without waiting for each."""
+
+    has_device_clock: bool
+
+    def mark(self) -> None:
+        """Have the device note its time when it comes here."""
+
+    def between_marks_s(self) -> tuple[float, ...]:
+        """Seconds of the device's time from mark to mark, since this was last asked. Only called after `sync`."""
+
+
+@runtime_checkable
 class Stale(Protocol):
     """A trainer of an asynchronous mode has this too."""
 
@@ -152,8 +168,9 @@ class Strategy:
         """The kinds of device that it runs on."""
         return ("cpu", "cuda")
 
-    def missing(self, _name: str) -> str | None:
-        """Why it cannot run on this host and how to mend that, found without importing the framework."""
+    def missing(self, _name: str, _device: Device = "cpu") -> str | None:
+        """Why it cannot run on this device of this host and how to mend that, found without importing the
+        framework. On `cuda` the host has a GPU, unless that is all that it runs on."""
         return None
 
     def refuse(self, _point: Point) -> str | None:
@@ -174,17 +191,33 @@ class Strategy:
         """Whether the point's options make gradients smaller on their way."""
         return False
 
-    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
-        """What one step of the point must send from node to node, over all nodes: at least and at most.
+    def wire_parts(self, point: Point) -> Parts | None:
+        """Of the gradients' bytes, the part that goes out and the part that comes back; None where that is not
+        known."""
+        return None if self.compresses(point) else crossing.WHOLE
 
-        None where that is not known: where gradients are made smaller on their way, and where ranks do not wait
-        for each other and so go on until all are measured. Reports hold the kernel's counters against it.
+    def by_nccl(self, _point: Point) -> bool:
+        """Whether NCCL carries the exchange, and so chooses cards and algorithm."""
+        return False
+
+    def ring_of(self, task: Task) -> Sequence[str]:
+        """The hosts of all ranks in the order in which the library's ring goes."""
+        return task.hosts
+
+    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
+        """What one step of the point must send from node to node, over all nodes, at least and at most; where
+        ranks do not wait for each other, what one step of the task's rank must.
+
+        None where that is not known. Reports hold the kernel's counters against it.
         """
-        traits = self.traits(task.point.strategy)
+        traits, parts = self.traits(task.point.strategy), self.wire_parts(task.point)
         servers = [server.host for server in task.servers]
-        if not traits.synchronous or self.compresses(task.point):
+        if parts is None or not (traits.synchronous or traits.servers):
             return None
-        return crossing.bytes_per_step(traits.pattern, gradient_bytes, task.hosts, servers)
+        if self.by_nccl(task.point):
+            return crossing.nccl_bounds(gradient_bytes * parts[0], task.hosts)
+        hosts = self.ring_of(task) if traits.synchronous else task.hosts[task.rank : task.rank + 1]
+        return crossing.bytes_per_step(traits.pattern, gradient_bytes, hosts, servers, parts)
 
 
 class TrainerModule(Protocol):

@@ -6,6 +6,7 @@ It does not know Horovod's MPI controller, nor elastic jobs. Hierarchical all-re
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 from scaling.frameworks import network_env
 from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_options, timeout_s
 from scaling.frameworks.options import count_from_0, number_from_0, one_of
+from scaling.records import crossing
+from scaling.records.crossing import Parts
 from scaling.records.point import EXCHANGING, Device, Point, Record
 from scaling.records.task import Task
 
@@ -56,19 +59,24 @@ class Horovod(Strategy):
         Ranks agree every cycle_time_ms (which is dilated too) on what to exchange: so much of a core was seen to
         go into that with torch, and the clock is one library's.
         """
-        return Traits(ports=1, polling_cores=0.12)
+        return Traits(ports=1, nccl=True, polling_cores=0.12)
 
     def devices(self, _name: str) -> tuple[Device, ...]:
         """Gloo on CPU and for emulated devices, NCCL on CUDA if Horovod was built with it."""
         return ("cpu", "cuda", "emulated")
 
-    def missing(self, _name: str) -> str | None:
-        """Whether Horovod is installed with the framework's binding; neither is imported."""
+    def missing(self, _name: str, device: Device = "cpu") -> str | None:
+        """Whether Horovod is installed with the framework's binding, for CUDA with NCCL; neither is imported."""
         package = find_spec("horovod")
         if package is None or package.origin is None:
             return "horovod is not installed: ./launch/install horovod"
-        if not any(Path(package.origin).parent.glob(f"{self.framework}/mpi_lib*.so")):
+        bindings = sorted(Path(package.origin).parent.glob(f"{self.framework}/mpi_lib*.so"))
+        if not bindings:
             return f"horovod is built without {self.framework}: ./launch/install horovod"
+        if device == "cuda" and not any(map(_calls_nccl, bindings)):
+            return (
+                "horovod is built without NCCL, and takes no gradients on GPUs: ./launch/install horovod with nvcc"
+            )
         return None
 
     def helpers(self, _task: Task) -> list[Helper]:
@@ -97,11 +105,23 @@ class Horovod(Strategy):
             **({"HOROVOD_TIMELINE": "DYNAMIC"} if task.is_traced else {}),
             **network_env.horovod(task),
             **network_env.nccl(task),
+            **network_env.nccl_log(task),
         }
 
-    def compresses(self, point: Point) -> bool:
-        """As asked."""
-        return bool(options_of(point)["compression"] != "none")
+    def by_nccl(self, point: Point) -> bool:
+        """On GPUs, for which it must be built with it."""
+        return point.hardware.device == "cuda"
+
+    def wire_parts(self, point: Point) -> Parts:
+        """Halves, both ways, where gradients travel as fp16."""
+        half = options_of(point)["compression"] == "fp16"
+        return (0.5, 0.5) if half else crossing.WHOLE
+
+
+def _calls_nccl(binding: Path) -> bool:
+    """Whether a binding names NCCL's all-reduce: its build left that out, or it is among the symbols it needs."""
+    with binding.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        return mapped.find(b"ncclAllReduce") >= 0
 
 
 class Slot(Record, frozen=True, kw_only=True):

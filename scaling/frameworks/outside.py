@@ -80,8 +80,8 @@ class ModuleStrategy(Strategy):
         """As the module says."""
         return tuple(self._module.devices(name))
 
-    def missing(self, name: str) -> str | None:
-        """As the module says."""
+    def missing(self, name: str, _device: Device = "cpu") -> str | None:
+        """As the module says, which was never asked about a device."""
         reason: str | None = self._module.missing(name)
         return reason
 

@@ -1,124 +1,78 @@
-"""The GPUs of this host as NVML tells them: what they are and how they reach each other.
+"""The GPUs of this host as NVML tells them: what they are, what is near them, how they reach each other.
 
-Speaks to NVML through nvidia-ml-py alone and imports no framework. No driver, or no GPU, is an
-answer and not an error; a field that a GPU does not support is unknown: 0.0, "?" or False.
-What changes while a worker runs is read by its agent (agent/device_probe.py).
+Imports no framework. No driver, or no GPU, is an answer and not an error; a field that a GPU does not support is
+unknown: 0.0, "?", () or False. What changes while a worker runs is read by its agent (agent/device_probe.py).
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from scaling.hosts import proc
+from scaling.hosts.nvml import Visible, ask, reachable, session, text, visible
 from scaling.records.host import Gpu
 
 # Written out because pynvml 13 defines NVML_P2P_CAPS_INDEX_READ as the tuple (0,), which ctypes refuses.
 P2P_READ, P2P_NVLINK = 0, 2
+# 64-bit words of a CPU mask that NVML fills: 1,024 CPUs, or as many as there are.
+CPU_WORDS = 16
 
 PciAddress = tuple[int, int, int]
 
 
-def initialise() -> tuple[Any, str]:
-    """Initialise NVML; who gets a module owes it one `nvmlShutdown`.
+class Found(NamedTuple):
+    """The GPUs that workers of this process may be given, the driver's version, and the CUDA that it knows, like
+    (12, 4). A driver that does not work is "unusable: <NVML's words>", one that is not installed "". `reachable`
+    counts all GPUs that this process may open."""
 
-    Returns (the pynvml module, "") or (None, why not); the reason is "" where no driver is installed.
-    """
-    try:
-        import pynvml  # type: ignore[import-untyped, unused-ignore]
-    except ModuleNotFoundError:
-        return None, ""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError_LibraryNotFound:
-        return None, ""
-    except pynvml.NVMLError as error:
-        return None, f"unusable: {error}"
-    return pynvml, ""
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    cuda: tuple[int, int] | None = None
+    reachable: int = 0
 
 
-def ask(nvml: Any, name: str, *args: Any) -> Any:
-    """Call an NVML function; None where the driver, the GPU or nvidia-ml-py cannot answer."""
-    function = getattr(nvml, name, None)
-    if function is None:
-        return None
-    try:
-        return function(*args)
-    except nvml.NVMLError:
-        return None
-
-
-def gather_gpus() -> tuple[tuple[Gpu, ...], str]:
-    """Return the GPUs that a framework in this process's environment would see, and the driver's version.
-
-    Without a driver: ((), ""). With one that does not work: ((), "unusable: <NVML's words>").
-    """
-    nvml, why = initialise()
+@lru_cache(maxsize=1)
+def gather_gpus() -> Found:
+    """Read once in a process: on hosts with many GPUs that takes long, and enrolment asks from several sides."""
+    nvml, why = session()
     if nvml is None:
-        return (), why
-    try:
-        nodes = [_node(nvml, handle) for handle in visible_handles(nvml)]
-        gpus = tuple(_gpu(nvml, index, nodes) for index in range(len(nodes)))
-        return gpus, _text(ask(nvml, "nvmlSystemGetDriverVersion"))
-    finally:
-        ask(nvml, "nvmlShutdown")
+        return Found(driver=why)
+    nodes = [_node(nvml, device) for device in visible(nvml)]
+    return Found(
+        gpus=tuple(_gpu(nvml, index, nodes) for index in range(len(nodes))),
+        driver=text(ask(nvml, "nvmlSystemGetDriverVersion")),
+        cuda=_cuda(nvml),
+        reachable=len(reachable(nvml)),
+    )
 
 
 def none_here(instead: str) -> str | None:
     """Why what needs a GPU cannot run on this host, and that `instead` can; None where there is one."""
-    gpus, driver = gather_gpus()
-    return None if gpus else f"no NVIDIA GPU on this host (driver {driver or 'not installed'}); use {instead}"
+    found = gather_gpus()
+    if found.gpus:
+        return None
+    others = f"; {words}" if (words := unsupported()) else ""
+    return f"no NVIDIA GPU on this host (driver {found.driver or 'not installed'}{others}); use {instead}"
 
 
-# ---------------------------------------------------------------- which GPUs
+def unsupported(root: Path = proc.ROOT) -> str:
+    """GPUs that are here and of no use to this program, for people; "" where there are none.
 
-
-def visible_handles(nvml: Any) -> list[Any]:
-    """NVML handles in the order in which frameworks number devices under CUDA_VISIBLE_DEVICES.
-
-    As CUDA reads it: indices, UUIDs or unique beginnings of UUIDs, MIG UUIDs; the first entry that is
-    not valid ends the list, and one given twice empties it (CUDA programming guide, "CUDA Environment
-    Variables"). NVML counts by PCI bus; CUDA does so too on hosts with different GPUs only under
-    CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    The kernel driver of AMD's GPUs shows them to programs as `kfd` (docs.kernel.org, "AMDKFD").
     """
-    all_gpus = _all_handles(nvml)
-    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if wanted is None:
-        return list(all_gpus.values())
-    chosen: dict[str, Any] = {}
-    for word in wanted.split(","):
-        selected = _select(nvml, all_gpus, word.strip())
-        if selected is None:
-            break
-        uuid, handle = selected
-        if uuid in chosen:
-            return []
-        chosen[uuid] = handle
-    return list(chosen.values())
+    is_amd = any((root / place).exists() for place in ("sys/class/kfd", "dev/kfd"))
+    return "AMD GPU found, not supported" if is_amd else ""
 
 
-def _all_handles(nvml: Any) -> dict[str, Any]:
-    """By UUID, the handle of every GPU that NVML can reach, in NVML's order."""
-    handles: dict[str, Any] = {}
-    for index in range(ask(nvml, "nvmlDeviceGetCount") or 0):
-        handle = ask(nvml, "nvmlDeviceGetHandleByIndex", index)
-        if handle is not None:
-            handles[_text(ask(nvml, "nvmlDeviceGetUUID", handle)) or f"#{index}"] = handle
-    return handles
-
-
-def _select(nvml: Any, all_gpus: dict[str, Any], word: str) -> tuple[str, Any] | None:
-    """The (UUID, handle) that one entry of CUDA_VISIBLE_DEVICES means, None where it means nothing."""
-    if word.startswith("MIG-"):
-        handle = ask(nvml, "nvmlDeviceGetHandleByUUID", word)
-        return None if handle is None else (word, handle)
-    if word.startswith("GPU-"):
-        fitting = [item for item in all_gpus.items() if item[0].startswith(word)]
-        return fitting[0] if len(fitting) == 1 else None
-    number = re.match(r"\+?\d+", word)
-    index = int(number.group()) if number else -1
-    return list(all_gpus.items())[index] if 0 <= index < len(all_gpus) else None
+def _cuda(nvml: Any) -> tuple[int, int] | None:
+    """Of the libcuda that programs here load, which may be newer than the driver's own (CUDA compatibility
+    package); the driver's where that one cannot be found."""
+    number = ask(nvml, "nvmlSystemGetCudaDriverVersion_v2") or ask(nvml, "nvmlSystemGetCudaDriverVersion")
+    return (number // 1000, number % 1000 // 10) if number else None
 
 
 # ---------------------------------------------------------------- what they are
@@ -128,23 +82,28 @@ class _Node(NamedTuple):
     """A GPU in the host's topology. `far_ends` are the PCI addresses at the other ends of its NVLinks,
     `switched` counts those of them that lead into an NVSwitch."""
 
-    handle: Any
+    device: Visible
     address: PciAddress | None
     far_ends: Counter[PciAddress | None]
     switched: int
 
+    @property
+    def handle(self) -> Any:
+        """What NVML knows it by."""
+        return self.device.handle
 
-def _node(nvml: Any, handle: Any) -> _Node:
+
+def _node(nvml: Any, device: Visible) -> _Node:
     """A GPU with its NVLinks. Inside a virtual machine NVML may not know what a link leads to; it is an NVSwitch
     then, as NCCL takes it, and `_link` still asks whether the two GPUs reach each other over NVLink."""
     named = (nvml.NVML_NVLINK_DEVICE_TYPE_GPU, nvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU)
     far_ends: Counter[PciAddress | None] = Counter()
     switched = 0
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        if ask(nvml, "nvmlDeviceGetNvLinkState", handle, link):
-            far_ends[_address(ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link))] += 1
-            switched += ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link) not in named
-    return _Node(handle, _address(ask(nvml, "nvmlDeviceGetPciInfo", handle)), far_ends, switched)
+        if ask(nvml, "nvmlDeviceGetNvLinkState", device.handle, link):
+            far_ends[_address(ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", device.handle, link))] += 1
+            switched += ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", device.handle, link) not in named
+    return _Node(device, _address(ask(nvml, "nvmlDeviceGetPciInfo", device.handle)), far_ends, switched)
 
 
 def _address(pci: Any) -> PciAddress | None:
@@ -157,14 +116,33 @@ def _gpu(nvml: Any, index: int, nodes: list[_Node]) -> Gpu:
     limit_mw = ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", me.handle)
     return Gpu(
         index=index,
-        name=_text(ask(nvml, "nvmlDeviceGetName", me.handle)),
-        uuid=_text(ask(nvml, "nvmlDeviceGetUUID", me.handle)),
+        name=text(ask(nvml, "nvmlDeviceGetName", me.handle)),
+        uuid=text(ask(nvml, "nvmlDeviceGetUUID", me.handle)),
         memory_bytes=memory.total if memory else 0,
         power_limit_w=None if limit_mw is None else limit_mw / 1000,
         max_sm_clock_mhz=ask(nvml, "nvmlDeviceGetMaxClockInfo", me.handle, nvml.NVML_CLOCK_SM),
         links=tuple("self" if other is me else _link(nvml, me, other) for other in nodes),
         p2p=tuple(other is me or _peers(nvml, me, other, P2P_READ) for other in nodes),
+        cores=_cores(nvml, me.device.whole),
+        compute_capability=ask(nvml, "nvmlDeviceGetCudaComputeCapability", me.device.whole),
+        parent="" if me.device.parent is None else text(ask(nvml, "nvmlDeviceGetUUID", me.device.parent)),
     )
+
+
+def _cores(nvml: Any, handle: Any) -> tuple[tuple[int, ...], ...]:
+    """The cores near a GPU that this process may use."""
+    words = max(CPU_WORDS, -(-os.sysconf("SC_NPROCESSORS_CONF") // 64))
+    mask = ask(nvml, "nvmlDeviceGetCpuAffinityWithinScope", handle, words, nvml.NVML_AFFINITY_SCOPE_NODE)
+    if mask is None:  # drivers before 455 do not know scopes
+        mask = ask(nvml, "nvmlDeviceGetCpuAffinity", handle, words)
+    near = {64 * word + bit for word, bits in enumerate(mask or ()) for bit in range(64) if bits >> bit & 1}
+    return _grouped(frozenset(near & os.sched_getaffinity(0)))
+
+
+@cache
+def _grouped(cpus: frozenset[int]) -> tuple[tuple[int, ...], ...]:
+    """By core; GPUs of one NUMA node have the same, and reading what the kernel says of a CPU takes time."""
+    return proc.physical_cores(cpus)
 
 
 def _link(nvml: Any, gpu: _Node, other: _Node) -> str:
@@ -188,8 +166,3 @@ def _link(nvml: Any, gpu: _Node, other: _Node) -> str:
 def _peers(nvml: Any, gpu: _Node, other: _Node, capability: int) -> bool:
     status = ask(nvml, "nvmlDeviceGetP2PStatus", gpu.handle, other.handle, capability)
     return bool(status == nvml.NVML_P2P_STATUS_OK)
-
-
-def _text(value: str | bytes | None) -> str:
-    """A string of NVML's, which is bytes in old releases of nvidia-ml-py; "" where there is none."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

@@ -17,10 +17,11 @@ from importlib import metadata
 from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
+from msgspec.structs import replace
 
 import scaling
-from scaling.hosts import allocator, interfaces, proc
-from scaling.hosts.gpus import gather_gpus
+from scaling.hosts import allocator, compilers, interfaces, proc, rdma, routes
+from scaling.hosts.gpus import gather_gpus, unsupported
 from scaling.records.host import HostInfo, Nic
 
 # What every framework runs with.
@@ -33,9 +34,10 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
     `packages` are those whose versions count beside PACKAGES, each with the names under which it is
     distributed, of which the first installed one counts.
     """
-    gpus, driver = gather_gpus()
+    found = gather_gpus()
     cpuinfo = proc.cpuinfo()
     total_bytes: int = psutil.virtual_memory().total
+    nics = _nics()
     return HostInfo(
         hostname=socket.gethostname(),
         os=_os_name(),
@@ -46,15 +48,29 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         memory_bytes=min(total_bytes, proc.memory_limit_bytes() or total_bytes),
         load_1m=os.getloadavg()[0],
         python=platform.python_version(),
-        versions=_versions({**PACKAGES, **packages}),
-        nics=_nics(),
-        gpus=gpus,
-        gpu_driver=driver,
+        versions={"scaling": scaling.__version__, **versions({**PACKAGES, **packages})},
+        nics=nics,
+        gpus=found.gpus,
+        gpu_driver=found.driver,
         virtual=proc.virtual(cpuinfo, os.environ),
-        hcas=interfaces.hcas(),
+        hcas=rdma.hcas(),
         boot_id=proc.boot_id(),
         allocator=allocator.preloaded(os.environ),
+        routes=routes.read({nic.name for nic in nics}),
+        reachable_gpus=found.reachable,
+        unsupported_gpus=unsupported(),
+        compile_lacks=compilers.lacks(os.environ),
     )
+
+
+def joined(hosts: Sequence[HostInfo]) -> HostInfo:
+    """One host as all of its ranks know it: each may see GPUs that the others do not."""
+    most = max(hosts, key=lambda host: len(host.gpus))
+    gpus = {gpu.uuid: gpu for host in (most, *hosts) for gpu in host.gpus}
+    if len(gpus) == len(most.gpus):
+        return most
+    # How GPUs reach those that their own rank does not see, nobody has told.
+    return replace(most, gpus=tuple(replace(gpu, links=(), p2p=()) for gpu in gpus.values()))
 
 
 # ---------------------------------------------------------------- for people
@@ -71,7 +87,8 @@ def describe(host: HostInfo) -> str:
 
 def _describe_gpus(host: HostInfo) -> str:
     if not host.gpus:
-        return f"no GPU visible (driver {host.gpu_driver})" if host.gpu_driver else "no GPU"
+        others = f"; {host.unsupported_gpus}" if host.unsupported_gpus else ""
+        return (f"no GPU visible (driver {host.gpu_driver})" if host.gpu_driver else "no GPU") + others
     names = Counter(gpu.name for gpu in host.gpus)
     text = ", ".join(f"{count} x {name}" for name, count in names.items())
     text += f" (driver {host.gpu_driver})" if host.gpu_driver else ""
@@ -124,7 +141,8 @@ def _nics() -> tuple[Nic, ...]:
 
 
 def _nic(name: str, address: Any, state: Any) -> Nic:
-    known = state.speed > 0 and state.speed != 0xFFFF  # Mb/s; old drivers say "unknown" with 16 set bits
+    # Mb/s; old drivers say "unknown" with 16 set bits, and only a card's is real.
+    known = state.speed > 0 and state.speed != 0xFFFF and interfaces.has_card(name)
     return Nic(
         name=name,
         address=address.address,
@@ -138,9 +156,10 @@ def _nic(name: str, address: Any, state: Any) -> Nic:
 # ---------------------------------------------------------------- versions
 
 
-def _versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Those of the packages that are installed in this interpreter's environment."""
     found = {package: _version(names) for package, names in packages.items()}
-    return {"scaling": scaling.__version__} | {package: text for package, text in found.items() if text}
+    return {package: text for package, text in found.items() if text}
 
 
 def _version(names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from scaling.hosts import proc
 
 PACKAGE = Path(__file__).parents[1]
-# Written by who makes an image, where neither git nor a checkout will be: containers/README.md.
+# Written by who makes an image, in which neither git nor a checkout will be.
 STAMP = "REVISION"
 DIGITS = 10
 
@@ -24,10 +24,11 @@ def code_hash(package: Path = PACKAGE) -> str:
 
 
 def revision(package: Path = PACKAGE) -> str:
-    """The commit of the package's code (10 digits): what its checkout stands at, else what its image was stamped with.
+    """The commit of the package's code (10 digits): what its checkout stands at, else what its image was stamped
+    with.
 
-    `-dirty` is added where the package differs from the commit, `-unchecked` where no git would tell. "" where neither
-    is there (a virtual environment inside of a checkout is no part of it).
+    `-dirty` is added where the package differs from the commit, `-unchecked` where no git would tell. "" where
+    neither is there (a virtual environment inside of a checkout is no part of it).
     """
     return _asked(package) or _read(package.parent / ".git") or _stamped(package)
 
@@ -41,7 +42,8 @@ def _asked(package: Path) -> str:
 
 
 def _read(folder: Path) -> str:
-    """What HEAD names, from git's own files; of the project's own checkout alone, in whose root the package lies."""
+    """What HEAD names, from git's own files; of the project's own checkout alone, in whose root the package
+    lies."""
     with suppress(OSError):
         if not (folder.parent / "setup.cfg").exists():
             return ""

@@ -21,6 +21,7 @@ from scaling.workloads import models
 def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
     """The work of each device at this world size; UsageError where the rule's batch cannot be shared alike."""
     assert config.model is not None and config.data is not None
+    assert config.precision is not None and config.memory_format is not None
     shared_by = _node_devices(config, size, slots) if config.rule == "node" else 1
     return Workload(
         model=config.model,

@@ -38,8 +38,8 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     batch_size: int | None = None
     global_batch_size: int | None = None
     batch_rule: BatchRule | None = None
-    precision: Precision = "fp32"
-    memory_format: MemoryFormat = "contiguous"
+    precision: Precision | None = None
+    memory_format: MemoryFormat | None = None
     compile: bool = False
     option: tuple[str, ...] = ()
     placement: Placement = "pack"
@@ -58,9 +58,9 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     seed: int = 1
     malloc: Malloc = "keep"
     fresh_workers: bool = False
-    startup_timeout_s: float = 300.0
+    startup_timeout_s: float | None = None
     stall_timeout_s: float = 120.0
-    point_timeout_s: float = 1800.0
+    point_timeout_s: float | None = None
     results: str = "results"
     name: str = "sweep"
 

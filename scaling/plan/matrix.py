@@ -117,23 +117,56 @@ def _is_known(config: SweepConfig, key: str) -> bool:
 
 def refused(points: Sequence[Point], slots: Sequence[Slot]) -> dict[str, str]:
     """By cell, why a point cannot run on these nodes; raises UsageError when no exchange could."""
-    reasons: dict[str, str] = {}
-    runs = False
-    for point in points:
-        nodes = _nodes(point, slots)
-        if _traits(point.strategy).drives == "node" and nodes > 1:
-            reasons[point.cell] = (
-                f"one process drives the devices of one node, {point.world_size} devices are on {nodes} nodes"
-            )
-        else:
-            runs = runs or point.kind == "exchange"
-    if not runs:
+    found = {point.cell: _refusal(point, slots) for point in points}
+    reasons = {cell: one for cell, one in found.items() if one is not None}
+    if not any(point.kind == "exchange" and point.cell not in reasons for point in points):
         first = next(point for point in points if point.cell in reasons)
-        raise UsageError(
-            f"--strategy {first.strategy} at n{first.world_size}: {reasons[first.cell]}; "
-            "choose smaller --world-sizes"
-        )
-    return reasons
+        why, mend = reasons[first.cell]
+        raise UsageError(f"--strategy {first.strategy} at n{first.world_size}: {why}; {mend}")
+    return {cell: why for cell, (why, _) in reasons.items()}
+
+
+def _refusal(point: Point, slots: Sequence[Slot]) -> tuple[str, str] | None:
+    """Why a point cannot run on these nodes, and what would help; None where it can."""
+    traits, ranks = _traits(point.strategy), slots_of(point, slots)
+    is_on_gpus = point.hardware.device == "cuda"
+    if traits.drives == "node" and (nodes := _nodes(point, slots)) > 1:
+        why = f"one process drives the devices of one node, {point.world_size} devices are on {nodes} nodes"
+        return why, "choose smaller --world-sizes"
+    if traits.drives == "node" and is_on_gpus and (why := _unseen(ranks)):
+        return why, "let every rank see all GPUs of its node (Slurm: --gpu-bind=none and no --gpus-per-task)"
+    exchanges = point.kind in EXCHANGING and point.world_size > 1
+    if traits.nccl and is_on_gpus and exchanges and (why := _sliced(ranks)):
+        return why, "take one slice of each GPU, or a strategy without NCCL"
+    return None
+
+
+def _unseen(ranks: Sequence[Slot]) -> str:
+    """Why rank 0's process cannot drive the GPUs of all ranks of its node; "" where it can."""
+    first = ranks[0]
+    if len(ranks) > 1 and first.shown_gpu:
+        return f"one process drives the devices of one node, and sees one slice of a GPU only ({first.host})"
+    if all(rank.visible_gpus == first.visible_gpus for rank in ranks):
+        return ""
+    seen = len({rank.gpu for rank in ranks} & set(first.visible_gpus))
+    return (
+        f"one process drives the devices of one node, and rank {first.launch_rank} on {first.host} sees {seen} of "
+        f"the {len(ranks)} GPUs, or in another order"
+    )
+
+
+def _sliced(ranks: Sequence[Slot]) -> str:
+    """Which two ranks are on slices of one GPU: NCCL tells GPUs apart by their bus, and ends with "Duplicate GPU
+    detected" (https://github.com/NVIDIA/nccl/issues/1716); "" where none are."""
+    owner: dict[tuple[str, str], Slot] = {}
+    for rank in ranks:
+        other = owner.setdefault((rank.host, rank.whole_gpu), rank)
+        if other is not rank and rank.whole_gpu:
+            return (
+                f"ranks {other.launch_rank} and {rank.launch_rank} on {rank.host} are on slices of one GPU "
+                f"({rank.whole_gpu}), which NCCL takes for one device"
+            )
+    return ""
 
 
 def kept(points: Iterable[Point], reasons: Mapping[str, str]) -> list[Point]:

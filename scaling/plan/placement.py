@@ -5,19 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from msgspec.structs import replace
+
 from scaling.errors import UsageError
 from scaling.hosts.info import pick_cpus
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
 from scaling.records.point import Placement, Point, Record
 
+# A core, by its hardware threads.
+Core = tuple[int, ...]
+
 
 class Slot(Record, frozen=True, kw_only=True):
     """A rank of the launch with its host, its number there, its own CPUs and its GPU.
 
-    `device_index` counts the GPUs that this rank's agent sees (a batch system may show each rank one);
-    `gpu` is that GPU's UUID, "" without one, by which two ranks that share a GPU are found; `machine` is the same
-    for hosts on the same cores (containers, nodes of a lab), by which two that share a CPU are.
+    `device_index` counts the GPUs that this rank's agent sees (a batch system may show each rank one),
+    `visible_gpus` by UUID; `gpu` is that GPU's UUID, "" without one, by which two ranks that share a GPU are
+    found, and `whole_gpu` that of the GPU whose slice it is (MIG), else the same. `shown_gpu` is the only one that
+    its worker is shown, "" where that is shown all. `near` are its own CPUs of those near its GPU, `near_cores`
+    cores; none where that is not known. `machine` is the same for hosts on the same cores (containers, nodes of a
+    lab), by which two that share a CPU are.
     """
 
     launch_rank: int
@@ -28,6 +36,11 @@ class Slot(Record, frozen=True, kw_only=True):
     machine: str = ""
     device_index: int = 0
     gpu: str = ""
+    whole_gpu: str = ""
+    visible_gpus: tuple[str, ...] = ()
+    shown_gpu: str = ""
+    near: tuple[int, ...] = ()
+    near_cores: int = 0
 
 
 def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ...]:
@@ -55,7 +68,7 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
             local_ranks[hosts[rank].hostname] += 1
             cpus = pick_cpus(cores, local_rank=index, per_rank=per_rank)
             slots.append(_slot(rank, hosts[rank], local, cpus, per_rank, machine))
-    return tuple(sorted(slots, key=lambda slot: slot.launch_rank))
+    return near_gpus(sorted(slots, key=lambda slot: slot.launch_rank), hosts, cpus_per_rank)
 
 
 def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
@@ -73,18 +86,52 @@ def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
 
 
 def _slot(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads: int, machine: str) -> Slot:
-    index = local % len(host.gpus) if host.gpus else 0
-    gpu = host.gpus[index].uuid if host.gpus else ""
-    return Slot(
-        launch_rank=rank,
-        host=host.hostname,
-        local_rank=local,
-        cpus=cpus,
-        threads=threads,
-        machine=machine,
-        device_index=index,
-        gpu=gpu,
+    slot = Slot(
+        launch_rank=rank, host=host.hostname, local_rank=local, cpus=cpus, threads=threads, machine=machine
     )
+    if not host.gpus:
+        return slot
+    index = local % len(host.gpus)
+    gpu = host.gpus[index]
+    is_sliced = any(each.parent for each in host.gpus)
+    return replace(
+        slot,
+        device_index=0 if is_sliced else index,
+        gpu=gpu.uuid,
+        whole_gpu=gpu.whole,
+        visible_gpus=tuple(each.uuid for each in host.gpus),
+        shown_gpu=gpu.uuid if is_sliced else "",
+    )
+
+
+def near_gpus(
+    slots: Sequence[Slot], hosts: Sequence[HostInfo], cpus_per_rank: int | None = None
+) -> tuple[Slot, ...]:
+    """The slots with their CPUs near their GPUs: the cores of a NUMA node are divided among the ranks whose GPUs
+    are on it, at every world size alike. Where there are fewer cores than ranks, these share them.
+    """
+    near = _near(slots, hosts)
+    sharing: dict[tuple[str, tuple[Core, ...]], list[Slot]] = {}
+    for slot in slots:
+        sharing.setdefault((slot.machine, near.get((slot.machine, slot.gpu), ())), []).append(slot)
+    placed: list[Slot] = []
+    for (_, cores), ranks in sharing.items():
+        count = min(len(cores) // len(ranks), cpus_per_rank or len(cores))
+        for index, slot in enumerate(ranks):
+            own = cores[index * count : (index + 1) * count] or cores
+            cpus = tuple(dict.fromkeys(cpu for core in own for cpu in core))
+            placed.append(replace(slot, near=cpus, near_cores=len(own)))
+    return tuple(sorted(placed, key=lambda slot: slot.launch_rank))
+
+
+def _near(slots: Sequence[Slot], hosts: Sequence[HostInfo]) -> dict[tuple[str, str], tuple[Core, ...]]:
+    """By machine and GPU, the cores near it, in order: all that any rank of the machine knows of, since each tells
+    of those that it may use itself."""
+    found: dict[tuple[str, str], set[Core]] = {}
+    for slot in slots:
+        for gpu in hosts[slot.launch_rank].gpus:
+            found.setdefault((slot.machine, gpu.uuid), set()).update(gpu.cores)
+    return {key: tuple(sorted(cores)) for key, cores in found.items()}
 
 
 def _cores(hosts: Sequence[HostInfo], ranks: Iterable[int]) -> tuple[tuple[int, ...], ...]:

@@ -16,20 +16,17 @@ from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import emulation, matrix
-from scaling.plan.config import SweepConfig, check_max_rounds
+from scaling.plan import defaults, devices, emulation, matrix
+from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
 from scaling.records.emulation import Emulation
+from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record
 from scaling.workloads import feeds, models
 
-# Rounds, windows and their seconds, where they are not given: by simulation for the same wall time
-# (python -m tests.bench.intervals).
-PACE_SIDE_BY_SIDE = (6, 5, 0.3)
-PACE_ALONE = (4, 5, 0.5)
 # Of a group: until all are ready; windows that warm up; the step that is not counted, as a part of a window.
 GROUP_STARTUP_S, WARMING, UNCOUNTED = 1.5, 1.5, 0.2
 
@@ -119,7 +116,8 @@ class Plan(Record, frozen=True, kw_only=True):
         if not group.side_by_side:
             point = group.points[0]
             seats_in_turn = point.world_size if point.kind == "each" else 1
-            return frameworks.startup_s(point.strategy) + (seats_in_turn * windows + 6) * window_s
+            warm_up = 2 + defaults.warm_up_windows(point.hardware.device, window_s)
+            return defaults.startup_guess_s(point) + (seats_in_turn * windows + warm_up) * window_s
         turns = sum(turns_of(point, windows) + WARMING for point in group.points)
         return GROUP_STARTUP_S + turns * (1 + UNCOUNTED) * window_s
 
@@ -136,20 +134,23 @@ def make(
     `fabric` is what the fabric file names; `lab_bits_per_s` the declared rates of a lab's networks, if any.
     """
     slots = place_ranks(enrolled, config.cpus_per_rank)
-    device, why = _device(config, slots)
+    device, why = devices.choose(config, slots, enrolled)
     names = _names(config, device)
     missing = _missing(names, enrolled, device)
-    resolved = emulation.settled(_resolved(config, names, slots, device), slots, enrolled, lab_bits_per_s)
-    points = matrix.make(resolved, device, slots)
+    gpus = defaults.gpus_of(enrolled)
+    known = emulation.settled(_resolved(config, names, slots, device, gpus), slots, enrolled, lab_bits_per_s)
+    defaults.check_compile(known, enrolled)
+    resolved, points, how = defaults.with_points(known, device, slots, gpus)
+    reasons = (why, how, defaults.why_batch(config, resolved, device, gpus))
     refused = matrix.refused(points, slots)
     grouped = _groups(resolved, matrix.kept(points, refused), device, slots, enrolled)
     return Plan(
-        config=_paced(resolved, side_by_side=any(group.side_by_side for group in grouped)),
+        config=defaults.paced(resolved, device, side_by_side=any(group.side_by_side for group in grouped)),
         device=device,
         slots=slots,
         networks=_networks(config, enrolled, fabric or {}),
         missing=missing,
-        why=why,
+        why="; ".join(filter(None, reasons)),
         refused=refused,
         groups=grouped,
         cores=emulation.cores(enrolled),
@@ -164,18 +165,6 @@ def _groups(
     wanted = device == "cpu" if config.interleave is None else config.interleave
     memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
     return together(cells, slots, memory_bytes) if wanted else apart(cells)
-
-
-def _paced(config: SweepConfig, *, side_by_side: bool) -> SweepConfig:
-    """The configuration with its rounds, windows and their length, where these are not given."""
-    rounds, windows, window_s = PACE_SIDE_BY_SIDE if side_by_side else PACE_ALONE
-    check_max_rounds(config, config.rounds or rounds)
-    return replace(
-        config,
-        rounds=rounds if config.rounds is None else config.rounds,
-        windows=windows if config.windows is None else config.windows,
-        window_s=window_s if config.window_s is None else config.window_s,
-    )
 
 
 def turns_of(point: Point, windows: int) -> int:
@@ -196,8 +185,10 @@ def _names(config: SweepConfig, device: Device) -> tuple[str, ...]:
     return tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in given))
 
 
-def _resolved(config: SweepConfig, names: tuple[str, ...], slots: Sequence[Slot], device: Device) -> SweepConfig:
-    """The configuration with every None that depends on the launch replaced by what it means here."""
+def _resolved(
+    config: SweepConfig, names: tuple[str, ...], slots: Sequence[Slot], device: Device, gpus: Sequence[Gpu]
+) -> SweepConfig:
+    """The configuration with every None replaced that depends on the launch, but not on its points."""
     sizes = config.world_sizes or default_world_sizes(len(slots))
     _check_sizes(sizes, slots, device)
     model = models.spec(config.model or models.default_model(device))
@@ -206,43 +197,32 @@ def _resolved(config: SweepConfig, names: tuple[str, ...], slots: Sequence[Slot]
     _check_precision(config, device)
     batch_size = config.batch_size
     if config.global_batch_size is None and batch_size is None:
-        batch_size = _batch_size(config, model, device)
+        batch_size = _batch_size(config, model, device, gpus)
+    named = replace(config, strategy=names)
     return replace(
-        config,
-        strategy=names,
+        defaults.with_clocks(named, device, gpus),
         world_sizes=sizes,
         model=model.name,
         data=feed,
         device=config.device if device == "emulated" else device,
         batch_size=batch_size,
+        precision=config.precision or (None if device == "cuda" else "fp32"),
+        memory_format=config.memory_format or (None if device == "cuda" else "contiguous"),
         interconnect=tuple(dict.fromkeys(config.interconnect)),
     )
 
 
-def _batch_size(config: SweepConfig, model: models.ModelSpec, device: Device) -> int:
+def _batch_size(config: SweepConfig, model: models.ModelSpec, device: Device, gpus: Sequence[Gpu]) -> int:
     """The batch per device, where none is given."""
     if device == "emulated":
         return profiles.rate(profiles.name_of(config.device), model.name).batch_size
-    return model.batch_size[device]
+    return defaults.batch_size(model, device, gpus)
 
 
 def default_world_sizes(size: int) -> tuple[int, ...]:
     """1, 2, 4, ... and the launch's size."""
     powers = [2**power for power in range(size.bit_length()) if 2**power <= size]
     return tuple(sorted({*powers, size}))
-
-
-def _device(config: SweepConfig, slots: Sequence[Slot]) -> tuple[Device, str]:
-    bare = next((slot for slot in slots if not slot.gpu), None)
-    if profiles.name_of(config.device):
-        return "emulated", f"--device {config.device}"
-    if config.device == "cpu":
-        return "cpu", "--device cpu"
-    if bare is None:
-        return "cuda", "every host has GPUs"
-    if config.device == "cuda":
-        raise UsageError(f"--device cuda: {bare.host} has no NVIDIA GPU; use --device cpu")
-    return "cpu", f"no NVIDIA GPU on {bare.host}"
 
 
 def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device) -> dict[str, str]:
@@ -257,7 +237,7 @@ def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device) ->
             hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else ""
             raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({host}){hint}")
         for enrol in enrolled:
-            if reason := enrol.missing.get(name):
+            if reason := enrol.lacks(name, device) or enrol.lacks(strategy.baseline, device):
                 reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")
     if reasons and all(name in reasons for name in names):
         raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in reasons.items()))
@@ -275,18 +255,7 @@ def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) ->
             f"launch; start it with mpirun -np {sizes[-1]}"
         )
     if device == "cuda":
-        _check_gpus(slots)
-
-
-def _check_gpus(slots: Sequence[Slot]) -> None:
-    owner: dict[tuple[str, str], Slot] = {}
-    for slot in slots:
-        other = owner.setdefault((slot.host, slot.gpu), slot)
-        if other is not slot:
-            raise UsageError(
-                f"ranks {other.launch_rank} and {slot.launch_rank} on {slot.host} would share GPU {slot.gpu}; "
-                "start no more ranks there than it has GPUs, or use --device cpu"
-            )
+        devices.check_own(slots)
 
 
 def _check_precision(config: SweepConfig, device: Device) -> None:

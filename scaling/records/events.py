@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scaling.records.crossing import Bounds
 from scaling.records.gpu_time import GpuTime
+from scaling.records.nccl import NcclChoice
 from scaling.records.point import Record
 from scaling.records.telemetry import Telemetry
 
@@ -111,8 +112,9 @@ class Finished(Record, frozen=True, kw_only=True, tag="finished"):
 class Failed(Record, frozen=True, kw_only=True, tag="failed"):
     """Why a child or a point has no result.
 
-    cause: oom | crash(SIGNAL) | exit(CODE) | error | hang | timeout | startup | missing | nan-loss |
-    digest | port-taken | no-result | refused | cancelled | interrupted
+    cause: oom | memlock (pinned memory) | shm (/dev/shm) | driver (none, too old) | no-kernel (built for other
+    GPUs) | nccl | crash(SIGNAL) | exit(CODE) | error | hang | timeout | startup | missing | nan-loss | digest |
+    port-taken | no-result | refused | cancelled | interrupted
 
     `may_follow`: it may be how a child takes the death of a peer, which is then the cause.
     """
@@ -130,12 +132,18 @@ Outcome = Finished | Failed
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="ended"):
-    """From the agent, once per child: how it ended; nothing of it runs any more."""
+    """From the agent, once per child: how it ended; nothing of it runs any more.
+
+    `after_result` is what went wrong when its result was out already, which is no failure. `nccl` is what NCCL's
+    log tells, None where there is none.
+    """
 
     outcome: Outcome
     environ: dict[str, str] = {}
     telemetry: Telemetry = Telemetry()
     strays: int = 0
+    after_result: str = ""
+    nccl: NcclChoice | None = None
 
 
 Event = Hello | Announce | Ready | Window | Rested | Inspected | Result | Error | Ended

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from ipaddress import IPv4Interface, IPv4Network
 
+from scaling.records.interpreter import Interpreter
 from scaling.records.point import Record
 
 
 class Gpu(Record, frozen=True, kw_only=True):
-    """One GPU as NVML tells it. `links[j]` is how it reaches GPU j of its host (NV4, PIX, SYS, self) and
-    `p2p[j]` whether peer access works."""
+    """One GPU as NVML tells it. `links[j]` is how it reaches GPU j of its host (NV4, PIX, SYS, self) and `p2p[j]`
+    whether peer access works. `cores` are those of its NUMA node that the agent may use, each the tuple of its
+    hardware threads. `parent` is the UUID of the GPU that it is a slice of (MIG), "" for a whole one."""
 
     index: int
     name: str
@@ -19,6 +21,14 @@ class Gpu(Record, frozen=True, kw_only=True):
     max_sm_clock_mhz: float | None = None
     links: tuple[str, ...] = ()
     p2p: tuple[bool, ...] = ()
+    cores: tuple[tuple[int, ...], ...] = ()
+    compute_capability: tuple[int, int] | None = None
+    parent: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The UUID of the GPU that it is, or is a slice of."""
+        return self.parent or self.uuid
 
 
 class Nic(Record, frozen=True, kw_only=True):
@@ -37,9 +47,20 @@ class Nic(Record, frozen=True, kw_only=True):
         return IPv4Interface(f"{self.address}/{self.netmask or 32}").network
 
 
+class Route(Record, frozen=True, kw_only=True, array_like=True):
+    """A line of the main routing table: packets to `destination` (10.244.0.0/16; 0.0.0.0/0 for all others) leave
+    by `interface`; of several, the longest prefix wins, then the least metric."""
+
+    destination: str
+    interface: str
+    metric: int = 0
+
+
 class Hca(Record, frozen=True, kw_only=True):
-    """One port of an RDMA card. `interfaces` are the card's network interfaces (IPoIB, or Ethernet's own);
-    `link_layer` is InfiniBand or Ethernet (RoCE)."""
+    """One port of an RDMA card. `interfaces` are the port's network interfaces (IPoIB, or Ethernet's own) and
+    those that stand on them (bonds, VLANs); `link_layer` is InfiniBand, Ethernet (RoCE), or what a card that NCCL
+    reaches by a plugin says: Slingshot, Unknown (EFA). A card that a container sees but was not given does not
+    open (`opens`)."""
 
     name: str
     port: int
@@ -47,12 +68,18 @@ class Hca(Record, frozen=True, kw_only=True):
     active: bool
     rate_bits_per_s: float | None = None
     interfaces: tuple[str, ...] = ()
+    opens: bool = True
 
 
 class HostInfo(Record, frozen=True, kw_only=True):
-    """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple
-    of its hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab. `allocator`
-    is what LD_PRELOAD puts in the place of the C library's own, "" where nothing does."""
+    """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple of its
+    hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab. `allocator` is what
+    LD_PRELOAD puts in the place of the C library's own, "" where nothing does. `reachable_gpus` counts the GPUs
+    that the agent may open, visible or not, None where that is not known; `unsupported_gpus` are those that no
+    framework here can use, for people. `compile_lacks` is what torch.compile would need to build kernels and does
+    not find, "" where it has all or nobody has looked. `interpreters` are those of frameworks whose children do
+    not run in the agent's. `routes` are those by interfaces with an address, none where the kernel does not tell
+    them."""
 
     hostname: str
     os: str
@@ -71,3 +98,8 @@ class HostInfo(Record, frozen=True, kw_only=True):
     hcas: tuple[Hca, ...] = ()
     boot_id: str = ""
     allocator: str = ""
+    routes: tuple[Route, ...] = ()
+    reachable_gpus: int | None = None
+    unsupported_gpus: str = ""
+    compile_lacks: str = ""
+    interpreters: tuple[Interpreter, ...] = ()

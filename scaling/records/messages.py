@@ -6,7 +6,7 @@ import msgspec
 
 from scaling.records.events import Event
 from scaling.records.host import HostInfo
-from scaling.records.point import Record
+from scaling.records.point import Device, Record
 from scaling.records.task import Command, Task
 
 # What TERM gets before KILL once a signal has asked for the end: launchers do not wait long.
@@ -14,12 +14,19 @@ INTERRUPT_GRACE_S = 0.2
 
 
 class Enrol(Record, frozen=True, kw_only=True, tag="enrol"):
-    """An agent's first message. `missing[strategy]` says why one of the package cannot run on that host."""
+    """An agent's first message. `missing[strategy]` says why one of the package cannot run on that host;
+    `missing_on_cuda`, where it has GPUs, why not on these."""
 
     host: HostInfo
     version: str
     code: str
     missing: dict[str, str]
+    missing_on_cuda: dict[str, str] = {}
+
+    def lacks(self, strategy: str, device: Device) -> str | None:
+        """Why a strategy cannot run here on a device; None where it can."""
+        on_cuda = self.missing_on_cuda.get(strategy) if device == "cuda" else None
+        return on_cuda or self.missing.get(strategy)
 
 
 class Reserved(Record, frozen=True, kw_only=True, tag="reserved"):
@@ -46,9 +53,11 @@ class Signalled(Record, frozen=True, kw_only=True, tag="signalled"):
 
 
 class Missing(Record, frozen=True, kw_only=True, tag="missing"):
-    """An agent's answer to Ask: by strategy, why it cannot run on that host; nothing of those that can."""
+    """An agent's answer to Ask: by strategy, why it cannot run on that host, and why not on its GPUs; nothing of
+    those that can."""
 
     missing: dict[str, str]
+    missing_on_cuda: dict[str, str] = {}
 
 
 class Listened(Record, frozen=True, kw_only=True, tag="listened"):
@@ -59,13 +68,50 @@ class Preloaded(Record, frozen=True, kw_only=True, tag="preloaded"):
     """The agent's fork servers are ready, as far as it has any."""
 
 
-ToSweep = Enrol | Missing | Listened | Preloaded | Reserved | Report | Signalled
+class Way(Record, frozen=True, kw_only=True, array_like=True):
+    """How a peer was reached: from which address of this host, or why not."""
+
+    source: str = ""
+    error: str = ""
+
+
+class Admitting(Record, frozen=True, kw_only=True, tag="admitting"):
+    """The agent's host takes connections at this port, or why it cannot."""
+
+    network: str
+    port: int = 0
+    error: str = ""
+
+
+class Reached(Record, frozen=True, kw_only=True, tag="reached"):
+    """How each of the peers of a Reach was reached, in their order."""
+
+    network: str
+    ways: tuple[Way, ...]
+
+
+ToSweep = Enrol | Missing | Admitting | Reached | Listened | Preloaded | Reserved | Report | Signalled
 
 
 class Ask(Record, frozen=True, kw_only=True, tag="ask"):
     """Say which of these strategies cannot run on your host; the answer is Missing."""
 
     strategies: tuple[str, ...]
+
+
+class Admit(Record, frozen=True, kw_only=True, tag="admit"):
+    """Take connections at this address of a network, and answer with Admitting; none any more where it is ""."""
+
+    network: str
+    address: str
+
+
+class Reach(Record, frozen=True, kw_only=True, tag="reach"):
+    """Connect to these addresses and ports over a network; the answer is Reached."""
+
+    network: str
+    peers: tuple[tuple[str, int], ...]
+    within_s: float
 
 
 class Reserve(Record, frozen=True, kw_only=True, tag="reserve"):
@@ -121,7 +167,7 @@ class Dismiss(Record, frozen=True, kw_only=True, tag="dismiss"):
     """The launch is over."""
 
 
-ToAgent = Ask | Reserve | Listen | Preload | Assign | Tell | Pause | Release | Dismiss
+ToAgent = Ask | Admit | Reach | Reserve | Listen | Preload | Assign | Tell | Pause | Release | Dismiss
 
 ENCODER = msgspec.msgpack.Encoder()
 AGENT_DECODER = msgspec.msgpack.Decoder(ToAgent)

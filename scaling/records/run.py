@@ -17,6 +17,7 @@ from scaling.records.emulation import Emulation
 from scaling.records.events import Outcome, Ready, Result, Window
 from scaling.records.gpu_time import GpuTime
 from scaling.records.host import HostInfo
+from scaling.records.nccl import NcclChoice
 from scaling.records.network import ALONE, Network, Place
 from scaling.records.point import Device, Pattern, Point, Record
 from scaling.records.telemetry import Telemetry
@@ -33,6 +34,7 @@ class RankRecord(Record, frozen=True, kw_only=True):
     `unsynced` are windows after the digest: the same steps inside the strategy's wrapper, without any exchange.
     `traced` are those with profilers on, after the digest too; `traces` their files, below the run's folder on
     the rank's host; `gpu` what those say of the rank's GPU, None elsewhere and for other profilers than torch's.
+    `nccl` is what NCCL's own log tells of what it chose, None without NCCL or where the user has that log.
     """
 
     rank: int
@@ -54,6 +56,7 @@ class RankRecord(Record, frozen=True, kw_only=True):
     gpu: GpuTime | None = None
     result: Result | None = None
     telemetry: Telemetry = Telemetry()
+    nccl: NcclChoice | None = None
 
     @property
     def measured_s(self) -> float:

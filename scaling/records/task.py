@@ -38,14 +38,16 @@ class Server(Record, frozen=True, kw_only=True):
 class Task(Record, frozen=True, kw_only=True):
     """All that a child needs for one point: one JSON line on its stdin.
 
-    `rank` and `local_rank` count inside the point; `launch_rank` is the agent's MPI rank. `hosts[r]` is the
-    host of rank r and `places[r]` its place on the network that is used; `place` is this child's own. `ports` are
-    reserved at rank 0's address; `rank_ports[r]` is rank r's own. `device_index` and `cpus` are this child's;
-    a worker that drives all devices of its host has the CPUs of all. `device_indices` are the devices that this
+    `rank` and `local_rank` count inside the point; `launch_rank` is the agent's MPI rank. `hosts[r]` is the host
+    of rank r and `places[r]` its place on the network that is used; `place` is this child's own. `ports` are
+    reserved at rank 0's address; `rank_ports[r]` is rank r's own. `device_index` and `cpus` are this child's; a
+    worker that drives all devices of its host has the CPUs of all. `device_indices` are the devices that this
     child itself computes on: its own, those of its host, or none (servers; a coordinator of helpers that compute).
-    With `fresh` it is no fork of a process that has imported its framework.
-    `role` is "worker" or the name of a helper. Beside one child of each host of several its traffic is counted
-    (`counts_traffic`). `is_traced`: profiled steps will follow the measured windows.
+    With `fresh` it is no fork of a process that has imported its framework. `shown_gpu` is the UUID of the only
+    GPU that it is shown, as its number 0, where a process can see no more than one (slices of a GPU, MIG); ""
+    where it is shown those of its agent. `role` is "worker" or the name of a helper. Beside one child of each host
+    of several its traffic is counted (`counts_traffic`). `is_traced`: profiled steps will follow the measured
+    windows.
     """
 
     point: Point
@@ -68,6 +70,7 @@ class Task(Record, frozen=True, kw_only=True):
     rank_ports: tuple[int, ...] = ()
     servers: tuple[Server, ...] = ()
     device_indices: tuple[int, ...] = ()
+    shown_gpu: str = ""
     announced: dict[str, str] = {}
     counts_traffic: bool = False
     is_traced: bool = False

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from scaling.records.point import Record
 
+# The reason that a GPU at its power limit gives: the normal state of many under load, and no fault.
+POWER_CAP = "sw power cap"
+
 
 class Sample(Record, frozen=True, kw_only=True, array_like=True):
-    """One reading of one GPU while windows were timed, None where this GPU does not tell; `throttle` names
-    the reasons that cost speed. `device_index` counts as the child's task does; None in older records, which know
-    of a child's first GPU only."""
+    """One reading of one GPU while windows were timed, None where this GPU does not tell; `throttle` names the
+    reasons that lowered its clocks. `device_index` counts as the child's task does; None in older records, which
+    know of a child's first GPU only."""
 
     unix_s: float
     utilisation_percent: float | None = None
@@ -92,16 +95,18 @@ class Foreign(Record, frozen=True, kw_only=True, array_like=True):
 class Telemetry(Record, frozen=True, kw_only=True):
     """What was read beside one child while measured windows ran.
 
-    `samples` are of all its GPUs, one GPU after the other; `energy_j` is theirs together, None where any does
-    not tell. `load_1m` is the host's at the end, `affinity_cpus` the child's, `cpu_percent` how much of one core
-    it used. `traffic` and `flows` are read beside one child of each host, `idle_traffic` is what its cards would
-    have carried meanwhile, had nothing run, `machine_cpu_percent` (100: all cores) where devices are emulated.
-    `cpu` is None where /proc tells nothing, and in older records. `foreign` is read while the rank's core is slow
-    or shared (`Window.canary_s`), busiest first.
+    `samples` are of all its GPUs, one GPU after the other; `energy_j` is theirs together, None where any does not
+    tell; `max_sm_clock_mhz` is the highest clock that any of them could have, the lowest of these. `load_1m` is
+    the host's at the end, `affinity_cpus` the child's, `cpu_percent` how much of one core it used. `traffic` and
+    `flows` are read beside one child of each host, `idle_traffic` is what its cards would have carried meanwhile,
+    had nothing run, `machine_cpu_percent` (100: all cores) where devices are emulated. `cpu` is None where /proc
+    tells nothing, and in older records. `foreign` is read while the rank's core is slow or shared
+    (`Window.canary_s`), busiest first.
     """
 
     samples: tuple[Sample, ...] = ()
     energy_j: float | None = None
+    max_sm_clock_mhz: float | None = None
     load_1m: float | None = None
     affinity_cpus: int | None = None
     cpu_percent: float | None = None

@@ -11,7 +11,7 @@ from scaling.analysis.rows import Row, ServerUse
 from scaling.analysis.traces import GpuSplit, Traced
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.emulation import Emulation
-from scaling.report import cells, quantities
+from scaling.report import cells, devices, quantities
 from scaling.report.parts import Detail, Phrase, Quantity, Value
 
 MOST_SERVERS = 4
@@ -21,7 +21,7 @@ MOST_BUSY_PERCENT = 80
 
 def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Detail, ...]:
     """The second baseline, the two factors of efficiency across nodes, the training, what an asynchronous mode
-    saw, the network, the profiled steps, the servers.
+    saw, the network, what NCCL chose, how GPUs ran, the profiled steps, the servers.
 
     `stale` are the groups and world sizes in which an asynchronous row takes part.
     """
@@ -34,6 +34,8 @@ def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Det
         "loss at equal samples": lambda row: _equal(row) if (row.group, row.world_size) in stale else (),
         "staleness, steps": lambda row: () if row.staleness is None else (quantities.steps(row.staleness),),
         "bytes between nodes": lambda row: carried(row.receipt) if row.receipt else (),
+        "NCCL": lambda row: tuple(filter(None, [devices.nccl(row.nccl)])) if row.nccl else (),
+        "device": lambda row: devices.device(row.device_use, row.workload.unit) if row.device_use else (),
         "busiest path": lambda row: _path(row.paths[0]) if row.paths else (),
         "CPU while emulating": _emulating,
         "emulator's own error": lambda row: _late(row, row.emulation) if row.emulation else (),
@@ -91,7 +93,7 @@ def _equal(row: Row) -> Phrase:
 
 
 def carried(receipt: Receipt) -> Phrase:
-    """`99.9 % on ib0 (0.1 % eth0), 1.04 x expected`."""
+    """`99.9 % on ib0 (0.1 % eth0), 1.04 x expected`; `0.53 to 1.00 x expected` where the library chooses how."""
     total = sum(receipt.sent_bytes.values())
     others: list[str | Quantity] = []
     for card, sent in receipt.sent_bytes.items():
@@ -102,8 +104,12 @@ def carried(receipt: Receipt) -> Phrase:
         quantities.fraction(receipt.share),
         f" on {', '.join(receipt.wanted) or 'no card'}",
         *((*others, ")") if others and len(receipt.sent_bytes) > 1 else ()),
-        *(() if ratio is None else (", ", Quantity(value=ratio, digits=2), " x expected")),
+        *(() if ratio is None else (", ", *_times(*ratio), " x expected")),
     )
+
+
+def _times(low: float, high: float) -> Phrase:
+    return quantities.low_to_high(Quantity(value=low, digits=2), Quantity(value=high, digits=2))
 
 
 def _path(path: Path) -> Phrase:

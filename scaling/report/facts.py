@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
+from scaling.analysis import clocks
 from scaling.analysis.rows import Row
 from scaling.records import canary, network
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord, RankRecord
-from scaling.report import labels, quantities
+from scaling.report import devices, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
 from scaling.text import date, several
@@ -24,7 +25,8 @@ def facts(
 ) -> tuple[Entry, ...]:
     """Return the lines in reading order; what a run does not have is left out."""
     points = [record.point for record in records if record.point.kind == "exchange"]
-    networks = map(network.describe, header.networks) if _crosses(header) else ()
+    nccl = header.device == "cuda"
+    networks = [network.describe(one, nccl=nccl) for one in header.networks] if _crosses(header) else ()
     said: tuple[tuple[str, str | Phrase], ...] = (
         ("model", _each(_model(point) for point in points)),
         ("options", labels.options(context.shared)),
@@ -38,7 +40,9 @@ def facts(
         ("measured", _measured(records)),
         ("heap", _heap(header)),
         ("cores", _wandering(records)),
+        ("clocks", _clocks(records)),
         ("software", ", ".join(dict.fromkeys(_versions(header)))),
+        ("GPU libraries", devices.libraries(records)),
         ("started", date(header.created_unix_s)),
     )
     return tuple(
@@ -135,6 +139,12 @@ def _wandering(records: Sequence[PointRecord]) -> Phrase:
         quantities.fraction(worst, digits=0),
         " between windows; --rounds narrows the intervals",
     )
+
+
+def _clocks(records: Sequence[PointRecord]) -> str:
+    """How fast GPUs were clocked, over all points."""
+    found = clocks.clocks(records)
+    return clocks.describe(found) if found else ""
 
 
 def _versions(header: Header) -> Iterator[str]:

@@ -21,6 +21,8 @@ def how_to_read(analysis: Analysis, *, compares: bool) -> tuple[Entry, ...]:
         ("ASYNC", _asynchronous(rows), any(not row.synchronous for row in rows)),
         ("EMULATED", _EMULATED, any(row.hardware.profile for row in rows)),
         ("VERIFIED", _VERIFIED, any(row.receipt for row in rows)),
+        ("NCCL", _NCCL, any(row.nccl for row in rows)),
+        ("device", _DEVICE, any(row.device_use for row in rows)),
         ("busiest path", _BUSIEST, any(row.paths for row in rows)),
         ("traced", _TRACED, any(row.traced for row in rows)),
         ("traced, on the GPU", _ON_GPU, any(row.traced and row.traced.gpu for row in rows)),
@@ -42,6 +44,16 @@ _VERIFIED = (
 _BUSIEST = (
     "from node to node, the part of the time in which it had bytes to send, and what it carried then, by the "
     "kernel's account of each TCP connection. Near 100 % the network is the limit."
+)
+_NCCL = (
+    "what NCCL's own log says that it took: over networks, inside nodes, and the algorithm and protocol of most "
+    "bytes of gradients, as the first round of comm tells. With GPUDirect cards read and write the GPU's memory; "
+    "without it bytes take the way through the host's."
+)
+_DEVICE = (
+    "means over GPUs, rounds and readings while windows ran: the clock of the multiprocessors (and its highest "
+    "reading), power, time with any kernel running; the most memory that one GPU had in use; samples for the "
+    "energy of the GPUs alone."
 )
 _TRACED = (
     "steps with profilers on, after the measured windows and in no figure above. Open the files, in the run's "

@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from scaling import __version__, frameworks
-from scaling.agent import strategies
+from scaling.agent import interpreters, strategies
 from scaling.agent.agent import Agent
 from scaling.errors import LaunchError, UsageError
 from scaling.hosts.info import gather
@@ -24,8 +24,9 @@ class SilentRanks(LaunchError):
 
 def enrol(agent: Agent) -> None:
     """Tell rank 0 of this rank's host, its code and which of the package's strategies cannot run here."""
-    missing = strategies.missing(frameworks.NAMES)
-    agent.enrol(gather(frameworks.distributions()), version=__version__, code=code_hash(), missing=missing)
+    lacking, others = strategies.examine((*frameworks.NAMES, *frameworks.BASELINES))
+    host = interpreters.on(gather(frameworks.distributions()), others)
+    agent.enrol(host, version=__version__, code=code_hash(), lacking=lacking)
 
 
 # ---------------------------------------------------------------- rank 0
@@ -72,13 +73,19 @@ def ask_of_outside(
     if silent := ", ".join(one.host.hostname for rank, one in enumerate(enrolled) if rank not in answers):
         raise SilentRanks(f"{silent}: no answer about {', '.join(outside)} within {within_s:g} s")
     return tuple(
-        replace(one, missing={**one.missing, **answers[rank].missing}) for rank, one in enumerate(enrolled)
+        replace(
+            one,
+            missing={**one.missing, **answers[rank].missing},
+            missing_on_cuda={**one.missing_on_cuda, **answers[rank].missing_on_cuda},
+        )
+        for rank, one in enumerate(enrolled)
     )
 
 
 def missing_somewhere(enrolled: Sequence[Enrol]) -> dict[str, str]:
-    """By strategy, why it cannot run on one host or another."""
-    return {name: reason for one in enrolled for name, reason in one.missing.items()}
+    """By strategy, why it cannot run on one host or another, or not on its GPUs."""
+    on_cuda = {name: f"not on GPUs: {why}" for one in enrolled for name, why in one.missing_on_cuda.items()}
+    return {**on_cuda, **{name: reason for one in enrolled for name, reason in one.missing.items()}}
 
 
 def check_same_launch(header: Header, enrolled: Sequence[Enrol], run: Path) -> None:

@@ -11,9 +11,11 @@ import msgspec
 from scaling import __version__
 from scaling.emulated import profiles
 from scaling.emulated.published import Rate
+from scaling.hosts.info import joined
 from scaling.hosts.revision import revision
 from scaling.lab.slowdown import VARIABLE
 from scaling.plan.plan import Plan
+from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
 from scaling.records.network import GBIT
 from scaling.records.point import Hardware
@@ -23,7 +25,6 @@ from scaling.transport.base import Cluster
 
 def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: Sequence[str]) -> Header:
     """The header of a run that begins now."""
-    hosts = {one.host.hostname: one.host for one in enrolled}
     config = made.config
     return Header(
         schema=SCHEMA,
@@ -36,7 +37,7 @@ def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: S
         mpi=cluster.library,
         seed=config.seed,
         config=msgspec.to_builtins(config),
-        hosts=tuple(hosts.values()),
+        hosts=tuple(by_name(enrolled).values()),
         host_of_rank=tuple(one.host.hostname for one in enrolled),
         device=made.device,
         why_default=made.why,
@@ -44,6 +45,14 @@ def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: S
         networks=made.networks,
         emulation=emulation(made.hardware, config.model or "", _batch_sizes(made)),
     )
+
+
+def by_name(enrolled: Sequence[Enrol]) -> dict[str, HostInfo]:
+    """Each host, as all of its ranks know it."""
+    ranks: dict[str, list[HostInfo]] = {}
+    for one in enrolled:
+        ranks.setdefault(one.host.hostname, []).append(one.host)
+    return {name: joined(hosts) for name, hosts in ranks.items()}
 
 
 def _batch_sizes(made: Plan) -> list[int]:

@@ -13,19 +13,22 @@ from scaling.hosts.info import describe
 from scaling.plan import placement, plan
 from scaling.plan.config import SweepConfig
 from scaling.records import network
+from scaling.records.interpreter import Interpreter
 from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Point
-from scaling.text import duration
+from scaling.run.header import by_name
+from scaling.text import duration, ranges
 from scaling.workloads import feeds, models
 
 
-def everything(missing: Mapping[str, str]) -> str:
+def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol]) -> str:
     """Strategies, models and data, each with what it lacks here and how to mend that."""
     lines = ["strategies (--strategy)"]
     for name in frameworks.NAMES:
         module = frameworks.load(name)
         lines.append(f"  {name:<24}{missing.get(name, 'ready')}{_kind_of(module.traits(name))}")
     lines += ["  package.module:mode  a strategy file of your own (scaling/frameworks/README.md)", ""]
+    lines += _interpreters(enrolled)
     lines += ["options (--option [STRATEGY.]KEY=VALUE) and their defaults"]
     for family, names in _families().items():
         lines.append(f"  {', '.join(names)}")
@@ -54,6 +57,26 @@ def _kind_of(traits: Traits) -> str:
     }
     said = [word for word, holds in words.items() if holds]
     return f"  ({', '.join(said)})" if said else ""
+
+
+def _interpreters(enrolled: Sequence[Enrol]) -> list[str]:
+    """Where strategies do not run in the agents' own Python: which one, what it has, and on which hosts."""
+    machines = {enrol.host.hostname: enrol.host for enrol in enrolled}
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for name, host in machines.items():
+        for one in host.interpreters:
+            hosts.setdefault((one.framework, f"{one.path}: {_had(one)}"), []).append(name)
+    lines = []
+    for (framework, text), names in sorted(hosts.items()):
+        where = "" if len(names) == len(machines) else f" (on {', '.join(names)})"
+        lines.append(f"  {framework + ':...':<24}{text}{where}")
+    return ["interpreters of strategies that do not run in the agent's own", *lines, ""] if lines else []
+
+
+def _had(one: Interpreter) -> str:
+    """`Python 3.12.3, tensorflow 2.21.0`."""
+    packages = [f"{package} {version}" for package, version in one.versions.items()]
+    return ", ".join([f"Python {one.python}", *packages]) if one.python else "does not work"
 
 
 def _families() -> dict[str, list[str]]:
@@ -92,11 +115,9 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     """The devices, the points, what is missing, and about how long it takes."""
     config = made.config
     lines = [f"launch: {len(enrolled)} ranks on {len(made.hosts)} hosts, device {made.device} ({made.why})"]
-    for name in made.hosts:
-        host = next(enrol.host for enrol in enrolled if enrol.host.hostname == name)
-        lines.append(f"  {name}: {describe(host)}")
+    lines += [f"  {name}: {describe(host)}" for name, host in by_name(enrolled).items()]
     lines += [_slot(one) for one in made.slots]
-    lines += [f"  network {words}" for words in map(network.describe, made.networks)]
+    lines += [f"  network {network.describe(one, nccl=made.device == 'cuda')}" for one in made.networks]
     lines.append(f"model {config.model}, data {config.data}, {_batch(config)}")
     if made.device == "emulated":
         lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")
@@ -115,7 +136,10 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
 
 
 def _slot(one: placement.Slot) -> str:
-    where = f"GPU {one.device_index}" if one.gpu else f"CPUs {','.join(map(str, one.cpus))}"
+    where = f"CPUs {','.join(map(str, one.cpus))}"
+    if one.gpu:
+        near = f" with CPUs {ranges(one.near)}" if one.near else ""
+        where = f"GPU {one.shown_gpu or one.device_index}{near}"
     return f"  rank {one.launch_rank}: {one.host}, {where}, {one.threads} threads"
 
 

@@ -77,7 +77,7 @@ BatchSize = Annotated[
     int | None,
     _what(
         help="Samples per device and step: weak scaling; with --batch-rule node, per node.",
-        show_default="the model's; 64 for resnet50, 32 for digits-cnn",
+        show_default="the model's; 32 for digits-cnn, on GPUs 256, 128 or 64 for resnet50, by their memory",
     ),
 ]
 GlobalBatchSize = Annotated[
@@ -92,8 +92,22 @@ BatchRule = Annotated[
         show_default="weak; strong with --global-batch-size",
     ),
 ]
-Precision = Annotated[str, _what(help="fp32, tf32, bf16 or fp16.", metavar="NAME")]
-MemoryFormat = Annotated[str, _what(help="Of images: contiguous or channels_last.", metavar="NAME")]
+Precision = Annotated[
+    str | None,
+    _what(
+        help="fp32, tf32, bf16 or fp16.",
+        metavar="NAME",
+        show_default="fp32; on GPUs bf16 from compute capability 8.0 on, fp16 with 7.x, where all strategies can",
+    ),
+]
+MemoryFormat = Annotated[
+    str | None,
+    _what(
+        help="Of images: contiguous or channels_last.",
+        metavar="NAME",
+        show_default="contiguous; channels_last with half precision on GPUs, where all strategies can",
+    ),
+]
 Compile = Annotated[bool, _what(help="Compile the model (torch.compile).")]
 Option = Annotated[
     list[str] | None,
@@ -173,7 +187,7 @@ Rounds = Annotated[
 Windows = Annotated[int | None, _how(help="Timed windows of each point and round.", show_default="5")]
 WindowS = Annotated[
     float | None,
-    _how(help="Seconds that a window lasts at least.", show_default="0.3 side by side, else 0.5"),
+    _how(help="Seconds that a window lasts at least.", show_default="0.3 side by side, 1 on GPUs, else 0.5"),
 ]
 Trace = Annotated[
     bool,
@@ -208,9 +222,20 @@ FreshWorkers = Annotated[
 
 # ---------------------------------------------------------------- time limits
 
-StartupTimeoutS = Annotated[float, _limit(help="Seconds until a worker must be ready, and for its first step.")]
+StartupTimeoutS = Annotated[
+    float | None,
+    _limit(
+        help="Seconds until a worker must be ready, and for its first step.",
+        show_default="300, on GPUs 600; twice that with --compile; 2700 for TensorFlow on GPUs newer than it is",
+    ),
+]
 StallTimeoutS = Annotated[float, _limit(help="Seconds that a worker may say nothing.")]
-PointTimeoutS = Annotated[float, _limit(help="Seconds that a point may take in all.")]
+PointTimeoutS = Annotated[
+    float | None,
+    _limit(
+        help="Seconds that a point may take in all.", show_default="1800, and what the start may take beyond 300"
+    ),
+]
 
 # ---------------------------------------------------------------- output
 

@@ -36,6 +36,7 @@ class Bench(Record, frozen=True, kw_only=True):
     def clocks(self) -> Clocks:
         """The three clocks of every child."""
         config = self.plan.config
+        assert config.startup_timeout_s is not None and config.point_timeout_s is not None
         return Clocks(
             startup_s=config.startup_timeout_s,
             stall_s=config.stall_timeout_s,

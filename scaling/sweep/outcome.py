@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scaling.analysis import foreign_load
+from scaling.analysis import clocks, foreign_load
 from scaling.records.events import Failed, Finished, Inspected, Outcome
 from scaling.records.run import HelperRecord, PointRecord, PointWarning, RankRecord
 from scaling.records.telemetry import Foreign, Telemetry
@@ -13,7 +13,7 @@ from scaling.text import counted
 
 # Above this an emulated step is no longer told by its sleeps and its bytes alone.
 MOST_BUSY_PERCENT = 80
-CONSEQUENCES = ("error", "cancelled", "interrupted", "hang")
+CONSEQUENCES = ("error", "nccl", "cancelled", "interrupted", "hang")
 
 
 def record_of(state: PointState, *, ended_s: float) -> PointRecord:
@@ -50,7 +50,7 @@ def _root_cause(state: PointState) -> Failed | None:
         return first
     deaths = [end for end in _ends(state) if end.cause not in CONSEQUENCES]
     own = [end for end in deaths if not end.may_follow]
-    return (own or (deaths if first.cause == "error" else []) or [first])[0]
+    return (own or (deaths if first.cause in ("error", "nccl") else []) or [first])[0]
 
 
 def _ends(state: PointState) -> Iterator[Failed]:
@@ -102,6 +102,7 @@ def _rank_record(rank: RankState) -> RankRecord:
         gpu=inspected.gpu,
         result=rank.result,
         telemetry=ended.telemetry if ended else Telemetry(),
+        nccl=ended.nccl if ended else None,
     )
 
 
@@ -135,6 +136,9 @@ def _of_rank(rank: RankState) -> Iterator[PointWarning]:
     yield from _throttled(rank)
     for note in rank.inspected.notes if rank.inspected else ():
         yield PointWarning(kind="other", text=f"rank {rank.task.rank}: {note}")
+    if rank.ended is not None and rank.ended.after_result:
+        where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
+        yield PointWarning(kind="other", text=f"{where}, once its result was in: {rank.ended.after_result}")
     telemetry = rank.ended.telemetry if rank.ended else Telemetry()
     got, promised = telemetry.affinity_cpus, len(rank.task.cpus)
     if got is not None and promised and got < promised:
@@ -156,9 +160,10 @@ def _foreign(state: PointState) -> Iterator[PointWarning]:
 
 
 def _throttled(child: RankState | HelperState) -> Iterator[PointWarning]:
-    """Of a rank whose GPU ran slower than it could, in its worker or in the helper that computes for it."""
+    """Of a rank whose GPU was too hot, or its power failing, in its worker or in the helper that computes for
+    it."""
     samples = child.ended.telemetry.samples if child.ended else ()
-    if reasons := sorted({reason for sample in samples for reason in sample.throttle}):
+    if reasons := clocks.throttled(samples):
         rank = child.task.rank
         text = f"rank {rank} on {child.task.hosts[rank]} was throttled: {', '.join(reasons)}"
         yield PointWarning(kind="throttled", text=text)

@@ -69,7 +69,7 @@ class Sweep:
     def run(self) -> None:
         """Measure everything. Raises Interrupted after a signal, StoreError when a record cannot be kept;
         whatever was kept before stays."""
-        preload(self.plan, self.mailbox, self.plan.config.startup_timeout_s)
+        preload(self.plan, self.mailbox, self._bench.clocks.startup_s)
         self._begun_s = self._clock()
         number, planned = 0, self.plan.rounds
         while number < planned:

@@ -14,6 +14,9 @@ from scaling.transport.inline import Hub
 from scaling.transport.launchers import launched
 from scaling.transport.mpi import connect
 
+# Of the command whose errors begin with another name than it is started by.
+NAMED = {"scaling": "scaling.run"}
+
 
 def as_rank(work: Callable[[Cluster], int], name: str) -> int:
     """Connect to the other ranks and do this rank's `work`; returns the exit code.
@@ -23,7 +26,7 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
     """
     open_streams()
     try:
-        cluster = _connected(f"python -m {name} ...")
+        cluster = _connected(f"python -m {NAMED.get(name, name)} ...")
     except LaunchError as error:
         launch = launched(os.environ)
         if launch is None or launch.rank == 0:  # once, however many there are

@@ -20,9 +20,7 @@ class Launch(NamedTuple):
     instead: str
 
 
-SLURM = (
-    "srun --mpi=pmix -n {n} {command}  (for MPICH --mpi=pmi2; srun --mpi=list shows what there is), or {mpirun}"
-)
+SLURM = "srun --mpi=pmix -n {n} {command} (MPICH: --mpi=pmi2; srun --mpi=list shows what there is), or {mpirun}"
 FLUX = "flux run -o pmi=pmix -n {n} {command}, or {mpirun}"
 PALS = "mpiexec --pmi=pmix -n {n} {command}, or {mpirun}"
 MPIRUN = "mpirun -np {n} {command}"

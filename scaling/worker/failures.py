@@ -11,9 +11,61 @@ import traceback
 from scaling.records.events import Error
 from scaling.worker.loop import NanLoss
 
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc")
-PORT_TAKEN = ("address already in use", "eaddrinuse")
+# What a failure is called, by the words of libraries in lower case: the first line of which all of one group are
+# in the text counts. What libraries of RDMA and shared memory say of memory comes before what frameworks say.
+WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
+    # Pinned memory for a card: `ulimit -l`, not memory, is what is short.
+    ("memlock", (("ibv_", "cannot allocate memory"), ("mr_reg", "cannot allocate memory"), ("memlock",))),
+    (
+        "shm",
+        (
+            ("/dev/shm", "no space left"),
+            ("/dev/shm", "error while creating"),
+            ("posix_fallocate", "no space left"),
+            ("bus error", "shared memory"),
+            ("allocate shared memory",),
+            ("shared memory segment nccl",),
+        ),
+    ),
+    (
+        "driver",
+        (
+            ("driver", "is too old"),
+            ("driver version is insufficient",),
+            ("no nvidia driver",),
+            ("no cuda-capable device",),
+            ("cuda_error_no_device",),
+            ("cuda driver combination",),
+            ("driver mismatch",),
+            ("system not yet initialized",),
+            ("libcuda.so", "cannot open shared object file"),
+        ),
+    ),
+    (
+        "no-kernel",
+        (("no kernel image",), ("nokernelimage",), ("status_arch_mismatch",), ("invalid device function",)),
+    ),
+    (
+        "oom",
+        (
+            ("out of memory",),
+            ("out_of_memory",),
+            ("bad_alloc",),
+            ("not enough memory",),
+            ("allocate memory",),
+            ("oom when allocating",),
+            ("unable to allocate",),
+            ("failed to allocate",),
+            ("_alloc_failed",),
+            ("host_allocation_failed",),
+        ),
+    ),
+    ("port-taken", (("address already in use",), ("eaddrinuse",))),
+    ("nccl", (("nccl", "error"), ("nccl", "failed"), ("nccl", "timeout"))),
+)
 PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote")
+# After these words NCCL's own say what happened; those before are the same for every failure.
+LAST_ERROR = "Last error:"
 
 
 def event_of(error: BaseException) -> Error:
@@ -28,29 +80,28 @@ def event_of(error: BaseException) -> Error:
 
 def cause_of(error: BaseException) -> str:
     """Return a cause of `records.Failed`; "error" for what has no name of its own."""
-    text = str(error).lower()
     if isinstance(error, NanLoss):
         return "nan-loss"
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "oom"
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return "port-taken"
-    if isinstance(error, ImportError):
-        return "missing"
-    if any(words in text for words in OUT_OF_MEMORY):
-        return "oom"
-    if any(words in text for words in PORT_TAKEN):
-        return "port-taken"
-    return "error"
+    text = str(error).lower()
+    found = (cause for cause, groups in WORDS if any(all(word in text for word in words) for words in groups))
+    named = next(found, "error")
+    return "missing" if isinstance(error, ImportError) and named != "driver" else named
 
 
 def may_follow(error: BaseException) -> bool:
     """Whether it may only tell that a peer is gone: a survivor notices that before the peer's agent does."""
-    return cause_of(error) == "error" and any(words in message_of(error).lower() for words in PEER_GONE)
+    words = message_of(error).lower()
+    return cause_of(error) in ("error", "nccl") and any(word in words for word in PEER_GONE)
 
 
 def message_of(error: BaseException, limit: int = 500) -> str:
-    """The exception in one line: its type and the first line that says anything."""
+    """The exception in one line: its type and the first line that says anything, with NCCL's last error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    if LAST_ERROR in lines[:-1]:
+        text += f" ({lines[lines.index(LAST_ERROR) + 1]})"
     return text if len(text) <= limit else text[: limit - 1] + "…"

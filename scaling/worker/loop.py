@@ -17,7 +17,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from scaling.frameworks.base import Immediate, Stale, Trainer
+from scaling.frameworks.base import Immediate, Marking, Stale, Trainer
 from scaling.records.events import Event, Rested, Result, Window
 from scaling.records.task import Command, Finish, Inspect, Rest, Run
 from scaling.worker.inspection import inspected
@@ -40,8 +40,8 @@ class Worker:
 
     `clock` is CLOCK_MONOTONIC, `unix_clock` the wall clock, an independent witness for the audit.
     `waiting` tells whether the next command has arrived, which ends lingering. With `times_steps` each step of a
-    window is timed by itself too, if the trainer's steps have ended when they return. `trace` begins the names of
-    trace files.
+    window is timed by itself too, if the trainer's steps have ended when they return, or its device notes when
+    they do. `trace` begins the names of trace files.
     """
 
     def __init__(
@@ -61,6 +61,9 @@ class Worker:
         self._clock = clock
         self._unix_clock = unix_clock
         self._times_steps = times_steps and isinstance(trainer, Immediate) and trainer.is_done_on_return
+        self._marks = (
+            trainer if times_steps and isinstance(trainer, Marking) and trainer.has_device_clock else None
+        )
         self._reported = 0  # samples in the windows so far, those between them included
         self._stale = trainer if isinstance(trainer, Stale) else None
         self._trace = trace
@@ -81,7 +84,7 @@ class Worker:
                 self._send(inspected(self, command, self._trace))
                 return True
             case Finish():
-                self._finish()
+                self._send(self._result or self._measured_result())
                 return False
 
     def _run(self, run: Run) -> None:
@@ -114,6 +117,8 @@ class Worker:
         step_s = self._steps(step, steps, begun_s)
         trainer.sync()
         end_s = self._clock()
+        if self._marks is not None:
+            step_s = self._marks.between_marks_s()
         self._reported = trainer.samples
         return Window(
             index=index,
@@ -128,7 +133,9 @@ class Worker:
         )
 
     def _steps(self, step: Callable[[], None], count: int, start_s: float) -> tuple[float, ...]:
-        """Take so many steps; how long each took, where that is asked for and can be told."""
+        """Take so many steps; how long each took, where that is asked for and the clock can tell."""
+        if self._marks is not None:
+            return self._marked(step, count, self._marks.mark)
         if not self._times_steps:
             for _ in range(count):
                 step()
@@ -139,10 +146,13 @@ class Worker:
             edges_s.append(self._clock())
         return tuple(end_s - begun_s for begun_s, end_s in pairwise(edges_s))
 
-    def _finish(self) -> None:
-        result = self._result or self._measured_result()
-        self.trainer.close()
-        self._send(result)
+    def _marked(self, step: Callable[[], None], count: int, mark: Callable[[], None]) -> tuple[float, ...]:
+        """Take so many steps, of which the device will tell how long each took."""
+        mark()
+        for _ in range(count):
+            step()
+            mark()
+        return ()
 
     def _measured_result(self) -> Result:
         self.trainer.sync()

@@ -44,10 +44,9 @@ def main(events_fd: int) -> int:
     channel.send(Hello(pid=os.getpid(), affinity=tuple(sorted(os.sched_getaffinity(0)))))
     try:
         if task.role == "worker":
-            _work(task, channel)
-        else:
-            server = cast(ServerModule, import_module(frameworks.load(task.point.strategy).server_module))
-            server.serve(task, lambda values: channel.send(Announce(values=values)))
+            return _leave(_work(task, channel))
+        server = cast(ServerModule, import_module(frameworks.load(task.point.strategy).server_module))
+        server.serve(task, lambda values: channel.send(Announce(values=values)))
     except Exception as error:
         traceback.print_exc()
         channel.send(event_of(error))
@@ -67,7 +66,8 @@ def _pin(task: Task) -> None:
             os.sched_setaffinity(0, task.cpus)
 
 
-def _work(task: Task, channel: Channel) -> None:
+def _work(task: Task, channel: Channel) -> Trainer:
+    """Obey until the result is out; the trainer is still to be closed."""
     begun_s = time.monotonic()
     strategy = frameworks.load(task.point.strategy)
     module = cast(TrainerModule, import_module(strategy.trainer_module))
@@ -87,6 +87,17 @@ def _work(task: Task, channel: Channel) -> None:
     )
     while worker.obey(channel.receive()):
         pass
+    return trainer
+
+
+def _leave(trainer: Trainer) -> int:
+    """Close it. Its result is out: what it raises now is for the log, and the agent ends it where it hangs."""
+    try:
+        trainer.close()
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 def _ready(trainer: Trainer, import_s: float, build_s: float) -> Ready:

@@ -107,6 +107,27 @@ def test_a_worker_that_hangs_in_a_step(tmp_path: Path) -> None:
     assert "_hang" in outcome.log_tail  # the stack tells where
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("hang-leaving", "did not leave its exchange"),
+        ("raise-leaving", "exited with code 1"),
+        ("abort-leaving", "ended by SIGABRT"),
+    ],
+)
+def test_a_measurement_is_not_lost_to_a_worker_that_cannot_leave_its_exchange(
+    tmp_path: Path, fault: str, said: str
+) -> None:
+    """Its result came first: the point has finished, says so, and nothing of it is left running."""
+    found = run(tmp_path, fail=fault, fail_rank=1, stall_timeout_s=1.0)
+    (record,) = found.of(size=2)
+    assert isinstance(record.outcome, Finished)
+    assert all(isinstance(rank.outcome, Finished) and rank.result for rank in record.ranks)
+    (warning,) = (one.text for one in record.warnings if "once its result was in" in one.text)
+    assert warning.startswith("rank 1 on ") and warning.endswith(said)
+    nothing_left()
+
+
 def test_parameters_that_differ_void_the_point(tmp_path: Path) -> None:
     record, outcome = failed(run(tmp_path, fail="digest", fail_rank=1))
     assert outcome.cause == "digest"

@@ -12,6 +12,7 @@ from scaling.check import networks
 from scaling.check.facts import Facts, Link, Load, Prepared, RankFacts, Verdict
 from scaling.check.verdicts import judge
 from scaling.hosts.fabric import Entry
+from scaling.records.gpu_health import GpuHealth, GpuHost
 from scaling.records.host import Gpu, HostInfo, Nic
 
 GBIT = 1e9
@@ -156,3 +157,39 @@ def only(found: Facts) -> Verdict:
 def ok(found: Facts, topic: str) -> list[str]:
     """The texts of the good ones of a topic."""
     return [verdict.text for verdict in judge(found) if verdict.topic == topic and verdict.level == "ok"]
+
+
+# ---------------------------------------------------------------- nodes with GPUs
+
+
+def sound_gpu(index: int, **changes: Any) -> GpuHealth:
+    """The health of GPU `index`, which has nothing to mend."""
+    fields: dict[str, Any] = {
+        "uuid": f"GPU-{index}", "name": "NVIDIA A100-SXM4-80GB", "compute_capability": "8.0",
+        "is_persistent": True, "compute_mode": "Default", "is_mig": False, "is_ecc": True, "uncorrected_errors": 0,
+        "is_repair_pending": False, "is_repair_failed": False, "pcie_generation": 1, "pcie_generation_max": 4,
+        "pcie_generation_own": 4, "pcie_width": 16, "pcie_width_max": 16, "sm_mhz_max": 1410,
+        "application_sm_mhz": 1155, "default_sm_mhz": 1155, "power_limit_w": 400.0, "default_power_limit_w": 400.0,
+    }  # fmt: skip
+    return GpuHealth(**{**fields, **changes})
+
+
+def gpu_facts(
+    changed: Mapping[tuple[str, int], Mapping[str, Any]] | None = None,
+    *,
+    driver: Changes | None = None,
+    told: Changes | None = None,
+    hosts: Changes | None = None,
+    nodes: Sequence[str] = FOUR,
+) -> Facts:
+    """A sound cluster with two A100 and two ranks on each node, but for what is `changed` of single GPUs' health,
+    of the nodes' `driver`, of what their ranks told and of their `hosts`."""
+    everything: dict[str, dict[str, Any]] = {}
+    machines: dict[str, dict[str, Any]] = {}
+    for name in nodes:
+        gpus = tuple(sound_gpu(index, **(changed or {}).get((name, index), {})) for index in range(2))
+        fields: dict[str, Any] = {"gpus": gpus, "cuda": "12.4", "reachable": 2, **(driver or {}).get(name, {})}
+        everything[name] = {"driver": GpuHost(**fields), "torch_cuda": "12.6", **(told or {}).get(name, {})}
+        seen = tuple(gpu(index, of=2, name=gpus[index].name) for index in range(2))
+        machines[name] = {"gpus": seen, "gpu_driver": "550.54", "kernel": "6.1", **(hosts or {}).get(name, {})}
+    return facts(nodes, each=2, hosts=machines, told=everything)

@@ -1,8 +1,8 @@
 """A stand-in for pynvml: the real constants and error classes, over GPUs that a test describes.
 
-As the real one it refuses to answer before `nvmlInit` and after the last `nvmlShutdown`, raises
-NotSupported for what a GPU lacks, and refuses arguments that ctypes would refuse. Using a function that
-nvidia-ml-py does not have fails the test.
+As the real one it refuses to answer before `nvmlInit`, raises NotSupported for what a GPU lacks, and refuses
+arguments that ctypes would refuse. Using a function that nvidia-ml-py does not have fails the test.
+`nvml_library` is another stand-in, below nvidia-ml-py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
+from scaling.hosts import gpus, nvml
+
 SWITCH, GPU, UNKNOWN = 2, 0, 255
 
 Readings = Callable[["FakeGpu"], Any]
@@ -24,8 +26,9 @@ Readings = Callable[["FakeGpu"], Any]
 
 @dataclass
 class FakeGpu:
-    """One GPU. `nvlinks` are (kind of the far end, bus of the far end), one for each active link;
-    `lacks` names the NVML functions that it does not support."""
+    """One GPU, or with `whole` a slice of one. `nvlinks` are (kind of the far end, bus of the far end), one for
+    each active link; `near` are the CPUs of its NUMA node; `lacks` names the NVML functions that it does not
+    support; `slices` is None without MIG mode; `health` has other answers than HEALTH."""
 
     name: str = "NVIDIA H200"
     uuid: str = "GPU-aaaa0000-1111"
@@ -36,11 +39,48 @@ class FakeGpu:
     power_mw: int = 500_000
     energy_mj: int = 7_000_000
     throttle: int = 0
+    near: tuple[int, ...] = ()
+    capability: tuple[int, int] = (9, 0)
+    slices: tuple[FakeGpu, ...] | None = None
+    whole: FakeGpu | None = None
     lacks: frozenset[str] = frozenset()
     lost: bool = False
+    health: dict[str, Any] = field(default_factory=dict)
+
+
+# What a sound H200 behind NVSwitches answers, by function; its PCIe generation has fallen since it idles.
+HEALTH: dict[str, Any] = {
+    "nvmlDeviceGetPersistenceMode": 1,
+    "nvmlDeviceGetComputeMode": 0,
+    "nvmlDeviceGetEccMode": [1, 1],
+    "nvmlDeviceGetTotalEccErrors": 0,
+    "nvmlDeviceGetRemappedRows": (0, 0, 0, 0),
+    "nvmlDeviceGetRetiredPagesPendingStatus": 0,
+    "nvmlDeviceGetCurrPcieLinkGeneration": 1,
+    "nvmlDeviceGetMaxPcieLinkGeneration": 5,
+    "nvmlDeviceGetGpuMaxPcieLinkGeneration": 5,
+    "nvmlDeviceGetCurrPcieLinkWidth": 16,
+    "nvmlDeviceGetMaxPcieLinkWidth": 16,
+    "nvmlDeviceGetPowerManagementDefaultLimit": 700_000,
+    "nvmlDeviceGetApplicationsClock": 1980,
+    "nvmlDeviceGetDefaultApplicationsClock": 1980,
+    "nvmlDeviceGetComputeRunningProcesses": [],
+    "nvmlDeviceGetGpuFabricInfo": (3, 0),
+}
+PLAIN = [
+    name
+    for name in HEALTH
+    if name not in {"nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetGpuFabricInfo"}
+    and "ApplicationsClock" not in name
+]
+
+
+def _reading(name: str) -> Readings:
+    return lambda gpu: gpu.health.get(name, HEALTH[name])
 
 
 READINGS: dict[str, Readings] = {
+    **{name: _reading(name) for name in PLAIN},
     "nvmlDeviceGetName": lambda gpu: gpu.name,
     "nvmlDeviceGetUUID": lambda gpu: gpu.uuid,
     "nvmlDeviceGetPciInfo": lambda gpu: SimpleNamespace(domain=0, bus=gpu.bus, device=0),
@@ -49,19 +89,24 @@ READINGS: dict[str, Readings] = {
     "nvmlDeviceGetPowerUsage": lambda gpu: gpu.power_mw,
     "nvmlDeviceGetTotalEnergyConsumption": lambda gpu: gpu.energy_mj,
     "nvmlDeviceGetUtilizationRates": lambda _: SimpleNamespace(gpu=98, memory=40),
+    "nvmlDeviceGetCudaComputeCapability": lambda gpu: gpu.capability,
+    "nvmlDeviceGetMaxMigDeviceCount": lambda _: 7,
     "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: gpu.throttle,
     "nvmlDeviceGetCurrentClocksThrottleReasons": lambda gpu: gpu.throttle,
 }
 
 
 class FakeNvml(ModuleType):
-    """Install it with `install`; `initialised` counts the inits that no shutdown has answered."""
+    """Install it with `install`; `initialised` counts the inits."""
 
-    def __init__(self, gpus: list[FakeGpu], *, init_error: int | None = None, as_bytes: bool = False) -> None:
+    def __init__(
+        self, gpus: list[FakeGpu], *, init_error: int | None = None, as_bytes: bool = False, cuda: int = 12080
+    ) -> None:
         super().__init__("pynvml")
         self.gpus = gpus
         self.init_error = init_error
         self.as_bytes = as_bytes
+        self.cuda = cuda
         self.initialised = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -87,13 +132,33 @@ class FakeNvml(ModuleType):
             raise real.NVMLError(self.init_error)
         self.initialised += 1
 
-    def nvmlShutdown(self) -> None:
-        if not self.initialised:
-            raise real.NVMLError(real.NVML_ERROR_UNINITIALIZED)
-        self.initialised -= 1
-
     def nvmlSystemGetDriverVersion(self) -> str | bytes:
         return b"570.86.15" if self.as_bytes else "570.86.15"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return self.cuda
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:
+        return self.cuda
+
+    def nvmlDeviceGetTotalEccErrors(self, gpu: FakeGpu, kind: int, counter: int) -> Any:
+        assert (kind, counter) == (real.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, real.NVML_VOLATILE_ECC)
+        return self._healthy("nvmlDeviceGetTotalEccErrors", gpu)
+
+    def nvmlDeviceGetApplicationsClock(self, gpu: FakeGpu, kind: int) -> Any:
+        assert kind == real.NVML_CLOCK_SM
+        return self._healthy("nvmlDeviceGetApplicationsClock", gpu)
+
+    def nvmlDeviceGetDefaultApplicationsClock(self, gpu: FakeGpu, kind: int) -> Any:
+        assert kind == real.NVML_CLOCK_SM
+        return self._healthy("nvmlDeviceGetDefaultApplicationsClock", gpu)
+
+    def nvmlDeviceGetGpuFabricInfo(self, gpu: FakeGpu, info: Any) -> Any:
+        info._obj.state, info._obj.status = self._healthy("nvmlDeviceGetGpuFabricInfo", gpu)
+        return real.NVML_SUCCESS
+
+    def _healthy(self, name: str, gpu: FakeGpu) -> Any:
+        return self._answer(name, gpu, gpu.health.get(name, HEALTH[name]))
 
     def nvmlDeviceGetCount(self) -> int:
         return len(self.gpus)
@@ -104,11 +169,32 @@ class FakeNvml(ModuleType):
         return gpu
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> FakeGpu:
-        """As for MIG devices, which have UUIDs and no index."""
-        if not uuid.startswith("MIG-known"):
+        found = [piece for gpu in self.gpus for piece in gpu.slices or () if piece.uuid == uuid]
+        if not found:
             raise real.NVMLError(real.NVML_ERROR_NOT_FOUND)
-        no_parts = frozenset({"nvmlDeviceGetPciInfo", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetClockInfo"})
-        return FakeGpu(name="NVIDIA H200 MIG 1g.18gb", uuid=uuid, lacks=no_parts)
+        return found[0]
+
+    def nvmlDeviceGetMigMode(self, gpu: FakeGpu) -> Any:
+        if gpu.whole is not None:
+            raise real.NVMLError(real.NVML_ERROR_INVALID_ARGUMENT)
+        return self._answer("nvmlDeviceGetMigMode", gpu, [int(gpu.slices is not None)] * 2)
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, gpu: FakeGpu, index: int) -> FakeGpu:
+        if gpu.slices is None or index >= len(gpu.slices):
+            raise real.NVMLError(real.NVML_ERROR_NOT_FOUND)
+        return gpu.slices[index]
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, piece: FakeGpu) -> FakeGpu:
+        if piece.whole is None:
+            raise real.NVMLError(real.NVML_ERROR_INVALID_ARGUMENT)
+        return piece.whole
+
+    def nvmlDeviceGetCpuAffinityWithinScope(self, gpu: FakeGpu, words: int, scope: int) -> Any:
+        assert scope == real.NVML_AFFINITY_SCOPE_NODE
+        return self._answer("nvmlDeviceGetCpuAffinityWithinScope", gpu, _masks(gpu, words))
+
+    def nvmlDeviceGetCpuAffinity(self, gpu: FakeGpu, words: int) -> Any:
+        return self._answer("nvmlDeviceGetCpuAffinity", gpu, _masks(gpu, words))
 
     def nvmlDeviceGetMaxClockInfo(self, gpu: FakeGpu, kind: int) -> Any:
         return self._answer("nvmlDeviceGetMaxClockInfo", gpu, {real.NVML_CLOCK_SM: 1980}[kind])
@@ -147,13 +233,26 @@ class FakeNvml(ModuleType):
         return self._answer("nvmlDeviceGetP2PStatus", gpu, status)
 
 
+def _masks(gpu: FakeGpu, words: int) -> list[int]:
+    return [sum(1 << cpu % 64 for cpu in gpu.near if cpu // 64 == word) for word in range(words)]
+
+
 Install = Callable[..., FakeNvml]
+
+
+def sliced(gpu: FakeGpu, *uuids: str) -> FakeGpu:
+    """The GPU in MIG mode, with a slice of each UUID, of which NVML says as little as it does."""
+    no_parts = frozenset({"nvmlDeviceGetPciInfo", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetClockInfo"})
+    gpu.slices = tuple(
+        FakeGpu(name=f"{gpu.name} MIG 1g.18gb", uuid=uuid, lacks=no_parts, whole=gpu) for uuid in uuids
+    )
+    return gpu
 
 
 def installer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """The body of a fixture: `install(*gpus, **options)` puts a FakeNvml where `import pynvml` looks.
 
-    At the end every init must have had its shutdown.
+    At the end it must have been initialised once at most, however often it was read.
     """
     installed: list[FakeNvml] = []
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -161,7 +260,16 @@ def installer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     def install(*gpus: FakeGpu, **options: Any) -> FakeNvml:
         installed.append(FakeNvml(list(gpus), **options))
         monkeypatch.setitem(sys.modules, "pynvml", installed[-1])
+        forget()
         return installed[-1]
 
+    forget()
     yield install
-    assert [fake.initialised for fake in installed] == [0] * len(installed)
+    forget()
+    assert all(fake.initialised <= 1 for fake in installed)
+
+
+def forget() -> None:
+    """What this process has read of NVML: it does so once."""
+    nvml.session.cache_clear()
+    gpus.gather_gpus.cache_clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ OPENMPI5 = "mpirun (Open MPI) 5.0.11"
 PIP = """\
 import json, os, pathlib, shutil, sys
 with open(os.environ["PIP_CALLS"], "a") as calls:
-    print(json.dumps(sys.argv[1:]), file=calls)
+    print(json.dumps([sys.prefix, *sys.argv[1:]]), file=calls)
 if "--quiet" not in sys.argv:
     print("Downloading torch-2.13.0-cp311-cp311-manylinux.whl (190.2 MB)")
     print("a line that only a failure shows")
@@ -173,8 +174,32 @@ class Machine:
     @property
     def pip_calls(self) -> list[list[str]]:
         """The arguments of every call of pip so far."""
+        return [arguments for _, arguments in self.pip_calls_by_environment]
+
+    @property
+    def pip_calls_by_environment(self) -> list[tuple[str, list[str]]]:
+        """The name of the environment and the arguments of every call of pip so far."""
         lines = self.calls.read_text().splitlines() if self.calls.exists() else ()
-        return [json.loads(line) for line in lines]
+        calls = [json.loads(line) for line in lines]
+        return [(Path(prefix).name, arguments) for prefix, *arguments in calls]
+
+    def installs(self) -> list[tuple[str, str]]:
+        """Which extras pip was asked for, by the name of the environment, since this was last called."""
+        calls = self.pip_calls_by_environment
+        self.calls.unlink(missing_ok=True)
+        found = [(name, re.search(r"\[(.*)\]$", arguments[-1])) for name, arguments in calls]
+        return [(name, extras[1]) for name, extras in found if extras]
+
+    def indexes(self) -> set[str]:
+        """The indexes beside pip's own that were named."""
+        option = "--extra-index-url"
+        return {call[call.index(option) + 1] for call in self.pip_calls if option in call}
+
+    def gpus(self, *capabilities: str, driver: str = "580.65.06") -> None:
+        """Let nvidia-smi tell of GPUs with these compute capabilities."""
+        lines = "".join(f"echo '{capability}, {driver}'\n" for capability in capabilities)
+        listed = "".join(f"echo 'GPU {index}: NVIDIA'\n" for index in range(len(capabilities)))
+        self.script("nvidia-smi", f"#!/bin/sh\nif [ $1 = -L ]; then\n{listed}else\n{lines}fi\n")
 
 
 def usable_cores() -> int:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from scaling.records.run import Header, PointRecord
 from scaling.report.formats import terminal
+from tests.support.gpu_records import gpus_run
 from tests.support.scripted_records import (
     STRONG,
     asynchronous,
@@ -230,6 +231,7 @@ SCENES: dict[str, Callable[[], Run]] = {
     "frameworks": frameworks_run,
     "servers": servers_run,
     "networks": networks_run,
+    "gpus": gpus_run,
     "one_round": one_round,
     "nothing": nothing,
 }

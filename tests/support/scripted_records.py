@@ -184,7 +184,7 @@ def failed(of: Point, cause: str = "oom", message: str = "out of memory") -> Poi
     return replace(record(of, 1.0), outcome=why, ranks=empty, measured_s=0.0)
 
 
-def throttled(made: PointRecord, reason: str = "sw-power-cap") -> PointRecord:
+def throttled(made: PointRecord, reason: str = "hw thermal") -> PointRecord:
     """The same with a GPU sample that names a throttle reason on rank 0."""
     sample = Sample(
         unix_s=UNIX_S, utilisation_percent=99.0, power_w=300.0, sm_clock_mhz=900.0, memory_used_bytes=1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from scaling.records.crossing import bytes_per_step
+from scaling.records.crossing import bytes_per_step, nccl_bounds
 from scaling.records.events import Finished, Ready, Window
 from scaling.records.network import Place
 from scaling.records.point import Pattern
@@ -41,15 +41,18 @@ def point(
     interface: str = "ib0",
     hca: str = "",
     told: bool = True,
+    nccl: bool = False,
     **options: str,
 ) -> PointRecord:
     """A record whose counters were read beside the first rank of each host, or its server; its strategy `told`
-    what must cross nodes."""
-    ready = replace(READY, crossing_bytes_per_step=bytes_per_step(pattern, S, hosts, servers) if told else None)
+    what must cross nodes, and had `nccl` carry it."""
+    bounds = nccl_bounds(S, hosts) if nccl else bytes_per_step(pattern, S, hosts, servers)
+    ready = replace(READY, crossing_bytes_per_step=bounds if told else None)
     ranks = tuple(
         RankRecord(
             rank=rank, launch_rank=rank, host=host, outcome=Finished(), ready=ready, windows=(WINDOW,),
             place=Place(address="", interface=interface, hca=hca),
+            environ={"NCCL_SOCKET_IFNAME": f"={interface}"} if nccl else {},
             telemetry=counted.get(host, Telemetry()) if host not in hosts[:rank] else Telemetry(),
         )
         for rank, host in enumerate(hosts)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from scaling.check.facts import Facts, Verdict
-from scaling.check.verdicts import gpus, limits, links, network, software
+from scaling.check.verdicts import all_reduce, gpu_driver, gpu_health, gpus, limits, links, network, software
 
 TOPICS: tuple[Callable[[Facts], Iterator[Verdict]], ...] = (
     software.launch, software.code, software.versions,
     limits.cores, limits.load, limits.memlock, limits.shared_memory,
-    gpus.gpus,
+    gpus.gpus, gpu_driver.driver, gpu_driver.direct, gpu_health.health,
     network.names, network.clocks, network.membership, network.mtu, network.rdma,
     links.reached, links.latency, links.bandwidth,
+    all_reduce.all_reduce,
 )  # fmt: skip
 
 

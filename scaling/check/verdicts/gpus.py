@@ -23,6 +23,7 @@ def gpus(facts: Facts) -> Iterator[Verdict]:
     if any(found.values()):
         yield _alike(found)
         yield from _shared(facts, found)
+        yield from _walled(facts, found)
         yield from _peers(found)
     elif not broken:
         yield Verdict(level="ok", topic="gpus", text="none on any node")
@@ -40,7 +41,11 @@ def _every(ranks: tuple[RankFacts, ...]) -> tuple[Gpu, ...]:
 def _alike(found: Gpus) -> Verdict:
     kinds = {node: _kinds(every) for node, every in found.items()}
     if len(set(kinds.values())) == 1:
-        return Verdict(level="ok", topic="gpus", text=f"{next(iter(kinds.values()))} on every node")
+        text = f"{next(iter(kinds.values()))} on every node"
+        if len({gpu.name for every in found.values() for gpu in every}) == 1:
+            return Verdict(level="ok", topic="gpus", text=text)
+        mend = "CUDA_VISIBLE_DEVICES with GPUs of one kind: the slowest holds up all, the first is the baseline"
+        return Verdict(level="warning", topic="gpus", text=f"GPUs of several kinds: {text}", mend=mend)
     return Verdict(
         level="warning" if all(found.values()) else "error",
         topic="gpus",
@@ -65,12 +70,30 @@ def _shared(facts: Facts, found: Gpus) -> Iterator[Verdict]:
         )
 
 
+def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:
+    """Ranks that a batch system lets reach one GPU each: those of others do not exist for them, and peer access
+    between processes needs both (NVIDIA/nccl issue 1066, open-mpi/ompi issue 11949)."""
+    walled = {
+        node: f"{len(facts.of(node))} ranks"
+        for node, every in found.items()
+        if len(facts.of(node)) > 1 and all(0 < rank.driver.reachable < len(every) for rank in facts.of(node))
+    }
+    if walled:
+        text = f"each rank reaches its own GPU alone; NCCL fails or copies through host memory: {grouped(walled)}"
+        mend = "Slurm: --gpus-per-node N with --gpu-bind=none, not --gpus-per-task (cgroups hide the others)"
+        yield Verdict(level="warning", topic="gpus", text=text, mend=mend)
+
+
 def _peers(found: Gpus) -> Iterator[Verdict]:
-    """Which GPUs of a node reach each other directly; unknown where no rank sees several."""
+    """Which GPUs of a node reach each other directly; unknown where no rank sees several. GeForce cards without
+    NVLink have no peer access, and nothing is broken there."""
     several = {node: every for node, every in found.items() if len(every) > 1 and len(every[0].p2p) == len(every)}
     apart = {node: some(_strangers(every)) for node, every in several.items()}
     apart = {node: text for node, text in apart.items() if text}
-    if apart:
+    if apart and all("GeForce" in gpu.name for node in apart for gpu in several[node]):
+        text = "no peer access between GeForce cards, as they are made: NCCL copies through host memory"
+        yield Verdict(level="ok", topic="gpu topology", text=text)
+    elif apart:
         yield Verdict(
             level="warning",
             topic="gpu topology",

@@ -8,7 +8,7 @@ median node.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, floor, log10
 from statistics import median
 
@@ -29,9 +29,14 @@ LINK = "ethtool {0} (speed, duplex), ip -s link show {0} (errors), tc qdisc show
 def slow_senders(matrix: Matrix) -> dict[str, float]:
     """Nodes all of whose links are slow, with their bandwidth. `matrix` is by (sender, receiver); transposed it
     tells the slow receivers. Two nodes have one link, which does not show whose fault it is."""
-    values = _nodes(matrix, 0.75)
+    return slow_nodes(_nodes(matrix, 0.75))[0]
+
+
+def slow_nodes(values: Mapping[str, float]) -> tuple[dict[str, float], float]:
+    """The nodes with much less than the median node, which follows; of two nodes nobody says which is right."""
     usual = _median(values.values())
-    return {node: value for node, value in values.items() if value < SLOW * usual} if len(values) > 2 else {}
+    slow = {node: value for node, value in values.items() if value < SLOW * usual}
+    return (slow if len(values) > 2 else {}), usual
 
 
 def sound(matrix: Matrix) -> Matrix:

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from scaling.records.task import Task
 
 SERVER = ("server",)
+LEAVING = ("hang-leaving", "raise-leaving", "abort-leaving")
 IN_LOOP = ("raise", "exit-0", "segfault", "kill", "oom", "print", "hang", "fork", "nan", "digest", "trace")
 EARLY = ("hang-before-ready", "port", "port-always")
 
 
 def fault(name: str) -> str:
     """A fault's name; ValueError for any other word."""
-    if name and name not in IN_LOOP + EARLY + SERVER:
+    if name and name not in IN_LOOP + EARLY + SERVER + LEAVING:
         raise ValueError(name)
     return name
 
@@ -36,6 +37,10 @@ def _exit_0(_: Task) -> None:
 
 def _segfault(_: Task) -> None:
     ctypes.string_at(0)
+
+
+def _abort(_: Task) -> None:
+    os.abort()
 
 
 def _kill(_: Task) -> None:
@@ -80,6 +85,11 @@ FAULTS: dict[str, Callable[[Task], None]] = {
     "print": _print,
     "hang": _hang,
     "fork": _fork,
+}
+LEAVING_FAULTS: dict[str, Callable[[Task], None]] = {
+    "hang-leaving": _hang,
+    "raise-leaving": _raise,
+    "abort-leaving": _abort,
 }
 EARLY_FAULTS: dict[str, Callable[[Task], None]] = {
     "hang-before-ready": _hang,

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from scaling.frameworks.base import Trainer, read_options
-from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS
+from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS, LEAVING_FAULTS
 from scaling.frameworks.fake.strategy import OPTIONS, STRATEGY
 from scaling.frameworks.fake.traffic import Star
 from scaling.frameworks.tracing import Tracer
@@ -100,7 +100,10 @@ class FakeTrainer:
         return 0
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up; the faults that come after the result."""
+        for planted, act in LEAVING_FAULTS.items():
+            if self._fails(planted):
+                act(self._task)
         if self.star is not None:
             self.star.close()
 

@@ -17,7 +17,11 @@ FRAMEWORK = Framework(
         "plain": "plain",
     },
     aliases={"dist_sync_device": "dist_device_sync"},
-    distributions={"mxnet": ("mxnet", "mxnet-cu112", "mxnet-cu110", "mxnet-cu102"), "horovod": ("horovod",)},
+    distributions={
+        "mxnet": ("mxnet", *(f"mxnet-cu{release}" for release in (117, 116, 115, 114, 113, 112, 110, 102))),
+        "nvidia-nccl-cu11": ("nvidia-nccl-cu11",),
+        "horovod": ("horovod",),
+    },
     startup_s=4.0,
     preload=("scaling.frameworks.mx.loop",),
     resident_bytes=400_000_000,

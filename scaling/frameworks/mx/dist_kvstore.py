@@ -17,6 +17,8 @@ from scaling.frameworks import network_env
 from scaling.frameworks.base import Helper, Option, Traits, read_options
 from scaling.frameworks.mx.plain import MXNetStrategy
 from scaling.frameworks.options import one_of, positive_integer, positive_number
+from scaling.records import crossing
+from scaling.records.crossing import Parts
 from scaling.records.point import EXCHANGING, SERVER, Point
 from scaling.records.task import Server, Task
 
@@ -69,9 +71,10 @@ class DistKvstore(MXNetStrategy):
         servers = range(len(task.servers))
         return [Helper(name=SCHEDULER), *(Helper(name=f"{SERVER}{index}", server=index) for index in servers)]
 
-    def compresses(self, point: Point) -> bool:
-        """As asked; what servers send back is whole."""
-        return bool(read_options(self.options, point.options)["compression"] != "none")
+    def wire_parts(self, point: Point) -> Parts:
+        """Two bits of 32 go out where that is asked; what servers send back is whole."""
+        small = read_options(self.options, point.options)["compression"] == "2bit"
+        return (2 / 32, 1.0) if small else crossing.WHOLE
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         """MXNet's settings and, where there is an exchange, ps-lite's of a worker, the scheduler or a server.

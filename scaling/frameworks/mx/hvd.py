@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from scaling.frameworks import hvd
 from scaling.frameworks.mx.plain import MXNetStrategy
+from scaling.records.point import Device
 from scaling.records.task import Task
 
 
@@ -22,9 +23,9 @@ class MXNetHorovod(hvd.Horovod, MXNetStrategy):
     options = {**hvd.OPTIONS, **MXNetStrategy.options}
     trainer = "scaling.frameworks.mx.hvd_trainer"
 
-    def missing(self, name: str) -> str | None:
+    def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Found in the installed files; neither MXNet nor Horovod is imported."""
-        return MXNetStrategy.missing(self, name) or super().missing(name)
+        return MXNetStrategy.missing(self, name, device) or super().missing(name, device)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         """MXNet's own and Horovod's variables."""

@@ -1,9 +1,10 @@
-"""MXNet, imported beside any NumPy: the worker's files have `mx` from here."""
+"""MXNet, imported beside any NumPy and with CUDA's libraries: the worker's files have `mx` from here."""
 
 from __future__ import annotations
 
-from scaling.frameworks.mx import numpy_names
+from scaling.frameworks.mx import cuda_libraries, numpy_names
 
+cuda_libraries.preload()
 with numpy_names.restored():
     import mxnet as mx
 

@@ -7,11 +7,13 @@ tree reduction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from scaling.frameworks import network_env
 from scaling.frameworks.base import Option, Traits
-from scaling.frameworks.mx.plain import MXNetStrategy, cuda_build
+from scaling.frameworks.mx.plain import MXNetStrategy
 from scaling.frameworks.options import one_of
-from scaling.hosts import gpus
-from scaling.records.point import Device
+from scaling.records.point import EXCHANGING, Device
 from scaling.records.task import Task
 
 CHOICES = {"auto": None, "true": True, "false": False}
@@ -32,21 +34,22 @@ class LocalKvstore(MXNetStrategy):
     }
     trainer = "scaling.frameworks.mx.local_kvstore_trainer"
 
-    def traits(self, _name: str) -> Traits:
+    def traits(self, name: str) -> Traits:
         """One worker a node."""
-        return Traits(drives="node")
+        return Traits(drives="node", nccl=name == "mxnet:nccl")
 
     def devices(self, name: str) -> tuple[Device, ...]:
         """NCCL needs CUDA."""
         return ("cuda",) if name == "mxnet:nccl" else super().devices(name)
 
-    def missing(self, name: str) -> str | None:
+    def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Found in the installed files and by NVML; MXNet is not imported."""
-        if (why := super().missing(name)) is not None or name != "mxnet:nccl":
-            return why
-        if cuda_build() is None:
-            return "mxnet is built without CUDA, and so without NCCL: ./launch/install mxnet-cuda"
-        return gpus.none_here("mxnet:device")
+        return super().missing(name, "cuda" if name == "mxnet:nccl" else device)
+
+    def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
+        """MXNet's settings; with NCCL, that it writes down what it chose."""
+        uses_nccl = task.point.strategy == "mxnet:nccl" and task.point.kind in EXCHANGING
+        return {**super().environ(task, announced), **(network_env.nccl_log(task) if uses_nccl else {})}
 
     def contexts(self, task: Task) -> int:
         """As many as the point has devices."""

@@ -6,14 +6,19 @@ from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
 
-from scaling.frameworks import limits, options
+from scaling.frameworks import cuda, limits, options
 from scaling.frameworks.base import Option, Strategy
+from scaling.hosts import gpus
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
 from scaling.workloads import models
 
 # Those of the catalogue that vision.py builds.
 MODELS = tuple(name for name, spec in models.CATALOGUE.items() if "mxnet" in spec.parameters)
+
+# What 1.9.1 is compiled for, without PTX: read off the ELF sections of mxnet-cu112's and mxnet-cu117's
+# libmxnet.so.
+COMPILED = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))
 
 
 class MXNetStrategy(Strategy):
@@ -26,9 +31,18 @@ class MXNetStrategy(Strategy):
         """All: gradients can be carried through the host's memory."""
         return ("cpu", "cuda", "emulated")
 
-    def missing(self, _name: str) -> str | None:
-        """Why MXNet cannot be imported, found without importing it."""
-        return "mxnet is not installed: ./launch/install mxnet" if find_spec("mxnet") is None else None
+    def missing(self, _name: str, device: Device = "cpu") -> str | None:
+        """Why MXNet cannot be imported, or on CUDA why its build does not fit, found without importing it."""
+        if find_spec("mxnet") is None:
+            return "mxnet is not installed: ./launch/install mxnet"
+        if device != "cuda":
+            return None
+        if why := gpus.none_here("mxnet:device"):
+            return why
+        name = cuda_build()
+        if name is None:
+            return "mxnet is built without CUDA: ./launch/install mxnet-cuda"
+        return cuda.no_kernels(name, COMPILED, "use another framework")
 
     def refuse(self, point: Point) -> str | None:
         """What Gluon cannot do."""

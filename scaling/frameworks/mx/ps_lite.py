@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from scaling.frameworks.mx import numpy_names
+from scaling.frameworks.mx import cuda_libraries, numpy_names
 from scaling.frameworks.mx.dist_kvstore import address_of, server_of
 from scaling.records.task import Task
 
@@ -26,6 +26,7 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     watch.start()
     # Not by way of library.py: what workers send is loaded while this import runs, and has `mx` from there.
     is_imported = "mxnet" in sys.modules
+    cuda_libraries.preload()
     with numpy_names.restored():
         import_module("mxnet")
     if is_imported:  # in a fork of a process that has imported it, as a worker

@@ -14,7 +14,15 @@ FRAMEWORK = Framework(
         "ps-async": "ps",
         "plain": "plain",
     },
-    distributions={"torch": ("torch",), "torchvision": ("torchvision",), "horovod": ("horovod",)},
+    distributions={
+        "torch": ("torch",),
+        "torchvision": ("torchvision",),
+        "horovod": ("horovod",),
+        # NCCL comes in packages of their own, one for each CUDA; Triton compiles what --compile makes.
+        "nvidia-nccl-cu13": ("nvidia-nccl-cu13",),
+        "nvidia-nccl-cu12": ("nvidia-nccl-cu12",),
+        "triton": ("triton",),
+    },
     startup_s=3.0,
     # DDP imports torch._dynamo when it is made.
     preload=("torch._dynamo", "scaling.frameworks.pytorch.ddp_trainer"),

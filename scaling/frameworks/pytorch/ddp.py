@@ -6,17 +6,13 @@ It does not know torchrun's elastic restarts or sharded optimisers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import metadata
-from importlib.util import find_spec
-from pathlib import Path
 
 from scaling.emulated.buckets import DEFAULT_BUCKET_MB
 from scaling.frameworks import network_env
 from scaling.frameworks.base import Option, Traits
 from scaling.frameworks.options import positive_number
 from scaling.frameworks.pytorch.plain import TorchStrategy
-from scaling.hosts import gpus
-from scaling.records.point import EXCHANGING, Device
+from scaling.records.point import EXCHANGING, Device, Point
 from scaling.records.task import Task
 
 
@@ -39,17 +35,17 @@ class DDP(TorchStrategy):
     }
     trainer = "scaling.frameworks.pytorch.ddp_trainer"
 
-    def traits(self, _name: str) -> Traits:
+    def traits(self, name: str) -> Traits:
         """One port, for the store."""
-        return Traits(ports=1)
+        return Traits(ports=1, nccl=name == "torch:nccl")
 
     def devices(self, name: str) -> tuple[Device, ...]:
         """NCCL needs CUDA; Gloo runs on all."""
         return ("cuda",) if name == "torch:nccl" else super().devices(name)
 
-    def missing(self, name: str) -> str | None:
+    def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Found in the installed files and by NVML; torch is not imported."""
-        return super().missing(name) or (_nccl_missing() if name == "torch:nccl" else None)
+        return super().missing(name, "cuda" if name == "torch:nccl" else device)
 
     def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
         """What torchrun would set, and the interface that carries the exchange."""
@@ -62,17 +58,12 @@ class DDP(TorchStrategy):
             "WORLD_SIZE": str(task.point.world_size),
             "LOCAL_RANK": str(task.local_rank),
             **network_env.gloo(task),
-            **network_env.nccl(task),
+            **(network_env.nccl(task) | network_env.nccl_log(task) if self.by_nccl(task.point) else {}),
         }
 
-
-def _nccl_missing() -> str | None:
-    package = find_spec("torch")
-    assert package is not None and package.origin is not None
-    if not (Path(package.origin).parent / "lib/libtorch_cuda.so").exists():
-        version = metadata.version("torch")
-        return f"torch {version} is built without CUDA: install a CUDA build (https://pytorch.org)"
-    return gpus.none_here("torch:gloo")
+    def by_nccl(self, point: Point) -> bool:
+        """As its name says."""
+        return point.strategy == "torch:nccl"
 
 
 STRATEGY = DDP()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from scaling.frameworks import hvd
 from scaling.frameworks.pytorch.plain import TorchStrategy
+from scaling.records.point import Device
 
 
 class PyTorchHorovod(hvd.Horovod, TorchStrategy):
@@ -17,9 +18,9 @@ class PyTorchHorovod(hvd.Horovod, TorchStrategy):
     options = {**hvd.OPTIONS, **TorchStrategy.options}
     trainer = "scaling.frameworks.pytorch.hvd_trainer"
 
-    def missing(self, name: str) -> str | None:
+    def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Found in the installed files; neither PyTorch nor Horovod is imported."""
-        return TorchStrategy.missing(self, name) or super().missing(name)
+        return TorchStrategy.missing(self, name, device) or super().missing(name, device)
 
 
 STRATEGY = PyTorchHorovod()

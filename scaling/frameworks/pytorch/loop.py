@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -41,12 +42,25 @@ class TorchRank:
         self.compute: Compute = EmulatedCompute(task) if emulated else RealCompute(task, self.device)
         self.device_name = self.compute.name
         self.is_done_on_return = task.point.hardware.device == "cpu"
+        self.has_device_clock = self.cuda
+        self._marks: list[torch.cuda.Event] = []
         self.versions = _versions(cuda=self.cuda)
         self.notes = vision.notes(models.spec(task.point.workload.model))
 
     def sync(self) -> None:
         """Wait for the device."""
         self.compute.sync()
+
+    def mark(self) -> None:
+        """On the stream that computes; the exchange's own is waited for before the update."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append(event)
+
+    def between_marks_s(self) -> tuple[float, ...]:
+        """By the GPU's own clock."""
+        marks, self._marks = self._marks, []
+        return tuple(earlier.elapsed_time(later) / 1000 for earlier, later in pairwise(marks))
 
     def peak_memory_bytes(self) -> int:
         """The most that torch's allocator has handed out; 0 on CPU, where the process's own peak counts."""

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 
 from scaling.frameworks import limits, options
 from scaling.frameworks.base import Option, Strategy
+from scaling.frameworks.pytorch import build
+from scaling.hosts import gpus
 from scaling.records.point import Device, Point
 
 
@@ -20,9 +22,11 @@ class TorchStrategy(Strategy):
         """All."""
         return ("cpu", "cuda", "emulated")
 
-    def missing(self, _name: str) -> str | None:
-        """Whether torch is installed."""
-        return "torch is not installed: ./launch/install torch" if find_spec("torch") is None else None
+    def missing(self, _name: str, device: Device = "cpu") -> str | None:
+        """Whether torch is installed, and on CUDA whether its build fits the driver and the GPUs."""
+        if find_spec("torch") is None:
+            return "torch is not installed: ./launch/install torch"
+        return gpus.none_here("torch:gloo") or build.unfit() if device == "cuda" else None
 
     def refuse(self, point: Point) -> str | None:
         """What the loop cannot do: it does all precisions, memory formats and models."""

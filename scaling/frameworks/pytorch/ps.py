@@ -25,6 +25,8 @@ from scaling.frameworks import network_env
 from scaling.frameworks.base import Helper, Option, Traits, read_options
 from scaling.frameworks.options import one_of, positive_number
 from scaling.frameworks.pytorch.plain import TorchStrategy
+from scaling.records import crossing
+from scaling.records.crossing import Parts
 from scaling.records.point import Point, Record
 from scaling.records.task import Task
 
@@ -65,9 +67,10 @@ class ParameterServer(TorchStrategy):
         """The interface that carries the exchange."""
         return network_env.gloo(task)
 
-    def compresses(self, point: Point) -> bool:
-        """As asked; what servers send back is whole."""
-        return bool(read_options(self.options, point.options)["compression"] != "none")
+    def wire_parts(self, point: Point) -> Parts:
+        """Halves go out where gradients travel as fp16; what servers send back is whole."""
+        half = read_options(self.options, point.options)["compression"] == "fp16"
+        return (0.5, 1.0) if half else crossing.WHOLE
 
 
 class Terms(Record, frozen=True, kw_only=True):

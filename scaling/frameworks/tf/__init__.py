@@ -16,6 +16,7 @@ FRAMEWORK = Framework(
     distributions={
         "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
         "keras": ("keras",),
+        "nvidia-nccl-cu12": ("nvidia-nccl-cu12",),
         "horovod": ("horovod",),
     },
     startup_s=9.0,

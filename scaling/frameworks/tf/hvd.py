@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from scaling.frameworks import hvd
 from scaling.frameworks.tf.plain import TensorFlowStrategy
+from scaling.records.point import Device
 from scaling.records.task import Task
 
 
@@ -20,9 +21,9 @@ class TensorFlowHorovod(hvd.Horovod, TensorFlowStrategy):
     options = {**hvd.OPTIONS, **TensorFlowStrategy.options}
     trainer = "scaling.frameworks.tf.hvd_trainer"
 
-    def missing(self, name: str) -> str | None:
+    def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Found in the installed files; neither TensorFlow nor Horovod is imported."""
-        return TensorFlowStrategy.missing(self, name) or super().missing(name)
+        return TensorFlowStrategy.missing(self, name, device) or super().missing(name, device)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         """TensorFlow's own and Horovod's variables."""

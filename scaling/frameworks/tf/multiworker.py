@@ -11,18 +11,13 @@ its ring went by the tasks' numbers as text (0, 1, 10, 11, ..., 2, 3, ...).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from importlib import metadata
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 from scaling.frameworks import network_env
 from scaling.frameworks.base import Option, Traits
 from scaling.frameworks.options import count_from_0
-from scaling.frameworks.tf import FRAMEWORK
 from scaling.frameworks.tf.plain import TensorFlowStrategy
-from scaling.hosts import gpus
-from scaling.records.point import EXCHANGING, Device
+from scaling.records.point import EXCHANGING, Device, Point
 from scaling.records.task import Task
 
 
@@ -41,18 +36,17 @@ class MultiWorker(TensorFlowStrategy):
     }
     trainer = "scaling.frameworks.tf.multiworker_trainer"
 
-    def traits(self, _name: str) -> Traits:
+    def traits(self, name: str) -> Traits:
         """Every rank's server has a port."""
-        return Traits(rank_ports=True)
+        return Traits(rank_ports=True, nccl=name == "tensorflow:nccl")
 
     def devices(self, name: str) -> tuple[Device, ...]:
         """NCCL needs CUDA; the ring runs on all."""
         return ("cuda",) if name == "tensorflow:nccl" else super().devices(name)
 
-    def missing(self, name: str) -> str | None:
+    def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Found in the installed files and by NVML; TensorFlow is not imported."""
-        reason = super().missing(name)
-        return _no_nccl() if reason is None and name == "tensorflow:nccl" else reason
+        return super().missing(name, "cuda" if name == "tensorflow:nccl" else device)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         """The cluster, whose addresses choose the network; for NCCL the interface too."""
@@ -61,25 +55,16 @@ class MultiWorker(TensorFlowStrategy):
             return shared
         servers = [f"{host}:{port}" for host, port in zip(task.addresses, task.rank_ports, strict=True)]
         cluster = {"cluster": {"worker": servers}, "task": {"type": "worker", "index": task.rank}}
-        return {**shared, "TF_CONFIG": json.dumps(cluster), **network_env.nccl(task)}
+        nccl = network_env.nccl(task) | network_env.nccl_log(task) if self.by_nccl(task.point) else {}
+        return {**shared, "TF_CONFIG": json.dumps(cluster), **nccl}
 
+    def by_nccl(self, point: Point) -> bool:
+        """As its name says."""
+        return point.strategy == "tensorflow:nccl"
 
-def _no_nccl() -> str | None:
-    package = find_spec("tensorflow")
-    assert package is not None and package.origin is not None
-    build = Path(package.origin).parent / "python/platform/build_info.py"
-    if "('is_cuda_build', True)" not in build.read_text():
-        return f"{_distribution()} is built without CUDA: ./launch/install tensorflow-cuda"
-    return gpus.none_here("tensorflow:ring")
-
-
-def _distribution() -> str:
-    for name in FRAMEWORK.distributions["tensorflow"]:
-        try:
-            return f"{name} {metadata.version(name)}"
-        except metadata.PackageNotFoundError:
-            continue
-    return "tensorflow"
+    def ring_of(self, task: Task) -> Sequence[str]:
+        """By the tasks' numbers as text."""
+        return [host for _, host in sorted(enumerate(task.hosts), key=lambda pair: str(pair[0]))]
 
 
 STRATEGY = MultiWorker()

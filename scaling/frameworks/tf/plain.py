@@ -8,6 +8,8 @@ from importlib.util import find_spec
 
 from scaling.frameworks import limits, options
 from scaling.frameworks.base import Option, Strategy
+from scaling.frameworks.tf import build
+from scaling.hosts import gpus
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
 from scaling.workloads import models
@@ -33,10 +35,11 @@ class TensorFlowStrategy(Strategy):
         """All of them."""
         return ("cpu", "cuda", "emulated")
 
-    def missing(self, _name: str) -> str | None:
-        """Why TensorFlow cannot be imported, found without importing it."""
-        found = find_spec("tensorflow")
-        return "tensorflow is not installed: ./launch/install tensorflow" if found is None else None
+    def missing(self, _name: str, device: Device = "cpu") -> str | None:
+        """Why TensorFlow cannot be imported, or on CUDA why its build does not fit, found without importing it."""
+        if find_spec("tensorflow") is None:
+            return "tensorflow is not installed: ./launch/install tensorflow"
+        return gpus.none_here("tensorflow:ring") or build.unfit() if device == "cuda" else None
 
     def refuse(self, point: Point) -> str | None:
         """What the shared loop cannot do. Any `memory_format` will do: TensorFlow has one of its own."""

@@ -32,8 +32,7 @@ class TensorFlowRank:
     def __init__(self, task: Task) -> None:
         self.task = task
         self.emulated = EmulatedDevice(task.point) if task.point.hardware.device == "emulated" else None
-        gpus = tf.config.list_physical_devices("GPU")
-        self._gpu = gpus[task.device_index] if task.point.hardware.device == "cuda" else None
+        self._gpu = _gpu(task.device_index) if task.point.hardware.device == "cuda" else None
         self.cuda = self._gpu is not None and self.computes
         self.device = "/GPU:0" if self.cuda else "/CPU:0"
         self.spec = models.spec(task.point.workload.model)
@@ -104,3 +103,14 @@ class TensorFlowRank:
             build = tf.sysconfig.get_build_info()
             found |= {name: build[f"{name}_version"] for name in ("cuda", "cudnn")}
         return found
+
+
+def _gpu(index: int) -> tf.config.PhysicalDevice:
+    """A GPU by its number. Where TensorFlow lacks a CUDA library it only logs so, and lists none."""
+    gpus = tf.config.list_physical_devices("GPU")
+    if index >= len(gpus):
+        raise RuntimeError(
+            f"tensorflow {tf.__version__} finds {len(gpus)} GPUs and not number {index}: its log names "
+            "the library that it could not load; ./launch/install tensorflow-cuda into an environment of its own"
+        )
+    return gpus[index]

@@ -12,9 +12,11 @@ from io import StringIO
 
 from scaling.analysis.analyse import rows
 from scaling.analysis.causes import Breakdown
+from scaling.analysis.device_use import DeviceUse
 from scaling.analysis.rows import Row, Standing
 from scaling.analysis.stats import Estimate
 from scaling.records.run import PointRecord
+from scaling.report import devices
 from scaling.text import rounded
 
 Value = str | int | float | None
@@ -50,7 +52,7 @@ def _values(row: Row) -> dict[str, Value]:
         "training_loss_at_samples": row.loss_at_samples,
         **_standing(row.standing, "standing", "against_best_fraction"),
         **{name: value for cause in (*_CAUSES, *_LATER_CAUSES) for name, value in _cause(row, cause).items()},
-        **dict(zip(_RECEIPT, _receipt(row), strict=True)),
+        **dict(zip((*_RECEIPT, _MOST), _receipt(row), strict=True)),
         **{name: _field(row, name) if row.hardware.profile else None for name in _EMULATION},
         **dict(zip(_PATH, _busiest(row), strict=True)),
         **_estimate("samples_per_s", row.samples_per_s),
@@ -59,6 +61,8 @@ def _values(row: Row) -> dict[str, Value]:
         **_standing(row.framework_standing, *_FRAMEWORKS),
         "learnt_less": row.learnt_less,
         "efficiency_df": row.efficiency.df if row.efficiency else None,
+        **{name: getattr(row.device_use, name, None) for name in _DEVICE},
+        "nccl": devices.nccl(row.nccl) if row.nccl else None,
     }
 
 
@@ -87,8 +91,10 @@ def _field(row: Row, name: str) -> Value:
 
 
 def _receipt(row: Row) -> tuple[Value, ...]:
-    found = row.receipt
-    return (found.verdict, found.share, found.over_expected) if found else (None, None, None)
+    if row.receipt is None:
+        return None, None, None, None
+    over_most, over_least = row.receipt.over_expected or (None, None)
+    return row.receipt.verdict, row.receipt.share, over_least, over_most
 
 
 def _busiest(row: Row) -> tuple[Value, ...]:
@@ -123,6 +129,8 @@ _WHERE = ("batch_rule", "batch_size", "global_batch_size", "world_size", "nodes"
 _EXCHANGE = ("synchronous", "staleness", "servers", "server_hosts", "server_cpu_percent")
 _EMULATION = ("profile", "shrink", "dilate", "machine_cpu_percent")
 _RECEIPT = ("network_verdict", "network_share_fraction", "network_bytes_over_expected")
+_MOST = "network_bytes_over_most_expected"
+_DEVICE = tuple(DeviceUse.__struct_fields__)
 _PATH = ("busiest_path", "busiest_path_busy_fraction", "busiest_path_bits_per_s")
 _FRAMEWORKS = ("framework_standing", "against_fastest_framework_fraction")
 _CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
@@ -160,4 +168,7 @@ COLUMNS = (
     "learnt_less",
     *(f"loss_{cause}_fraction{end}" for cause in _LATER_CAUSES for end in ("", "_low", "_high")),
     "efficiency_df",
+    _MOST,
+    *_DEVICE,
+    "nccl",
 )

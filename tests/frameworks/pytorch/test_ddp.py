@@ -76,6 +76,40 @@ def test_ddp_really_forms_these_buckets(cap_mb: float | None) -> None:
     assert (view, static) == (("1", "1") if cap_mb else ("0", "0"))
 
 
+AT_SIXTEEN = """
+import sys, torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from scaling.frameworks.pytorch import vision
+from scaling.workloads import models
+torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=16)
+parallel = torch.nn.parallel.DistributedDataParallel(vision.build(models.spec(sys.argv[1])))
+sent = []
+def noting(state, bucket):
+    sent.append(4 * bucket.buffer().numel())
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+parallel.register_comm_hook(None, noting)
+for _ in range(2):
+    sent.clear()  # the first step's are not yet in the order of backward
+    parallel(torch.ones(2, 3, 64, 64)).sum().backward()
+print(*sent, sep=", ")
+"""
+
+
+def test_ddp_really_forms_these_buckets_of_a_large_model_among_sixteen() -> None:
+    """In torch's process group that is none, by a hook that sees each bucket. Which bucket a gradient at a limit
+    goes into, its layer's order of backward decides."""
+    command = [sys.executable, "-W", "error", "-c", AT_SIXTEEN, "resnet50"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    gradients = [4 * each.numel() for each in vision.build(models.spec("resnet50")).parameters()]
+    wanted = bucket_bytes(gradients[::-1], 25)
+    found = [int(size) for size in done.stdout.strip().split(", ")]
+    assert len(found) == len(wanted) > 2
+    assert sum(found) == sum(wanted)
+    assert found == pytest.approx(wanted, abs=4 * 2048)
+
+
 # ---------------------------------------------------------------- gradient accumulation
 
 COUNTING = """

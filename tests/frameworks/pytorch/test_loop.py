@@ -14,7 +14,7 @@ import torch
 from scaling.emulated import device
 from scaling.frameworks.pytorch import vision
 from scaling.frameworks.pytorch.compute import RealCompute
-from scaling.frameworks.pytorch.loop import Training
+from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.records.point import Kind
 from scaling.workloads import models
 from tests.support.ranks import one_task
@@ -179,6 +179,31 @@ def test_tf32_is_on_only_where_it_was_asked_for(
     assert RealCompute(one_task(precision=precision, device="cuda"), torch.device("cuda", 0)).name == "a GPU"
     assert [switch.allow_tf32 for switch in switches.values()] == [wanted, wanted]
     assert torch.backends.cudnn.benchmark is True
+
+
+def test_a_gpus_own_clock_tells_the_steps_between_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        """Recorded 20 ms after the one before."""
+
+        made = 0
+
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            Event.made += 1
+            self.at_ms = 20.0 * Event.made
+
+        def elapsed_time(self, later: Event) -> float:
+            return later.at_ms - self.at_ms
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    rank = TorchRank(one_task())
+    assert not rank.has_device_clock  # on a CPU
+    for _ in range(2):
+        for _ in range(4):
+            rank.mark()
+        assert rank.between_marks_s() == pytest.approx((0.02, 0.02, 0.02))
 
 
 # ---------------------------------------------------------------- emulated devices

@@ -88,6 +88,8 @@ def test_nccl_where_there_is_a_driver_and_all_to_build_with(
     build, left_out = _horovod.plan((TORCH_CUDA, TENSORFLOW), driver=True)
     assert build.settings["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert build.settings["HOROVOD_CUDA_HOME"] == build.settings["HOROVOD_NCCL_HOME"] == str(home)
+    assert build.environ(tmp_path)["CUDA_HOME"] == str(home)  # torch's own question whether it can build for CUDA
+    assert build.settings["HOROVOD_NCCL_LINK"] == "SHARED"
     assert build.frameworks == (TORCH_CUDA,)
     assert list(left_out) == ["tensorflow"]
     assert "without CUDA" in left_out["tensorflow"]
@@ -108,13 +110,30 @@ def test_nccl_of_pypi_is_linked_by_the_name_that_cmake_looks_for(
     assert (tmp_path / "bin/libnccl.so").readlink() == package / "lib/libnccl.so.2"
 
 
+def test_nccl_is_that_of_the_framework_unless_another_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Workers report its version."""
+    home = cuda_toolkit(tmp_path)
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    package = tmp_path / "nvidia/nccl"
+    (package / "include").mkdir(parents=True)
+    (package / "include/nccl.h").touch()
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert settings(TORCH_CUDA, driver=True)["HOROVOD_NCCL_HOME"] == str(package)
+    monkeypatch.setenv("HOROVOD_NCCL_HOME", str(home))
+    build = _horovod.plan((TORCH_CUDA,), driver=True)[0]
+    assert build.settings["HOROVOD_NCCL_HOME"] == str(home)
+    assert _horovod.nccl_by_its_plain_name(build, tmp_path / "bin") == {}
+
+
 def test_gpu_machine_without_nvcc_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     build, left_out = _horovod.plan((TORCH_CUDA, MXNET_CUDA), driver=True)
     assert not build.gpu
     assert build.frameworks == (TORCH_CUDA,)
     assert list(left_out) == ["mxnet", "horovod"]
-    assert "libnccl-dev" in left_out["horovod"]
+    assert "https://developer.nvidia.com/cuda-downloads" in left_out["horovod"]
 
 
 def test_shims_are_for_those_that_need_them() -> None:

@@ -22,7 +22,7 @@ CHECK = ("-m", "scaling.check")
 
 
 def test_under_mpirun() -> None:
-    done = mpirun(MPIS[1], 2, *CHECK)
+    done = mpirun(MPIS[1], 2, *CHECK, "--no-all-reduce")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "check: one node" in done.stdout
     assert done.stdout.count("ok       launch         1 node with 2 ranks each") == 1
@@ -36,6 +36,9 @@ def test_json_under_mpirun(mpi: Mpi) -> None:
     seen = msgspec.json.decode(done.stdout, type=Findings)
     assert [one.host.hostname for one in seen.facts.ranks] == [socket.gethostname()] * 2
     assert mpi.banner in seen.facts.ranks[1].mpi
+    (one,) = seen.facts.all_reduces  # by children of ranks that are inside MPI
+    assert one.error == ""
+    assert one.everyone is not None and one.everyone.ranks == 2
 
 
 @pytest.mark.parametrize("mpi", MPIS, ids=str)

@@ -94,7 +94,7 @@ def test_srun_without_a_pmi_that_the_mpi_speaks_is_refused_once(
 ) -> None:
     """Each task would write a table of its own, of one rank."""
     said = bare(cluster, tmp_path, plugin, MPIS[1])
-    assert said.count("scaling.run: error: srun started 2 ranks, and in mpi4py's MPI (Open MPI v5") == 1, said
+    assert said.count("scaling: error: srun started 2 ranks, and in mpi4py's MPI (Open MPI v5") == 1, said
     assert "start them by: srun --mpi=pmix -n 2 python -m scaling.run ..." in said
     assert said.endswith("code 2\n"), said
 

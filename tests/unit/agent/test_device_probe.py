@@ -50,7 +50,7 @@ def test_samples_and_the_energy_counter(install: Install, clock: ProbeClock) -> 
         unix_s=1000.0, utilisation_percent=98.0, power_w=650.5, sm_clock_mhz=1755.0,
         memory_used_bytes=9 << 30, temperature_c=61.0, device_index=0,
     )  # fmt: skip
-    assert fake.initialised == 0
+    assert fake.initialised == 1
 
 
 @pytest.mark.parametrize("lacking", [{ENERGY}, {ENERGY, "nvmlDeviceGetTemperature"}])
@@ -159,7 +159,7 @@ def test_a_stop_without_a_start(install: Install) -> None:
     fake = install(FakeGpu())
     telemetry = cuda().stop()
     assert (telemetry.energy_j, telemetry.cpu_percent, telemetry.affinity_cpus) == (None, None, None)
-    assert fake.initialised == 0
+    assert fake.initialised == 1
 
 
 def test_cpu_tasks_do_not_touch_nvml(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 import scaling
-from scaling.agent.environment import KEPT_HEAP, child_environ
+from scaling.agent.environment import KEPT_HEAP, child_environ, granted
 from scaling.records.forks import MARK
 from scaling.records.point import Device, Point
 from tests.support.points import TASK, changed
@@ -89,3 +89,26 @@ def test_what_the_user_has_set_wins() -> None:
 
 def test_a_preloaded_library_that_is_no_allocator_changes_nothing() -> None:
     assert heap({"LD_PRELOAD": "/usr/lib/libfoo.so"}) == KEPT_HEAP
+
+
+# ---------------------------------------------------------------- NCCL's log
+
+ASKED = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/logs/a.nccl.%p", "NCCL_NET": "IB"}
+
+
+def test_a_log_of_nccls_that_the_user_has_set_is_his_as_a_whole() -> None:
+    for own in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"):
+        assert granted({own: "x"}, ASKED) == {"NCCL_NET": "IB"}, own
+
+
+def test_what_else_a_strategy_asks_wins() -> None:
+    assert granted({"NCCL_NET": "Socket"}, ASKED) == ASKED
+
+
+def test_the_driver_keeps_all_kernels_that_it_compiles() -> None:
+    def cache(base: dict[str, str], device: Device) -> str | None:
+        return child_environ(base, replace(TASK, point=on(device)), {}).get("CUDA_CACHE_MAXSIZE")
+
+    assert cache({}, "cuda") == str(4 << 30)
+    assert cache({"CUDA_CACHE_MAXSIZE": "7"}, "cuda") == "7"
+    assert cache({}, "cpu") is None

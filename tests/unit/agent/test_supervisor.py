@@ -5,7 +5,18 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from scaling.agent.supervisor import Supervisor
-from scaling.records.events import Announce, Event, Failed, Finished, Inspected, Outcome, Ready, Rested, Window
+from scaling.records.events import (
+    Announce,
+    Event,
+    Failed,
+    Finished,
+    Inspected,
+    Outcome,
+    Ready,
+    Rested,
+    Result,
+    Window,
+)
 from scaling.records.task import Clocks, Command, Finish, Inspect, Rest, Run
 from tests.support.points import TASK
 
@@ -297,3 +308,50 @@ def test_the_canary_is_noted_with_the_last_window_of_its_command() -> None:
     one.tell(Run(windows=1, steps=1, measured=True, first=5), 8.0)
     last = one.heard(replace(window(5), measured=True), 9.0)
     assert isinstance(last, Window) and last.canary_s is None
+
+
+# ---------------------------------------------------------------- once the result is out
+
+RESULT = Result(digest="d", peak_memory_bytes=0, peak_rss_bytes=1)
+
+
+def finishing() -> tuple[Supervisor, Silent]:
+    """One whose result came at 20 s."""
+    one, child = supervisor()
+    one.heard(READY, 5.0)
+    one.tell(Finish(), 12.0)
+    one.heard(RESULT, 20.0)
+    return one, child
+
+
+def test_one_that_does_not_leave_its_exchange_is_ended_and_has_finished() -> None:
+    one, child = finishing()
+    one.attend(29.9)
+    assert child.stacks == []
+    for now_s in (30.1, 30.2):  # until it is dead
+        one.attend(now_s)
+    assert child.stacks == [True]
+    ended = one.ended()
+    assert (ended.outcome, ended.after_result) == (Finished(), "did not leave its exchange")
+
+
+def test_one_that_crashes_in_leaving_has_finished() -> None:
+    one, child = finishing()
+    child.outcome = Failed(cause="crash(SIGABRT)", message="ended by SIGABRT")
+    ended = one.ended()
+    assert (ended.outcome, ended.after_result) == (Finished(), "ended by SIGABRT")
+
+
+def test_one_that_is_cancelled_after_its_result_is_cancelled() -> None:
+    one, _ = finishing()
+    one.end(21.0, Failed(cause="cancelled", message="because"))
+    one.attend(500.0)
+    assert cause(one) == "cancelled"
+
+
+def test_without_a_result_it_has_not() -> None:
+    one, child = supervisor()
+    one.heard(READY, 5.0)
+    one.tell(Finish(), 12.0)
+    child.outcome = Failed(cause="crash(SIGABRT)", message="ended by SIGABRT")
+    assert cause(one) == "crash(SIGABRT)"

@@ -78,7 +78,7 @@ class Probe:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World()
-    monkeypatch.setattr(DeviceProbe, "open", lambda *_: Probe(world))
+    monkeypatch.setattr(DeviceProbe, "open", lambda *_, **__: Probe(world))
     monkeypatch.setattr(watch_module, "CpuMeter", lambda *_: Meter(world))
     monkeypatch.setattr(interfaces, "read", lambda: world.sent_bytes)
     monkeypatch.setattr(interfaces, "since", _carried)

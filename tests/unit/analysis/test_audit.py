@@ -106,7 +106,7 @@ def test_one_round_is_never_superlinear() -> None:
 
 def test_superlinear_by_a_throttled_baseline() -> None:
     records = [throttled(one) if one.point.kind == "solo" else one for one in sweep(0, 0.1, {2: 0.08})]
-    assert superlinear_note(records) == "SUPERLINEAR: the baseline's device was throttled (sw-power-cap)"
+    assert superlinear_note(records) == "SUPERLINEAR: the baseline's device was throttled (hw thermal)"
 
 
 def test_superlinear_by_a_slower_baseline_device() -> None:

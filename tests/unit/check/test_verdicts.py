@@ -60,6 +60,8 @@ def test_another_version_of_this_program() -> None:
     [
         ({"versions": {"torch": "2.12.0"}}, {}, "error", "torch: missing on node1, node3, node4; 2.12.0 on node2"),
         ({"versions": {"nvidia-ml-py": "12.0"}}, {}, "warning", "nvidia-ml-py: missing on"),
+        ({"versions": {"nvidia-nccl-cu12": "2.27.7"}}, {}, "error", "nvidia-nccl-cu12: missing on"),
+        ({"versions": {"triton": "3.7.0"}}, {}, "warning", "triton: missing on"),
         ({"python": "3.12.1"}, {}, "error", "Python: 3.11 on node1, node3, node4; 3.12.1 on node2"),
         ({"gpu_driver": "550.1"}, {}, "warning", "GPU driver: missing on node1, node3, node4; 550.1 on node2"),
         ({}, {"mpi": "MPICH 5.0"}, "error", "MPI: Open MPI v5.0.11 on node1, node3, node4; MPICH 5.0 on node2"),
@@ -69,6 +71,21 @@ def test_different_versions_are_named(hosts: Any, told: Any, level: str, text: s
     verdict = only(facts(hosts={"node2": hosts}, told={"node2": told}))
     assert (verdict.level, verdict.topic) == (level, "versions")
     assert text in verdict.text
+
+
+def test_two_versions_of_nccl_are_fatal() -> None:
+    hosts = {name: {"versions": {"nvidia-nccl-cu13": "2.29.7"}} for name in FOUR}
+    assert to_mend(facts(hosts=hosts)) == []
+    verdict = only(facts(hosts=hosts | {"node3": {"versions": {"nvidia-nccl-cu13": "2.27.5"}}}))
+    assert (verdict.level, verdict.topic) == ("error", "versions")
+    assert verdict.text == "nvidia-nccl-cu13: 2.29.7 on node1, node2, node4; 2.27.5 on node3"
+
+
+def test_two_packages_of_one_nccl() -> None:
+    both = {"versions": {"nvidia-nccl-cu13": "2.29.7", "nvidia-nccl-cu12": "2.27.7"}}
+    verdict = only(facts(hosts=dict.fromkeys(FOUR, both)))
+    assert (verdict.level, verdict.topic) == ("warning", "versions")
+    assert "nvidia-nccl-cu13 2.29.7 and nvidia-nccl-cu12 2.27.7 on node1, node2, node3, node4" in verdict.text
 
 
 # ---------------------------------------------------------------- limits

@@ -215,3 +215,20 @@ def test_a_file_that_breaks_while_it_is_imported_is_a_mistake_of_the_call(
         UsageError, match=r"--strategy broken\.half:mine: cannot import broken\.half: SyntaxError: "
     ):
         frameworks.load("broken.half:mine")
+
+
+PICKY = CLASS.replace(
+    "    def traits",
+    """    def missing(self, name, device="cpu"):
+        return f"{{name}} not on {{device}}" if device == "cuda" else None
+
+    def traits""",
+)
+
+
+@pytest.mark.parametrize(("text", "said"), [(PICKY, "not on cuda"), (FUNCTIONS, "is nowhere")])
+def test_it_may_be_asked_about_a_device_or_not(text: str, said: str, outside: Any) -> None:
+    """Those that were written before there was one look at their name alone."""
+    name = f"{outside('mine', text)}:ring"
+    assert frameworks.missing(name, "cuda") == f"{name} {said}"
+    assert frameworks.missing(name, "cpu") == (None if text is PICKY else f"{name} {said}")

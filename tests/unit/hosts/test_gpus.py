@@ -12,11 +12,24 @@ import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from scaling.agent import device_probe
+from scaling.hosts import gpu_health, nvml
 from scaling.hosts import gpus as gpuinfo
-from scaling.hosts.gpus import P2P_NVLINK, P2P_READ, gather_gpus
-from tests.support.fake_nvml import GPU, READINGS, SWITCH, UNKNOWN, FakeGpu, FakeNvml, Install, installer
+from scaling.hosts.gpus import P2P_NVLINK, P2P_READ, Found, gather_gpus
+from tests.support.fake_nvml import (
+    GPU,
+    READINGS,
+    SWITCH,
+    UNKNOWN,
+    FakeGpu,
+    FakeNvml,
+    Install,
+    forget,
+    installer,
+    sliced,
+)
 
 SINGLE, HOSTBRIDGE, NODE, SYSTEM = 10, 30, 40, 50
+AFFINITIES = frozenset({"nvmlDeviceGetCpuAffinityWithinScope", "nvmlDeviceGetCpuAffinity"})
 
 
 @pytest.fixture
@@ -46,22 +59,23 @@ def uuids() -> list[str]:
 
 def test_without_the_driver_there_is_no_gpu(install: Install) -> None:
     install(init_error=real.NVML_ERROR_LIBRARY_NOT_FOUND)
-    assert gather_gpus() == ((), "")
+    assert gather_gpus() == Found()
 
 
 def test_without_nvidia_ml_py_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert gather_gpus() == ((), "")
+    forget()
+    assert gather_gpus() == Found()
 
 
 def test_a_driver_that_does_not_work_is_named(install: Install) -> None:
     install(FakeGpu(), init_error=real.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-    assert gather_gpus() == ((), "unusable: RM has detected an NVML/RM version mismatch.")
+    assert gather_gpus() == Found(driver="unusable: RM has detected an NVML/RM version mismatch.")
 
 
 def test_a_driver_without_gpus(install: Install) -> None:
     install()
-    assert gather_gpus() == ((), "570.86.15")
+    assert gather_gpus() == Found(driver="570.86.15", cuda=(12, 8))
 
 
 def test_a_lost_gpu_is_not_listed(install: Install) -> None:
@@ -77,17 +91,18 @@ def test_a_lost_gpu_is_not_listed(install: Install) -> None:
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_one_gpu(install: Install, as_bytes: bool) -> None:
     install(FakeGpu(), as_bytes=as_bytes)
-    (gpu,), driver = gather_gpus()
+    (gpu,), driver, *_ = gather_gpus()
     assert driver == "570.86.15"
     assert (gpu.index, gpu.name, gpu.uuid) == (0, "NVIDIA H200", "GPU-aaaa0000-1111")
     assert (gpu.memory_bytes, gpu.power_limit_w, gpu.max_sm_clock_mhz) == (150 << 30, 700.0, 1980.0)
+    assert gpu.compute_capability == (9, 0)
     assert (gpu.links, gpu.p2p) == (("self",), (True,))
 
 
 def test_what_a_gpu_does_not_support_is_unknown(install: Install) -> None:
     lacks = {"nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetMaxClockInfo", "nvmlDeviceGetMemoryInfo"}
     install(FakeGpu(lacks=frozenset(lacks)))
-    (gpu,), _ = gather_gpus()
+    (gpu,) = gather_gpus().gpus
     assert (gpu.memory_bytes, gpu.power_limit_w, gpu.max_sm_clock_mhz) == (0, None, None)
     assert gpu.name == "NVIDIA H200"
 
@@ -97,7 +112,7 @@ def test_what_a_gpu_does_not_support_is_unknown(install: Install) -> None:
 
 def test_four_gpus_in_two_nvlinked_pairs(install: Install) -> None:
     install(*four())
-    gpus, _ = gather_gpus()
+    gpus = gather_gpus().gpus
     assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
     assert [gpu.links for gpu in gpus] == [
         ("self", "NV4", "SYS", "SYS"),
@@ -119,7 +134,7 @@ def test_links_through_an_nvswitch(install: Install, far: int) -> None:
     p2p = {bus: {P2P_READ, P2P_NVLINK} for bus in range(4)}
     hub = ((far, 200),) * 18
     install(*(FakeGpu(uuid=f"GPU-{bus}", bus=bus, nvlinks=hub, p2p=p2p) for bus in range(4)))
-    gpus, _ = gather_gpus()
+    gpus = gather_gpus().gpus
     assert gpus[2].links == ("NV18", "NV18", "self", "NV18")
 
 
@@ -138,7 +153,7 @@ def test_links_to_another_gpu_do_not_count_for_this_one(install: Install) -> Non
 
 def test_an_unknown_topology(install: Install) -> None:
     install(FakeGpu(), FakeGpu(uuid="GPU-b", bus=1))
-    gpus, _ = gather_gpus()
+    gpus = gather_gpus().gpus
     assert (gpus[0].links, gpus[0].p2p) == (("self", "?"), (True, False))
 
 
@@ -173,25 +188,88 @@ def test_visible_devices(install: Install, monkeypatch: pytest.MonkeyPatch, visi
 def test_links_count_visible_gpus_only(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install(*four())
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,2,0")
-    gpus, _ = gather_gpus()
+    gpus = gather_gpus().gpus
     assert [gpu.index for gpu in gpus] == [0, 1, 2]
     assert gpus[0].links == ("self", "NV4", "SYS")
 
 
-def test_mig_devices(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(*four())
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-known-1,MIG-known-2,MIG-gone")
-    gpus, _ = gather_gpus()
-    assert [gpu.uuid for gpu in gpus] == ["MIG-known-1", "MIG-known-2"]
-    assert gpus[0].links == ("self", "?")
+def test_a_gpu_in_mig_mode_counts_as_its_slices(install: Install) -> None:
+    """Told apart from the whole GPU beside them, with what the GPU itself knows of CPUs and code."""
+    a, b = four()[:2]
+    a.near, a.capability = (0,), (8, 0)
+    install(sliced(a, "MIG-1", "MIG-2"), b)
+    first, second, whole = gather_gpus().gpus
+    assert [gpu.uuid for gpu in (first, second, whole)] == ["MIG-1", "MIG-2", "GPU-b000-1"]
+    assert [gpu.parent for gpu in (first, second, whole)] == ["GPU-a000-0", "GPU-a000-0", ""]
+    assert first.whole == second.whole == "GPU-a000-0"
+    assert (first.name, first.compute_capability, first.cores) == ("NVIDIA H200 MIG 1g.18gb", (8, 0), ((0,),))
+    assert first.links == ("self", "?", "?")
+    assert gather_gpus().reachable == 2
+
+
+def test_mig_mode_without_slices_leaves_nothing_to_compute_on(install: Install) -> None:
+    install(sliced(four()[0]))
+    assert uuids() == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("MIG-2", ["MIG-2"]),
+        ("MIG-2,MIG-1,MIG-gone,1", ["MIG-2", "MIG-1"]),
+        ("0", ["MIG-1", "MIG-2"]),
+        ("1,GPU-a", ["GPU-b000-1", "MIG-1", "MIG-2"]),
+        ("MIG-1,0", []),
+    ],
+)
+def test_slices_by_name_or_all_of_a_gpu(
+    install: Install, monkeypatch: pytest.MonkeyPatch, visible: str, expected: list[str]
+) -> None:
+    """What workers may be given, one each: a process sees no more than one of them itself."""
+    a, b = four()[:2]
+    install(sliced(a, "MIG-1", "MIG-2"), b)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert uuids() == expected
+
+
+# ---------------------------------------------------------------- what is near, what runs on it
+
+
+def test_cores_near_a_gpu_that_this_process_may_use(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {1, 3, 64, 70})
+    install(FakeGpu(near=(0, 1, 2, 64)), FakeGpu(uuid="GPU-b", bus=1, lacks=AFFINITIES))
+    near, unknown = gather_gpus().gpus
+    assert {cpu for core in near.cores for cpu in core} == {1, 64}
+    assert unknown.cores == ()
+
+
+def test_nvml_is_read_once_in_a_process(install: Install) -> None:
+    fake = install(*four())
+    assert gather_gpus() is gather_gpus()
+    for index in range(4):
+        device_probe.GpuMeter.open(index)
+    assert fake.initialised == 1
+
+
+def test_what_the_driver_knows_of_cuda(install: Install) -> None:
+    install(FakeGpu(capability=(7, 0)))
+    assert gather_gpus().cuda == (12, 8)
+    assert gather_gpus().gpus[0].compute_capability == (7, 0)
+
+
+@pytest.mark.parametrize(("folder", "said"), [("sys/class/kfd", True), ("dev/kfd", True), ("dev/null", False)])
+def test_gpus_of_amd_are_said_to_be_there(folder: str, tmp_path: Path, *, said: bool) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    assert gpuinfo.unsupported(tmp_path) == ("AMD GPU found, not supported" if said else "")
 
 
 # ---------------------------------------------------------------- the stand-in against the real module
 
 
 def test_every_nvml_function_in_use_exists_and_takes_as_many_arguments() -> None:
-    text = "".join(Path(inspect.getfile(module)).read_text() for module in (gpuinfo, device_probe))
-    used = set(re.findall(r"\bnvml(?:Device|System|Init|Shutdown)\w*", text))
+    modules = (gpuinfo, gpu_health, nvml, device_probe)
+    text = "".join(Path(inspect.getfile(module)).read_text() for module in modules)
+    used = set(re.findall(r"\bnvml(?:Device|System|Init)\w*", text))
     assert len(used) > 15
     for name in used:
         taken = len(inspect.signature(getattr(real, name)).parameters)

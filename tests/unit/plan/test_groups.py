@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaling.plan import config, groups, plan
+from scaling.plan import config, defaults, groups, plan
 from scaling.plan.groups import Group
 from scaling.plan.placement import first_slots
 from scaling.plan.plan import Plan
@@ -118,13 +118,14 @@ def test_by_default_points_take_turns_on_cpus_only(fields: dict[str, Any], turns
     found = made(host(cores=64, memory_bytes=512 * GIB, gpus=gpus), **fields)
     assert found.side_by_side is turns
     pace = (found.config.rounds, found.config.windows, found.config.window_s)
-    assert pace == (plan.PACE_SIDE_BY_SIDE if turns else plan.PACE_ALONE)
+    alone = defaults.PACE_ON_GPUS if fields.get("device") == "cuda" else defaults.PACE_ALONE
+    assert pace == (defaults.PACE_SIDE_BY_SIDE if turns else alone)
 
 
 def test_what_is_given_of_the_pace_stays() -> None:
     found = made(rounds=2, window_s=0.1)
     pace = (found.config.rounds, found.config.windows, found.config.window_s)
-    assert pace == (2, plan.PACE_SIDE_BY_SIDE[1], 0.1)
+    assert pace == (2, defaults.PACE_SIDE_BY_SIDE[1], 0.1)
 
 
 def test_groups_are_shuffled_by_round_and_seed() -> None:

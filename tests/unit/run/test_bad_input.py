@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import LaunchError, UsageError
-from scaling.plan import config, plan
+from scaling.plan import config, defaults, plan
 from scaling.records.host import Gpu
 from scaling.run import flags, invocation, panels
 from scaling.run.enrolment import check_versions
@@ -193,10 +193,16 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_rounds_windows_and_their_length_are_shown_as_they_come_out(shown: str) -> None:
-    """The defaults depend on whether points take turns: the help has both."""
-    for side_by_side, alone in zip(plan.PACE_SIDE_BY_SIDE, plan.PACE_ALONE, strict=True):
-        both = f"{side_by_side:g}" if side_by_side == alone else f"{side_by_side:g} side by side, else {alone:g}"
-        assert f"[default: ({both})]" in shown
+    """The defaults depend on whether points take turns, and on the device: the help has all."""
+    paces = (defaults.PACE_SIDE_BY_SIDE, defaults.PACE_ON_GPUS, defaults.PACE_ALONE)
+    for side_by_side, on_gpus, alone in zip(*paces, strict=True):
+        gpus = f", {on_gpus:g} on GPUs" if on_gpus != alone else ""
+        all_ = (
+            f"{side_by_side:g}"
+            if side_by_side == alone
+            else f"{side_by_side:g} side by side{gpus}, else {alone:g}"
+        )
+        assert f"[default: ({all_})]" in shown
     assert all(word in shown for word in ("--interleave", "--no-interleave", "keep|system", "--fresh-workers"))
 
 

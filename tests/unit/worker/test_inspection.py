@@ -41,9 +41,6 @@ class Noting(FakeTrainer):
         self.said.append("digest")
         return super().digest()
 
-    def close(self) -> None:
-        self.said.append("close")
-
     def tracers(self) -> list[Tracer]:
         return self.profilers
 
@@ -88,12 +85,12 @@ def inspect(tmp_path: Path, *profilers: Tracer, said: list[str] | None = None) -
     return found, events
 
 
-def test_the_digest_comes_first_and_the_end_last(tmp_path: Path) -> None:
+def test_the_digest_comes_first_and_the_result_last(tmp_path: Path) -> None:
     said: list[str] = []
     _, events = inspect(tmp_path, Profiler(said), said=said)
     unsynced = ["step", *["unsynced"] * 7]  # a common start, one that does not count, two windows of three
     traced = ["start", "step", *["step"] * 5, "stop"]
-    assert said == ["digest", *unsynced, *traced, "close"]
+    assert said == ["digest", *unsynced, *traced]
     assert isinstance(events[-1], Result) and events[-1].digest == "fake"
 
 

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from importlib import metadata
-from importlib.machinery import ModuleSpec
-from pathlib import Path
-from typing import Any
-
 import msgspec
 import pytest
 
 from scaling.errors import UsageError
 from scaling.frameworks.base import read_options
 from scaling.frameworks.pytorch import ddp, plain
-from scaling.hosts import gpus
-from scaling.records.host import Gpu
 from scaling.records.point import Kind
 from tests.support import paper_tasks
 from tests.support.points import placed
 
 STRATEGY = ddp.STRATEGY
-GPU = Gpu(index=0, name="T", uuid="u", memory_bytes=1, power_limit_w=1.0, max_sm_clock_mhz=1.0)
 
 
 @pytest.mark.parametrize("name", STRATEGY.names)
@@ -53,40 +45,6 @@ def test_devices() -> None:
 def test_there_are_no_helpers() -> None:
     (task,) = paper_tasks.tasks("torch:gloo", "exchange", 1, ports=(5001,))
     assert STRATEGY.helpers(task) == []
-
-
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A torch whose installed files are the test's; returns their folder."""
-    spec = ModuleSpec("torch", None, origin=str(tmp_path / "__init__.py"))
-    for module in (plain, ddp):
-        monkeypatch.setattr(module, "find_spec", lambda _: spec)
-    monkeypatch.setattr(metadata, "version", lambda _: "9.9.9")
-    (tmp_path / "lib").mkdir()
-    return tmp_path
-
-
-@pytest.mark.usefixtures("installed")
-def test_nccl_needs_a_cuda_build() -> None:
-    reason = STRATEGY.missing("torch:nccl")
-    assert reason == "torch 9.9.9 is built without CUDA: install a CUDA build (https://pytorch.org)"
-    assert STRATEGY.missing("torch:gloo") is None
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted"),
-    [
-        (((), ""), "no NVIDIA GPU on this host (driver not installed); use torch:gloo"),
-        (((), "unusable: Z"), "no NVIDIA GPU on this host (driver unusable: Z); use torch:gloo"),
-        (((GPU,), "580.1"), None),
-    ],
-)
-def test_nccl_needs_a_gpu(
-    found: Any, wanted: str | None, installed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (installed / "lib/libtorch_cuda.so").touch()
-    monkeypatch.setattr(gpus, "gather_gpus", lambda: found)
-    assert STRATEGY.missing("torch:nccl") == wanted
 
 
 def test_options_are_read_from_words() -> None:

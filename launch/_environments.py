@@ -1,0 +1,86 @@
+"""Environments of their own for frameworks whose CUDA libraries would overwrite another's.
+
+The wheels of CUDA 11, 12 and 13 put files of one name at one place (nvidia/nccl/lib/libnccl.so.2, for one), and
+pip sees no conflict: what is installed last is there for all. So TensorFlow and MXNet with CUDA stand beside the
+environment: `.venv-tensorflow` beside `.venv`. Workers start there by scaling/agent/interpreters.py.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from launch import _install
+
+APART = {"tensorflow-cuda": "tensorflow", "mxnet-cuda": "mxnet"}
+# What these need in their environment if it is asked for.
+SHARED = ("horovod",)
+HERE = "--here"
+
+
+def parted(extras: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The extras of this environment, and by framework those of environments of their own."""
+    shared = [extra for extra in extras if extra in SHARED]
+    apart = {APART[extra]: [extra, *shared] for extra in extras if extra in APART}
+    rest = [extra for extra in extras if extra not in APART]
+    return ([] if rest == shared and apart else rest), apart
+
+
+def path(framework: str) -> Path:
+    return Path(f"{sys.prefix}-{framework}")
+
+
+def bring(framework: str, extras: Sequence[str], cuda: str) -> tuple[list[str], dict[str, str]]:
+    """Install into the framework's environment, made if need be; returns its row of the table, none where there is
+    nothing to tell, and what is missing."""
+    folder = path(framework)
+    python = folder / "bin/python"
+    if not python.exists():
+        _install.say(f"making {folder}: {framework} with CUDA shares no environment")
+        if subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=False).returncode:
+            return [], {extras[0]: f"{sys.executable} -m venv {folder} failed (above)"}
+    command = [str(python), "-m", "launch._frameworks", HERE, "--cuda", cuda, *extras]
+    code = subprocess.run(command, cwd=_install.ROOT, check=False).returncode
+    noted = _install.read_stamp(folder / _install.STAMP.name)
+    if code not in (0, 1) or "problems" not in noted or bool(code) != bool(noted["problems"]):
+        return [], {extras[0]: f"installing into {folder} failed (above)"}
+    row = noted["rows"].get(framework)
+    return [*row, str(folder)] if row else [], noted["problems"]
+
+
+# ---------------------------------------------------------------- files of two owners
+
+
+def shared_files() -> dict[tuple[str, ...], list[str]]:
+    """By the distributions of this environment that own them, the CUDA libraries that several of them do."""
+    return overlaps({one.metadata["Name"]: map(str, one.files or ()) for one in metadata.distributions()})
+
+
+def overlaps(files: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], list[str]]:
+    """By their owners, the files of nvidia/*/lib that several distributions say are theirs."""
+    owners: dict[str, set[str]] = {}
+    for name, owned in files.items():
+        for file in owned:
+            if re.fullmatch(r"nvidia/.+/lib/.*\.so[.\d]*", file):
+                owners.setdefault(file, set()).add(name)
+    found: dict[tuple[str, ...], list[str]] = {}
+    for file, names in sorted(owners.items()):
+        if len(names) > 1:
+            found.setdefault(tuple(sorted(names)), []).append(file)
+    return found
+
+
+def told(found: Mapping[tuple[str, ...], Sequence[str]]) -> str | None:
+    """For people: which libraries are of whom, and what mends it."""
+    if not found:
+        return None
+    whose = (f"{some(files)} of {' and '.join(names)}" for names, files in found.items())
+    return f"overwritten by each other: {'; '.join(whose)}; make the environment anew (rm -r {sys.prefix})"
+
+
+def some(files: Sequence[str]) -> str:
+    return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")

@@ -1,0 +1,42 @@
+"""What an interpreter has for a framework, told by itself; it imports no framework.
+
+python -m scaling.agent.installed FRAMEWORK STRATEGY...      (started by an agent that runs in another one)
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+import msgspec
+
+from scaling import frameworks
+from scaling.agent import strategies
+from scaling.hosts import info
+from scaling.records.interpreter import Installed
+
+# What a worker imports beside its framework.
+NEEDED = ("numpy", "psutil", "pynvml")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print an `Installed` as JSON; 1 and a line where workers cannot run here at all."""
+    framework, *names = arguments
+    if absent := [name for name in NEEDED if find_spec(name) is None]:
+        sys.stderr.write(f"No module named {absent[0]!r}\n")
+        return 1
+    lacking = strategies.lacking_here(names)
+    answer = Installed(
+        python=platform.python_version(),
+        versions=info.versions(frameworks.FRAMEWORKS[framework].distributions),
+        missing=lacking.anywhere,
+        missing_on_cuda=lacking.on_cuda,
+    )
+    sys.stdout.write(msgspec.json.encode(answer).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

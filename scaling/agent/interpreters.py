@@ -1,0 +1,149 @@
+"""Which Python runs a framework's children, and what is installed there.
+
+Frameworks whose CUDA libraries overwrite each other's need an environment each: beside an agent's `.venv` that is
+`.venv-tensorflow`, for one, which ./launch/install makes. What such a Python has only itself can say: it is asked
+(installed.py).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from scaling import frameworks
+from scaling.agent.environment import outside_of_mpi
+from scaling.records.host import HostInfo
+from scaling.records.interpreter import Installed, Interpreter
+
+# SCALING_PYTHON_TENSORFLOW=/path/to/python names one; it goes before what stands beside the agent's environment.
+VARIABLE = "SCALING_PYTHON_"
+# Well within the time that ranks have to enrol; a cluster's file system may be cold.
+ANSWER_S = 45.0
+
+
+def of(framework: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The interpreter of a framework's children: the one that is named, the one beside, else the agent's own."""
+    if named := environ.get(VARIABLE + framework.upper()):
+        return named
+    beside = Path(f"{sys.prefix}-{framework}", "bin/python")
+    return str(beside) if framework and beside.exists() else sys.executable
+
+
+def framework_of(strategy: str) -> str:
+    """The framework that a strategy's children run in; "" for one of their own."""
+    return frameworks.of_baseline(frameworks.load(strategy).baseline).name
+
+
+class Question:
+    """An interpreter beside the agent's, asked what it has for a framework; several are asked at once."""
+
+    def __init__(self, framework: str, names: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
+        self.names = tuple(names)
+        self._framework, self._path = framework, of(framework, environ)
+        self._is_named = bool(environ.get(VARIABLE + framework.upper()))
+        self._process: subprocess.Popen[str] | None = None
+        self._answer: Installed | None = None
+        own = {key: value for key, value in outside_of_mpi(environ).items() if not key.startswith(VARIABLE)}
+        try:
+            self._process = subprocess.Popen(
+                [self._path, "-m", "scaling.agent.installed", framework, *names],
+                env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+        except OSError as error:
+            self._why = f"does not start ({error.strerror or error})"
+
+    def answer(self) -> Installed:
+        """What it has; all of these strategies are missing where it does not work."""
+        if self._answer is None:
+            found = self._installed()
+            self._answer = found or Installed(missing=dict.fromkeys(self.names, self._told()))
+            if found:
+                self._answer = replace(
+                    found, missing=self._placed(found.missing), missing_on_cuda=self._placed(found.missing_on_cuda)
+                )
+        return self._answer
+
+    def interpreter(self) -> Interpreter:
+        """For a host's description."""
+        found = self.answer()
+        return Interpreter(
+            framework=self._framework, path=self._path, python=found.python, versions=found.versions
+        )
+
+    def _placed(self, missing: Mapping[str, str]) -> dict[str, str]:
+        where = self._path if not self._is_named else f"{VARIABLE}{self._framework.upper()}={self._path}"
+        return {name: f"{why} (in {where})" for name, why in missing.items()}
+
+    def _installed(self) -> Installed | None:
+        if self._process is None:
+            return None
+        try:
+            output, errors = self._process.communicate(timeout=ANSWER_S)
+            return msgspec.json.decode(output, type=Installed)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+            self._why = f"does not answer within {ANSWER_S:g} s"
+        except msgspec.DecodeError:
+            self._why = f"cannot run workers: {(errors.strip().splitlines() or ['it says nothing'])[-1][:200]}"
+        return None
+
+    def _told(self) -> str:
+        """In one line: what was tried, what happened, what mends it."""
+        root = Path(__file__).resolve().parents[2]
+        if self._is_named:
+            name = VARIABLE + self._framework.upper()
+            mend = f"name a Python with {self._framework} and with scaling (pip install {root}), or unset {name}"
+            return f"{name}={self._path} {self._why}; {mend}"
+        environment = Path(self._path).parent.parent
+        return f"{self._path} {self._why}; ./launch/install {self._framework}, or remove {environment}"
+
+
+def ask(names: Iterable[str], environ: Mapping[str, str] = os.environ) -> list[Question]:
+    """Ask, of those strategies whose children run in another interpreter, each of these."""
+    parted: dict[str, list[str]] = {}
+    for name in names:
+        parted.setdefault(_framework_of(name), []).append(name)
+    return [Question(one, parted[one], environ) for one in parted if of(one, environ) != sys.executable]
+
+
+def _framework_of(strategy: str) -> str:
+    try:
+        return framework_of(strategy)
+    except Exception:  # anybody's code; what it raised is told where the strategy itself is asked
+        return ""
+
+
+# ---------------------------------------------------------------- in a host's description
+
+
+def beside() -> tuple[Interpreter, ...]:
+    """The interpreters of this host beside this one."""
+    names = [f"{name}:{frameworks.PLAIN}" for name in frameworks.FRAMEWORKS]
+    return tuple(question.interpreter() for question in ask(names))
+
+
+def on(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
+    """The host with these interpreters, and with the versions that its workers meet.
+
+    What the agent's own environment has in another version, or lacks for frameworks that run there, is called by
+    its framework too: `horovod (tensorflow)`.
+    """
+    elsewhere = {one.framework for one in found}
+    every = frameworks.FRAMEWORKS.values()
+    here = {package for one in every if one.name not in elsewhere for package in one.distributions}
+    moved = {package for one in every if one.name in elsewhere for package in one.distributions} - here
+    versions = {package: version for package, version in host.versions.items() if package not in moved}
+    for one in found:
+        python = {"Python": one.python} if one.python not in ("", host.python) else {}
+        for package, version in {**one.versions, **python}.items():
+            known = versions.setdefault(package, version) if package in moved else versions.get(package)
+            if known != version:
+                versions[f"{package} ({one.framework})"] = version
+    return replace(host, versions=versions, interpreters=tuple(found))

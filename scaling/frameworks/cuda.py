@@ -1,0 +1,60 @@
+"""Whether a framework's build runs on the GPUs of this host: by its files and NVML, importing no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scaling.hosts import gpus
+
+# A GPU's compute capability, like (9, 0), or a CUDA version, like (12, 6).
+Version = tuple[int, int]
+
+# The oldest driver whose libcuda knows a major version of CUDA (CUDA toolkit's release notes, table of minor
+# version compatibility).
+OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}
+
+
+def driver_too_old(build: str, cuda: Version, mend: str) -> str | None:
+    """Why a build for this CUDA finds the driver too old, or None. Within a major version any driver will do (CUDA
+    compatibility guide, "Minor Version Compatibility")."""
+    found = gpus.gather_gpus()
+    if found.cuda is None or found.cuda[0] >= cuda[0]:
+        return None
+    newer = OLDEST_DRIVER.get(cuda[0])
+    driver = f", or a driver of {newer} or newer" if newer else ""
+    return (
+        f"{build} is built for CUDA {_dotted(cuda)}, and driver {found.driver} knows CUDA up to "
+        f"{_dotted(found.cuda)}: {mend}{driver}"
+    )
+
+
+def no_kernels(build: str, compiled: Sequence[Version], mend: str, *, newer: bool = False) -> str | None:
+    """Why a build with code for these compute capabilities cannot run on some GPU here, or None.
+
+    Code runs on GPUs of the same major version and an equal or higher minor one; `newer` ones than all of these
+    run what the driver compiles anew from the build's PTX, where it has any (CUDA C programming guide, "Binary
+    Compatibility", "PTX Compatibility").
+    """
+    for gpu in gpus.gather_gpus().gpus:
+        capability = gpu.compute_capability
+        if capability is None or any(_runs(capability, each) for each in compiled):
+            continue
+        if newer and capability > max(compiled):
+            continue
+        has, own = ", ".join(map(_dotted, compiled)), _dotted(capability)
+        return f"{build} has code for compute capability {has}, none for {gpu.name} ({own}): {mend}"
+    return None
+
+
+def _runs(capability: Version, compiled: Version) -> bool:
+    return capability[0] == compiled[0] and capability[1] >= compiled[1]
+
+
+def version(text: str) -> Version:
+    """(12, 6) of "12.6" or "12.6.3"."""
+    major, minor = [*text.split("."), "0"][:2]
+    return int(major), int(minor)
+
+
+def _dotted(number: Version) -> str:
+    return f"{number[0]}.{number[1]}"

@@ -1,0 +1,130 @@
+"""What NCCL chose, read from the file that NCCL_DEBUG_FILE names. Pure but for `read`.
+
+The lines are NCCL's own, as versions 2.18 to 2.29 write them (src/init.cc, src/enqueue.cc and src/transport of
+https://github.com/NVIDIA/nccl); tests/unit/frameworks/nccl_logs holds real ones. Of a line that another version
+writes otherwise nothing is known, and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+
+from scaling.records.nccl import NcclChoice
+
+# With NCCL_DEBUG_SUBSYS=TUNING a line is written for every collective: the first show all sizes.
+MOST_BYTES = 1 << 20
+MOST_WARNINGS = 2
+
+# enqueue.cc of releases before 2.24 prints numbers: nccl_tuner.h has the names in their order.
+ALGORITHMS = ("tree", "ring", "collnet direct", "collnet chain", "nvls", "nvls tree", "pat")
+PROTOCOLS = ("LL", "LL128", "simple")
+_NAMES = {"COLLNET_DIRECT": "collnet direct", "COLLNET_CHAIN": "collnet chain", "NVLS_TREE": "nvls tree"}
+
+_VERSION = re.compile(r"NCCL version (\S+?)\+cuda")
+_NETWORK = re.compile(r"NCCL INFO Using network (.+)$")
+_PROVIDER = re.compile(r"NET/OFI Selected provider is ([\w;-]+)", re.IGNORECASE)
+_LISTED = re.compile(r"NCCL INFO NET/(\w+) : Using (\[.*)$")
+_CARD = re.compile(r"\[(\d+)\] ?([A-Za-z][\w.-]*)")
+_VIRTUAL = re.compile(r"NET/IB : Made virtual device \[(\d+)\] name=(\S+)")
+_VIA = re.compile(r" via (P2P|SHM|NET|COLLNET)/(.+)$")
+_CONNECTION = re.compile(r"(?P<network>.+?)/(?P<device>\d+)(?:\(\d+\))?(?P<more>.*)")
+_NVLS = re.compile(r"NCCL INFO .*\b([1-9]\d*) nvls channels")
+_REDUCED = re.compile(r"NCCL INFO (?:(\w+): +)?(\d+) Bytes -> Algo (\w+) proto (\w+)")
+_WARNING = re.compile(r"NCCL WARN (.+)$")
+
+
+def read(debug_file: str, pid: int) -> NcclChoice | None:
+    """What a worker's NCCL wrote, and cut its file off at MOST_BYTES; None where there is none.
+
+    `debug_file` is the NCCL_DEBUG_FILE that it was given, `pid` the worker's, which stands for `%p` in it.
+    """
+    try:
+        return parse(_head(Path(debug_file.replace("%p", str(pid)).replace("%%", "%")))) if debug_file else None
+    except OSError:
+        return None
+
+
+def _head(file: Path) -> list[str]:
+    with file.open("r+b") as log:
+        head = log.read(MOST_BYTES)
+        log.truncate()
+    return head.decode(errors="replace").splitlines()
+
+
+def parse(lines: Iterable[str]) -> NcclChoice | None:
+    """What the lines of one worker tell; None where none of them is NCCL's."""
+    own = [line.rstrip() for line in lines if "NCCL" in line]
+    if not own:
+        return None
+    network, (transports, devices, gpu_direct) = _last(own, _NETWORK), _connections(own)
+    return NcclChoice(
+        version=_last(own, _VERSION),
+        network=network,
+        provider=_last(own, _PROVIDER),
+        cards=_cards(own, network, devices),
+        transports=transports,
+        gpu_direct=gpu_direct,
+        algorithms=_algorithms(own),
+        nvls=any(_NVLS.search(line) for line in own),
+        warnings=tuple(islice(dict.fromkeys(_all(own, _WARNING)), MOST_WARNINGS)),
+    )
+
+
+def _all(lines: Iterable[str], pattern: re.Pattern[str]) -> Iterable[str]:
+    return (found[1] for line in lines if (found := pattern.search(line)))
+
+
+def _last(lines: Iterable[str], pattern: re.Pattern[str]) -> str:
+    return next(iter(reversed(list(_all(lines, pattern)))), "")
+
+
+def _connections(lines: Iterable[str]) -> tuple[dict[str, int], set[int], int]:
+    """How many connections there are by transport, the network devices that they take, how many are GPUDirect."""
+    transports, devices, gpu_direct = Counter[str](), set[int](), 0
+    for line in lines:
+        if (via := _VIA.search(line)) is None:
+            continue
+        kind, rest = via.groups()
+        over = _CONNECTION.match(rest) if kind.endswith("NET") else None
+        if over is None:
+            transports[f"{kind}/{rest.partition('/')[0]}"] += 1
+            continue
+        transports[f"{kind}/{over['network']}"] += 1
+        devices.add(int(over["device"]))
+        gpu_direct += "/GDRDMA" in over["more"]
+    return dict(transports), devices, gpu_direct
+
+
+def _cards(lines: Iterable[str], network: str, devices: set[int]) -> tuple[str, ...]:
+    """The names of the devices that connections take; all that are listed where none is known by its number."""
+    # Plugins for InfiniBand list their cards as NCCL does.
+    kinds = (network, "Socket" if network == "Socket" else "IB")
+    names: dict[int, str] = {}
+    for line in lines:
+        if (listed := _LISTED.search(line)) and listed[1] in kinds:
+            names |= {int(number): card for number, card in _CARD.findall(listed[2])}
+        elif (virtual := _VIRTUAL.search(line)) and network != "Socket":
+            names[int(virtual[1])] = virtual[2]
+    taken = {names[number] for number in devices if number in names}
+    return tuple(sorted(taken or set(names.values())))
+
+
+def _algorithms(lines: Iterable[str]) -> dict[str, int]:
+    """The bytes of all-reduces by algorithm and protocol; older releases do not say which collective it was."""
+    found = Counter[str]()
+    for line in lines:
+        if (told := _REDUCED.search(line)) and told[1] in (None, "AllReduce"):
+            algorithm, protocol = _word(told[3], ALGORITHMS), _word(told[4], PROTOCOLS)
+            found[f"{algorithm} {protocol}"] += int(told[2])
+    return dict(found)
+
+
+def _word(said: str, names: tuple[str, ...]) -> str:
+    if said.isdecimal():
+        return names[int(said)] if int(said) < len(names) else said
+    named: Mapping[str, str] = {name.upper(): name for name in names} | _NAMES
+    return named.get(said.upper(), said.lower())

@@ -1,0 +1,150 @@
+"""One rank of a timed all-reduce, a process of its own: torch.distributed over NCCL or Gloo, as training uses it.
+
+python -m scaling.frameworks.pytorch.all_reduce      (started by the preflight only)
+
+The first line of stdin is what it is asked. Stdin then stays open as a lifeline, and the process lives on after
+its answer until it is ended: who leaves first would cut the others off.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from itertools import pairwise
+
+import msgspec
+import torch
+from torch import Tensor, distributed
+
+from scaling.frameworks.base import timeout_s
+from scaling.frameworks.pytorch import store
+from scaling.records.all_reduce import AskedAllReduce, RankAllReduce, Timed, timed
+from scaling.records.task import Task
+from scaling.text import one_line
+
+# From size to size as long as the network is quick enough. What is told is of the last one.
+SIZES_BYTES = (1_000_000, 16_000_000, 256_000_000)
+LEAST_REPEATS, MOST_REPEATS = 3, 10
+FLOAT32_BYTES = 4
+
+
+class AllReduce:
+    """A rank that has joined the others."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._cuda = task.point.hardware.device == "cuda"
+        self._device = torch.device("cuda", task.device_index) if self._cuda else torch.device("cpu")
+        if self._cuda:
+            torch.cuda.set_device(self._device)
+        timeout = timedelta(seconds=timeout_s(task.clocks))
+        # Without device_id: bound to it, NCCL would split the groups of nodes off, which all ranks must then do.
+        distributed.init_process_group(
+            task.point.strategy.partition(":")[2],
+            store=store.open_store(task.address, task.ports[0], hosts=task.rank == 0, timeout=timeout),
+            rank=task.rank,
+            world_size=task.point.world_size,
+            timeout=timeout,
+        )
+
+    def timed(self, members: int, sizes: Iterable[int], budget_s: float, group: distributed.ProcessGroup) -> Timed:
+        """All-reduces of the largest size of which a few repetitions fit into the budget."""
+        known = list(sizes)
+        size, seconds = known[0], min(self._repeated(known[0], 2, group))
+        for smaller, larger in pairwise(known):
+            if LEAST_REPEATS * seconds * larger / smaller > budget_s:
+                break
+            size, seconds = larger, self._repeated(larger, 1, group)[0]
+        repeats = max(LEAST_REPEATS, min(MOST_REPEATS, int(budget_s / seconds)))
+        return timed(members, size, tuple(self._repeated(size, repeats, group)))
+
+    def inside(self) -> distributed.ProcessGroup | None:
+        """The group of this rank's node; every rank makes every node's."""
+        mine = None
+        for host in dict.fromkeys(self._task.hosts):
+            ranks = [rank for rank, name in enumerate(self._task.hosts) if name == host]
+            group = distributed.new_group(ranks) if len(ranks) > 1 else None
+            if self._task.rank in ranks:
+                mine = group
+        return mine
+
+    def _repeated(self, size: int, repeats: int, group: distributed.ProcessGroup) -> list[float]:
+        """The seconds of each repetition, of the slowest rank: all know the same numbers."""
+        tensor = torch.rand(size // FLOAT32_BYTES, device=self._device)
+        seconds = torch.tensor(
+            [self._once(tensor, group) for _ in range(repeats)], dtype=torch.float64, device=self._device
+        )
+        distributed.all_reduce(seconds, op=distributed.ReduceOp.MAX, group=group)
+        return [float(each) for each in seconds.tolist()]
+
+    def _once(self, tensor: Tensor, group: distributed.ProcessGroup) -> float:
+        """One all-reduce that all begin together."""
+        distributed.all_reduce(torch.zeros(1, device=self._device), group=group)
+        self._sync()
+        start_s = time.perf_counter()
+        distributed.all_reduce(tensor, group=group)
+        self._sync()
+        return time.perf_counter() - start_s
+
+    def _sync(self) -> None:
+        if self._cuda:
+            torch.cuda.synchronize(self._device)
+
+
+def measure(asked: AskedAllReduce) -> RankAllReduce:
+    """Join, and time the all-reduces of all ranks, then those inside the nodes, all nodes at once."""
+    task = asked.task
+    torch.set_num_threads(task.threads)
+    sizes = [size for size in SIZES_BYTES if size <= asked.largest_bytes] or SIZES_BYTES[:1]
+    rank = AllReduce(task)
+    assert distributed.group.WORLD is not None
+    everyone = rank.timed(task.point.world_size, sizes, asked.budget_s, distributed.group.WORLD)
+    inside = None
+    if asked.inside:
+        group = rank.inside()
+        if group is not None:
+            inside = rank.timed(group.size(), sizes, asked.budget_s, group)
+    return RankAllReduce(everyone=everyone, inside=inside, library=_library(task))
+
+
+def _library(task: Task) -> str:
+    if task.point.strategy != "torch:nccl":
+        return f"torch {torch.__version__}, Gloo"
+    version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call, unused-ignore]
+    return f"torch {torch.__version__}, NCCL {version}"
+
+
+def main() -> None:
+    """Answer one question with one line on stdout, and wait for the end."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what libraries print (NCCL_DEBUG) is no answer
+    line = b""
+    while not line.endswith(b"\n"):
+        line += _read()
+    threading.Thread(target=_live, daemon=True).start()
+    try:
+        told = measure(msgspec.json.decode(line, type=AskedAllReduce))
+    except Exception as error:
+        told = RankAllReduce(error=one_line(f"{type(error).__name__}: {error}"))
+    os.write(answers, msgspec.json.encode(told) + b"\n")
+    threading.Event().wait()
+
+
+def _read() -> bytes:
+    data = os.read(0, 65536)
+    if not data:
+        os.killpg(0, signal.SIGKILL)
+    return data
+
+
+def _live() -> None:
+    while True:
+        _read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What the installed PyTorch is built for, read from its files; torch is not imported."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from scaling.frameworks import cuda
+from scaling.hosts import gpus
+
+# What PyTorch's wheels are compiled for, by CUDA version (https://github.com/pytorch/pytorch, .ci/manywheel/
+# build_cuda.sh for CUDA 12; 13.0 is read off the ELF sections of 2.13's libtorch_cuda.so), and whether PTX is
+# among it.
+COMPILED: dict[cuda.Version, tuple[tuple[cuda.Version, ...], bool]] = {
+    (12, 6): (((5, 0), (6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (9, 0)), False),
+    (12, 8): (((7, 0), (7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0)), False),
+    (12, 9): (((7, 0), (7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0)), True),
+    (13, 0): (((7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0)), True),
+}
+# The oldest GPUs that PyTorch's wheels for CUDA 13 have code for.
+TURING = (7, 5)
+
+
+def unfit() -> str | None:
+    """Why it cannot compute on the GPUs of this host; None where it can, or where nobody knows."""
+    name = f"torch {metadata.version('torch')}"
+    built = _cuda()
+    if built is None:
+        return f"{name} is built without CUDA: {_mend()}"
+    if why := cuda.driver_too_old(name, built, _mend()):
+        return why
+    if built not in COMPILED:
+        return None
+    compiled, has_ptx = COMPILED[built]
+    return cuda.no_kernels(name, compiled, _mend(), newer=has_ptx)
+
+
+def _mend() -> str:
+    """The command that installs what this host's driver and GPUs run."""
+    found = gpus.gather_gpus()
+    capabilities = [gpu.compute_capability for gpu in found.gpus if gpu.compute_capability]
+    is_old = min(capabilities, default=TURING) < TURING or (found.cuda is not None and found.cuda < (13, 0))
+    return f"./launch/install --cuda {'12' if is_old else '13'} torch"
+
+
+def _cuda() -> cuda.Version | None:
+    """The CUDA that it is built for; None for a build without."""
+    package = find_spec("torch")
+    assert package is not None and package.origin is not None
+    text = (Path(package.origin).parent / "version.py").read_text()
+    found = re.search(r"^cuda\b.*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    return cuda.version(found.group(1)) if found else None

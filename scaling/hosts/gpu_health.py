@@ -1,0 +1,154 @@
+"""How this host's GPUs are set up and how they fare: what spoils a measurement and NVML, /proc or /sys can tell.
+
+Everything may be unknown: of each question NVML may say that a GPU, a driver or a container cannot answer it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from scaling.hosts.nvml import ask, reachable, session, text, visible
+from scaling.records.gpu_health import GpuHealth, GpuHost
+
+ROOT = Path("/")
+# Where NCCL itself looks (src/transport/net_ib, ibGdrSupportInitOnce).
+PEER_MEMORY = {
+    "nvidia_peermem": "sys/module/nvidia_peermem/version",
+    "nv_mem": "sys/kernel/mm/memory_peers/nv_mem/version",
+    "nv_mem_nc": "sys/kernel/mm/memory_peers/nv_mem_nc/version",
+}
+# The namespace of process numbers that is no container's (PROC_PID_INIT_INO of Linux's include/linux/proc_ns).
+HOSTS_OWN = "pid:[4026531836]"
+OPEN = "Open Kernel Module"  # so the driver's file says, else "Kernel Module"
+# NVML_GPU_FABRIC_STATE_*, and what it is called where the fabric manager has done its work.
+FABRIC = {1: "not started", 2: "in progress", 3: "completed"}
+COMPUTE_MODES = {0: "Default", 1: "Exclusive_Thread", 2: "Prohibited", 3: "Exclusive_Process"}
+
+
+def gather(root: Path = ROOT) -> GpuHost:
+    """What there is to know about the GPUs that a framework in this process would see."""
+    nvml, _ = session()
+    if nvml is None:
+        return GpuHost()
+    wholes = {text(ask(nvml, "nvmlDeviceGetUUID", one.whole)): one.whole for one in visible(nvml)}
+    return GpuHost(
+        gpus=tuple(_health(nvml, handle, root) for handle in wholes.values()),
+        cuda=_release(ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")),
+        reachable=len(reachable(nvml)),
+        peer_memory=next((name for name, file in PEER_MEMORY.items() if (root / file).exists()), ""),
+        is_open=_is_open(root),
+    )
+
+
+def _release(number: int | None) -> str:
+    """`13.0` of 13000."""
+    return f"{number // 1000}.{number % 1000 // 10}" if number else ""
+
+
+def _is_open(root: Path) -> bool | None:
+    with suppress(OSError):
+        return OPEN in (root / "proc/driver/nvidia/version").read_text(errors="replace")
+    return None
+
+
+# ---------------------------------------------------------------- one GPU
+
+
+def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
+    errors = (handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+    capability = ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
+    pending, failed = _repairs(nvml, handle)
+    fabric, fault = _fabric(nvml, handle)
+    return GpuHealth(
+        uuid=text(ask(nvml, "nvmlDeviceGetUUID", handle)),
+        name=text(ask(nvml, "nvmlDeviceGetName", handle)),
+        compute_capability=".".join(map(str, capability)) if capability else "",
+        is_persistent=_flag(ask(nvml, "nvmlDeviceGetPersistenceMode", handle)),
+        compute_mode=COMPUTE_MODES.get(ask(nvml, "nvmlDeviceGetComputeMode", handle), ""),
+        is_mig=_flag(_first(ask(nvml, "nvmlDeviceGetMigMode", handle))),
+        is_ecc=_flag(_first(ask(nvml, "nvmlDeviceGetEccMode", handle))),
+        uncorrected_errors=ask(nvml, "nvmlDeviceGetTotalEccErrors", *errors),
+        is_repair_pending=pending,
+        is_repair_failed=failed,
+        processes=_processes(nvml, handle, root),
+        fabric=fabric,
+        fabric_fault=fault,
+        **_pcie(nvml, handle),
+        **_clocks_and_power(nvml, handle),
+    )
+
+
+def _pcie(nvml: Any, handle: Any) -> dict[str, Any]:
+    return {
+        "pcie_generation": ask(nvml, "nvmlDeviceGetCurrPcieLinkGeneration", handle),
+        "pcie_generation_max": ask(nvml, "nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        "pcie_generation_own": ask(nvml, "nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
+        "pcie_width": ask(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
+        "pcie_width_max": ask(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle),
+    }
+
+
+def _clocks_and_power(nvml: Any, handle: Any) -> dict[str, Any]:
+    return {
+        "sm_mhz_max": ask(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
+        "application_sm_mhz": ask(nvml, "nvmlDeviceGetApplicationsClock", handle, nvml.NVML_CLOCK_SM),
+        "default_sm_mhz": ask(nvml, "nvmlDeviceGetDefaultApplicationsClock", handle, nvml.NVML_CLOCK_SM),
+        "power_limit_w": _watts(ask(nvml, "nvmlDeviceGetEnforcedPowerLimit", handle)),
+        "default_power_limit_w": _watts(ask(nvml, "nvmlDeviceGetPowerManagementDefaultLimit", handle)),
+    }
+
+
+def _repairs(nvml: Any, handle: Any) -> tuple[bool | None, bool | None]:
+    """Whether memory waits for a repair at the next reset, and whether one has failed; Ampere and later remap
+    rows, those before retire pages."""
+    remapped = ask(nvml, "nvmlDeviceGetRemappedRows", handle)
+    if remapped is not None:
+        return bool(remapped[2]), bool(remapped[3])
+    return _flag(ask(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", handle)), None
+
+
+def _fabric(nvml: Any, handle: Any) -> tuple[str, str]:
+    """How far the fabric manager is with a GPU behind NVSwitches, and the error with which it has ended."""
+    info = nvml.c_nvmlGpuFabricInfo_t() if hasattr(nvml, "c_nvmlGpuFabricInfo_t") else None
+    if info is None or ask(nvml, "nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
+        return "", ""
+    # NVML fills one byte (`unsigned char` in nvml.h); nvidia-ml-py 13 reads it with the three that pad it.
+    state = FABRIC.get(info.state & 0xFF, "")
+    fault = text(str(nvml.NVMLError(info.status))) if info.status and state == "completed" else ""
+    return state, fault
+
+
+def _processes(nvml: Any, handle: Any, root: Path) -> tuple[str, ...]:
+    """Who computes there. NVML numbers processes as the host does: in a container a number is another's."""
+    running = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or []
+    named = _link(root / "proc/self/ns/pid") == HOSTS_OWN
+    return tuple(_process_name(one.pid) if named else f"process {one.pid}" for one in running)
+
+
+def _link(path: Path) -> str:
+    with suppress(OSError):
+        return str(path.readlink())
+    return ""
+
+
+def _process_name(pid: int) -> str:
+    with suppress(psutil.Error, ValueError):
+        return str(psutil.Process(pid).name())
+    return f"process {pid}"
+
+
+def _flag(value: int | None) -> bool | None:
+    return None if value is None else bool(value)
+
+
+def _first(pair: Any) -> Any:
+    return None if pair is None else pair[0]
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000

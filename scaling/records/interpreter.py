@@ -1,0 +1,27 @@
+"""A Python beside the agent's own, and what it says of itself."""
+
+from __future__ import annotations
+
+from scaling.records.point import Record
+
+
+class Interpreter(Record, frozen=True, kw_only=True):
+    """The Python that runs a framework's children on a host, where that is not the agent's own.
+
+    `python` is its version, "" where it does not work; `versions` are those of the framework's packages there.
+    """
+
+    framework: str
+    path: str
+    python: str = ""
+    versions: dict[str, str] = {}
+
+
+class Installed(Record, frozen=True, kw_only=True):
+    """What such a Python answers: its version, its packages, and why strategies cannot run in it, or not on
+    GPUs."""
+
+    python: str = ""
+    versions: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    missing_on_cuda: dict[str, str] = {}

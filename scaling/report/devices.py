@@ -1,0 +1,128 @@
+"""What is said of GPUs and of NCCL below a scaling curve, and of their libraries above it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from scaling.analysis.device_use import DeviceUse
+from scaling.records.nccl import NcclChoice
+from scaling.records.point import Unit
+from scaling.records.run import PointRecord
+from scaling.report import quantities
+from scaling.report.parts import Phrase, Quantity
+
+GIB = 1 << 30
+# A device whose clock is so much below the mean of all is worth a word.
+SLOWER = 0.98
+# Algorithms of fewer bytes carry the counters and flags of a step, and no gradients.
+LEAST_BYTES = 0.05
+
+
+def device(use: DeviceUse, unit: Unit) -> Phrase:
+    """`SM 1,395 MHz (1,410 at most), 412 W, 98 % busy, 31.2 GiB, 2.31 images/J`."""
+    said = (_clock(use), _power(use), _busy(use), _memory(use), _per_joule(use, unit))
+    return quantities.listed(phrase for phrase in said if phrase)
+
+
+def _clock(use: DeviceUse) -> Phrase:
+    mean, slowest, highest = use.sm_clock_mhz, use.slowest_sm_clock_mhz, use.max_sm_clock_mhz
+    if mean is None or slowest is None or highest is None:
+        return ()
+    slow: Phrase = (", the slowest ", _whole(slowest)) if slowest < SLOWER * mean else ()
+    return "SM ", _whole(mean, "MHz"), " (", _whole(highest), " at most", *slow, ")"
+
+
+def _power(use: DeviceUse) -> Phrase:
+    return () if use.power_w is None else (_whole(use.power_w, "W"),)
+
+
+def _busy(use: DeviceUse) -> Phrase:
+    used = use.utilisation_percent
+    return () if used is None else (_whole(used, quantities.PERCENT), " busy")
+
+
+def _memory(use: DeviceUse) -> Phrase:
+    peak = use.peak_memory_bytes
+    return () if peak is None else (Quantity(value=peak / GIB, digits=1, unit="GiB"),)
+
+
+def _per_joule(use: DeviceUse, unit: Unit) -> Phrase:
+    rate = use.samples_per_j
+    return () if rate is None else (Quantity(value=rate, digits=2, unit=f"{unit}/J"),)
+
+
+def _whole(value: float, unit: str = "") -> Quantity:
+    return Quantity(value=value, digits=0, unit=unit, grouped=True)
+
+
+# ---------------------------------------------------------------- NCCL
+
+
+def nccl(choice: NcclChoice) -> str:
+    """`NET/IB on mlx5_0,mlx5_1 with GPUDirect, P2P/CUMEM, tree simple`; "" where it connected nobody."""
+    names = sorted(choice.transports, key=lambda name: not name.startswith(("NET/", "COLLNET/")))
+    said = [_network(name, choice) if "NET/" in name else name for name in names]
+    if not said:
+        return ""
+    told = _algorithms(choice.algorithms)
+    return ", ".join((*said, *(told or (["NVLS set up"] if choice.nvls else []))))
+
+
+def _network(name: str, choice: NcclChoice) -> str:
+    on = f" on {','.join(choice.cards)}" if choice.cards else ""
+    provider = f" ({choice.provider})" if choice.provider else ""
+    return f"{name}{provider}{on}{'' if name == 'NET/Socket' else _gpu_direct(choice)}"
+
+
+def _gpu_direct(choice: NcclChoice) -> str:
+    if not choice.gpu_direct:
+        return " without GPUDirect"
+    if choice.gpu_direct == choice.over_network:
+        return " with GPUDirect"
+    return f" with GPUDirect on {choice.gpu_direct} of {choice.over_network} connections"
+
+
+def _algorithms(byte_counts: Mapping[str, int]) -> list[str]:
+    """Those of the gradients, by their share of the bytes."""
+    whole = sum(byte_counts.values())
+    ordered = sorted(byte_counts.items(), key=lambda item: -item[1])
+    return [name for name, count in ordered if count >= LEAST_BYTES * whole]
+
+
+# ---------------------------------------------------------------- libraries
+
+
+def libraries(records: Iterable[PointRecord]) -> str:
+    """`torch 2.13.0+cu130: CUDA 13.0, cuDNN 9.20.0, NCCL 2.29.7`, as workers have told; "" without GPUs.
+
+    NCCL's own log knows better than the framework which NCCL was loaded: Horovod may be linked with another.
+    """
+    ranks = [rank for record in records for rank in record.ranks if rank.ready]
+    told = ({**rank.ready.versions, **_logged(rank.nccl)} for rank in ranks if rank.ready)
+    return "; ".join(dict.fromkeys(filter(None, map(_libraries, told))))
+
+
+def _logged(choice: NcclChoice | None) -> dict[str, str]:
+    return {"nccl": choice.version} if choice and choice.version else {}
+
+
+def _libraries(versions: Mapping[str, str]) -> str:
+    told = list(_told(versions))
+    framework = next(iter(versions), "")
+    return f"{framework} {versions[framework]}: {', '.join(told)}" if told else ""
+
+
+def _told(versions: Mapping[str, str]) -> Iterator[str]:
+    for key, name in (("cuda", "CUDA"), ("cudnn", "cuDNN"), ("nccl", "NCCL")):
+        if versions.get(key, "None") != "None":
+            yield f"{name} {cudnn(versions[key]) if key == 'cudnn' else versions[key]}"
+
+
+def cudnn(version: str) -> str:
+    """`9.20.0` of 92000, `8.9.2` of 8902 (cudnn_version.h); other texts as they are."""
+    if not version.isdecimal() or len(version) < 4:
+        return version
+    number = int(version)
+    scale = 10_000 if number >= 90_000 else 1_000
+    parts: Sequence[int] = (number // scale, number % scale // 100, number % 100)
+    return ".".join(map(str, parts))

@@ -1,0 +1,171 @@
+"""Workers in an environment of their framework's own: real ones, and agents that run in another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaling import frameworks
+from scaling.agent import interpreters
+from scaling.agent.forks import Starter
+from scaling.records import store
+from scaling.records.host import HostInfo
+from tests.support import forked
+from tests.support.environments import Environment
+
+ROOT = Path(__file__).resolve().parents[2]
+# The fake strategy, but that its workers say in which Python they run.
+PLANTED = """
+import sys
+from scaling.frameworks.fake import strategy, trainer
+
+class Planted(strategy.Fake):
+    names = ("planted.strategy:plain",)
+    trainer = "planted.strategy"
+
+STRATEGY = Planted()
+
+def connect(task):
+    made = trainer.connect(task)
+    made.device_name = sys.executable
+    return made
+"""
+
+
+class Launch:
+    """An agent's environment, and a folder in which it finds the planted strategy."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.own = Environment(folder / "env")
+        (folder / "planted").mkdir()
+        (folder / "planted/__init__.py").touch()
+        (folder / "planted/strategy.py").write_text(PLANTED)
+
+    def run(self, *argv: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """`python -m scaling.run` of one rank, in the agent's environment."""
+        base = {key: value for key, value in os.environ.items() if not key.startswith("SCALING_")}
+        path = os.pathsep.join([str(ROOT), str(self.folder)])
+        return subprocess.run(
+            [self.own.python, "-m", "scaling.run", *argv], cwd=self.folder, capture_output=True, text=True,
+            env={**base, "PYTHONPATH": path, **environ}, timeout=120, check=False,
+        )  # fmt: skip
+
+    def workers(self, *argv: str, **environ: str) -> set[str]:
+        """In which Pythons the workers of a short sweep ran."""
+        quick = ("--rounds", "1", "--windows", "3", "--window-s", "0.01", "--option", "step_s=0.001")
+        only = ("--strategy", "planted.strategy:plain", "--kinds", "exchange")
+        done = self.run(*only, *quick, *argv, **environ)
+        assert done.returncode == 0, done.stdout + done.stderr
+        ready = [rank.ready for record in store.load(self.measured)[1] for rank in record.ranks]
+        assert all(ready)
+        return {one.device_name for one in ready if one is not None}
+
+    @property
+    def measured(self) -> Path:
+        """Its only run."""
+        (run,) = (self.folder / "results").iterdir()
+        return run
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    return Launch(tmp_path)
+
+
+def test_without_another_environment_workers_run_in_the_agents(launch: Launch) -> None:
+    assert launch.workers() == {str(launch.own.python)}
+
+
+def test_workers_run_in_the_environment_beside_the_agents(launch: Launch) -> None:
+    other = Environment(launch.folder / "env-fake")
+    assert launch.workers() == {str(other.python)}
+
+
+def test_a_variable_names_the_interpreter_of_a_framework(launch: Launch) -> None:
+    Environment(launch.folder / "env-fake")
+    other = Environment(launch.folder / "elsewhere")
+    assert launch.workers(SCALING_PYTHON_FAKE=str(other.python)) == {str(other.python)}
+
+
+def test_what_is_missing_and_versions_are_those_of_the_frameworks_environment(launch: Launch) -> None:
+    other = Environment(launch.folder / "env-tensorflow")
+    other.install("tensorflow", "99.1", "raise SystemExit('imported')")
+    other.install("horovod", "98.1")
+    done = launch.run("--list")
+    assert done.returncode == 0, done.stderr
+    assert "\n  tensorflow:ring         ready\n" in done.stdout
+    lacking = "horovod is built without tensorflow: ./launch/install horovod"
+    assert f"  tensorflow:horovod      {lacking} (in {other.python})" in done.stdout
+    assert f"  tensorflow:...          {other.python}: Python 3." in done.stdout
+    assert ", tensorflow 99.1, " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("python", "why"),
+    [
+        ("/nowhere/python", "does not start (No such file or directory)"),
+        ("/bin/true", "cannot run workers: it says nothing"),
+        ("/etc", "does not start (Permission denied)"),
+    ],
+)
+def test_an_interpreter_that_does_not_work_is_named_in_one_line(launch: Launch, python: str, why: str) -> None:
+    done = launch.run("--strategy", "tensorflow:ring", SCALING_PYTHON_TENSORFLOW=python)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert f"--strategy tensorflow:ring: SCALING_PYTHON_TENSORFLOW={python} {why}; name a Python with" in line
+
+
+def test_an_environment_without_what_workers_need_says_so(launch: Launch) -> None:
+    other = Environment(launch.folder / "env-mxnet")
+    (other.packages / "beside.pth").unlink()
+    done = launch.run("--strategy", "mxnet:local")
+    assert done.returncode == 2
+    assert f"{other.python} cannot run workers: " in done.stderr
+    assert "; ./launch/install mxnet, or remove " in done.stderr
+
+
+def test_a_run_keeps_which_interpreters_its_host_had_and_their_versions(launch: Launch) -> None:
+    other = Environment(launch.folder / "env-tensorflow")
+    other.install("tensorflow", "99.1")
+    assert launch.workers() == {str(launch.own.python)}
+    host: HostInfo = store.load(launch.measured)[0].hosts[0]
+    (found,) = host.interpreters
+    assert (found.framework, found.path, found.python) == ("tensorflow", str(other.python), host.python)
+    assert found.versions["tensorflow"] == host.versions["tensorflow"] == "99.1"
+
+
+# ---------------------------------------------------------------- fork servers
+
+
+@pytest.fixture
+def preloading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fork servers of the fake framework import it, until the test ends; nothing of them is left."""
+    monkeypatch.setitem(frameworks.FRAMEWORKS, "fake", frameworks.FRAMEWORKS["fake"])
+    forked.preload(forked.IMPORTED)
+    with forked.adopting():
+        yield
+
+
+@pytest.mark.usefixtures("preloading")
+@pytest.mark.parametrize("way", ["fresh", "forked"])
+def test_a_fork_server_runs_in_the_frameworks_interpreter(tmp_path: Path, way: str) -> None:
+    other = Environment(tmp_path / "other")
+    base = {**forked.beside(tmp_path), "SCALING_PYTHON_FAKE": str(other.python)}
+    starter = Starter(base)
+    try:
+        child = forked.started(starter, forked.task_of(tmp_path), way, base)
+        command = Path(f"/proc/{child.pid}/cmdline").read_bytes()
+        assert forked.well(child)
+    finally:
+        starter.close()
+    assert command.startswith(os.fsencode(other.python))
+
+
+def test_strategies_of_a_framework_share_its_interpreter() -> None:
+    assert interpreters.framework_of("torch:gloo") == interpreters.framework_of("torch:plain") == "torch"
+    assert interpreters.framework_of("fake:anything") == "fake"

@@ -1,0 +1,115 @@
+"""Frameworks built for GPUs as their files tell, on hosts with GPUs as NVML tells: neither is here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from scaling.frameworks import hvd
+from scaling.frameworks.mx import plain as mx_plain
+from scaling.frameworks.pytorch import build as torch_build
+from scaling.frameworks.pytorch import plain as torch_plain
+from scaling.frameworks.tf import build as tf_build
+from scaling.frameworks.tf import plain as tf_plain
+from scaling.hosts import gpus
+from scaling.hosts.gpus import Found
+from scaling.records.host import Gpu
+
+MODULES = {
+    "torch": (torch_plain, torch_build),
+    "tensorflow": (tf_plain, tf_build),
+    "mxnet": (mx_plain,),
+    "horovod": (hvd,),
+}
+# As version.py of PyTorch's wheels and build_info.py of TensorFlow's have it.
+TORCH_VERSION = "from typing import Optional\n\n__version__ = '2.13.0'\ndebug = False\ncuda: Optional[str] = {}\n"
+TF_CPU = "build_info = collections.OrderedDict([('is_cuda_build', False), ('is_rocm_build', False)])"
+TF_CUDA = (
+    "build_info = collections.OrderedDict([('cpu_compiler', '/usr/lib/llvm-18/bin/clang'), "
+    "('cuda_compute_capabilities', ['sm_60', 'sm_70', 'sm_80', 'sm_89', 'compute_90']), "
+    "('cuda_version', '12.5.1'), "
+    "('cudnn_version', '9'), ('is_cuda_build', True), ('is_rocm_build', False), ('is_tensorrt_build', False)])"
+)
+
+P100 = ("Tesla P100-PCIE-16GB", (6, 0))
+V100 = ("Tesla V100-PCIE-32GB", (7, 0))
+T4 = ("Tesla T4", (7, 5))
+A100 = ("NVIDIA A100-SXM4-80GB", (8, 0))
+L40S = ("NVIDIA L40S", (8, 9))
+H100 = ("NVIDIA H100 80GB HBM3", (9, 0))
+B200 = ("NVIDIA B200", (10, 0))
+GB10 = ("NVIDIA GB10", (12, 1))
+
+Model = tuple[str, tuple[int, int]]
+
+
+def found(*models: Model, cuda: tuple[int, int] | None = (13, 0), driver: str = "580.95.05") -> Found:
+    """What NVML tells of a host with these GPUs."""
+    listed = (
+        Gpu(index=index, name=name, uuid=f"GPU-{index}", memory_bytes=1, compute_capability=capability)
+        for index, (name, capability) in enumerate(models)
+    )
+    return Found(gpus=tuple(listed), driver=driver, cuda=cuda, reachable=len(models))
+
+
+class Builds:
+    """What a test installs below `folder`, and the GPUs that are there."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self._monkeypatch = monkeypatch
+        self._versions: dict[str, str] = {}
+
+        def version(name: str) -> str:
+            if name not in self._versions:
+                raise metadata.PackageNotFoundError(name)
+            return self._versions[name]
+
+        monkeypatch.setattr(metadata, "version", version)
+        monkeypatch.setattr(sys, "path", [str(folder)])
+
+    def hold(self, told: Found) -> None:
+        """These GPUs, or none."""
+        self._monkeypatch.setattr(gpus, "gather_gpus", lambda: told)
+
+    def _package(self, name: str) -> Path:
+        place = self.folder / name
+        place.mkdir(exist_ok=True)
+        spec = ModuleSpec(name, None, origin=str(place / "__init__.py"))
+        for module in MODULES[name]:
+            self._monkeypatch.setattr(module, "find_spec", lambda _: spec)
+        return place
+
+    def torch(self, cuda: str | None, version: str = "2.13.0") -> None:
+        """A PyTorch for this CUDA."""
+        self._versions["torch"] = version
+        (self._package("torch") / "version.py").write_text(TORCH_VERSION.format(repr(cuda)))
+
+    def tensorflow(self, text: str, name: str = "tensorflow") -> None:
+        """A TensorFlow with this build_info.py."""
+        self._versions[name] = "2.21.0"
+        place = self._package("tensorflow") / "python/platform"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "build_info.py").write_text(text)
+
+    def mxnet(self, name: str) -> None:
+        """A distribution of MXNet."""
+        self._package("mxnet")
+        place = self.folder / f"{name.replace('-', '_')}-1.9.1.dist-info"
+        place.mkdir()
+        (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.9.1\n")
+
+    def horovod(self, framework: str, *, nccl: bool) -> None:
+        """A Horovod with one binding."""
+        place = self._package("horovod") / framework
+        place.mkdir(exist_ok=True)
+        symbols = b"\x00ncclAllReduce\x00" if nccl else b"\x00MPI_Allreduce\x00"
+        (place / "mpi_lib.cpython-311-x86_64-linux-gnu.so").write_bytes(b"\x7fELF" + symbols)
+
+
+Install = Callable[[], Builds]

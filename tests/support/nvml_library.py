@@ -1,0 +1,87 @@
+"""A libnvidia-ml.so.1 of our own below the real nvidia-ml-py: what a process sees that loads it.
+
+As a program it is that process: `python -m tests.support.nvml_library` prints as JSON what an agent finds, and
+what it reads of each GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+SOURCE = Path(__file__).with_name("libnvidia-ml.c")
+ROOT = Path(__file__).parents[2]
+
+
+def build(folder: Path, *flags: str) -> Path:
+    """Compile it; returns its folder. Skips the test where there is no compiler."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler: apt-get install gcc")
+    folder.mkdir(parents=True, exist_ok=True)
+    library = folder / "libnvidia-ml.so.1"
+    command = [
+        compiler,
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        *flags,
+        "-o",
+        str(library),
+        str(SOURCE),
+    ]
+    subprocess.run(command, check=True, timeout=60)
+    return folder
+
+
+def told(folder: Path, machine: str, *, visible: str | None = None, log: Path | None = None) -> dict[str, Any]:
+    """What a process finds that runs on this machine."""
+    environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    environ |= {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML": machine, "PYTHONPATH": str(ROOT)}
+    environ |= {"CUDA_VISIBLE_DEVICES": visible} if visible is not None else {}
+    environ |= {"FAKE_NVML_LOG": str(log)} if log is not None else {}
+    command = [sys.executable, "-m", "tests.support.nvml_library"]
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _report() -> dict[str, Any]:
+    """As an agent: enrol, then watch a worker on each GPU."""
+    from scaling import frameworks
+    from scaling.agent import strategies
+    from scaling.agent.device_probe import DeviceProbe
+    from scaling.hosts import info
+
+    host = info.gather({})
+    lacking = strategies.lacking((*frameworks.NAMES, *frameworks.BASELINES))
+    telemetry = []
+    for index, gpu in enumerate(host.gpus):
+        shown = gpu.uuid if gpu.parent else ""
+        probe = DeviceProbe.open("cuda", (0 if shown else index,), os.getpid(), shown_gpu=shown)
+        probe.start()
+        telemetry.append(probe.stop())
+    found: dict[str, Any] = msgspec.to_builtins(
+        {
+            "gpus": host.gpus,
+            "driver": host.gpu_driver,
+            "reachable": host.reachable_gpus,
+            "telemetry": telemetry,
+            "missing": lacking.on_cuda,
+        }
+    )
+    return found
+
+
+if __name__ == "__main__":
+    json.dump(_report(), sys.stdout)

@@ -1,0 +1,218 @@
+"""GPUs' health and drivers -> verdicts: each planted fault is named, alone, with its GPU and its mend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.check.verdicts.gpu_health import ALIKE, FAULTS
+from scaling.records.host import Hca
+from tests.support.check_facts import FOUR, facts, gpu, gpu_facts, ok, only, to_mend
+
+CARD = {name: {"hcas": (Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True),)} for name in FOUR}
+
+
+def test_sound_gpus_have_nothing_to_mend() -> None:
+    found = gpu_facts()
+    assert to_mend(found) == []
+    assert ok(found, "gpu health") == [
+        "compute capability 8.0, PCIe 4 x16, 1410 MHz, 400 W, ECC on, persistence on on node1, node2, node3, node4"
+    ]
+    assert ok(found, "gpu driver") == ["550.54, CUDA 12.4 on node1, node2, node3, node4"]
+
+
+def test_what_nvml_does_not_tell_is_not_blamed() -> None:
+    unknown = dict.fromkeys((
+        "is_persistent", "is_mig", "is_ecc", "uncorrected_errors", "is_repair_pending", "is_repair_failed",
+        "pcie_generation", "pcie_generation_max", "pcie_generation_own", "pcie_width", "pcie_width_max",
+        "sm_mhz_max", "application_sm_mhz", "default_sm_mhz", "power_limit_w", "default_power_limit_w",
+    ))  # fmt: skip
+    silent = {**unknown, "compute_mode": "", "compute_capability": ""}
+    found = gpu_facts({(node, index): silent for node in FOUR for index in range(2)})
+    assert to_mend(found) == []
+    assert ok(found, "gpu health") == ["NVML tells nothing on node1, node2, node3, node4"]
+    assert to_mend(gpu_facts({("node2", 1): silent})) == []
+
+
+PLANTED: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"fabric": "in progress"}, "error", "NVLink's fabric is not set up", "nvidia-fabricmanager"),
+    ({"fabric": "completed", "fabric_fault": "Unknown Error"}, "error", "NVLink's fabric", "nvidia-fabricmanager"),
+    ({"compute_mode": "Prohibited"}, "error", "the compute mode forbids all computing", "nvidia-smi -c DEFAULT"),
+    ({"is_repair_failed": True}, "error", "memory is broken", "replaced"),
+    ({"uncorrected_errors": 7}, "error", "uncorrected memory errors", "nvidia-smi -r"),
+    ({"is_repair_pending": True}, "warning", "broken memory waits for a reset", "nvidia-smi -r"),
+    ({"pcie_width": 8}, "warning", "the PCIe link has lost lanes: x8 of x16", "nvidia-smi -q -d PCIE"),
+    (
+        {"pcie_generation_max": 3},
+        "warning",
+        "the PCIe slot is slower than the GPU: generation 3 of 4",
+        "another slot",
+    ),
+    ({"processes": ("python3",)}, "warning", "others compute there: python3", "--exclusive"),
+    ({"compute_mode": "Exclusive_Process"}, "warning", "one process at a time", "nvidia-smi -c DEFAULT"),
+    ({"is_mig": True}, "warning", "MIG divides them", "nvidia-smi -mig 0"),
+    ({"application_sm_mhz": 1005}, "warning", "clocks were set: 1005 MHz, by default 1155", "nvidia-smi -rac"),
+    ({"is_persistent": False}, "warning", "persistence mode is off", "nvidia-smi -pm 1"),
+    ({"sm_mhz_max": 1200}, "warning", "GPUs of one kind differ in the highest clock: 1410 MHz on", "CLOCK"),
+    ({"is_ecc": False}, "warning", "GPUs of one kind differ in ECC", "nvidia-smi -e 1"),
+]
+
+
+@pytest.mark.parametrize(("changes", "level", "text", "mend"), PLANTED)
+def test_each_fault_is_named_with_its_gpu(changes: dict[str, Any], level: str, text: str, mend: str) -> None:
+    verdict = only(gpu_facts({("node3", 1): changes}))
+    assert (verdict.level, verdict.topic) == (level, "gpu health")
+    assert verdict.text.startswith(text)
+    assert "node3 GPU 1" in verdict.text
+    assert mend in verdict.mend
+    assert ok(gpu_facts({("node3", 1): changes}), "gpu health") == []
+
+
+def test_a_slot_with_fewer_lanes_shows_beside_the_others() -> None:
+    """NVML's most is that of GPU and slot together: alone such a GPU looks well."""
+    verdict = only(gpu_facts({("node3", 0): {"pcie_width": 8, "pcie_width_max": 8}}))
+    assert verdict.text == (
+        "GPUs of one kind differ in PCIe lanes: x16 on node1, node2, node3 GPU 1, node4; x8 on node3 GPU 0"
+    )
+
+
+def test_a_power_limit_of_one_is_named_and_that_of_all_too() -> None:
+    capped, differ = to_mend(gpu_facts({("node2", 0): {"power_limit_w": 250.0}}))
+    assert capped.text == "the power limit is below the default: 250 of 400 W on node2 GPU 0"
+    assert differ.text.startswith("GPUs of one kind differ in the power limit: 400 W on node1, node2 GPU 1, ")
+    every = gpu_facts({(node, index): {"power_limit_w": 250.0} for node in FOUR for index in range(2)})
+    assert only(every).text.endswith("250 of 400 W on node1, node2, node3, node4")
+
+
+def test_every_fault_and_every_difference_has_a_test() -> None:
+    """Two have one of their own above."""
+    begun = [text.partition(":")[0] for _, _, text, _ in PLANTED]
+    alike = [f"GPUs of one kind differ in {like.what}" for like in ALIKE]
+    untested = [
+        text
+        for text in [*(fault.text for fault in FAULTS), *alike]
+        if not any(text.startswith(start) for start in begun)
+    ]
+    assert untested == [
+        "the power limit is below the default",
+        "GPUs of one kind differ in PCIe lanes",
+        "GPUs of one kind differ in the power limit",
+    ]
+
+
+def test_gpus_of_other_kinds_are_not_compared() -> None:
+    other = {"name": "NVIDIA A40", "sm_mhz_max": 1740, "power_limit_w": 300.0, "default_power_limit_w": 300.0}
+    (verdict,) = to_mend(gpu_facts({(node, 1): other for node in FOUR}))
+    assert (verdict.level, verdict.topic) == ("warning", "gpus")
+    assert verdict.text.startswith("GPUs of several kinds: 1 x NVIDIA A100-SXM4-80GB + 1 x NVIDIA A40 on every")
+    assert "CUDA_VISIBLE_DEVICES" in verdict.mend
+
+
+def test_gpus_that_only_some_ranks_see_are_counted_together() -> None:
+    sound = gpu_facts({("node2", 1): {"uncorrected_errors": 1}})
+    shown = [
+        replace(rank, driver=replace(rank.driver, gpus=rank.driver.gpus[number % 2 : number % 2 + 1]))
+        for number, rank in enumerate(sound.ranks)
+    ]
+    assert "1 on node2 GPU 1" in only(replace(sound, ranks=tuple(shown))).text
+
+
+# ---------------------------------------------------------------- the driver
+
+
+def test_a_driver_that_is_too_old_for_torch() -> None:
+    driver = {"node2": {"cuda": "12.2"}}
+    new = {node: {"cuda": "13.0"} for node in FOUR} | driver
+    found = gpu_facts(driver=new, told={node: {"torch_cuda": "13.0"} for node in FOUR})
+    verdict = only(found)
+    assert (verdict.level, verdict.topic) == ("error", "gpu driver")
+    assert verdict.text == "too old for torch: torch for CUDA 13.0, driver 550.54 runs 12.2 on node2"
+    assert "a driver of 580 or newer" in verdict.mend
+    assert "download.pytorch.org" in verdict.mend
+
+
+@pytest.mark.parametrize(("torch", "runs"), [("12.6", "12.2"), ("11.8", "13.0"), ("13.0", "")])
+def test_a_driver_runs_every_release_of_its_major_and_older_ones(torch: str, runs: str) -> None:
+    found = gpu_facts(
+        driver={node: {"cuda": runs} for node in FOUR}, told={node: {"torch_cuda": torch} for node in FOUR}
+    )
+    assert to_mend(found) == []
+
+
+def test_torch_without_cuda_beside_gpus() -> None:
+    verdict = only(gpu_facts(told={"node4": {"torch_cuda": ""}}))
+    assert (verdict.level, verdict.topic) == ("warning", "gpu driver")
+    assert "no CUDA on node4" in verdict.text
+    assert to_mend(gpu_facts(told={node: {"torch_cuda": None} for node in FOUR})) == []  # no torch at all
+
+
+# ---------------------------------------------------------------- GPUDirect RDMA
+
+
+@pytest.mark.parametrize(
+    ("driver", "kernel", "way"),
+    [
+        ({"peer_memory": "nvidia_peermem", "is_open": False}, "5.4.0-150", "nvidia_peermem"),
+        ({"is_open": True}, "5.15.0-100-generic", "DMA-BUF"),
+        ({"is_open": None}, "6.1", ""),
+    ],
+)
+def test_rdma_cards_that_may_reach_the_gpus(driver: dict[str, Any], kernel: str, way: str) -> None:
+    hosts = {node: {**CARD[node], "kernel": kernel} for node in FOUR}
+    found = gpu_facts(driver=dict.fromkeys(FOUR, driver), hosts=hosts)
+    assert to_mend(found) == []
+    said = [f"RDMA cards may reach the GPUs: {way} on node1, node2, node3, node4"] if way else []
+    assert ok(found, "gpu direct") == said
+
+
+@pytest.mark.parametrize(
+    ("driver", "kernel", "why"),
+    [
+        ({"is_open": False}, "6.8.0", "no nvidia_peermem, closed kernel modules on node2"),
+        ({"is_open": True}, "5.4.0-150", "no nvidia_peermem, the open kernel modules on Linux 5.4.0-150 on node2"),
+    ],
+)
+def test_rdma_cards_that_cannot_reach_the_gpus(driver: dict[str, Any], kernel: str, why: str) -> None:
+    drivers = {node: {"peer_memory": "nvidia_peermem"} for node in FOUR} | {"node2": driver}
+    verdict = only(gpu_facts(driver=drivers, hosts={**CARD, "node2": {**CARD["node2"], "kernel": kernel}}))
+    assert (verdict.level, verdict.topic) == ("warning", "gpu direct")
+    assert verdict.text.endswith(why)
+    assert verdict.mend.startswith("modprobe nvidia_peermem")
+
+
+def test_rdma_to_gpus_does_not_matter_without_cards_on_one_node_or_for_geforce() -> None:
+    closed = {node: {"is_open": False} for node in FOUR}
+    assert to_mend(gpu_facts(driver=closed)) == []
+    assert to_mend(gpu_facts(driver=closed, hosts=CARD, nodes=FOUR[:1])) == []
+    names = {(node, index): {"name": "NVIDIA GeForce RTX 4090"} for node in FOUR for index in range(2)}
+    assert to_mend(gpu_facts(names, driver=closed, hosts=CARD)) == []
+
+
+# ---------------------------------------------------------------- what a rank reaches
+
+
+def test_ranks_that_reach_their_own_gpu_alone() -> None:
+    sound = gpu_facts()
+    shown = []
+    for number, rank in enumerate(sound.ranks):
+        own = slice(number % 2, number % 2 + 1)
+        host = replace(rank.host, gpus=rank.host.gpus[own])
+        shown.append(replace(rank, host=host, driver=replace(rank.driver, gpus=rank.driver.gpus[own])))
+    # CUDA_VISIBLE_DEVICES alone hides the others from frameworks, not from NCCL.
+    assert to_mend(replace(sound, ranks=tuple(shown))) == []
+    walled = [replace(rank, driver=replace(rank.driver, reachable=1)) for rank in shown]
+    verdict = only(replace(sound, ranks=tuple(walled)))
+    assert (verdict.level, verdict.topic) == ("warning", "gpus")
+    assert verdict.text.endswith("2 ranks on node1, node2, node3, node4")
+    assert "--gpu-bind=none" in verdict.mend
+
+
+def test_geforce_cards_without_peer_access_are_as_they_are_made() -> None:
+    apart = tuple(gpu(index, peers=(index,), name="NVIDIA GeForce RTX 4090") for index in range(4))
+    found = facts(each=4, hosts={name: {"gpus": apart} for name in FOUR})
+    assert to_mend(found) == []
+    assert ok(found, "gpu topology") == [
+        "no peer access between GeForce cards, as they are made: NCCL copies through host memory"
+    ]
