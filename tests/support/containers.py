@@ -39,6 +39,8 @@ MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"
 # Debian's image of this kind is without them too.
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*", "/var/log/apt/*")
 ROOM_BYTES = 8e9
+# Podman's, whatever storage it is given.
+LOCKS = Path("/dev/shm/libpod_lock")
 PIP = ("index-url", "extra-index-url", "find-links", "cert")
 
 
@@ -102,6 +104,7 @@ class Store(Record, frozen=True, kw_only=True):
 def store() -> Iterator[Store]:
     """An empty storage; at the end all of its containers, files and processes are gone."""
     kept = Store(folder=Path(tempfile.mkdtemp(prefix="containers-", dir=roomy())))
+    had_locks = LOCKS.exists()
     try:
         yield kept
     finally:
@@ -112,6 +115,8 @@ def store() -> Iterator[Store]:
                 process.kill()
         psutil.wait_procs(mine, timeout=5)
         shutil.rmtree(kept.folder)
+        if not had_locks:
+            LOCKS.unlink(missing_ok=True)
     assert str(kept.folder) not in Path("/proc/self/mountinfo").read_text()
 
 
