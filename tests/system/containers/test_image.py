@@ -43,6 +43,12 @@ def test_it_holds_what_it_must_and_no_more(kept: Store, image: str) -> None:
     assert said == ["1000", "1000", "mpiuser", "/home/mpiuser", "/scaling", "writable"]
 
 
+def test_libraries_that_wheels_lack_are_there(kept: Store, image: str) -> None:
+    """MXNet is linked with the first two; NCCL opens the others by name."""
+    wanted = ["libgomp.so.1", "libquadmath.so.0", "libibverbs.so.1", "librdmacm.so.1"]
+    kept.run(image, "python", "-c", f"import ctypes; [ctypes.CDLL(name) for name in {wanted}]")
+
+
 def test_its_bytecode_is_taken_as_it_is(kept: Store, image: str) -> None:
     """Each rank would compile what it imports, as its user cannot write there."""
     own, theirs = (
