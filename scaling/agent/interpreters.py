@@ -132,8 +132,8 @@ def beside() -> tuple[Interpreter, ...]:
 def on(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
     """The host with these interpreters, and with the versions that its workers meet.
 
-    What the agent's own environment has in another version, or lacks for frameworks that run there, is called by its
-    framework too: `horovod (tensorflow)`.
+    What the agent's own environment has in another version, or lacks for frameworks that run there, is called by
+    its framework too: `horovod (tensorflow)`.
     """
     elsewhere = {one.framework for one in found}
     every = frameworks.FRAMEWORKS.values()
