@@ -112,6 +112,12 @@ def test_a_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -
     assert "No module named scaling.no_such_module" in one.error
 
 
+def test_a_process_runs_in_torchs_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALING_PYTHON_TORCH", "/nowhere/python")
+    (one,) = Cluster(monkeypatch, torches(FOUR[:1], 2)).measured()
+    assert "No such file or directory: '/nowhere/python'" in one.error
+
+
 def test_an_address_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     places = {name: Place(address="198.51.100.7", interface="ib0") for name in FOUR[:2]}
     (one,) = Cluster(monkeypatch, torches(FOUR[:2], 1)).measured([Network(word="ib", why="", places=places)])
