@@ -43,7 +43,7 @@ def bring(framework: str, extras: Sequence[str], cuda: str) -> tuple[list[str], 
         _install.say(f"making {folder}: {framework} with CUDA shares no environment")
         if subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=False).returncode:
             return [], {extras[0]: f"{sys.executable} -m venv {folder} failed (above)"}
-    command = [python, "-m", "launch._frameworks", HERE, "--cuda", cuda, *extras]
+    command = [str(python), "-m", "launch._frameworks", HERE, "--cuda", cuda, *extras]
     code = subprocess.run(command, cwd=_install.ROOT, check=False).returncode
     noted = _install.read_stamp(folder / _install.STAMP.name)
     if code not in (0, 1) or "problems" not in noted or bool(code) != bool(noted["problems"]):

@@ -18,6 +18,7 @@ from scaling.agent.child import Child
 from scaling.agent.environment import child_environ, granted
 from scaling.agent.forks import Starter
 from scaling.agent.idle import IdleTraffic
+from scaling.agent.proving import Proving
 from scaling.agent.supervisor import ChildLike, Supervisor
 from scaling.errors import ScalingError, StrategyError
 from scaling.hosts import canary
@@ -26,6 +27,7 @@ from scaling.records.host import HostInfo
 from scaling.records.messages import (
     AGENT_DECODER,
     INTERRUPT_GRACE_S,
+    Admit,
     Ask,
     Assign,
     Dismiss,
@@ -36,6 +38,7 @@ from scaling.records.messages import (
     Pause,
     Preload,
     Preloaded,
+    Reach,
     Release,
     Report,
     Reserve,
@@ -85,6 +88,7 @@ class Agent:
         self._preloading = False
         self._canaries = canary.Canaries()
         self._idle = IdleTraffic()
+        self._proving = Proving()
 
     def enrol(self, host: HostInfo, *, version: str, code: str, lacking: strategies.Lacking) -> None:
         """Tell rank 0 who is here."""
@@ -131,6 +135,8 @@ class Agent:
             self._say(Preloaded())
         if self._idle.is_due(now_s):
             self._say(Listened())
+        for answer in self._proving.answers(now_s):
+            self._say(answer)
         if self._outgoing:
             send_news(self.cluster, *self._outgoing)
             self._outgoing.clear()
@@ -171,6 +177,8 @@ class Agent:
             case Ask():
                 lacking = strategies.lacking(order.strategies)
                 self._say(Missing(missing=lacking.anywhere, missing_on_cuda=lacking.on_cuda))
+            case Admit() | Reach():
+                self._proving.obey(order, self._clock())
             case Reserve():
                 self.hurry()
                 ports = self._reserve(order)

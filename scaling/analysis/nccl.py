@@ -14,11 +14,13 @@ from scaling.text import several
 
 def of(records: Iterable[PointRecord]) -> NcclChoice | None:
     """The choices of all ranks of these records as one; None where none is known."""
-    told = [rank.nccl for record in records for rank in record.ranks if rank.nccl is not None]
-    return _joined(told) if told else None
+    return joined([rank.nccl for record in records for rank in record.ranks if rank.nccl is not None])
 
 
-def _joined(told: Sequence[NcclChoice]) -> NcclChoice:
+def joined(told: Sequence[NcclChoice]) -> NcclChoice | None:
+    """Several choices as one; None where there is none."""
+    if not told:
+        return None
     transports, algorithms = Counter[str](), Counter[str]()
     for one in told:
         transports.update(one.transports)
@@ -51,7 +53,9 @@ def with_algorithms(exchange: NcclChoice | None, comm: NcclChoice | None) -> Ncc
 def notes(records: Sequence[PointRecord]) -> Iterator[str]:
     """What a reader must know: sockets where RDMA was to be had, warnings of NCCL's own."""
     ranks = [rank for record in records for rank in record.ranks]
-    found = _joined([rank.nccl for rank in ranks if rank.nccl is not None])
+    found = of(records)
+    if found is None:
+        return
     if lost := _without_rdma(ranks):
         yield f"NCCL took sockets on {several(lost)}, where RDMA was to be had"
     if found.provider == "tcp" and found.over_network:

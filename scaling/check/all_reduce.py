@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from scaling.analysis import nccl
 from scaling.check.facts import AllReduce, Facts, RankFacts
 from scaling.check.messages import EndExchange, Exchange, Exchanged, ToLead, ToRank
 from scaling.check.verdicts.words import some
@@ -79,7 +80,7 @@ class AllReduces:
                 self._mailbox.order([rank], Exchange(number=number, asked=question))
             for rank, answer in self._answers(number):
                 if answer.error:
-                    return {}, f"{self._facts.ranks[rank].host.hostname} (rank {rank}): {answer.error}"
+                    return {}, f"{self._facts.ranks[rank].host.hostname} (rank {rank}): {_why(answer)}"
                 told[rank] = answer
                 if len(told) == len(asked):
                     return told, NO_PROBLEM
@@ -92,6 +93,12 @@ class AllReduces:
         for rank, said in self._mailbox.news_within(LIMIT_S):
             if isinstance(said, Exchanged) and said.number == number:
                 yield rank, said.told
+
+
+def _why(answer: RankAllReduce) -> str:
+    """What it failed by, and what NCCL warned of before."""
+    warned = answer.nccl.warnings[:1] if answer.nccl else ()
+    return "; ".join((answer.error, *(f"NCCL warned: {text}" for text in warned)))
 
 
 def _hold(one: socket.socket, address: str) -> int:
@@ -218,4 +225,5 @@ def found(ranks: Sequence[RankFacts], told: Mapping[int, RankAllReduce], frame: 
         library=told[0].library,
         everyone=told[0].everyone,
         inside=inside,
+        nccl=nccl.joined([one.nccl for one in told.values() if one.nccl is not None]),
     )

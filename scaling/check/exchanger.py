@@ -13,11 +13,14 @@ from contextlib import suppress
 from typing import IO
 
 import msgspec
+from msgspec.structs import replace
 
 from scaling.agent import interpreters, strategies
-from scaling.agent.environment import child_environ
+from scaling.agent.environment import child_environ, granted
 from scaling.errors import ScalingError
+from scaling.frameworks import nccl_log
 from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
+from scaling.records.task import Task
 from scaling.text import one_line
 
 PROCESS = "scaling.frameworks.pytorch.all_reduce"
@@ -37,17 +40,24 @@ class Exchanger:
     def measured(self, number: int, asked: AskedAllReduce) -> RankAllReduce:
         """What the process told; blocks until it has, or is gone. It lives on until `end`."""
         try:
-            with tempfile.TemporaryFile() as log:
-                process = self._start(number, asked, log)
+            with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory(prefix="scaling-check-") as folder:
+                # Beside it NCCL writes down what it chose.
+                asked = replace(asked, task=replace(asked.task, log=f"{folder}/all-reduce"))
+                environ = self._child_environ(asked.task)
+                process = self._start(number, environ, log)
                 line = _answer(process, msgspec.json.encode(asked) + b"\n")
                 if line.endswith(b"\n"):
-                    return msgspec.json.decode(line, type=RankAllReduce)
-                return RankAllReduce(error=_cause(process.wait(), log))
+                    told = msgspec.json.decode(line, type=RankAllReduce)
+                else:
+                    told = RankAllReduce(error=_cause(process.wait(), log))
+                return replace(told, nccl=nccl_log.read(environ.get("NCCL_DEBUG_FILE", ""), process.pid))
         except (OSError, ScalingError) as error:
             return RankAllReduce(error=one_line(str(error)))
 
-    def _start(self, number: int, asked: AskedAllReduce, log: IO[bytes]) -> subprocess.Popen[bytes]:
-        environ = child_environ(self._environ, asked.task, strategies.environ(asked.task))
+    def _child_environ(self, task: Task) -> dict[str, str]:
+        return child_environ(self._environ, task, granted(self._environ, strategies.environ(task)))
+
+    def _start(self, number: int, environ: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
         with self._lock:
             if number <= self._over:
                 raise InterruptedError("over before it began")

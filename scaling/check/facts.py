@@ -9,6 +9,7 @@ from typing import Literal
 from scaling.records.all_reduce import Timed
 from scaling.records.gpu_health import GpuHost
 from scaling.records.host import HostInfo, Nic
+from scaling.records.nccl import NcclChoice
 from scaling.records.network import Network
 from scaling.records.point import Record
 
@@ -79,7 +80,7 @@ class AllReduce(Record, frozen=True, kw_only=True):
     """A timed all-reduce of all ranks, by torch over `backend`, and those inside the nodes, all nodes at once.
 
     `network` is "" on a node alone. What was not timed has the reason: `left_out`, since it cannot be or need not
-    be, or `error`, since it failed.
+    be, or `error`, since it failed. `nccl` is what NCCL chose in all ranks, None without NCCL.
     """
 
     network: str
@@ -89,6 +90,7 @@ class AllReduce(Record, frozen=True, kw_only=True):
     inside: dict[str, Timed] = {}
     left_out: str = ""
     error: str = ""
+    nccl: NcclChoice | None = None
 
 
 class Facts(Record, frozen=True, kw_only=True, dict=True):

@@ -19,11 +19,10 @@ from scaling.agent import interpreters
 from scaling.check.facts import Load, RankFacts
 from scaling.frameworks.pytorch import installed
 from scaling.hosts import gpu_health, info, proc
+from scaling.hosts.interfaces import has_card
 from scaling.hosts.revision import code_hash
 
 SHM = Path("/dev/shm")
-NETWORK_CARDS = Path("/sys/class/net")
-LAYERED = ("bond", "vlan")  # interfaces without a card of their own whose speed is real all the same
 RESOLVE_S = 2.0
 WATCH_S = 0.4
 NAMED = 3
@@ -57,16 +56,6 @@ def shared_memory(path: Path = SHM) -> tuple[int | None, int | None]:
     except OSError:
         return None, None
     return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
-
-
-def has_card(interface: str, root: Path = NETWORK_CARDS) -> bool:
-    """Whether the speed that the kernel tells of an interface is that of a card."""
-    folder = root / interface
-    if (folder / "device").exists():
-        return True
-    with suppress(OSError):
-        return any(f"DEVTYPE={kind}" in (folder / "uevent").read_text() for kind in LAYERED)
-    return False
 
 
 # ---------------------------------------------------------------- names

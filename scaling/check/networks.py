@@ -10,15 +10,17 @@ from collections.abc import Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from scaling.check.facts import RankFacts
 from scaling.errors import UsageError, near
-from scaling.hosts import fabric
+from scaling.hosts import cards, fabric, routes
 from scaling.hosts.fabric import Entry
 from scaling.records import network
 from scaling.records.host import HostInfo, Nic
 from scaling.records.network import Network, Place
 
-Cards = dict[str, Nic]  # by host name
+Nics = dict[str, Nic]  # by host name
 AUTO = "auto"
 
 
@@ -39,13 +41,13 @@ def find(ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, E
     hardware = {(rank.host.hostname, name) for rank in ranks for name in rank.hardware}
     entries = _wanted(hosts, [word for word in words if word != AUTO], known)
     chosen = {word: _on(hosts, entry) for word, entry in entries.items()}
-    for word, cards in chosen.items():
-        if word in words and not cards:
+    for word, nics in chosen.items():
+        if word in words and not nics:
             raise UsageError(f"--interconnect {word}: on no host; {near(word, _names(hosts, known))}")
-    networks = [_network(word, entries[word], cards, hardware) for word, cards in chosen.items()]
+    networks = [_network(word, entries[word], nics, hosts, hardware) for word, nics in chosen.items()]
     absent = {
-        word: {name: _why_not(host, entries[word]) for name, host in hosts.items() if name not in cards}
-        for word, cards in chosen.items()
+        word: {name: _why_not(host, entries[word]) for name, host in hosts.items() if name not in nics}
+        for word, nics in chosen.items()
     }
     return Found(tuple(networks), {word: missing for word, missing in absent.items() if missing})
 
@@ -70,55 +72,97 @@ def _names(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> list[st
 
 
 def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
-    """Every subnet that two hosts or more share, by the interface's name where it is one everywhere."""
-    subnets: dict[IPv4Network, Cards] = {}
+    """Every subnet that two hosts or more share, by the interface's name where it is one everywhere; and the
+    interfaces by which packets are routed between all, or more than share any."""
+    subnets: dict[IPv4Network, Nics] = {}
     for name, host in hosts.items():
         for nic in _usable(host):
             subnets.setdefault(nic.subnet, {}).setdefault(name, nic)
+    reaching = {subnet: nics for subnet, nics in subnets.items() if len(nics) > 1 and _reaches(nics)}
     found: dict[str, Entry] = {}
-    for subnet, cards in subnets.items():
-        if len(cards) > 1 and _reaches(cards):
-            names = {nic.name for nic in cards.values()}
-            word = names.pop() if len(names) == 1 else str(subnet)
-            found[str(subnet) if word in found else word] = Entry(subnet=str(subnet))
+    least = min(len(hosts), 1 + max([1, *map(len, reaching.values())]))
+    for nic in _usable(next(iter(hosts.values()))):
+        routed = _on(hosts, Entry(interface=nic.name))
+        if len(routed) >= least and len({one.subnet for one in routed.values()}) > 1 and _reaches(routed):
+            found[nic.name] = Entry(interface=nic.name)
+    for subnet, nics in reaching.items():
+        names = {nic.name for nic in nics.values()}
+        if names <= set(found):
+            continue  # neighbours on one node of a network that is routed between all
+        word = names.pop() if len(names) == 1 else str(subnet)
+        found[str(subnet) if word in found else word] = Entry(subnet=str(subnet))
     return found
 
 
-def _reaches(cards: Cards) -> bool:
+def _reaches(nics: Nics) -> bool:
     """Not a bridge of virtual machines or containers, which has the same address on every host."""
-    addresses = [nic.address for nic in cards.values()]
+    addresses = [nic.address for nic in nics.values()]
     return len(set(addresses)) == len(addresses)
 
 
 # ---------------------------------------------------------------- one network
 
 
-def _on(hosts: Mapping[str, HostInfo], entry: Entry) -> Cards:
-    """The cards that an entry means; where these lie in several subnets, those of the largest."""
-    subnets: dict[IPv4Network, Cards] = {}
+def _on(hosts: Mapping[str, HostInfo], entry: Entry) -> Nics:
+    """The interfaces that an entry means; where these lie in several subnets, those between which packets are
+    routed, or those of the largest subnet if that has more."""
+    subnets: dict[IPv4Network, Nics] = {}
     for name, host in hosts.items():
         for nic in _usable(host):
             if _is(nic, entry):
                 subnets.setdefault(nic.subnet, {}).setdefault(name, nic)
-    return max(subnets.values(), key=len, default={})
+    largest = max(subnets.values(), key=len, default={})
+    groups = list(subnets.values())
+    routed = _routed(hosts, groups) if len(groups) > 1 else {}
+    return routed if len(routed) > len(largest) else largest
 
 
-def _network(word: str, entry: Entry, cards: Cards, hardware: set[tuple[str, str]]) -> Network:
-    speeds = [nic.speed_bits_per_s for name, nic in cards.items() if (name, nic.name) in hardware]
+def _routed(hosts: Mapping[str, HostInfo], groups: Sequence[Nics]) -> Nics:
+    """The first of these interfaces and those that packets to and from it take."""
+    (first, nic), *_ = groups[0].items()
+    found = {first: nic}
+    for name, theirs in ((name, theirs) for nics in groups for name, theirs in nics.items()):
+        ends = (hosts[first], nic, hosts[name], theirs)
+        known = hosts[first].routes and hosts[name].routes
+        if nic.subnet == theirs.subnet or (known and routes.both_ways(*ends)):
+            found.setdefault(name, theirs)
+    return {name: found[name] for name in hosts if name in found}
+
+
+def _network(
+    word: str, entry: Entry, nics: Nics, hosts: Mapping[str, HostInfo], hardware: set[tuple[str, str]]
+) -> Network:
+    speeds = [_rate(hosts[name], nic, (name, nic.name) in hardware) for name, nic in nics.items()]
     known = [speed for speed in speeds if speed is not None]
-    rate_bits_per_s = min(known) if known and len(known) == len(cards) else None
+    rate_bits_per_s = min(known) if known and len(known) == len(nics) else None
     why = "by the cards"
     if entry.rate_gbit is not None:
         rate_bits_per_s, why = entry.rate_gbit * network.GBIT, "by the fabric file"
+    subnets = {str(nic.subnet) for nic in nics.values()}
     return Network(
         word=word,
         why=why if rate_bits_per_s else "of unknown speed",
         places={
-            name: Place(address=nic.address, interface=nic.name, hca=entry.hca) for name, nic in cards.items()
+            name: Place(address=nic.address, interface=nic.name, hca=_cards(hosts[name], nic, entry))
+            for name, nic in nics.items()
         },
-        subnet=next((str(nic.subnet) for nic in cards.values()), entry.subnet),
+        subnet=subnets.pop() if len(subnets) == 1 else entry.subnet,
         rate_bits_per_s=rate_bits_per_s,
+        routed=len({nic.subnet for nic in nics.values()}) > 1,
     )
+
+
+def _rate(host: HostInfo, nic: Nic, is_card: bool) -> float | None:
+    """What is told of a veth's speed is not believed; a card's may be known by its RDMA port alone."""
+    return cards.rate_bits_per_s(host, nic if is_card else replace(nic, speed_bits_per_s=None))
+
+
+def _cards(host: HostInfo, nic: Nic, entry: Entry) -> str:
+    """The cards of a host: those that the fabric file names, or else those behind an InfiniBand interface, up or
+    not."""
+    if entry.hca:
+        return entry.cards(host.hostname) or ""
+    return ",".join(cards.named(host, cards.behind(host, nic.name)))
 
 
 def _why_not(host: HostInfo, entry: Entry) -> str:

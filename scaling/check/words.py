@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from scaling.check.facts import AllReduce, Facts, Findings, Matrix, Verdict
 from scaling.check.verdicts.links import gbit
+from scaling.check.verdicts.network import where
 from scaling.records.all_reduce import Timed
 from scaling.records.network import GBIT, Network
 from scaling.text import counted
@@ -43,7 +44,7 @@ def _network(facts: Facts, network: Network) -> list[str]:
     rate = f", {network.rate_bits_per_s / GBIT:g} Gb/s {network.why}" if network.rate_bits_per_s else ""
     latencies, bandwidths = facts.latencies(network.word), facts.bandwidths(network.word)
     return [
-        f"{network.word}: {network.subnet}{rate}",
+        f"{network.word}: {where(network)}{rate}",
         "  latency in us, half the median round trip of small messages over TCP",
         *_matrix(facts, network.word, latencies, lambda seconds: f"{1e6 * seconds:.0f}"),
         "  bandwidth in Gb/s, one TCP flow from the row's node to the column's",

@@ -22,6 +22,8 @@ PEER_MEMORY = {
     "nv_mem": "sys/kernel/mm/memory_peers/nv_mem/version",
     "nv_mem_nc": "sys/kernel/mm/memory_peers/nv_mem_nc/version",
 }
+# The namespace of process numbers that is no container's (PROC_PID_INIT_INO of Linux's include/linux/proc_ns).
+HOSTS_OWN = "pid:[4026531836]"
 OPEN = "Open Kernel Module"  # so the driver's file says, else "Kernel Module"
 # NVML_GPU_FABRIC_STATE_*, and what it is called where the fabric manager has done its work.
 FABRIC = {1: "not started", 2: "in progress", 3: "completed"}
@@ -35,7 +37,7 @@ def gather(root: Path = ROOT) -> GpuHost:
         return GpuHost()
     wholes = {text(ask(nvml, "nvmlDeviceGetUUID", one.whole)): one.whole for one in visible(nvml)}
     return GpuHost(
-        gpus=tuple(_health(nvml, handle) for handle in wholes.values()),
+        gpus=tuple(_health(nvml, handle, root) for handle in wholes.values()),
         cuda=_release(ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")),
         reachable=len(reachable(nvml)),
         peer_memory=next((name for name, file in PEER_MEMORY.items() if (root / file).exists()), ""),
@@ -57,7 +59,7 @@ def _is_open(root: Path) -> bool | None:
 # ---------------------------------------------------------------- one GPU
 
 
-def _health(nvml: Any, handle: Any) -> GpuHealth:
+def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
     errors = (handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
     capability = ask(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
     pending, failed = _repairs(nvml, handle)
@@ -73,7 +75,7 @@ def _health(nvml: Any, handle: Any) -> GpuHealth:
         uncorrected_errors=ask(nvml, "nvmlDeviceGetTotalEccErrors", *errors),
         is_repair_pending=pending,
         is_repair_failed=failed,
-        processes=_processes(nvml, handle),
+        processes=_processes(nvml, handle, root),
         fabric=fabric,
         fabric_fault=fault,
         **_pcie(nvml, handle),
@@ -121,10 +123,17 @@ def _fabric(nvml: Any, handle: Any) -> tuple[str, str]:
     return state, fault
 
 
-def _processes(nvml: Any, handle: Any) -> tuple[str, ...]:
-    """Who computes there; in a container the numbers may be those of processes that it does not see."""
+def _processes(nvml: Any, handle: Any, root: Path) -> tuple[str, ...]:
+    """Who computes there. NVML numbers processes as the host does: in a container a number is another's."""
     running = ask(nvml, "nvmlDeviceGetComputeRunningProcesses", handle) or []
-    return tuple(_process_name(one.pid) for one in running)
+    named = _link(root / "proc/self/ns/pid") == HOSTS_OWN
+    return tuple(_process_name(one.pid) if named else f"process {one.pid}" for one in running)
+
+
+def _link(path: Path) -> str:
+    with suppress(OSError):
+        return str(path.readlink())
+    return ""
 
 
 def _process_name(pid: int) -> str:

@@ -20,7 +20,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
 
 import scaling
-from scaling.hosts import allocator, compilers, interfaces, proc
+from scaling.hosts import allocator, compilers, interfaces, proc, rdma, routes
 from scaling.hosts.gpus import gather_gpus, unsupported
 from scaling.records.host import HostInfo, Nic
 
@@ -37,6 +37,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
     found = gather_gpus()
     cpuinfo = proc.cpuinfo()
     total_bytes: int = psutil.virtual_memory().total
+    nics = _nics()
     return HostInfo(
         hostname=socket.gethostname(),
         os=_os_name(),
@@ -48,13 +49,14 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         load_1m=os.getloadavg()[0],
         python=platform.python_version(),
         versions={"scaling": scaling.__version__, **versions({**PACKAGES, **packages})},
-        nics=_nics(),
+        nics=nics,
         gpus=found.gpus,
         gpu_driver=found.driver,
         virtual=proc.virtual(cpuinfo, os.environ),
-        hcas=interfaces.hcas(),
+        hcas=rdma.hcas(),
         boot_id=proc.boot_id(),
         allocator=allocator.preloaded(os.environ),
+        routes=routes.read({nic.name for nic in nics}),
         reachable_gpus=found.reachable,
         unsupported_gpus=unsupported(),
         compile_lacks=compilers.lacks(os.environ),
@@ -139,7 +141,8 @@ def _nics() -> tuple[Nic, ...]:
 
 
 def _nic(name: str, address: Any, state: Any) -> Nic:
-    known = state.speed > 0 and state.speed != 0xFFFF  # Mb/s; old drivers say "unknown" with 16 set bits
+    # Mb/s; old drivers say "unknown" with 16 set bits, and only a card's is real.
+    known = state.speed > 0 and state.speed != 0xFFFF and interfaces.has_card(name)
     return Nic(
         name=name,
         address=address.address,

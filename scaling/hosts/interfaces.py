@@ -1,34 +1,39 @@
 """What this host's network interfaces and RDMA cards have carried, from the kernel's counters.
 
-    /sys/class/net/NAME/statistics/{rx,tx}_bytes
-    /sys/class/infiniband/CARD/ports/N/counters/port_{rcv,xmit}_data      in words of 4 bytes
-    (linux/Documentation/ABI/stable/sysfs-class-net, sysfs-class-infiniband)
+    /sys/class/net/NAME/statistics/{rx,tx}_bytes     (linux/Documentation/ABI/testing/sysfs-class-net-statistics)
 
 Every reader takes the `root` under which they lie, and answers with nothing where there is nothing.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from scaling.records.host import Hca
-from scaling.records.network import GBIT
+from scaling.hosts import rdma
+from scaling.hosts.rdma import NET, ROOT
 from scaling.records.telemetry import Traffic
 
-ROOT = Path("/")
-WORD_BYTES = 4
+# Link layers whose ports count what the interfaces on them carry; those of Ethernet count RDMA alone (NVIDIA,
+# "Understanding mlx5 Linux counters").
+COUNT_ALL = ("InfiniBand", "Slingshot")
+# Interfaces without a card of their own whose speed is real all the same; a veth claims 10 Gb/s whatever it does.
+LAYERED = ("bond", "vlan", "macvlan", "ipvlan")
 
 
 class Counter(NamedTuple):
-    """Bytes received and sent by one interface or port, and the names of those whose bytes it counts as well."""
+    """Bytes received and sent by one interface or port, and the names of those whose bytes it counts as well.
+
+    Of one that serves a bond or a bridge (`is_part`) nothing is told, since that counts its bytes; but they are
+    not counted for the port below it either.
+    """
 
     received_bytes: int
     sent_bytes: int
     includes: tuple[str, ...] = ()
+    is_part: bool = False
 
 
 Reading = Mapping[str, Counter]
@@ -37,8 +42,8 @@ Reading = Mapping[str, Counter]
 def read(root: Path = ROOT) -> Reading:
     """All counters of this host by name, but not the loopback's.
 
-    A network card that serves a bond or a bridge is left out, since those count its bytes; one that carries
-    VLANs counts theirs, and an InfiniBand port those of its IPoIB interface.
+    A card that carries VLANs counts theirs, a bond or a bridge its cards', an InfiniBand port those of its IPoIB
+    interfaces, a Slingshot port those of its Ethernet interface.
     """
     return {**dict(_interfaces(root)), **dict(_ports(root))}
 
@@ -61,13 +66,18 @@ def since(before: Reading, now: Reading) -> tuple[Traffic, ...]:
             sent_bytes=max(0, sent - sum(moved.get(part, (0, 0))[1] for part in now[name].includes)),
         )
         for name, (received, sent) in moved.items()
-        if received >= 0 and sent >= 0
+        if received >= 0 and sent >= 0 and not now[name].is_part
     )
 
 
-def hcas(root: Path = ROOT) -> tuple[Hca, ...]:
-    """The ports of this host's RDMA cards."""
-    return tuple(_hca(port) for port in _port_folders(root))
+def has_card(interface: str, root: Path = ROOT) -> bool:
+    """Whether the speed that the kernel tells of an interface is that of a card."""
+    folder = root / NET / interface
+    if (folder / "device").exists():
+        return True
+    with suppress(OSError):
+        return any(f"DEVTYPE={kind}\n" in (folder / "uevent").read_text() for kind in LAYERED)
+    return False
 
 
 def port_name(hca: str, port: int | str) -> str:
@@ -79,48 +89,17 @@ def port_name(hca: str, port: int | str) -> str:
 
 
 def _interfaces(root: Path) -> Iterator[tuple[str, Counter]]:
-    for folder in sorted((root / "sys/class/net").glob("*")):
-        counts = [_count(folder / f"statistics/{way}_bytes") for way in ("rx", "tx")]
-        if folder.name == "lo" or (folder / "master").exists() or None in counts:
+    for folder in sorted((root / NET).glob("*")):
+        received, sent = (rdma.count(folder / f"statistics/{way}_bytes") for way in ("rx", "tx"))
+        if folder.name == "lo" or received is None or sent is None:
             continue
         stacked = tuple(link.name.removeprefix("upper_") for link in sorted(folder.glob("upper_*")))
-        yield folder.name, Counter(counts[0] or 0, counts[1] or 0, stacked)
+        yield folder.name, Counter(received, sent, stacked, is_part=(folder / "master").exists())
 
 
 def _ports(root: Path) -> Iterator[tuple[str, Counter]]:
-    for port in _port_folders(root):
-        counts = [_count(port / f"counters/port_{way}_data") for way in ("rcv", "xmit")]
-        if None in counts:
-            continue
-        hca = _hca(port)
-        ipoib = hca.interfaces if hca.link_layer == "InfiniBand" else ()
-        counter = Counter(WORD_BYTES * (counts[0] or 0), WORD_BYTES * (counts[1] or 0), ipoib)
-        yield port_name(hca.name, hca.port), counter
-
-
-def _port_folders(root: Path) -> list[Path]:
-    return sorted((root / "sys/class/infiniband").glob("*/ports/*"))
-
-
-def _hca(port: Path) -> Hca:
-    card = port.parent.parent
-    rate = re.match(r"([\d.]+) Gb/sec", _text(port / "rate"))
-    return Hca(
-        name=card.name,
-        port=int(port.name),
-        link_layer=_text(port / "link_layer"),
-        active="ACTIVE" in _text(port / "state"),
-        rate_bits_per_s=float(rate[1]) * GBIT if rate else None,
-        interfaces=tuple(sorted(each.name for each in (card / "device/net").glob("*"))),
-    )
-
-
-def _text(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text().strip()
-    return ""
-
-
-def _count(path: Path) -> int | None:
-    text = _text(path)
-    return int(text) if text.isdecimal() else None
+    for port in rdma.ports(root):
+        if (carried := rdma.carried(port)) is not None:
+            card, number, link_layer = rdma.identity(port)
+            own = rdma.netdevs(port, root) if link_layer in COUNT_ALL else ()
+            yield port_name(card, number), Counter(*carried, own)

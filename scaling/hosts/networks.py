@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv4Network
 
 from scaling.errors import LaunchError, UsageError, near
-from scaling.hosts import fabric
+from scaling.hosts import cards, fabric, routes
 from scaling.hosts.fabric import Entry
 from scaling.records import network
 from scaling.records.host import HostInfo, Nic
-from scaling.records.network import ALONE, AUTO, Network, Place
+from scaling.records.network import ALONE, ANY, AUTO, Network, Place
 
 LOOPBACK = "127.0.0.1"
-Nics = Mapping[IPv4Network, Nic]
+Hosts = Mapping[str, HostInfo]
+Nics = Mapping[str, Nic]  # by host
 
 
 def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entry] | None = None) -> Network:
@@ -27,21 +28,39 @@ def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entr
         return _fastest(by_name, entries)
     entry = entries.get(word) or _described(word)
     nics = {name: _nic(host, word, entry, entries) for name, host in by_name.items()}
+    if same := _same_address(nics):
+        raise UsageError(
+            f"--interconnect {word}: {' and '.join(same)} have one address there, {nics[same[0]].address}, so it "
+            "leads to no other host; name the network that does"
+        )
+    wide = entry.subnet
     if word not in entries:  # the file may know it by another name
         entry = _entry_of(next(iter(nics.values())), entries)
+    hca = _hca(by_name, nics, entry, f"--interconnect {word}")
+    return _network(word, f"--interconnect {word}", by_name, nics, entry=entry, hca=hca, wide=wide)
+
+
+def _network(
+    word: str, why: str, hosts: Hosts, nics: Nics, *, entry: Entry, hca: Mapping[str, str], wide: str = ""
+) -> Network:
+    """The network that these interfaces make; `wide` is the subnet that was asked for, which may be wider than
+    their masks."""
     subnets = {nic.subnet for nic in nics.values()}
-    if len(subnets) > 1:
-        listed = ", ".join(f"{name} {nic.name} {nic.address}" for name, nic in nics.items())
-        raise UsageError(f"--interconnect {word}: the hosts are not in one subnet there: {listed}")
+    found = cards.of_hosts(hosts.values())
+    plugin = cards.need_plugin(hosts, hca)
+    rates = [rate for rate in found.values() if rate]
     return Network(
         word=word,
-        why=f"--interconnect {word}",
-        subnet=str(subnets.pop()),
-        rate_bits_per_s=_rate(nics.values(), entry),
+        why=why,
+        subnet=str(next(iter(subnets))) if len(subnets) == 1 else wide,
+        rate_bits_per_s=_rate(hosts, nics, entry),
         places={
-            name: Place(address=nic.address, interface=nic.name, hca=entry.hca or _own_cards(by_name[name], nic))
+            name: Place(address=nic.address, interface=nic.name, hca=hca[name], plugin=plugin)
             for name, nic in nics.items()
         },
+        routed=len(subnets) > 1,
+        cards=tuple(found),
+        card_bits_per_s=min(rates, default=None),
     )
 
 
@@ -58,9 +77,8 @@ def _described(word: str) -> Entry:
 def _nic(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entry]) -> Nic:
     """The interface of this host that an entry means."""
     usable = _usable(host)
-    for nic in usable:
-        if entry.interface in ("", nic.name) and _within(nic, entry):
-            return nic
+    if fitting := [nic for nic in usable if entry.interface in ("", nic.name) and _within(nic, entry)]:
+        return next((nic for nic in fitting if _is_taken(host, nic)), fitting[0])
     if down := next((nic for nic in host.nics if nic.name == entry.interface and not nic.up), None):
         raise UsageError(
             f"--interconnect {word}: {down.name} is down on {host.hostname}; ip link set {down.name} up"
@@ -75,49 +93,59 @@ def _within(nic: Nic, entry: Entry) -> bool:
     return not entry.subnet or IPv4Address(nic.address) in IPv4Network(entry.subnet)
 
 
-def _own_cards(host: HostInfo, nic: Nic) -> str:
-    """The InfiniBand cards behind an IPoIB interface, by name. An Ethernet card does RDMA only where a fabric file
-    says so: networks that are not set up for RoCE lose packets with it."""
-    cards = (hca for hca in host.hcas if nic.name in hca.interfaces and hca.active)
-    return ",".join(dict.fromkeys(hca.name for hca in cards if hca.link_layer == "InfiniBand"))
+def _hca(hosts: Hosts, nics: Nics, entry: Entry, source: str) -> dict[str, str]:
+    """The cards of each host: those that the fabric file names, or else those behind its InfiniBand interface, if
+    every host has some: NCCL does not mix them with sockets."""
+    if entry.hca:
+        named = {name: entry.cards(name) for name in nics}
+        if bare := next((name for name, found in named.items() if found is None), None):
+            raise UsageError(
+                f'{source}: the fabric file\'s hca names no card of {bare}; write "*" = "any" for the rest'
+            )
+        return {name: found or "" for name, found in named.items()}
+    behind = {name: cards.up(cards.behind(hosts[name], nic.name)) for name, nic in nics.items()}
+    if not all(behind.values()):
+        return dict.fromkeys(nics, "")
+    return {name: ",".join(cards.named(hosts[name], found)) for name, found in behind.items()}
 
 
 # ---------------------------------------------------------------- the fastest
 
 
-def _fastest(hosts: Mapping[str, HostInfo], entries: Mapping[str, Entry]) -> Network:
+def _fastest(hosts: Hosts, entries: Mapping[str, Entry]) -> Network:
     if len(hosts) == 1:
         return Network(
             word=AUTO, why="one host: its ranks meet on the loopback", places=dict.fromkeys(hosts, ALONE)
         )
-    by_host: list[Nics] = [{nic.subnet: nic for nic in _usable(host)} for host in hosts.values()]
-    shared = [subnet for subnet in set.intersection(*map(set, by_host)) if _reaches(by_host, subnet)]
-    if not shared:
-        raise LaunchError(f"the hosts {', '.join(sorted(hosts))} share no IPv4 network")
-    rates = {
-        subnet: _rate([nics[subnet] for nics in by_host], _entry_of(by_host[0][subnet], entries))
-        for subnet in shared
-    }
-    best = max(shared, key=lambda subnet: (rates[subnet] or 0.0, str(subnet)))
-    cards = "any" if all(any(hca.active for hca in host.hcas) for host in hosts.values()) else ""
-    return Network(
-        word=AUTO,
-        why=_why(len(shared), rates[best]),
-        subnet=str(best),
-        rate_bits_per_s=rates[best],
-        places={
-            name: Place(address=nics[best].address, interface=nics[best].name, hca=cards)
-            for name, nics in zip(hosts, by_host, strict=True)
-        },
+    shared, routed = _shared(hosts), _routed(hosts)
+    found = [*shared, *routed]
+    if not found:
+        raise LaunchError(
+            f"the hosts {', '.join(sorted(hosts))} share no IPv4 network, and no interface of each leads to the "
+            "others; --interconnect NAME takes one all the same"
+        )
+    described = [(nics, _entry_of(next(iter(nics.values())), entries)) for nics in found]
+    rated = [(_rate(hosts, nics, entry), nics, entry) for nics, entry in described]
+    # Where rates are equal or unknown, a common subnet needs no gateway.
+    rate, nics, entry = max(
+        rated, key=lambda one: (one[0] or 0.0, one[1] in shared, str(next(iter(one[1].values())).subnet))
     )
+    has_cards = all(cards.up(host.hcas) for host in hosts.values())
+    hca = dict.fromkeys(nics, ANY if has_cards else "")
+    return _network(AUTO, _why(len(shared), len(routed), rate), hosts, nics, entry=entry, hca=hca)
 
 
-def _why(shared: int, rate_bits_per_s: float | None) -> str:
-    if shared == 1:
-        return "the only network that all hosts share"
+def _why(shared: int, routed: int, rate_bits_per_s: float | None) -> str:
+    count = shared + routed
+    over = "that all hosts share" if shared else "that are routed between all hosts, which share no subnet"
+    if shared and routed:
+        over = "between all hosts, whose subnet they share or that are routed"
+    if count == 1:
+        alone = "the hosts share no subnet; their routes to each other take this interface"
+        return f"the only network {over}" if shared else alone
     if rate_bits_per_s is None:
-        return f"one of {shared} networks that all hosts share, of unknown speed; --interconnect chooses"
-    return f"the fastest of {shared} networks that all hosts share"
+        return f"one of {count} networks {over}, of unknown speed; --interconnect chooses"
+    return f"the fastest of {count} networks {over}"
 
 
 def _entry_of(nic: Nic, entries: Mapping[str, Entry]) -> Entry:
@@ -126,11 +154,55 @@ def _entry_of(nic: Nic, entries: Mapping[str, Entry]) -> Entry:
     return next(fitting, Entry())
 
 
-def _reaches(by_host: Sequence[Nics], subnet: IPv4Network) -> bool:
-    """Whether hosts reach each other there: a bridge of virtual machines or containers, which has the same
-    address on every host, leads nowhere."""
-    addresses = [nics[subnet].address for nics in by_host]
-    return len(set(addresses)) == len(addresses)
+def _shared(hosts: Hosts) -> list[Nics]:
+    """The networks whose subnet every host is on, with each host's interface there."""
+    by_host = {name: _by_subnet(host) for name, host in hosts.items()}
+    subnets = set.intersection(*(set(found) for found in by_host.values()))
+    every = [{name: found[subnet] for name, found in by_host.items()} for subnet in subnets]
+    return [nics for nics in every if not _same_address(nics)]
+
+
+def _by_subnet(host: HostInfo) -> dict[IPv4Network, Nic]:
+    """The interface on each subnet; of several on one (p4d instances have four) the one that packets take."""
+    found: dict[IPv4Network, Nic] = {}
+    for nic in _general(host):
+        if nic.subnet not in found or _is_taken(host, nic):
+            found[nic.subnet] = nic
+    return found
+
+
+def _is_taken(host: HostInfo, nic: Nic) -> bool:
+    """Whether packets to its subnet leave by it, and not by another on the same subnet."""
+    return routes.leads(host, str(nic.subnet.network_address)) == nic.name
+
+
+def _routed(hosts: Hosts) -> list[Nics]:
+    """The networks on which packets are routed between the first host and every other, both ways: pods and
+    machines of clouds with a /32 each, a /24 per node, rails. That all reach each other, connections prove."""
+    (name, first), *others = hosts.items()
+    found: list[Nics] = []
+    for nic in _general(first):
+        peers = {other: _peer(first, nic, host) for other, host in others}
+        nics = {name: nic} | {other: peer for other, peer in peers.items() if peer is not None}
+        is_routed = len({one.subnet for one in nics.values()}) > 1
+        if len(nics) == len(hosts) and is_routed and not _same_address(nics):
+            found.append(nics)
+    return found
+
+
+def _peer(first: HostInfo, nic: Nic, other: HostInfo) -> Nic | None:
+    """The other host's interface that the first one's leads to and that leads back; one of the same name first."""
+    likely = sorted(_general(other), key=lambda theirs: theirs.name != nic.name)
+    return next((theirs for theirs in likely if routes.both_ways(first, nic, other, theirs)), None)
+
+
+def _same_address(nics: Nics) -> tuple[str, str] | None:
+    """Two hosts with one address: a bridge of virtual machines or containers, which leads nowhere."""
+    owner: dict[str, str] = {}
+    for name, nic in nics.items():
+        if (first := owner.setdefault(nic.address, name)) != name:
+            return first, name
+    return None
 
 
 # ---------------------------------------------------------------- interfaces
@@ -140,10 +212,15 @@ def _usable(host: HostInfo) -> list[Nic]:
     return [nic for nic in host.nics if nic.up and not nic.address.startswith("127.")]
 
 
-def _rate(nics: Iterable[Nic], entry: Entry) -> float | None:
+def _general(host: HostInfo) -> list[Nic]:
+    """Those that may be taken without being named: not a service processor's, whose address is link-local."""
+    return [nic for nic in _usable(host) if not IPv4Address(nic.address).is_link_local]
+
+
+def _rate(hosts: Hosts, nics: Nics, entry: Entry) -> float | None:
     """The rate of the slowest host; what the fabric file says goes before what the kernel does."""
     if entry.rate_gbit is not None:
         return entry.rate_gbit * network.GBIT
-    speeds = [nic.speed_bits_per_s for nic in nics]
-    known = [speed for speed in speeds if speed is not None]
-    return min(known) if len(known) == len(speeds) else None
+    rates = [cards.rate_bits_per_s(hosts[name], nic) for name, nic in nics.items()]
+    known = [rate for rate in rates if rate is not None]
+    return min(known) if len(known) == len(rates) else None

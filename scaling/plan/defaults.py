@@ -8,6 +8,7 @@ fills the memory better than one that any GPU takes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -27,9 +28,10 @@ from scaling.workloads import models
 # (python -m tests.bench.intervals).
 PACE_SIDE_BY_SIDE = (6, 5, 0.3)
 PACE_ALONE = (4, 5, 0.5)
-# A power-limited GPU runs its first 10 to 30 s above the clocks that it keeps: the warm-up, 4 windows at least and
-# more while they drift, takes as long as that.
-PACE_ON_GPUS = (4, 5, 2.0)
+PACE_ON_GPUS = (4, 5, 1.0)
+# A GPU at its power limit begins above the clocks that it keeps, for 10 to 30 s as users report: so long it warms
+# up at least, however short windows are, and longer while they drift.
+WARM_UP_ON_GPUS_S, WARM_UP_WINDOWS, MOST_WARM_UP_WINDOWS = 10.0, 4, 16
 
 BFLOAT16_FROM, TENSOR_CORES_FROM = (8, 0), (7, 0)
 # Of ResNet-50, the default on GPUs: GPUs sold with 40 GB and with 16 GB have somewhat less for programs.
@@ -139,6 +141,13 @@ def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepCo
         windows=windows if config.windows is None else config.windows,
         window_s=window_s if config.window_s is None else config.window_s,
     )
+
+
+def warm_up_windows(device: Device, window_s: float) -> int:
+    """How many windows a point warms up at least."""
+    if device != "cuda":
+        return WARM_UP_WINDOWS
+    return max(WARM_UP_WINDOWS, min(MOST_WARM_UP_WINDOWS, math.ceil(WARM_UP_ON_GPUS_S / window_s)))
 
 
 def with_clocks(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> SweepConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
+from scaling.records.nccl import NcclChoice
 from scaling.records.point import Record
 from scaling.records.task import Task
 
@@ -45,9 +46,10 @@ class AskedAllReduce(Record, frozen=True, kw_only=True):
 
 class RankAllReduce(Record, frozen=True, kw_only=True):
     """What one rank's process tells: of all ranks, and of those of its node where it has several. With an `error`
-    nothing was timed."""
+    nothing was timed. `nccl` is read from NCCL's own log, None without one."""
 
     everyone: Timed | None = None
     inside: Timed | None = None
     library: str = ""
     error: str = ""
+    nccl: NcclChoice | None = None

@@ -47,9 +47,20 @@ class Nic(Record, frozen=True, kw_only=True):
         return IPv4Interface(f"{self.address}/{self.netmask or 32}").network
 
 
+class Route(Record, frozen=True, kw_only=True, array_like=True):
+    """A line of the main routing table: packets to `destination` (10.244.0.0/16; 0.0.0.0/0 for all others) leave
+    by `interface`; of several, the longest prefix wins, then the least metric."""
+
+    destination: str
+    interface: str
+    metric: int = 0
+
+
 class Hca(Record, frozen=True, kw_only=True):
-    """One port of an RDMA card. `interfaces` are the card's network interfaces (IPoIB, or Ethernet's own);
-    `link_layer` is InfiniBand or Ethernet (RoCE)."""
+    """One port of an RDMA card. `interfaces` are the port's network interfaces (IPoIB, or Ethernet's own) and
+    those that stand on them (bonds, VLANs); `link_layer` is InfiniBand, Ethernet (RoCE), or what a card that NCCL
+    reaches by a plugin says: Slingshot, Unknown (EFA). A card that a container sees but was not given does not
+    open (`opens`)."""
 
     name: str
     port: int
@@ -57,6 +68,7 @@ class Hca(Record, frozen=True, kw_only=True):
     active: bool
     rate_bits_per_s: float | None = None
     interfaces: tuple[str, ...] = ()
+    opens: bool = True
 
 
 class HostInfo(Record, frozen=True, kw_only=True):
@@ -66,7 +78,8 @@ class HostInfo(Record, frozen=True, kw_only=True):
     that the agent may open, visible or not, None where that is not known; `unsupported_gpus` are those that no
     framework here can use, for people. `compile_lacks` is what torch.compile would need to build kernels and does
     not find, "" where it has all or nobody has looked. `interpreters` are those of frameworks whose children do
-    not run in the agent's."""
+    not run in the agent's. `routes` are those by interfaces with an address, none where the kernel does not tell
+    them."""
 
     hostname: str
     os: str
@@ -85,6 +98,7 @@ class HostInfo(Record, frozen=True, kw_only=True):
     hcas: tuple[Hca, ...] = ()
     boot_id: str = ""
     allocator: str = ""
+    routes: tuple[Route, ...] = ()
     reachable_gpus: int | None = None
     unsupported_gpus: str = ""
     compile_lacks: str = ""

@@ -20,7 +20,8 @@ class Interpreter(Record, frozen=True, kw_only=True):
 
 
 class Installed(Record, frozen=True, kw_only=True):
-    """What such a Python answers: its version, its packages, why strategies cannot run in it, or not on GPUs."""
+    """What such a Python answers: its version, its packages, and why strategies cannot run in it, or not on
+    GPUs."""
 
     python: str = ""
     versions: dict[str, str] = {}

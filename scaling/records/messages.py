@@ -68,13 +68,50 @@ class Preloaded(Record, frozen=True, kw_only=True, tag="preloaded"):
     """The agent's fork servers are ready, as far as it has any."""
 
 
-ToSweep = Enrol | Missing | Listened | Preloaded | Reserved | Report | Signalled
+class Way(Record, frozen=True, kw_only=True, array_like=True):
+    """How a peer was reached: from which address of this host, or why not."""
+
+    source: str = ""
+    error: str = ""
+
+
+class Admitting(Record, frozen=True, kw_only=True, tag="admitting"):
+    """The agent's host takes connections at this port, or why it cannot."""
+
+    network: str
+    port: int = 0
+    error: str = ""
+
+
+class Reached(Record, frozen=True, kw_only=True, tag="reached"):
+    """How each of the peers of a Reach was reached, in their order."""
+
+    network: str
+    ways: tuple[Way, ...]
+
+
+ToSweep = Enrol | Missing | Admitting | Reached | Listened | Preloaded | Reserved | Report | Signalled
 
 
 class Ask(Record, frozen=True, kw_only=True, tag="ask"):
     """Say which of these strategies cannot run on your host; the answer is Missing."""
 
     strategies: tuple[str, ...]
+
+
+class Admit(Record, frozen=True, kw_only=True, tag="admit"):
+    """Take connections at this address of a network, and answer with Admitting; none any more where it is ""."""
+
+    network: str
+    address: str
+
+
+class Reach(Record, frozen=True, kw_only=True, tag="reach"):
+    """Connect to these addresses and ports over a network; the answer is Reached."""
+
+    network: str
+    peers: tuple[tuple[str, int], ...]
+    within_s: float
 
 
 class Reserve(Record, frozen=True, kw_only=True, tag="reserve"):
@@ -130,7 +167,7 @@ class Dismiss(Record, frozen=True, kw_only=True, tag="dismiss"):
     """The launch is over."""
 
 
-ToAgent = Ask | Reserve | Listen | Preload | Assign | Tell | Pause | Release | Dismiss
+ToAgent = Ask | Admit | Reach | Reserve | Listen | Preload | Assign | Tell | Pause | Release | Dismiss
 
 ENCODER = msgspec.msgpack.Encoder()
 AGENT_DECODER = msgspec.msgpack.Decoder(ToAgent)

@@ -93,9 +93,17 @@ def _algorithms(byte_counts: Mapping[str, int]) -> list[str]:
 
 
 def libraries(records: Iterable[PointRecord]) -> str:
-    """`torch 2.13.0+cu130: CUDA 13.0, cuDNN 9.20.0, NCCL 2.29.7`, as workers have told; "" without GPUs."""
-    found = (rank.ready.versions for record in records for rank in record.ranks if rank.ready)
-    return "; ".join(dict.fromkeys(filter(None, map(_libraries, found))))
+    """`torch 2.13.0+cu130: CUDA 13.0, cuDNN 9.20.0, NCCL 2.29.7`, as workers have told; "" without GPUs.
+
+    NCCL's own log knows better than the framework which NCCL was loaded: Horovod may be linked with another.
+    """
+    ranks = [rank for record in records for rank in record.ranks if rank.ready]
+    told = ({**rank.ready.versions, **_logged(rank.nccl)} for rank in ranks if rank.ready)
+    return "; ".join(dict.fromkeys(filter(None, map(_libraries, told))))
+
+
+def _logged(choice: NcclChoice | None) -> dict[str, str]:
+    return {"nccl": choice.version} if choice and choice.version else {}
 
 
 def _libraries(versions: Mapping[str, str]) -> str:

@@ -25,7 +25,8 @@ def facts(
 ) -> tuple[Entry, ...]:
     """Return the lines in reading order; what a run does not have is left out."""
     points = [record.point for record in records if record.point.kind == "exchange"]
-    networks = map(network.describe, header.networks) if _crosses(header) else ()
+    nccl = header.device == "cuda"
+    networks = [network.describe(one, nccl=nccl) for one in header.networks] if _crosses(header) else ()
     said: tuple[tuple[str, str | Phrase], ...] = (
         ("model", _each(_model(point) for point in points)),
         ("options", labels.options(context.shared)),

@@ -117,7 +117,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     lines = [f"launch: {len(enrolled)} ranks on {len(made.hosts)} hosts, device {made.device} ({made.why})"]
     lines += [f"  {name}: {describe(host)}" for name, host in by_name(enrolled).items()]
     lines += [_slot(one) for one in made.slots]
-    lines += [f"  network {words}" for words in map(network.describe, made.networks)]
+    lines += [f"  network {network.describe(one, nccl=made.device == 'cuda')}" for one in made.networks]
     lines.append(f"model {config.model}, data {config.data}, {_batch(config)}")
     if made.device == "emulated":
         lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")

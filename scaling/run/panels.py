@@ -187,7 +187,7 @@ Rounds = Annotated[
 Windows = Annotated[int | None, _how(help="Timed windows of each point and round.", show_default="5")]
 WindowS = Annotated[
     float | None,
-    _how(help="Seconds that a window lasts at least.", show_default="0.3 side by side, 2 on GPUs, else 0.5"),
+    _how(help="Seconds that a window lasts at least.", show_default="0.3 side by side, 1 on GPUs, else 0.5"),
 ]
 Trace = Annotated[
     bool,

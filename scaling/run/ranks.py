@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from scaling.agent import child
 from scaling.agent.agent import Agent
 from scaling.command import complain
@@ -16,7 +18,7 @@ from scaling.lab import slowdown
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
-from scaling.run import NAME, enrolment, listing, measuring
+from scaling.run import NAME, enrolment, listing, measuring, proof
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, resolve
 from scaling.run.signals import Signals
@@ -84,6 +86,7 @@ class Lead:
         made = self._plan(resolve(asked, base))
         if asked.dry_run:
             return self._show(made)
+        made = self._proved(made)
         header = make_header(self._cluster, made, self._enrolled, self._argv)
         now = datetime.fromtimestamp(header.created_unix_s)
         with store.Store.create(Path(made.config.results), made.config.name, now, header) as opened:
@@ -95,6 +98,7 @@ class Lead:
         enrolment.check_same_launch(header, self._enrolled, run)
         if asked.dry_run:
             return self._show(made)
+        made = self._proved(made)
         with store.Store.resume(run) as opened:
             records = store.load(run)[1]
             return measuring.measure(made, self._mailbox, opened, header, records, asked.view)
@@ -103,6 +107,9 @@ class Lead:
         self._enrolled = enrolment.ask_of_outside(self._mailbox, self._enrolled, wanted.strategy or ())
         named = fabric.read(wanted.fabric or os.environ.get(fabric.VARIABLE))
         return plan.make(wanted, self._enrolled, named, lab_bits_per_s=slowdown.declared())
+
+    def _proved(self, made: plan.Plan) -> plan.Plan:
+        return replace(made, networks=proof.prove(self._mailbox, self._enrolled, made.networks))
 
     def _show(self, made: plan.Plan) -> int:
         _say(listing.dry_run(made, self._enrolled))

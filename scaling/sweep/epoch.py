@@ -19,6 +19,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from scaling.hosts.canary import Canaries
+from scaling.plan import defaults
 from scaling.plan.groups import seats
 from scaling.records.events import Finished
 from scaling.records.messages import Report, Reserved
@@ -155,7 +156,8 @@ class Epoch:
     def _pace(self, attempt: Attempt) -> Pace:
         window_s = self._course.window_s
         if not self._is_shared:
-            return Pace(window_s=window_s)
+            floor = defaults.warm_up_windows(attempt.state.point.hardware.device, window_s)
+            return Pace(window_s=window_s, floor_windows=floor)
         part = COMM_PART if attempt.state.point.kind == "comm" else 1.0
         return Pace(window_s=part * window_s, floor_windows=SHORT.floor_windows, judged=SHORT.judged)
 

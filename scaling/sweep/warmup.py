@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 
 from scaling.analysis import stats
+from scaling.plan import defaults
 from scaling.records.point import Record
 from scaling.records.task import Run
 from scaling.sweep.state import PointState
 
 SINGLE_STEPS = 2
-FLOOR_WINDOWS = 4
-CEILING_WINDOWS = 16
+FLOOR_WINDOWS = defaults.WARM_UP_WINDOWS
+CEILING_WINDOWS = defaults.MOST_WARM_UP_WINDOWS
 MAX_STEPS = 100_000
 
 

@@ -14,6 +14,7 @@ from scaling.check.verdicts.links import gbit, slow_nodes
 from scaling.check.verdicts.words import some
 from scaling.records.all_reduce import Timed
 from scaling.records.network import GBIT, Network
+from scaling.report import devices
 from scaling.text import counted
 
 TOPIC = "all-reduce"
@@ -30,6 +31,7 @@ def all_reduce(facts: Facts) -> Iterator[Verdict]:
             yield _failed(one)
         elif one.everyone is not None:
             yield _judged(facts, one, one.everyone)
+            yield from _without_rdma(facts, one)
             yield from _slow_nodes(one)
 
 
@@ -48,9 +50,9 @@ def _failed(one: AllReduce) -> Verdict:
 
 
 def _judged(facts: Facts, one: AllReduce, timed: Timed) -> Verdict:
-    said = (
-        f"{_over(one)}{counted(timed.ranks, 'rank')} by {one.backend}, busbw {speed(timed.best_busbw_bytes_per_s)}"
-    )
+    chosen = devices.nccl(one.nccl) if one.nccl else ""
+    by = f"{one.backend} ({chosen})" if chosen else one.backend
+    said = f"{_over(one)}{counted(timed.ranks, 'rank')} by {by}, busbw {speed(timed.best_busbw_bytes_per_s)}"
     network = next((network for network in facts.networks if network.word == one.network), None)
     measured = facts.bandwidths(one.network)
     if network is None or not measured:
@@ -61,6 +63,19 @@ def _judged(facts: Facts, one: AllReduce, timed: Timed) -> Verdict:
         return Verdict(level="ok", topic=TOPIC, text=text)
     text += f" ({gbit(slowest)} Gb/s)"
     return Verdict(level="warning", topic=TOPIC, text=text, mend=_mend(facts, one))
+
+
+def _without_rdma(facts: Facts, one: AllReduce) -> Iterator[Verdict]:
+    """NCCL goes over sockets without a word where it cannot use the cards."""
+    network = next((network for network in facts.networks if network.word == one.network), None)
+    cards = network is not None and any(place.hca for place in network.places.values())
+    if cards and one.nccl is not None and "NET/Socket" in one.nccl.transports:
+        yield Verdict(
+            level="warning",
+            topic=TOPIC,
+            text=f"{_over(one)}NCCL took sockets, though there are cards for RDMA",
+            mend="NCCL_DEBUG=INFO says why: it loads libibverbs (rdma-core), locks memory, opens /dev/infiniband",
+        )
 
 
 def _share(network: Network, bits_per_s: float) -> str:

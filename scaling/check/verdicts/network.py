@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from ipaddress import IPv4Network
 from statistics import median_low
 from typing import NamedTuple
 
 from scaling.check.facts import Facts, Level, Verdict
 from scaling.check.verdicts.words import grouped, some
-from scaling.records.network import GBIT
+from scaling.records.host import Hca
+from scaling.records.network import ANY, GBIT, Network
 
 CLOCK_S = 0.05  # beyond it the order of two nodes' log lines misleads
 HOSTS_FILE = "a line `ADDRESS NAME` per node in every /etc/hosts, with addresses of a network that the nodes share"
@@ -37,11 +38,13 @@ def names(facts: Facts) -> Iterator[Verdict]:
 
 
 class _Addresses(NamedTuple):
-    """Each node's addresses with their subnets, the first node that has each, and the subnets of several nodes."""
+    """Each node's addresses with their subnets, the first node that has each, the subnets of several nodes, and
+    the addresses to which packets are routed from others."""
 
     of: Mapping[str, Mapping[str, IPv4Network]]
     owner: Mapping[str, str]
     shared: Set[IPv4Network]
+    routed: Set[str]
 
 
 def _addresses(facts: Facts) -> _Addresses:
@@ -51,7 +54,8 @@ def _addresses(facts: Facts) -> _Addresses:
         for address in own:
             owner.setdefault(address, node)
     nodes = Counter(subnet for own in of.values() for subnet in set(own.values()))
-    return _Addresses(of, owner, {subnet for subnet, count in nodes.items() if count > 1})
+    routed = {place.address for network in facts.networks if network.routed for place in network.places.values()}
+    return _Addresses(of, owner, {subnet for subnet, count in nodes.items() if count > 1}, routed)
 
 
 def _fault(facts: Facts, addresses: _Addresses, asker: str, name: str) -> tuple[Level, str] | None:
@@ -70,7 +74,7 @@ def _fault(facts: Facts, addresses: _Addresses, asker: str, name: str) -> tuple[
         return "warning", f"{text}, not one of its own addresses"
     if resolved[0] not in own:
         return "error", f"{text}, which is {addresses.owner[resolved[0]]}'s"
-    if own[resolved[0]] not in addresses.shared:
+    if own[resolved[0]] not in addresses.shared and resolved[0] not in addresses.routed:
         return "warning", f"{text}, on a network that no other node is on"
     return None
 
@@ -137,8 +141,13 @@ def membership(facts: Facts) -> Iterator[Verdict]:
             )
         else:
             rate = f", {network.rate_bits_per_s / GBIT:g} Gb/s {network.why}" if network.rate_bits_per_s else ""
-            text = f"{network.word}: {network.subnet} on every node{rate}"
+            text = f"{network.word}: {where(network)} on every node{rate}"
             yield Verdict(level="ok", topic="network", text=text)
+
+
+def where(network: Network) -> str:
+    """Its subnet, or that packets are routed between nodes that share none."""
+    return ", ".join(filter(None, [network.subnet, "routed" if network.routed else ""]))
 
 
 def mtu(facts: Facts) -> Iterator[Verdict]:
@@ -160,22 +169,35 @@ def mtu(facts: Facts) -> Iterator[Verdict]:
 
 
 def rdma(facts: Facts) -> Iterator[Verdict]:
-    """The cards that the fabric file names."""
+    """The cards that the fabric file names, and those behind InfiniBand's interfaces."""
     for network in facts.networks:
         missing = {node: _without(facts, node, place.hca) for node, place in network.places.items()}
         missing = {node: text for node, text in missing.items() if text}
         if missing:
             text = f"{network.word}: {grouped(missing)}"
-            mend = "ibstat shows the cards; without hca in the fabric file sockets are taken"
+            mend = (
+                "ibstat shows the cards; containers need /dev/infiniband (docker --device; Kubernetes: rdma/hca)"
+            )
             yield Verdict(level="error", topic="rdma", text=text, mend=mend)
 
 
 def _without(facts: Facts, node: str, wanted: str) -> str:
     """What is wrong with the cards (`mlx5_0,mlx5_1`) on a node, "" if nothing."""
-    names = [name for name in wanted.split(",") if name and name != "any"]
+    names = [name for name in wanted.split(",") if name and name != ANY]
     here = facts.host(node).hcas
-    absent = [name for name in names if all(card.name != name for card in here)]
-    alive = {card.name for card in here if card.active}
+    absent = [name for name in names if name not in _called(here)]
+    alive = _called(card for card in here if card.active)
     dead = [name for name in names if name not in absent and name not in alive]
-    parts = [f"there is no {', '.join(absent)}"] if absent else []
-    return " and ".join([*parts, *([f"{', '.join(dead)} is not active"] if dead else [])])
+    open_ = _called(card for card in here if card.opens)
+    closed = [name for name in names if name not in absent and name not in open_]
+    said = (
+        f"there is no {', '.join(absent)}" if absent else "",
+        f"{', '.join(dead)} is not active" if dead else "",
+        f"{', '.join(closed)} is not in /dev/infiniband, or not for this user" if closed else "",
+    )
+    return " and ".join(filter(None, said))
+
+
+def _called(ports: Iterable[Hca]) -> set[str]:
+    """The names by which ports may be asked for."""
+    return {name for port in ports for name in (port.name, f"{port.name}:{port.port}")}

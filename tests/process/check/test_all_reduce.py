@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from msgspec.structs import replace
@@ -17,9 +22,12 @@ from scaling.check.lead import Lead
 from scaling.check.messages import LEAD_DECODER, ToLead, ToRank
 from scaling.check.prober import Prober
 from scaling.errors import Interrupted
-from scaling.records.network import Network, Place
+from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
+from scaling.records.nccl import NcclChoice
+from scaling.records.network import ALONE, Network, Place
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
+from tests.support import telling_all_reduce
 from tests.support.check_facts import FOUR, ranks
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -118,6 +126,18 @@ def test_a_process_runs_in_torchs_interpreter(monkeypatch: pytest.MonkeyPatch) -
     assert "No such file or directory: '/nowhere/python'" in one.error
 
 
+def test_a_rank_that_waits_for_others_ends_with_its_agent() -> None:
+    told = torches(FOUR[:1], 2)
+    task = all_reduce.tasks(told, "", {"node1": ALONE}, "gloo", 9)[1]  # rank 0, which would listen, never comes
+    asked = AskedAllReduce(task=task, largest_bytes=1, budget_s=1.0)
+    with subprocess.Popen(
+        [sys.executable, "-m", exchanger.PROCESS],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    ) as process:  # fmt: skip
+        process.communicate(msgspec.json.encode(asked) + b"\n", timeout=60)  # then its stdin ends
+    assert process.returncode == -signal.SIGKILL
+
+
 def test_an_address_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     places = {name: Place(address="198.51.100.7", interface="ib0") for name in FOUR[:2]}
     (one,) = Cluster(monkeypatch, torches(FOUR[:2], 1)).measured([Network(word="ib", why="", places=places)])
@@ -129,3 +149,51 @@ def test_a_signal_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.lead.say = lambda _: cluster.signals[1].append(signal.SIGINT)
     with pytest.raises(Interrupted):
         cluster.measured()
+
+
+# ---------------------------------------------------------------- what NCCL chose
+
+
+def asked_on_gpus() -> AskedAllReduce:
+    """Of rank 0 of two on GPUs; the process that is asked has none."""
+    places = {name: Place(address="127.0.0.1", interface="lo") for name in FOUR[:1]}
+    first, _ = all_reduce.tasks(torches(FOUR[:1], 2), "", places, "nccl", 7000)
+    return AskedAllReduce(task=first, largest_bytes=1, budget_s=1.0)
+
+
+@pytest.fixture
+def telling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A process that writes NCCL's log; returns its working directory."""
+    monkeypatch.setattr(exchanger, "PROCESS", "tests.support.telling_all_reduce")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def told(**environ: str) -> RankAllReduce:
+    one = exchanger.Exchanger({**os.environ, **environ})
+    try:
+        return one.measured(0, asked_on_gpus())
+    finally:
+        one.end(exchanger.FOR_GOOD)
+
+
+def test_the_preflight_knows_what_nccl_chose_and_leaves_no_log(telling: Path) -> None:
+    assert told().nccl == NcclChoice(
+        network="IB",
+        cards=("mlx5_0",),
+        transports={"NET/IB": 1},
+        gpu_direct=1,
+        algorithms={"ring simple": 256_000_000},
+    )
+    assert list(telling.iterdir()) == []
+
+
+def test_a_user_s_own_log_of_nccl_is_left_to_him(telling: Path) -> None:
+    assert told(NCCL_DEBUG="WARN").nccl is None
+    assert list(telling.iterdir()) == []
+
+
+def test_what_nccl_warned_of_is_told_of_a_process_that_died(telling: Path) -> None:
+    found = told(**{telling_all_reduce.DIES: "1"})
+    assert found.error == "exited with code 1: ncclSystemError"
+    assert found.nccl is not None and found.nccl.warnings == (telling_all_reduce.WARNING,)

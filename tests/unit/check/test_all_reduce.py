@@ -16,6 +16,7 @@ from scaling.check.verdicts.all_reduce import crossings
 from scaling.frameworks.pytorch import installed
 from scaling.records import all_reduce as records
 from scaling.records.all_reduce import AskedAllReduce, RankAllReduce, Timed
+from scaling.records.nccl import NcclChoice
 from scaling.records.network import ALONE
 from tests.support.check_facts import FOUR, facts, gpu, links, ok, only, ranks, to_mend
 
@@ -227,6 +228,48 @@ def test_a_node_whose_gpus_exchange_slowly_is_named() -> None:
     verdict = only(with_one(facts(), backend="nccl", everyone=timed(1e9), inside=inside))
     assert verdict.text == "inside node3 10.0 GB/s (80.0 Gb/s); the others reach 200 GB/s (1600 Gb/s)"
     assert to_mend(with_one(facts(), backend="gloo", everyone=timed(1e9), inside=inside)) == []
+
+
+IB = NcclChoice(
+    network="IB",
+    cards=("mlx5_0",),
+    transports={"NET/IB": 4},
+    gpu_direct=4,
+    algorithms={"ring simple": 256_000_000},
+)
+SOCKET = NcclChoice(network="Socket", cards=("ib0",), transports={"NET/Socket": 4})
+
+
+def test_what_nccl_chose_stands_beside_the_busbw() -> None:
+    found = with_one(facts(), backend="nccl", everyone=timed(1e9), nccl=IB)
+    assert to_mend(found) == []
+    (said,) = ok(found, "all-reduce")
+    assert said.startswith("ib: 4 ranks by nccl (NET/IB on mlx5_0 with GPUDirect, ring simple), busbw 1.00 GB/s")
+
+
+@pytest.mark.parametrize(
+    ("cards", "chosen", "warned"), [("any", SOCKET, True), ("", SOCKET, False), ("any", IB, False)]
+)
+def test_sockets_where_there_are_cards_are_a_warning(cards: str, chosen: NcclChoice, *, warned: bool) -> None:
+    sound = facts(words=("ib",))
+    (network,) = sound.networks
+    places = {name: replace(place, hca=cards) for name, place in network.places.items()}
+    found = with_one(
+        replace(sound, networks=(replace(network, places=places),)),
+        backend="nccl",
+        everyone=timed(1e9),
+        nccl=chosen,
+    )
+    texts = [verdict.text for verdict in to_mend(found) if verdict.topic == "all-reduce"]
+    assert texts == (["ib: NCCL took sockets, though there are cards for RDMA"] if warned else [])
+
+
+def test_the_choices_of_all_ranks_become_one() -> None:
+    told = {number: RankAllReduce(nccl=IB if number else None) for number in range(2)}
+    frame = AllReduce(network="ib", backend="nccl")
+    found = all_reduce.found(ranks(FOUR[:2], told=TORCH), told, frame)
+    assert found.nccl == IB
+    assert all_reduce.found(ranks(FOUR[:2], told=TORCH), {0: told[0], 1: told[0]}, frame).nccl is None
 
 
 # ---------------------------------------------------------------- the table

@@ -19,6 +19,7 @@ from scaling.hosts.fabric import Entry
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FABRIC, FOUR, nic, node, rank, ranks
+from tests.support.fake_nvml import FakeGpu, installer
 from tests.support.inline import Clock
 
 # ---------------------------------------------------------------- which networks
@@ -103,6 +104,18 @@ def test_a_rank_tells_of_this_host() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=RankFacts) == told
 
 
+def test_gpus_are_set_up_once_for_all_that_a_rank_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time costs seconds where persistence mode is off."""
+    for install in installer(monkeypatch):
+        nvml = install(FakeGpu(), cuda=13000)
+        told = gather.rank_facts("none")
+        assert (
+            [gpu.uuid for gpu in told.host.gpus] == [gpu.uuid for gpu in told.driver.gpus] == ["GPU-aaaa0000-1111"]
+        )
+        assert told.driver.cuda == "13.0"
+        assert nvml.initialised == 1
+
+
 def test_the_load_of_others() -> None:
     before = {1: ("init", 5.0), 7: ("rank", 1.0), 9: ("java", 100.0)}
     after = {1: ("init", 5.0), 7: ("rank", 1.5), 9: ("java", 100.8), 11: ("new", 3.0)}
@@ -111,20 +124,6 @@ def test_the_load_of_others() -> None:
     ((name, used),) = seen.by
     assert name == "java"
     assert used == pytest.approx(1.6)
-
-
-def test_cards_are_told_from_what_only_looks_like_one(tmp_path: Path) -> None:
-    for name in ("eth0", "veth0", "bond0"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "eth0" / "device").mkdir()
-    (tmp_path / "veth0" / "uevent").write_text("INTERFACE=veth0\nIFINDEX=4\n")
-    (tmp_path / "bond0" / "uevent").write_text("DEVTYPE=bond\nINTERFACE=bond0\n")
-    assert [gather.has_card(name, tmp_path) for name in ("eth0", "veth0", "bond0", "gone")] == [
-        True,
-        False,
-        True,
-        False,
-    ]
 
 
 def test_no_shared_memory(tmp_path: Path) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.hosts.fabric import Entry
+from scaling.hosts.networks import choose
+from scaling.records.host import Hca, HostInfo
 from scaling.records.network import Place
 from scaling.records.task import Server, Task
+from tests.support import clouds
 from tests.support.paper_tasks import tasks
 from tests.support.points import changed, placed
 
@@ -127,6 +132,7 @@ def test_on_gpus_nccl_writes_down_what_it_chose_beside_the_log(name: str) -> Non
         "NCCL_DEBUG_FILE": "/runs/100%%/logs/0001-a.1.log.nccl.%p",
     }
     assert logged(on(name, VERBS)) == {}
+    assert logged(replace(task, log="")) == {}
 
 
 @pytest.mark.parametrize("name", [*OVER_NCCL, "mxnet:nccl"])
@@ -137,3 +143,75 @@ def test_a_line_for_each_collective_is_written_in_one_round_of_comm_alone(name: 
     found = [logged(replace(task, point=point)) for point in (comm, replace(comm, round=1))]
     assert [one["NCCL_DEBUG_SUBSYS"].endswith(",TUNING") for one in found] == [True, False]
     assert logged(replace(task, point=replace(task.point, kind="solo"))) == {}
+
+
+# ---------------------------------------------------------------- from machines to the environment
+
+
+def pair(addresses: Sequence[str], *hcas: Hca) -> list[HostInfo]:
+    """Two machines, `#` in an address being the machine's number."""
+    return [clouds.machine(f"node{n}", [one.replace("#", str(n)) for one in addresses], [], *hcas) for n in (1, 2)]
+
+
+DUAL = [clouds.card("mlx4_0", "ib0", port=1), clouds.card("mlx4_0", "ib1", port=2)]
+BONDED = [clouds.card("mlx5_0", "bond0", "ib0"), clouds.card("mlx5_1", "bond0", "ib1")]
+ROCE = clouds.card("mlx5_2", "eth0", link_layer="Ethernet")
+EFA = clouds.card("rdmap16s27", link_layer="Unknown")
+RAILS = [clouds.card(f"mlx5_{rail}", f"ib{rail}") for rail in (0, 1)]
+IB = ["ib0 10.10.0.#/24", "eth0 10.20.0.#/24 10"]
+
+
+class Case(NamedTuple):
+    """Machines, what is asked of --interconnect and said in the fabric file; the interface for sockets, and what
+    NCCL is told beside that interface."""
+
+    hosts: list[HostInfo]
+    word: str
+    interface: str
+    nccl: dict[str, str]
+    entry: Entry = Entry()
+
+
+def verbs(cards: str) -> dict[str, str]:
+    return {"NCCL_NET": "IB", "NCCL_IB_HCA": f"={cards}"}
+
+
+CASES = {
+    "ib0 with its card": Case(pair(IB, *RAILS), "ib0", "ib0", verbs("mlx5_0")),
+    "ib0 without a card": Case(pair(IB), "ib0", "ib0", NO_RDMA),
+    "eth0 beside InfiniBand": Case(pair(IB, *RAILS), "eth0", "eth0", NO_RDMA),
+    "bond0 over InfiniBand": Case(pair(["bond0 10.10.0.#/24"], *BONDED), "bond0", "bond0", verbs("mlx5_0,mlx5_1")),
+    "the second port": Case(pair(["ib1 10.10.0.#/24"], *DUAL), "ib1", "ib1", verbs("mlx4_0:2")),
+    "eth0 that could do RoCE": Case(pair(IB, ROCE), "eth0", "eth0", NO_RDMA),
+    "RoCE": Case(pair(IB, ROCE), "roce", "eth0", verbs("mlx5_2"), Entry(interface="eth0", hca="mlx5_2")),
+    "cards by node": Case(
+        pair(IB), "ib", "ib0", verbs("mlx5_2"), Entry(interface="ib0", hca={"node1": "mlx5_0", "node2": "mlx5_2"})
+    ),
+    "several cards": Case(
+        pair(IB, *RAILS), "ib", "ib0", verbs("mlx5_0,mlx5_1"), Entry(interface="ib0", hca=("mlx5_0", "mlx5_1"))
+    ),
+    "EFA": Case(pair(IB, EFA), "efa", "eth0", {}, Entry(interface="eth0", hca="rdmap16s27")),
+    "sockets beside EFA": Case(pair(IB, EFA), "eth0", "eth0", NO_RDMA),
+    "any of the file": Case(pair(IB, *RAILS), "ib", "ib0", {}, Entry(interface="ib0", hca="any")),
+    "auto": Case(pair(IB, *RAILS), "auto", "ib0", {}),
+    "auto with EFA": Case(pair(IB, EFA), "auto", "eth0", {}),
+    "auto without cards": Case(pair(IB), "auto", "eth0", NO_RDMA),
+}
+
+
+@pytest.mark.parametrize("name", frameworks.NAMES)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_every_strategy_on_every_kind_of_network(name: str, case: Case) -> None:
+    """NCCL alone is told of cards; Gloo, Horovod's, ps-lite and TensorFlow have the interface or its address."""
+    found = choose(case.hosts, case.word, {case.word: case.entry} if case.entry != Entry() else {})
+    place = found.places["node2"]
+    subnet = place.address.rpartition(".")[0]
+    for device in ("cpu", "cuda"):
+        task = on(name, (subnet, place.interface, place.hca), device)
+        told = steered(replace(task, place=replace(task.place, plugin=place.plugin)))
+        over_nccl = device == "cuda" and name in OVER_NCCL
+        wanted = {**nccl(case.interface), **case.nccl} if over_nccl else {}
+        assert {key: value for key, value in told.items() if key.startswith("NCCL_")} == wanted
+        here = {key: value for key, value in told.items() if key.endswith(("_IFNAME", "_IFACE", "_INTERFACE"))}
+        assert {value.removeprefix("=") for value in here.values()} <= {case.interface}
+        assert all(f"{subnet}." in str(told[key]) for key in ("TF_CONFIG", "MASTER_ADDR") if key in told)

@@ -30,6 +30,9 @@ def test_networks_by_name(tmp_path: Path) -> None:
         ("ib = 3", r"fabric.toml: \[ib\]: expected `object`, got `int`"),
         ("[ib]\nface = 'ib0'", r"fabric.toml: \[ib\]: object contains unknown field `face`"),
         ("[ib]\nhca = 'mlx5_0'", r"fabric.toml: \[ib\] has neither interface nor subnet; write interface"),
+        ("[ib]\ninterface = 'ib0'\nhca = 'mlx5_0/1'", r"\[ib\] hca: 'mlx5_0/1' is no card; write \"mlx5_0\""),
+        ("[ib]\ninterface = 'ib0'\nhca = { a = '' }", r"\[ib\] hca: '' is no card"),
+        ("[ib]\ninterface = 'ib0'\nhca = 3", r"\[ib\] hca: expected `str"),
         ("[ib]\ninterface = 'ib0'\nrate_gbit = 0", r"\[ib\] rate_gbit = 0: must be a number above 0"),
         ("[ib]\ninterface = 'ib0'\nrate_gbit = 'fast'", r"fabric.toml: \[ib\] rate_gbit: expected `float"),
         ("[ib]\nsubnet = '10.0.0.1/8'", r"\[ib\] subnet 10.0.0.1/8: 10.0.0.1/8 has host bits set"),
@@ -41,6 +44,23 @@ def test_a_mistake_names_the_file_and_the_key(tmp_path: Path, text: str, message
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         fabric.read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "cards"),
+    [
+        ('"mlx5_0, mlx5_1"', {"node1": "mlx5_0,mlx5_1", "gpu-7": "mlx5_0,mlx5_1"}),
+        ('["mlx5_0", "mlx4_0:2"]', {"node1": "mlx5_0,mlx4_0:2", "gpu-7": "mlx5_0,mlx4_0:2"}),
+        ('{ node1 = "mlx5_0", "gpu-*" = ["mlx5_2", "mlx5_3"] }', {"node1": "mlx5_0", "gpu-7": "mlx5_2,mlx5_3"}),
+        ('{ node1 = "mlx5_0" }', {"node1": "mlx5_0", "gpu-7": None}),
+        ('"any"', {"node1": "any", "gpu-7": "any"}),
+    ],
+)
+def test_cards_as_a_list_and_by_node(tmp_path: Path, text: str, cards: dict[str, str | None]) -> None:
+    path = tmp_path / "fabric.toml"
+    path.write_text(f'[ib]\ninterface = "ib0"\nhca = {text}\n')
+    (entry,) = fabric.read(str(path)).values()
+    assert {host: entry.cards(host) for host in cards} == cards
 
 
 def test_a_file_that_is_not_there() -> None:

@@ -122,10 +122,18 @@ def test_the_fabric(install: Install, answer: tuple[int, int], state: str, fault
     assert (gpu.fabric, gpu.fabric_fault) == (state, fault)
 
 
-def test_who_computes_there(install: Install) -> None:
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [(gpu_health.HOSTS_OWN, psutil.Process().name()), ("pid:[4026532201]", f"process {os.getpid()}")],
+)
+def test_who_computes_there(install: Install, tmp_path: Path, namespace: str, name: str) -> None:
+    """A container has numbers of its own, and another process would be named."""
+    (tmp_path / "proc/self/ns").mkdir(parents=True)
+    (tmp_path / "proc/self/ns/pid").symlink_to(namespace)
     here, nowhere = SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=2**30)
-    gpu = with_health(install, ComputeRunningProcesses=[here, nowhere])
-    assert gpu.processes == (psutil.Process().name(), f"process {2**30}")
+    install(FakeGpu(health={"nvmlDeviceGetComputeRunningProcesses": [here, nowhere]}))
+    (gpu,) = gathered(tmp_path).gpus
+    assert gpu.processes == (name, f"process {2**30}")
 
 
 def test_modes(install: Install) -> None:

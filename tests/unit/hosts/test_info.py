@@ -19,7 +19,7 @@ import pytest
 
 import scaling
 from scaling import frameworks
-from scaling.hosts import proc
+from scaling.hosts import interfaces, proc
 from scaling.hosts.info import describe, gather, pick_cpus
 from scaling.hosts.revision import code_hash
 from scaling.records.host import Gpu, HostInfo
@@ -87,17 +87,21 @@ def test_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
         "eth0": [address(v6, "fe80::1"), address(v4, "10.0.0.1"), address(v4, "10.0.0.2")],
         "ib0": [address(v4, "10.10.0.1")],
         "old0": [address(v4, "10.11.0.1")],
+        "veth0": [address(v4, "10.13.0.1")],
         "v6only": [address(v6, "fe80::2")],
         "gone": [address(v4, "10.12.0.1")],
     }
     states = {"eth0": state(0), "ib0": state(400_000), "old0": state(65535), "v6only": state(1000)}
+    states["veth0"] = state(10_000)
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: addresses)
     monkeypatch.setattr(psutil, "net_if_stats", lambda: states)
+    monkeypatch.setattr(interfaces, "has_card", lambda name: name != "veth0")
     assert [(nic.name, nic.address, nic.netmask, nic.speed_bits_per_s) for nic in gather(PACKAGES).nics] == [
         ("eth0", "10.0.0.1", "", None),
         ("eth0", "10.0.0.2", "", None),
         ("ib0", "10.10.0.1", "", 400e9),
         ("old0", "10.11.0.1", "", None),
+        ("veth0", "10.13.0.1", "", None),
     ]
 
 

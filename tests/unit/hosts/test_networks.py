@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.errors import LaunchError, UsageError
 from scaling.hosts.fabric import Entry
@@ -84,9 +85,9 @@ def test_nccl_may_choose_among_the_cards_that_every_host_has() -> None:
     assert {place.hca for place in choose([one, without]).places.values()} == {""}
 
 
-@pytest.mark.parametrize("other", [nic("eth0", "10.0.1.2"), nic("eth0", "10.0.0.2", up=False)])
+@pytest.mark.parametrize("other", [nic("eth1", "10.0.1.2"), nic("eth0", "10.0.0.2", up=False)])
 def test_hosts_that_share_nothing_are_told_so(other: Nic) -> None:
-    with pytest.raises(LaunchError, match="the hosts a, b share no IPv4 network"):
+    with pytest.raises(LaunchError, match="the hosts a, b share no IPv4 network, and no interface of each"):
         choose([on("a", nic("eth0", "10.0.0.1")), on("b", other)])
 
 
@@ -122,7 +123,7 @@ def test_the_card_is_infinibands_own_or_what_the_fabric_says(word: str, entry: E
 
 def test_the_fabric_file_tells_of_an_interface_that_is_asked_for_by_itself() -> None:
     found = choose(pair(), "10.20.0.0/24", {"slow": Entry(interface="eth0", rate_gbit=0.1, hca="x")})
-    assert describe(found) == "10.20.0.0/24 (eth0, eno1, 0.1 Gb/s, RDMA by x)"
+    assert describe(found) == "10.20.0.0/24 (eth0, eno1, 0.1 Gb/s, NCCL: RDMA by x)"
     named = choose(pair(), "ib", {"ib": Entry(interface="ib0")})
     assert describe(named) == "ib (ib0, 10.10.0.0/24, 100 Gb/s)"
     assert describe(choose(pair(), "ib0")) == "ib0 (10.10.0.0/24, 100 Gb/s)"
@@ -154,7 +155,24 @@ def test_an_interface_that_is_down_is_said_to_be() -> None:
         choose([pair()[0], down], "ib0")
 
 
-def test_one_name_in_two_subnets_is_no_network() -> None:
-    hosts = [on("a", nic("eth0", "10.0.0.1")), on("b", nic("eth0", "10.9.0.2"))]
-    with pytest.raises(UsageError, match=r"not in one subnet there: a eth0 10\.0\.0\.1, b eth0 10\.9\.0\.2"):
-        choose(hosts, "eth0")
+def test_a_bridge_is_no_network_even_if_it_is_named() -> None:
+    docker = nic("docker0", "172.17.0.1")
+    with pytest.raises(UsageError, match=r"docker0: a and b have one address there, 172\.17\.0\.1, so it"):
+        choose([on("a", docker), on("b", docker)], "docker0")
+
+
+def test_nccl_does_not_mix_cards_and_sockets() -> None:
+    one, two = pair(MLX5)
+    found = choose([one, replace(two, hcas=())], "ib0")
+    assert {place.hca for place in found.places.values()} == {""}
+
+
+def test_cards_by_node() -> None:
+    entry = Entry(interface="ib0", hca={"a": "mlx5_0", "*": ("mlx5_2", "mlx5_3")})
+    found = choose(pair(), "ib", {"ib": entry})
+    assert {name: place.hca for name, place in found.places.items()} == {"a": "mlx5_0", "b": "mlx5_2,mlx5_3"}
+
+
+def test_a_node_whose_card_the_file_forgot_is_named() -> None:
+    with pytest.raises(UsageError, match=r"--interconnect ib: the fabric file's hca names no card of b; write"):
+        choose(pair(), "ib", {"ib": Entry(interface="ib0", hca={"a": "mlx5_0"})})

@@ -10,6 +10,7 @@ from scaling.errors import UsageError
 from scaling.plan import config, defaults, plan
 from scaling.plan.plan import Plan
 from scaling.records.host import Gpu
+from scaling.records.point import Device
 from tests.support.inline import enrol, host
 
 GB = 10**9
@@ -179,9 +180,19 @@ def test_the_start_has_time_to_compile(gpus: tuple[Gpu, ...], fields: dict[str, 
     assert made(*gpus, **fields, point_timeout_s=7).config.point_timeout_s == 7
 
 
-def test_on_gpus_points_take_longer_to_start_and_windows_two_seconds() -> None:
+@pytest.mark.parametrize(
+    ("device", "window_s", "windows"),
+    [("cuda", 1.0, 10), ("cuda", 0.1, 16), ("cuda", 2.0, 5), ("cuda", 30.0, 4), ("cpu", 0.5, 4), ("cpu", 0.01, 4)],
+)
+def test_gpus_warm_up_until_their_clocks_are_those_that_they_keep(
+    device: Device, window_s: float, windows: int
+) -> None:
+    assert defaults.warm_up_windows(device, window_s) == windows
+
+
+def test_on_gpus_points_take_longer_to_start_and_windows_a_second() -> None:
     on_gpu, on_cpu = made(gpu()), made(device="cpu", strategy=["torch:gloo"], interleave=False)
-    assert on_gpu.config.window_s == 2.0
+    assert on_gpu.config.window_s == 1.0
     found = [defaults.startup_guess_s(one.cells[0]) for one in (on_gpu, made(gpu(), compile=True), on_cpu)]
     assert found[2] < found[0] < found[1]
     assert on_gpu.estimate_s > on_cpu.estimate_s

@@ -109,6 +109,18 @@ def test_the_libraries_of_gpus_are_named() -> None:
     assert "driver 580.65.06" in facts["software"]
 
 
+def test_the_nccl_that_was_loaded_is_the_one_in_its_log() -> None:
+    """Horovod's may be another than the framework's; TensorFlow does not tell its own."""
+    _, records = gpus_run()
+    (first, *_) = records[2].ranks
+    assert first.ready is not None and first.nccl is not None
+    other = replace(first, nccl=replace(first.nccl, version="2.21.5"))
+    silent = replace(first, ready=replace(first.ready, versions={"tensorflow": "2.21.0", "cuda": "12.5.1"}))
+    for rank, said_ in ((other, "torch 2.13.0+cu130: CUDA 13.0, cuDNN 9.20.0, NCCL 2.21.5"),
+                        (silent, "tensorflow 2.21.0: CUDA 12.5.1, NCCL 2.29.7")):  # fmt: skip
+        assert devices.libraries([replace(records[2], ranks=(rank,))]) == said_
+
+
 def test_where_there_is_no_gpu_nothing_is_said() -> None:
     made = document(*default_run())
     labels = {one.label for section in made.sections for one in section.details}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scaling.plan import groups
+from scaling.records.host import Gpu
 from scaling.records.task import Finish, Rest
 from scaling.records.task import Run as RunCommand
 from tests.support.inline import ALONE, Launch, host
@@ -145,3 +146,16 @@ def test_where_memory_does_not_hold_all_points_each_world_size_is_an_epoch(tmp_p
     assert by_size[1] != by_size[2]
     assert all(len(epochs) == 1 and None not in epochs for epochs in by_size.values())
     assert {record.point.kind for record in found.records if record.point.world_size == 1} == {"exchange", "solo"}
+
+
+@pytest.mark.parametrize(("device", "windows"), [("cuda", 10), ("cpu", 4)])
+def test_a_gpu_by_itself_warms_up_for_ten_seconds(tmp_path: Path, device: str, windows: int) -> None:
+    gpu = Gpu(index=0, name="GPU", uuid="GPU-0", memory_bytes=1 << 36)
+    launch = Launch(1, [host(cores=1, gpus=(gpu,))])
+    launch.sweep(tmp_path, device=device, window_s=1.0, kinds=["exchange"], rounds=1, option=["step_s=0.1"])
+    commands = [told.command for told in launch.told]
+    assert [one.windows for one in commands if isinstance(one, RunCommand) and not one.measured][:3] == [
+        1,
+        1,
+        windows,
+    ]

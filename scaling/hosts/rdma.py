@@ -1,0 +1,143 @@
+"""The RDMA cards of this host: what sysfs tells of their ports, the interfaces on them and what they carried.
+
+    /sys/class/infiniband/CARD/ports/N/              InfiniBand, RoCE, EFA, Omni-Path
+        counters/port_{rcv,xmit}_data                in words of 4 bytes
+        hw_counters/{rx,tx}_bytes                    EFA: all that the port received and sent, of which send_bytes
+                                                     and rdma_read_resp_bytes are parts
+    /sys/class/cxi/CARD/device/telemetry/hni_sts_{rx,tx}_ok_octets        Slingshot: VALUE@TIME
+    /sys/class/net/NAME/dev_port                     port N of its card has N - 1; in older kernels dev_id has
+
+(linux/Documentation/ABI/stable/sysfs-class-infiniband, ABI/testing/sysfs-class-net;
+linux/drivers/infiniband/hw/efa/efa_verbs.c)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from scaling.records.host import Hca
+from scaling.records.network import GBIT
+
+ROOT = Path("/")
+NET, INFINIBAND, SLINGSHOT = Path("sys/class/net"), Path("sys/class/infiniband"), Path("sys/class/cxi")
+WORD_BYTES = 4
+MBIT = 1e6
+
+
+def hcas(root: Path = ROOT) -> tuple[Hca, ...]:
+    """The ports of this host's RDMA cards."""
+    return tuple(describe(port, root) for port in ports(root))
+
+
+def ports(root: Path = ROOT) -> list[Path]:
+    """The folder of each port; a card of Slingshot is one port."""
+    return [*sorted((root / INFINIBAND).glob("*/ports/*")), *sorted((root / SLINGSHOT).glob("*"))]
+
+
+class Identity(NamedTuple):
+    """A port's card, its number there and its link layer."""
+
+    card: str
+    port: int
+    link_layer: str
+
+
+def identity(port: Path) -> Identity:
+    """Which port it is; does not ask the card itself, whose firmware takes its time."""
+    if _is_verbs(port):
+        return Identity(port.parent.parent.name, int(port.name), text(port / "link_layer"))
+    return Identity(port.name, 1, "Slingshot")
+
+
+def describe(port: Path, root: Path = ROOT) -> Hca:
+    """A port, with the interfaces on it and those that stand on them."""
+    card, number, link_layer = identity(port)
+    own = netdevs(port, root)
+    if _is_verbs(port):
+        found = re.match(r"([\d.]+) Gb/sec", text(port / "rate"))
+        active, rate = "ACTIVE" in text(port / "state"), float(found[1]) * GBIT if found else None
+    else:
+        speeds = [count(root / NET / name / "speed") for name in own]
+        active = any(text(root / NET / name / "operstate") == "up" for name in own)
+        rate = next((speed * MBIT for speed in speeds if speed), None)
+    return Hca(
+        name=card,
+        port=number,
+        link_layer=link_layer,
+        active=active,
+        rate_bits_per_s=rate,
+        interfaces=tuple(sorted(_with_uppers(own, root))),
+        opens=_opens(port, root),
+    )
+
+
+def carried(port: Path) -> tuple[int, int] | None:
+    """Bytes received and sent; None where the port does not tell."""
+    if not _is_verbs(port):
+        return _pair(port / f"device/telemetry/hni_sts_{way}_ok_octets" for way in ("rx", "tx"))
+    words = _pair(port / f"counters/port_{way}_data" for way in ("rcv", "xmit"))
+    if words is not None:
+        return WORD_BYTES * words[0], WORD_BYTES * words[1]
+    return _pair(port / f"hw_counters/{way}_bytes" for way in ("rx", "tx"))
+
+
+def netdevs(port: Path, root: Path = ROOT) -> tuple[str, ...]:
+    """The network interfaces of a port itself, by name."""
+    card = port.parent.parent if _is_verbs(port) else port
+    names = sorted(folder.name for folder in (card / "device/net").glob("*"))
+    if not _is_verbs(port) or len(list(port.parent.iterdir())) == 1:
+        return tuple(names)
+    return tuple(name for name in names if _port_of(name, root) == int(port.name))
+
+
+def _opens(port: Path, root: Path) -> bool:
+    """Whether this process may open the card. Containers see all of the host's in sysfs, which knows no
+    namespaces of them, but in /dev those alone that they were given (k8s-rdma-shared-dev-plugin issue 93).
+    """
+    devices = sorted((port.parent.parent / "device/infiniband_verbs").glob("uverbs*"))
+    return all(os.access(root / "dev/infiniband" / device.name, os.R_OK | os.W_OK) for device in devices)
+
+
+def _port_of(interface: str, root: Path) -> int:
+    folder = root / NET / interface
+    with suppress(ValueError):
+        return 1 + (count(folder / "dev_port") or int(text(folder / "dev_id") or "0", 16))
+    return 1
+
+
+def _with_uppers(interfaces: Iterable[str], root: Path) -> set[str]:
+    """The interfaces and all bonds, bridges and VLANs on them."""
+    found: set[str] = set()
+    wanted = set(interfaces)
+    while wanted:
+        found |= wanted
+        links = (link for name in wanted for link in (root / NET / name).glob("upper_*"))
+        wanted = {link.name.removeprefix("upper_") for link in links} - found
+    return found
+
+
+def _is_verbs(port: Path) -> bool:
+    return port.parent.name == "ports"
+
+
+def _pair(files: Iterable[Path]) -> tuple[int, int] | None:
+    received, sent = (count(file) for file in files)
+    return None if received is None or sent is None else (received, sent)
+
+
+def text(path: Path) -> str:
+    """A file's content; "" where it cannot be read."""
+    with suppress(OSError):
+        return path.read_text().strip()
+    return ""
+
+
+def count(path: Path) -> int | None:
+    """A counter, with or without the time at which it was read; None where there is none."""
+    found = text(path).partition("@")[0]
+    return int(found) if found.isdecimal() else None

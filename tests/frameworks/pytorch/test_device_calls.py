@@ -1,0 +1,123 @@
+"""In which order a worker asks a GPU for what: torch.cuda's functions are stubs that note it, the CPU computes.
+
+It shows the order alone: what each call does on a GPU, it cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from scaling.frameworks.pytorch.loop import Training
+from scaling.records.events import Event
+from scaling.records.task import Command, Finish, Inspect, Run
+from scaling.worker import run_task
+from tests.support.points import changed
+from tests.support.ranks import one_task
+
+PEAK_BYTES = 123
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was asked, in order; tensors that are sent to a GPU stay where they are."""
+    noted: list[str] = []
+
+    def note(name: str, answer: Any = None) -> Callable[..., Any]:
+        def call(*_args: Any, **_kwargs: Any) -> Any:
+            noted.append(name)
+            return answer
+
+        return call
+
+    for name, answer in (("set_device", None), ("synchronize", None), ("max_memory_allocated", PEAK_BYTES)):
+        monkeypatch.setattr(torch.cuda, name, note(name, answer))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a GPU")
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 29, 7))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    for owner in (torch.Tensor, torch.nn.Module):
+        monkeypatch.setattr(owner, "to", _staying(owner.to, noted))
+    for name in ("step", "close", "digest"):
+        monkeypatch.setattr(Training, name, _noting(getattr(Training, name), name, noted))
+    return noted
+
+
+def _staying(to: Callable[..., Any], noted: list[str]) -> Callable[..., Any]:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        devices = [one for one in (*args, kwargs.get("device")) if isinstance(one, torch.device)]
+        if not any(one.type == "cuda" for one in devices):
+            return to(self, *args, **kwargs)
+        noted.append("to")
+        kept = {key: value for key, value in kwargs.items() if key == "memory_format"}
+        return to(self, torch.device("cpu"), **kept)
+
+    return call
+
+
+def _noting(method: Callable[..., Any], name: str, noted: list[str]) -> Callable[..., Any]:
+    def call(self: Any, *args: Any) -> Any:
+        noted.append(name)
+        return method(self, *args)
+
+    return call
+
+
+class Scripted:
+    """The worker's pipes: commands in a row, events by name among the calls."""
+
+    def __init__(self, commands: list[Command], noted: list[str]) -> None:
+        self._commands: Iterator[Command] = iter(commands)
+        self._noted = noted
+        self.events: list[Event] = []
+
+    def receive(self) -> Command:
+        return next(self._commands)
+
+    def waiting(self) -> bool:
+        return True
+
+    def send(self, event: Event, *, hold: bool = False) -> None:
+        self._noted.append(type(event).__name__)
+        self.events.append(event)
+
+
+def work(noted: list[str], *commands: Command) -> Scripted:
+    """A whole life of a worker of torch:plain on GPU 3, told these commands."""
+    task = one_task(batch_size=4)
+    task = replace(task, point=changed(task.point, device="cuda"), device_index=3)
+    channel = Scripted([*commands, Finish()], noted)
+    assert run_task._leave(run_task._work(task, channel)) == 0  # type: ignore[arg-type]
+    return channel
+
+
+def test_the_device_is_taken_before_anything_is_put_on_it(calls: list[str]) -> None:
+    work(calls)
+    assert calls.index("set_device") < calls.index("to") < calls.index("Ready")
+    assert calls.count("set_device") == 1
+
+
+def test_windows_begin_and_end_when_the_device_is_done(calls: list[str]) -> None:
+    work(calls, Run(windows=2, steps=2, measured=True))
+    told = [call for call in calls[calls.index("Ready") + 1 :] if call != "to"]
+    window = ["step", "step", "synchronize", "Window"]
+    # First the step that is not counted; no synchronisation but at edges.
+    assert told[: told.index("Result")] == [
+        "step", "synchronize", *window, *window, "synchronize", "digest", "max_memory_allocated",
+    ]  # fmt: skip
+
+
+def test_the_result_is_out_before_the_exchange_is_left(calls: list[str]) -> None:
+    channel = work(calls, Run(windows=1, steps=1, measured=True))
+    assert calls[-2:] == ["Result", "close"]
+    assert getattr(channel.events[-1], "peak_memory_bytes", None) == PEAK_BYTES
+
+
+def test_digest_and_memory_are_those_of_the_measured_steps(calls: list[str]) -> None:
+    """Profiled steps follow them: they change the parameters and take memory."""
+    work(calls, Run(windows=1, steps=1, measured=True), Inspect(windows=0, steps=1, traced_steps=0))
+    assert calls.count("digest") == calls.count("max_memory_allocated") == 1
+    assert calls.index("max_memory_allocated") < calls.index("Inspected") < calls.index("Result")

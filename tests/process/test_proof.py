@@ -1,0 +1,119 @@
+"""Hosts prove over real connections that they reach each other; all of them are this machine, by its loopback."""
+
+from __future__ import annotations
+
+import re
+import socket
+
+import pytest
+
+from scaling.agent.agent import Agent
+from scaling.errors import LaunchError
+from scaling.hosts.reach import Attempts
+from scaling.records.host import Nic
+from scaling.records.messages import SWEEP_DECODER, Admit, Admitting, Enrol, ToAgent, ToSweep, Way
+from scaling.records.network import AUTO, Network, Place
+from scaling.run.proof import peers, prove
+from scaling.transport.inline import Hub
+from scaling.transport.mailbox import Mailbox
+from tests.support.inline import Clock, enrol, host
+
+LO = Nic(name="lo", address="127.0.0.1", netmask="255.0.0.0", up=True, mtu=65536)
+NAMES = ("a", "b", "c")
+
+
+def network(interface: str = "lo", word: str = "eth0", **addresses: str) -> Network:
+    """A routed network of three hosts, by default at three addresses of the loopback."""
+    found = {name: f"127.0.0.{number}" for number, name in enumerate(NAMES, 1)} | addresses
+    places = {name: Place(address=address, interface=interface) for name, address in found.items()}
+    return Network(word=word, why="", places=places, routed=True)
+
+
+def proved(*networks: Network, each: int = 1) -> tuple[Network, ...]:
+    """What three hosts of so many ranks prove."""
+    enrolled: list[Enrol] = [enrol(host(name, nics=(LO,))) for name in NAMES for _ in range(each)]
+    hub, clock = Hub(len(enrolled)), Clock()
+    agents = [Agent(hub.rank(rank), clock=clock) for rank in range(len(enrolled))]
+
+    def turn() -> None:
+        for agent in agents:
+            agent.turn()
+
+    mailbox = Mailbox[ToAgent, ToSweep](
+        hub.rank(0), SWEEP_DECODER, turn=turn, wait=lambda: clock.sleep(0.01), clock=clock
+    )
+    try:
+        return prove(mailbox, enrolled, networks)
+    finally:
+        turn()
+
+
+def test_all_pairs_of_three_hosts_connect() -> None:
+    assert [one.connections for one in proved(network(), each=2)] == [6]
+
+
+def test_two_networks_are_proved_one_after_the_other() -> None:
+    assert [one.connections for one in proved(network(word="eth0"), network(word="eth1"))] == [6, 6]
+
+
+def test_a_shared_subnet_needs_no_proof() -> None:
+    plain = Network(word="eth0", why="", places={}, subnet="10.0.0.0/24")
+    assert proved(plain) == (plain,)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            network("eth0"),
+            "--interconnect eth0: the hosts share no subnet there and do not all meet: a goes to b at "
+            "127.0.0.2 by lo (127.0.0.1), not by eth0; a goes to c at 127.0.0.3 by lo (127.0.0.1), not by eth0; "
+            "b goes to c at ",
+        ),
+        (
+            network("eth0", AUTO),
+            "over eth0, which their routes take, the hosts do not all meet: a goes",
+        ),
+        (network(b="203.0.113.7"), "b does not listen at 203.0.113.7: Cannot assign requested address"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_hosts(wrong: Network, message: str) -> None:
+    with pytest.raises(LaunchError, match=re.escape(message)):
+        proved(wrong)
+
+
+def test_doors_are_closed_in_the_end() -> None:
+    agent = Agent(Hub(1).rank(0))
+    agent._proving.obey(Admit(network="eth0", address="127.0.0.1"), 0.0)
+    (opened,) = agent._proving.answers(0.0)
+    assert isinstance(opened, Admitting)
+    socket.create_connection(("127.0.0.1", opened.port)).close()
+    agent._proving.obey(Admit(network="eth0", address=""), 0.0)
+    assert agent._proving.answers(0.0) == []
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", opened.port))
+
+
+def test_a_peer_that_refuses_and_one_that_does_not_answer() -> None:
+    with socket.socket() as closed, socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        closed.bind(("127.0.0.1", 0))
+        callers = [
+            socket.socket() for _ in range(3)
+        ]  # they fill the queue of the server, so that one more must wait
+        for caller in callers:
+            caller.setblocking(False)
+            caller.connect_ex(full.getsockname())
+        attempts = Attempts([closed.getsockname(), full.getsockname()], until_s=5.0)
+        assert attempts.ways(4.9) is None
+        assert attempts.ways(5.0) == (Way(error="Connection refused"), Way(error="timed out"))
+        for caller in callers:
+            caller.close()
+
+
+def test_each_host_connects_to_some_of_many() -> None:
+    names = [str(number) for number in range(100)]
+    assert peers(names, 99) == ("0", "1", "3", "7", "15", "31", "63")
+    assert peers(["a", "b"], 0) == ("b",)
+    assert {pair for n in range(4) for pair in ((n, int(peer)) for peer in peers(names[:4], n))} == {
+        (n, m) for n in range(4) for m in range(4) if n != m and (m - n) % 4 != 3
+    }

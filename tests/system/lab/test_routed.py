@@ -1,0 +1,120 @@
+"""Nodes that share no subnet, as pods of Calico do not: each has an address of its own and a default route. Nodes
+are those of a lab, whose switch forwards between them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from scaling.analysis import traffic_receipt
+from scaling.check.facts import Findings
+from scaling.lab import wires
+from scaling.lab.state import SWITCH, Lab
+from scaling.records import store
+from tests.support import labs
+from tests.support.labs import needs_lab
+
+pytestmark = needs_lab
+GATEWAY = "169.254.1.1"
+LIMIT_S = 200.0
+QUICK = ("--rounds", "1", "--kinds", "exchange", "--window-s", "0.1", "--windows", "5", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    with labs.lab("routed", nodes=2, slots=1, nics=("eth0=200mbit",)) as made:
+        with wires.inside(made, SWITCH) as ip:
+            bridge = wires.index("br0")
+            ip.addr("add", index=bridge, address=GATEWAY, prefixlen=32)
+            ip.route("add", dst="10.10.0.0/24", oif=bridge, scope="link")
+            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+        for number, node in enumerate(made.nodes, 1):
+            make_alone(made, node, f"10.10.0.{number}")
+        yield made
+
+
+def make_alone(lab: Lab, node: str, address: str) -> None:
+    """A /32, and all else by the gateway."""
+    with wires.inside(lab, node) as ip:
+        card = wires.index("eth0")
+        ip.flush_addr(index=card)
+        ip.addr("add", index=card, address=address, prefixlen=32)
+        ip.route("add", dst=f"{GATEWAY}/32", oif=card, scope="link")
+        ip.route("add", dst="default", gateway=GATEWAY, oif=card)
+
+
+def swept(lab: Lab, results: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "scaling.lab", "run", "--name", lab.name, "--", "-np", "2"]
+    command += ["python", "-m", "scaling.run", "--results", str(results), "--world-sizes", "2", *QUICK, *flags]
+    return subprocess.run(command, cwd=labs.ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+
+
+SCRIPTED = ("fake:a", "--option", "traffic_bytes=1000000", "--option", "step_s=0.05")
+
+
+@pytest.mark.parametrize(
+    ("word", "strategy"), [("auto", ("torch:gloo",)), ("eth0", SCRIPTED), ("10.10.0.0/16", SCRIPTED)]
+)
+def test_a_sweep_is_measured_and_verified(lab: Lab, tmp_path: Path, word: str, strategy: Sequence[str]) -> None:
+    done = swept(lab, tmp_path, "--strategy", *strategy, "--interconnect", word)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = tmp_path.iterdir()
+    header, (record,) = store.load(run)
+    (network,) = header.networks
+    assert (network.routed, network.connections) == (True, 2)
+    receipt = traffic_receipt.of(record)
+    assert receipt is not None
+    assert (receipt.verdict, receipt.wanted) == ("VERIFIED", ("eth0",))
+    assert "routed, proved by 2 connections" in " ".join(done.stdout.split())
+
+
+def test_the_preflight_measures_it(lab: Lab) -> None:
+    words = ["-np", "2", "python", "-m", "scaling.check", "--json", "--interconnect", "eth0"]
+    done = labs.command("run", "--name", lab.name, "--", *words)
+    found = msgspec.json.decode(done.stdout, type=Findings)
+    (network,) = found.facts.networks
+    assert (network.word, network.routed, sorted(network.places)) == ("eth0", True, ["node1", "node2"])
+    assert len(found.facts.bandwidths("eth0")) == 2
+    assert [one.text for one in found.verdicts if one.topic in ("network", "names") and one.level != "ok"] == []
+
+
+# ---------------------------------------------------------------- faults
+
+
+@pytest.fixture
+def two_networks() -> Iterator[Lab]:
+    """Beside eth0, whose addresses are alone, a common network, over which the launcher works whatever happens."""
+    with labs.lab("beside", nodes=2, slots=1, nics=("eth0=200mbit", "ib0=200mbit")) as made:
+        for number, node in enumerate(made.nodes, 1):
+            with wires.inside(made, node) as ip:
+                card = wires.index("eth0")
+                ip.flush_addr(index=card)
+                ip.addr("add", index=card, address=f"10.10.0.{number}", prefixlen=32)
+                ip.route("add", dst="10.10.0.0/24", oif=card, scope="link")
+        yield made
+
+
+def test_hosts_that_do_not_meet_are_named_in_advance(two_networks: Lab, tmp_path: Path) -> None:
+    with wires.inside(two_networks, "node1") as ip:  # a wrong hardware address: nobody takes the packets
+        card = wires.index("eth0")
+        ip.neigh("replace", dst="10.10.0.2", lladdr="02:00:00:00:00:99", ifindex=card, state="permanent")
+    done = swept(two_networks, tmp_path, "--strategy", "fake:a", "--interconnect", "eth0")
+    assert done.returncode == 2, done.stdout + done.stderr
+    said = (
+        "--interconnect eth0: the hosts share no subnet there and do not all meet: node1 to node2 at 10.10.0.2: "
+    )
+    assert said in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_way_by_another_interface_is_found_in_advance(two_networks: Lab, tmp_path: Path) -> None:
+    with wires.inside(two_networks, "node1") as ip:
+        ip.route("add", dst="10.10.0.2/32", gateway="10.20.0.2", oif=wires.index("ib0"))
+    done = swept(two_networks, tmp_path, "--strategy", "fake:a", "--interconnect", "eth0")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "node1 goes to node2 at 10.10.0.2 by ib0 (10.20.0.1), not by eth0" in done.stderr
