@@ -178,7 +178,7 @@ def install(extras: Sequence[str], choice: _cuda.Choice) -> dict[str, str]:
         _install.say("these do not install together: one at a time")
         _install.pip(*_install.editable([]))
         return one_by_one(extras, choice)
-    _install.stamp(extras, cuda=choice.wheels)
+    _install.stamp(extras, **choice.noted())
     return {}
 
 
@@ -193,7 +193,7 @@ def one_by_one(extras: Sequence[str], choice: _cuda.Choice) -> dict[str, str]:
             problems[extra] = pip_reason(extra, output)
         else:
             good.append(extra)
-    _install.stamp(good, cuda=choice.wheels)
+    _install.stamp(good, **choice.noted())
     return problems
 
 
