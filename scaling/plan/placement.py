@@ -11,7 +11,7 @@ from scaling.errors import UsageError
 from scaling.hosts.info import pick_cpus
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
-from scaling.records.point import Placement, Point, Record
+from scaling.records.point import Device, Placement, Point, Record
 
 # A core, by its hardware threads.
 Core = tuple[int, ...]
@@ -41,6 +41,15 @@ class Slot(Record, frozen=True, kw_only=True):
     shown_gpu: str = ""
     near: tuple[int, ...] = ()
     near_cores: int = 0
+
+    def cpus_on(self, device: Device) -> tuple[int, ...]:
+        """Where its worker is pinned: to its own CPUs, to those near its GPU, or nowhere: while it sleeps, and
+        where nobody knows what is near."""
+        return {"cpu": self.cpus, "cuda": self.near, "emulated": ()}[device]
+
+    def threads_on(self, device: Device) -> int:
+        """How many its worker computes with: no more than it has cores near its GPU."""
+        return min(self.threads, self.near_cores) if device == "cuda" and self.near else self.threads
 
 
 def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ...]:
