@@ -56,7 +56,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         boot_id=proc.boot_id(),
         allocator=allocator.preloaded(os.environ),
         reachable_gpus=found.reachable,
-        unsupported_gpus=unsupported(),
+        unsupported_gpus=unsupported(found),
     )
 
 
