@@ -117,12 +117,16 @@ def near_gpus(
     slots: Sequence[Slot], hosts: Sequence[HostInfo], cpus_per_rank: int | None = None
 ) -> tuple[Slot, ...]:
     """The slots with their CPUs near their GPUs: the cores of a NUMA node are divided among the ranks whose GPUs
-    are on it, at every world size alike. Where there are fewer cores than ranks, these share them.
+    are on it, at every world size alike. Where there are fewer cores than ranks, these share them. Where nothing
+    is known to be near some rank of a machine, none is pinned: the others would have cores to themselves, and it
+    would not.
     """
     near = _near(slots, hosts)
+    floating = {slot.machine for slot in slots if not near.get((slot.machine, slot.gpu))}
     sharing: dict[tuple[str, tuple[Core, ...]], list[Slot]] = {}
     for slot in slots:
-        sharing.setdefault((slot.machine, near.get((slot.machine, slot.gpu), ())), []).append(slot)
+        cores = () if slot.machine in floating else near[slot.machine, slot.gpu]
+        sharing.setdefault((slot.machine, cores), []).append(slot)
     placed: list[Slot] = []
     for (_, cores), ranks in sharing.items():
         count = min(len(cores) // len(ranks), cpus_per_rank or len(cores))
