@@ -15,7 +15,7 @@ from collections.abc import Callable
 from scaling.records.task import Task
 
 SERVER = ("server",)
-IN_LOOP = ("raise", "exit-0", "segfault", "kill", "oom", "print", "hang", "fork", "nan", "digest", "trace")
+IN_LOOP = ("raise", "exit-0", "segfault", "bus", "kill", "oom", "print", "hang", "fork", "nan", "digest", "trace")
 EARLY = ("hang-before-ready", "port", "port-always")
 
 
@@ -36,6 +36,10 @@ def _exit_0(_: Task) -> None:
 
 def _segfault(_: Task) -> None:
     ctypes.string_at(0)
+
+
+def _bus(_: Task) -> None:
+    os.kill(os.getpid(), signal.SIGBUS)
 
 
 def _kill(_: Task) -> None:
@@ -75,6 +79,7 @@ FAULTS: dict[str, Callable[[Task], None]] = {
     "raise": _raise,
     "exit-0": _exit_0,
     "segfault": _segfault,
+    "bus": _bus,
     "kill": _kill,
     "oom": _out_of_memory,
     "print": _print,
