@@ -240,7 +240,9 @@ def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device) ->
             if reason := enrol.lacks(name, device) or enrol.lacks(strategy.baseline, device):
                 reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")
     if reasons and all(name in reasons for name in names):
-        raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in reasons.items()))
+        cpus = any("cpu" in frameworks.load(name).devices(name) for name in names)
+        hint = "; or use --device cpu" if device == "cuda" and cpus else ""
+        raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in reasons.items()) + hint)
     return reasons
 
 
