@@ -50,7 +50,7 @@ class Choice:
         index = TORCH_INDEX.get(self.wheels) if is_other else None
         return ["--extra-index-url", index] if index else []
 
-    def noted(self) -> dict[str, object]:
+    def noted(self) -> dict[str, Any]:
         """What the stamp says of it."""
         return {"cuda": self.wheels, "for_want_of_driver": not (self.is_cuda or self.is_asked or driver())}
 

@@ -122,7 +122,7 @@ NOT_OURS = {
 }
 OWN = [
     path.relative_to(ROOT).as_posix()
-    for folder in ("scaling", "tests", "launch", "hostfiles")
+    for folder in ("scaling", "tests", "launch", "hostfiles", "containers")
     for path in (ROOT / folder).rglob("*")
     if path.is_file()
 ] + [path.name for path in ROOT.iterdir()]
@@ -130,7 +130,8 @@ OWN = [
 
 def documents() -> Iterator[tuple[str, str]]:
     """Every README, docstring and comment, with where it stands."""
-    for path in [*ROOT.glob("*.md"), *PACKAGE.rglob("*.md"), *(ROOT / "tests").glob("*.md")]:
+    beside = [path for folder in ("tests", "containers") for path in (ROOT / folder).glob("*.md")]
+    for path in [*ROOT.glob("*.md"), *PACKAGE.rglob("*.md"), *beside]:
         yield path.name, path.read_text()
     for file, source in FILES.items():
         for node in ast.walk(ast.parse(source)):

