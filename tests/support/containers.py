@@ -39,16 +39,28 @@ MERGED = "/usr/share/mmdebstrap/hooks/merged-usr"
 # Debian's image of this kind is without them too.
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*", "/var/log/apt/*")
 ROOM_BYTES = 8e9
+# Podman's, whatever storage it is given.
+LOCKS = Path("/dev/shm/libpod_lock")
 PIP = ("index-url", "extra-index-url", "find-links", "cert")
 
 
 def missing() -> str | None:
     """Install what is not there. Why no image can be built here, or None."""
-    if reason := reason_against().replace("a lab", "a container"):
+    if against := reason_against().replace("a lab", "a container"):
+        return against
+    if not all(map(shutil.which, PACKAGES)) and (reason := debian.install(*PACKAGES)):
         return reason
-    if all(map(shutil.which, PACKAGES)):
-        return None
-    return debian.install(*PACKAGES)
+    return None if has_overlay() else f"no overlay of folders in {roomy() or tempfile.gettempdir()}"
+
+
+def has_overlay() -> bool:
+    """Whether images can be kept as layers where the storage would be."""
+    with tempfile.TemporaryDirectory(dir=roomy()) as folder:
+        for name in ("low", "up", "work", "seen"):
+            (Path(folder) / name).mkdir()
+        layers = f"lowerdir={folder}/low,upperdir={folder}/up,workdir={folder}/work"
+        mounted = [*OWN_MOUNTS, "mount", "-t", "overlay", "overlay", "-o", layers, f"{folder}/seen"]
+        return subprocess.run(mounted, capture_output=True, check=False).returncode == 0
 
 
 class Store(Record, frozen=True, kw_only=True):
@@ -69,7 +81,7 @@ class Store(Record, frozen=True, kw_only=True):
         """What podman prints."""
         return said([*self.words("podman"), "--cgroup-manager", "cgroupfs", *words], within_s)
 
-    def build(self, image: str, file: Path, within_s: float = 400, **arguments: str) -> None:
+    def build(self, image: str, file: Path, within_s: float = 600, **arguments: str) -> None:
         """Build an image of the repository, with this machine's settings of pip."""
         settings = pip_settings()
         given = [f"--build-arg={name}={value}" for name, value in (settings | arguments).items()]
@@ -92,6 +104,7 @@ class Store(Record, frozen=True, kw_only=True):
 def store() -> Iterator[Store]:
     """An empty storage; at the end all of its containers, files and processes are gone."""
     kept = Store(folder=Path(tempfile.mkdtemp(prefix="containers-", dir=roomy())))
+    had_locks = LOCKS.exists()
     try:
         yield kept
     finally:
@@ -102,6 +115,8 @@ def store() -> Iterator[Store]:
                 process.kill()
         psutil.wait_procs(mine, timeout=5)
         shutil.rmtree(kept.folder)
+        if not had_locks:
+            LOCKS.unlink(missing_ok=True)
     assert str(kept.folder) not in Path("/proc/self/mountinfo").read_text()
 
 

@@ -21,11 +21,9 @@ def install(*packages: str) -> str | None:
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     with no_daemons():
         for words in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
-            done = subprocess.run(
-                ["apt-get", "-qq", *words], capture_output=True, text=True, check=False, env=environ,
-                timeout=LIMIT_S,
-            )  # fmt: skip
-    said = done.stderr.strip()[-300:]
+            command = ["timeout", str(LIMIT_S), "apt-get", "-qq", *words]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
+    said = done.stderr.strip()[-300:] or f"exit code {done.returncode}"
     return f"apt-get cannot install {' '.join(packages)}: {said}" if done.returncode else None
 
 

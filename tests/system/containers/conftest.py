@@ -40,7 +40,7 @@ def extras() -> str:
 def image(kept: Store, base: str, extras: str) -> str:
     """containers/Containerfile, built."""
     file = REPOSITORY / "containers" / "Containerfile"
-    kept.build(IMAGE, file, BASE=base, EXTRAS=extras, REVISION=REVISION)
+    kept.build(IMAGE, file, BASE=base, CUDA="", EXTRAS=extras, REVISION=REVISION)
     return IMAGE
 
 

@@ -47,7 +47,7 @@ def test_its_bytecode_is_taken_as_it_is(kept: Store, image: str) -> None:
     """Each rank would compile what it imports, as its user cannot write there."""
     own, theirs = (
         "/scaling/scaling/run/*.py /scaling/launch/*.py",
-        "/opt/venv/lib/python3*/site-packages/msgspec/*.py",
+        "/opt/scaling/venv/lib/python3*/site-packages/msgspec/*.py",
     )
     said = kept.run(image, "sh", "-c", f"python -c '{STALE}' {own} {theirs}")
     assert said == "fresh\n"

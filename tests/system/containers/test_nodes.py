@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,8 +112,8 @@ class Pods:
         table = labs.on(self.lab, node, "cat", "/proc/net/tcp").stdout
         return f":{port:04X} 00000000:0000 0A" in table
 
-    def launch(self, *words: str) -> str:
-        """What the launcher prints: its own command with these arguments."""
+    def launch(self, *words: str, command: Sequence[str] = ()) -> str:
+        """What the launcher prints: its own command, or another, with these arguments."""
         (container,) = pod(self.job, "Launcher")["containers"]
         variables = {
             "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
@@ -125,13 +125,15 @@ class Pods:
             *("--volume", f"{self.hostfile}:/etc/mpi/hostfile:ro", "--workdir", container["workingDir"]),
             *(f"--env={name}={value}" for name, value in variables.items()),
         )
-        return self.kept.run(self.image, *container["command"], *words, flags=flags, within_s=240)
+        return self.kept.run(self.image, *(command or container["command"]), *words, flags=flags, within_s=240)
 
 
-@pytest.fixture
-def pods(kept: Store, image: str, lab: Lab, job: dict[str, Any], tmp_path: Path) -> Iterator[Pods]:
+@pytest.fixture(scope="module")
+def pods(
+    kept: Store, image: str, lab: Lab, job: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pods]:
     """Both workers, ready."""
-    made = Pods(kept, image, lab, job, tmp_path)
+    made = Pods(kept, image, lab, job, tmp_path_factory.mktemp("pods"))
     with ExitStack() as stack:
         for host in made.hosts:
             stack.enter_context(made.worker(host))
@@ -144,3 +146,12 @@ def test_two_pods_are_two_nodes_and_their_network_is_verified(pods: Pods, strate
     assert re.search(r"\(2 hosts, 2 ranks", table), table
     assert all(host in table for host in pods.hosts), table
     assert strategy == "fake:a" or re.search(r"\bVERIFIED\b", table), table
+
+
+def test_what_ssh_starts_has_the_images_environment(pods: Pods) -> None:
+    """Else a bare mpirun finds neither its daemon nor Python there, and CUDA no driver on some clusters' nodes."""
+    asked = "command -v python; command -v mpirun; echo $LD_LIBRARY_PATH; hostname; id -un"
+    here = pods.launch("-c", asked, command=("sh",)).split()
+    there = pods.launch(pods.full("scaling-worker-1"), asked, command=("ssh",)).split()
+    assert here[:2] == ["/opt/scaling/venv/bin/python", "/opt/scaling/venv/bin/mpirun"]
+    assert there == [*here[:3], "scaling-worker-1", "mpiuser"]
