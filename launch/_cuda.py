@@ -50,6 +50,10 @@ class Choice:
         index = TORCH_INDEX.get(self.wheels) if is_other else None
         return ["--extra-index-url", index] if index else []
 
+    def noted(self) -> dict[str, Any]:
+        """What the stamp says of it."""
+        return {"cuda": self.wheels, "for_want_of_driver": not (self.is_cuda or self.is_asked or driver())}
+
     def told(self) -> str:
         """For people: what was chosen, and why."""
         return f"wheels for {f'CUDA {self.wheels}' if self.is_cuda else 'CPUs'}: {self.why}"

@@ -19,7 +19,9 @@ from launch import _install
 APART = {"tensorflow-cuda": "tensorflow", "mxnet-cuda": "mxnet"}
 # What these need in their environment if it is asked for.
 SHARED = ("horovod",)
-HERE = "--here"
+HERE = "--here"  # all into one environment, as asked
+PART = "--part"  # this run is for an environment of a framework's own: another one shows the table
+FLAGS = (HERE, PART)
 
 
 def parted(extras: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -43,7 +45,7 @@ def bring(framework: str, extras: Sequence[str], cuda: str) -> tuple[list[str], 
         _install.say(f"making {folder}: {framework} with CUDA shares no environment")
         if subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=False).returncode:
             return [], {extras[0]: f"{sys.executable} -m venv {folder} failed (above)"}
-    command = [str(python), "-m", "launch._frameworks", HERE, "--cuda", cuda, *extras]
+    command = [str(python), "-m", "launch._frameworks", PART, "--cuda", cuda, *extras]
     code = subprocess.run(command, cwd=_install.ROOT, check=False).returncode
     noted = _install.read_stamp(folder / _install.STAMP.name)
     if code not in (0, 1) or "problems" not in noted or bool(code) != bool(noted["problems"]):

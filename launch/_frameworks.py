@@ -32,16 +32,16 @@ PYTHON_WITHOUT_MXNET = (3, 13)  # numpy 1.26 ends at 3.12, see setup.cfg
 def main(arguments: Sequence[str]) -> int:
     """Install what is asked; returns 0, or 1 if something of it is missing at the end. SystemExit(2): bad call."""
     asked, words = _cuda.split(arguments)
-    names = [word for word in words if word != _environments.HERE]
+    names = [word for word in words if word not in _environments.FLAGS]
     known = declared()
     for name in names:
         if name not in known:
             unknown(name, known)
     choice = _cuda.choose(asked)
-    extras, refused = wanted(names, choice)
-    if _environments.HERE in words:
+    extras, refused = wanted(names, choice, alone=not {"test", _environments.HERE}.intersection(words))
+    if _environments.PART in words:
         return 1 if bring_here(extras, choice)[1] else 0
-    own, apart = _environments.parted(extras)
+    own, apart = (extras, {}) if _environments.HERE in words else _environments.parted(extras)
     rows, problems = bring_here(own, choice)
     for name, its in apart.items():
         row, other = _environments.bring(name, its, choice.wheels if choice.is_cuda else "12")
@@ -76,21 +76,21 @@ def bring_here(extras: Sequence[str], choice: _cuda.Choice) -> tuple[_table.Rows
 
 def remind(extras: Sequence[str]) -> None:
     """Of an environment by itself whose framework is now installed here, where no worker will run."""
-    for extra in extras:
-        if extra in FRAMEWORKS and _environments.path(extra).exists():
-            folder = _environments.path(extra)
-            _install.say(f"{extra}'s workers run in {folder}, as long as it is there: rm -r {folder}")
+    for name in FRAMEWORKS:
+        folder = _environments.path(name)
+        if folder.exists() and {name, f"{name}-cuda"}.intersection(extras):
+            _install.say(f"{name}'s workers run in {folder}, as long as it is there: rm -r {folder}")
 
 
 # ---------------------------------------------------------------- what is asked
 
 
-def wanted(names: Sequence[str], choice: _cuda.Choice) -> tuple[list[str], dict[str, str]]:
+def wanted(names: Sequence[str], choice: _cuda.Choice, *, alone: bool) -> tuple[list[str], dict[str, str]]:
     """The extras to install, and why not those that are refused: without any, and for `all`, those that suit this
     machine. MXNet's for CPUs takes the place of one that cannot run on these GPUs."""
     extras: list[str] = []
     for name in names or ["all"]:
-        extras += everything(choice, alone="test" not in names) if name == "all" else [name]
+        extras += everything(choice, alone=alone) if name == "all" else [name]
     if "mxnet-cuda" in extras and (why := choice.without_mxnet()):
         extras = ["mxnet" if extra == "mxnet-cuda" else extra for extra in extras]
         return list(dict.fromkeys(extras)), {"mxnet-cuda": f"{why}; the one for CPUs takes its place"}
@@ -178,7 +178,7 @@ def install(extras: Sequence[str], choice: _cuda.Choice) -> dict[str, str]:
         _install.say("these do not install together: one at a time")
         _install.pip(*_install.editable([]))
         return one_by_one(extras, choice)
-    _install.stamp(extras, cuda=choice.wheels)
+    _install.stamp(extras, **choice.noted())
     return {}
 
 
@@ -193,7 +193,7 @@ def one_by_one(extras: Sequence[str], choice: _cuda.Choice) -> dict[str, str]:
             problems[extra] = pip_reason(extra, output)
         else:
             good.append(extra)
-    _install.stamp(good, cuda=choice.wheels)
+    _install.stamp(good, **choice.noted())
     return problems
 
 

@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
     need_pip()
     remove_other_torch(extras, choice)
     pip(*choice.pip_options(extras), *editable(extras))
-    stamp(extras, cuda=choice.wheels)
+    stamp(extras, **choice.noted())
 
 
 def announce(extras: Sequence[str], choice: _cuda.Choice) -> None:
@@ -73,8 +73,11 @@ def project_key() -> str:
 def is_vouched(extras: Iterable[str], cuda: str | None) -> bool:
     """Whether the stamp says that all this is here; `cuda` is what is asked for, None where anything will do."""
     noted = read_stamp()
-    has_any = noted.get("key") == project_key()
-    return has_any and stamped(noted["key"]).issuperset(extras) and cuda in (None, noted.get("cuda"))
+    if noted.get("key") != project_key() or not stamped(noted["key"]).issuperset(extras):
+        return False
+    if cuda is not None:
+        return bool(cuda == noted.get("cuda"))
+    return not (noted.get("for_want_of_driver") and _cuda.driver())
 
 
 def stamped(key: str) -> frozenset[str]:

@@ -172,7 +172,9 @@ class Child:
             message = "killed by the kernel's out-of-memory killer"
             return Failed(cause="oom", message=message, log=self.task.log, log_tail=tail)
         if code < 0:
-            message = f"ended by {signal.Signals(-code).name}"
+            # So ends who writes to shared memory that there is no room for: containers have 64 MB of it.
+            hint = ", as where /dev/shm is full" if -code == signal.SIGBUS else ""
+            message = f"ended by {signal.Signals(-code).name}{hint}"
             follows = -code == signal.SIGABRT  # so MXNet and TensorFlow end when a peer is gone
             return Failed(
                 cause=_crash(-code), message=message, log=self.task.log, log_tail=tail, may_follow=follows

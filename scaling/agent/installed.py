@@ -14,6 +14,7 @@ import msgspec
 
 from scaling import frameworks
 from scaling.agent import strategies
+from scaling.frameworks.pytorch import installed
 from scaling.hosts import info
 from scaling.records.interpreter import Installed
 
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
         versions=info.versions(frameworks.FRAMEWORKS[framework].distributions),
         missing=lacking.anywhere,
         missing_on_cuda=lacking.on_cuda,
+        cuda=installed.cuda() if framework == "torch" else None,
     )
     sys.stdout.write(msgspec.json.encode(answer).decode())
     return 0

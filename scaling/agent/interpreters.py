@@ -73,7 +73,11 @@ class Question:
         """For a host's description."""
         found = self.answer()
         return Interpreter(
-            framework=self._framework, path=self._path, python=found.python, versions=found.versions
+            framework=self._framework,
+            path=self._path,
+            python=found.python,
+            versions=found.versions,
+            cuda=found.cuda,
         )
 
     def _placed(self, missing: Mapping[str, str]) -> dict[str, str]:

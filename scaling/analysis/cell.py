@@ -243,7 +243,7 @@ def cells(records: Iterable[PointRecord]) -> list[Cell]:
 
 def _device(rank: RankRecord, record: PointRecord) -> str:
     if record.point.hardware.device == "cuda":
-        return f" (GPU {rank.device_index})"
+        return f" (GPU {rank.shown_gpu or rank.device_index})"
     if not rank.cpus:
         return ""
     cpus = f"{rank.cpus[0]}" if len(rank.cpus) == 1 else f"{rank.cpus[0]}-{rank.cpus[-1]}"

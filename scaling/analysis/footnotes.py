@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from scaling.analysis import bottleneck, emulating
 from scaling.analysis.alone import Alone
@@ -59,7 +59,7 @@ def of_row(
         yield from slow_ranks(cell, controls)
     yield from emulating.notes(cell)
     yield from _conditions(cell, controls if efficiency else None)
-    yield from _warnings(cell.records)
+    yield from _warnings(cell)
     yield from filter(None, [bottleneck.slow(cell.paths)])
 
 
@@ -71,7 +71,7 @@ def of_baseline(cell: Cell) -> Iterator[str]:
     yield from emulating.notes(cell)
     yield from cell.memory_note
     yield from cell.load.notes()
-    yield from _warnings(cell.records)
+    yield from _warnings(cell)
 
 
 # ---------------------------------------------------------------- of its own records
@@ -131,13 +131,17 @@ def _network(receipt: Receipt | None) -> Iterator[str]:
         yield f"{receipt.verdict}: asked for {' and '.join(receipt.wanted) or 'RDMA'}; {receipt.why}"
 
 
-def _warnings(records: Sequence[PointRecord]) -> Iterator[str]:
+def _warnings(cell: Cell) -> Iterator[str]:
     """What the records themselves warn of, and what was tried again."""
-    yield from _counted([text for record in records for text in _warned(record)], len(records))
+    # Older sweeps warned of the power limit too.
+    is_fine = cell.clocks is not None and not cell.throttle_reasons
+    told: tuple[WarningKind, ...] = (TOLD, "throttled") if is_fine else (TOLD,)
+    said = [text for record in cell.records for text in _warned(record, told)]
+    yield from _counted(said, len(cell.records))
 
 
-def _warned(record: PointRecord) -> Iterator[str]:
-    yield from (warning.text for warning in record.warnings if warning.kind != TOLD)
+def _warned(record: PointRecord, told: Collection[WarningKind]) -> Iterator[str]:
+    yield from (warning.text for warning in record.warnings if warning.kind not in told)
     yield from (f"tried again: {text}" for text in record.retries)
 
 

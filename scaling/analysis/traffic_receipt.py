@@ -182,8 +182,8 @@ def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
     ports = [one.name for one in carried if "/" in one.name]
     if place.hca == "any":
         return (place.interface, *ports)
-    cards = [card.partition(":")[0] for card in place.hca.split(",") if card]
-    return tuple(port for port in ports if port.partition("/")[0] in cards) if cards else (place.interface,)
+    cards = {card.replace(":", "/") for card in place.hca.split(",") if card}
+    return tuple(port for port in ports if {port, port.partition("/")[0]} & cards) if cards else (place.interface,)
 
 
 # ---------------------------------------------------------------- what must have moved

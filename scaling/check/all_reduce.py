@@ -159,15 +159,7 @@ def tasks(
     """Each rank's task, as a sweep's for the gradients of a model alone, which there is none of here."""
     hosts = tuple(rank.host.hostname for rank in ranks)
     counts, everywhere = Counter(hosts), tuple(places[host] for host in hosts)
-    point = Point(
-        strategy=f"torch:{backend}",
-        kind="comm",
-        world_size=len(ranks),
-        round=0,
-        workload=Workload(model="none", data="none", batch_rule="weak", batch_size=1),
-        hardware=Hardware(device="cuda" if backend == "nccl" else "cpu"),
-        interconnect=word,
-    )
+    point = _point(len(ranks), word, backend)
     return [
         Task(
             point=point,
@@ -190,6 +182,18 @@ def tasks(
         )
         for number, (rank, local) in enumerate(_local(ranks))
     ]
+
+
+def _point(world_size: int, word: str, backend: str) -> Point:
+    return Point(
+        strategy=f"torch:{backend}",
+        kind="comm",
+        world_size=world_size,
+        round=0,
+        workload=Workload(model="none", data="none", batch_rule="weak", batch_size=1),
+        hardware=Hardware(device="cuda" if backend == "nccl" else "cpu"),
+        interconnect=word,
+    )
 
 
 def _asked(task: Task, largest: int, inside: bool) -> AskedAllReduce:

@@ -6,7 +6,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from typing import IO
 import msgspec
 from msgspec.structs import replace
 
-from scaling.agent import strategies
+from scaling.agent import interpreters, strategies
 from scaling.agent.environment import child_environ, granted
 from scaling.errors import ScalingError
 from scaling.frameworks import nccl_log
@@ -63,7 +62,7 @@ class Exchanger:
             if number <= self._over:
                 raise InterruptedError("over before it began")
             self._process = subprocess.Popen(
-                [sys.executable, "-m", PROCESS],
+                [interpreters.of("torch", self._environ), "-m", PROCESS],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

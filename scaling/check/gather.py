@@ -30,7 +30,8 @@ NAMED = 3
 
 def rank_facts(mpi: str) -> RankFacts:
     """This rank's part. Raises nothing: what a host does not tell is None."""
-    host = interpreters.on(info.gather(frameworks.distributions()), interpreters.beside())
+    others = interpreters.beside()
+    host = interpreters.on(info.gather(frameworks.distributions()), others)
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     size, free = shared_memory()
     return RankFacts(
@@ -43,7 +44,7 @@ def rank_facts(mpi: str) -> RankFacts:
         shm_bytes=size,
         shm_free_bytes=free,
         hardware=tuple(dict.fromkeys(nic.name for nic in host.nics if has_card(nic.name))),
-        torch_cuda=installed.cuda(),
+        torch_cuda=next((one.cuda for one in others if one.framework == "torch"), installed.cuda()),
         driver=gpu_health.gather(),
     )
 

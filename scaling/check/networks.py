@@ -81,7 +81,10 @@ def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
     reaching = {subnet: nics for subnet, nics in subnets.items() if len(nics) > 1 and _reaches(nics)}
     found: dict[str, Entry] = {}
     least = min(len(hosts), 1 + max([1, *map(len, reaching.values())]))
+    common = [nic for nics in reaching.values() if len(nics) == len(hosts) for nic in nics.values()]
     for nic in _usable(next(iter(hosts.values()))):
+        if nic in common:
+            continue
         routed = _on(hosts, Entry(interface=nic.name))
         if len(routed) >= least and len({one.subnet for one in routed.values()}) > 1 and _reaches(routed):
             found[nic.name] = Entry(interface=nic.name)

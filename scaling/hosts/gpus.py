@@ -55,17 +55,23 @@ def none_here(instead: str) -> str | None:
     found = gather_gpus()
     if found.gpus:
         return None
-    others = f"; {words}" if (words := unsupported()) else ""
+    others = f"; {words}" if (words := unsupported(found)) else ""
     return f"no NVIDIA GPU on this host (driver {found.driver or 'not installed'}{others}); use {instead}"
 
 
-def unsupported(root: Path = proc.ROOT) -> str:
-    """GPUs that are here and of no use to this program, for people; "" where there are none.
+def unsupported(found: Found, root: Path = proc.ROOT) -> str:
+    """GPUs that are here and of no use to this program as it is, for people; "" where there are none.
 
-    The kernel driver of AMD's GPUs shows them to programs as `kfd` (docs.kernel.org, "AMDKFD").
+    The kernel driver of AMD's GPUs shows them to programs as `kfd` (docs.kernel.org, "AMDKFD"). Containers get
+    devices and libraries apart: NVML comes with the capability `utility` (NVIDIA container toolkit, "Driver
+    Capabilities").
     """
-    is_amd = any((root / place).exists() for place in ("sys/class/kfd", "dev/kfd"))
-    return "AMD GPU found, not supported" if is_amd else ""
+    said = []
+    if not found.driver and (root / "dev/nvidiactl").exists():
+        said.append("NVIDIA GPU found without libnvidia-ml: NVIDIA_DRIVER_CAPABILITIES lacks utility")
+    if any((root / place).exists() for place in ("sys/class/kfd", "dev/kfd")):
+        said.append("AMD GPU found, not supported")
+    return "; ".join(said)
 
 
 def _cuda(nvml: Any) -> tuple[int, int] | None:

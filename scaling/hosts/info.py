@@ -58,7 +58,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         allocator=allocator.preloaded(os.environ),
         routes=routes.read({nic.name for nic in nics}),
         reachable_gpus=found.reachable,
-        unsupported_gpus=unsupported(),
+        unsupported_gpus=unsupported(found),
         compile_lacks=compilers.lacks(os.environ),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv4Network
 
 from scaling.errors import LaunchError, UsageError, near
@@ -117,7 +117,8 @@ def _fastest(hosts: Hosts, entries: Mapping[str, Entry]) -> Network:
         return Network(
             word=AUTO, why="one host: its ranks meet on the loopback", places=dict.fromkeys(hosts, ALONE)
         )
-    shared, routed = _shared(hosts), _routed(hosts)
+    shared = _shared(hosts)
+    routed = _routed(hosts, shared)
     found = [*shared, *routed]
     if not found:
         raise LaunchError(
@@ -176,14 +177,19 @@ def _is_taken(host: HostInfo, nic: Nic) -> bool:
     return routes.leads(host, str(nic.subnet.network_address)) == nic.name
 
 
-def _routed(hosts: Hosts) -> list[Nics]:
-    """The networks on which packets are routed between the first host and every other, both ways: pods and
+def _routed(hosts: Hosts, shared: Sequence[Nics]) -> list[Nics]:
+    """The other networks on which packets are routed between the first host and every other, both ways: pods and
     machines of clouds with a /32 each, a /24 per node, rails. That all reach each other, connections prove."""
-    (name, first), *others = hosts.items()
+    name, *others = hosts
     found: list[Nics] = []
-    for nic in _general(first):
-        peers = {other: _peer(first, nic, host) for other, host in others}
-        nics = {name: nic} | {other: peer for other, peer in peers.items() if peer is not None}
+    for nic in _general(hosts[name]):
+        if any(nics[name] == nic for nics in shared):
+            continue
+        nics = {name: nic}
+        for other in others:
+            if (theirs := _peer(hosts[name], nic, hosts[other])) is None:
+                break
+            nics[other] = theirs
         is_routed = len({one.subnet for one in nics.values()}) > 1
         if len(nics) == len(hosts) and is_routed and not _same_address(nics):
             found.append(nics)
@@ -214,7 +220,7 @@ def _usable(host: HostInfo) -> list[Nic]:
 
 def _general(host: HostInfo) -> list[Nic]:
     """Those that may be taken without being named: not a service processor's, whose address is link-local."""
-    return [nic for nic in _usable(host) if not IPv4Address(nic.address).is_link_local]
+    return [nic for nic in _usable(host) if not nic.address.startswith("169.254.")]
 
 
 def _rate(hosts: Hosts, nics: Nics, entry: Entry) -> float | None:

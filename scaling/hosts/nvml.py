@@ -51,7 +51,8 @@ def text(value: str | bytes | None) -> str:
 
 
 class Visible(NamedTuple):
-    """A GPU, or a slice of one (MIG): then `parent` is the handle of the GPU that it is a slice of."""
+    """A GPU, or a slice of one (MIG): then `parent` is the handle of the GPU that it is a slice of, or its own
+    where NVML does not tell."""
 
     uuid: str
     handle: Any
@@ -121,8 +122,10 @@ def _select(nvml: Any, all_gpus: list[Visible], word: str) -> list[Visible]:
     """The devices that one entry of CUDA_VISIBLE_DEVICES means; none where it means nothing."""
     if word.startswith("MIG-"):
         handle = ask(nvml, "nvmlDeviceGetHandleByUUID", word)
-        parent = None if handle is None else ask(nvml, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-        return [] if handle is None else [Visible(word, handle, parent)]
+        if handle is None:
+            return []
+        parent = ask(nvml, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+        return [Visible(text(ask(nvml, "nvmlDeviceGetUUID", handle)) or word, handle, parent or handle)]
     if word.startswith("GPU-"):
         fitting = [gpu for gpu in all_gpus if gpu.uuid.startswith(word)]
         return _devices(nvml, fitting[0]) if len(fitting) == 1 else []

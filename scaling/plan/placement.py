@@ -11,7 +11,7 @@ from scaling.errors import UsageError
 from scaling.hosts.info import pick_cpus
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
-from scaling.records.point import Placement, Point, Record
+from scaling.records.point import Device, Placement, Point, Record
 
 # A core, by its hardware threads.
 Core = tuple[int, ...]
@@ -41,6 +41,15 @@ class Slot(Record, frozen=True, kw_only=True):
     shown_gpu: str = ""
     near: tuple[int, ...] = ()
     near_cores: int = 0
+
+    def cpus_on(self, device: Device) -> tuple[int, ...]:
+        """Where its worker is pinned: to its own CPUs, to those near its GPU, or nowhere: while it sleeps, and
+        where nobody knows what is near."""
+        return {"cpu": self.cpus, "cuda": self.near, "emulated": ()}[device]
+
+    def threads_on(self, device: Device) -> int:
+        """How many its worker computes with: no more than it has cores near its GPU."""
+        return min(self.threads, self.near_cores) if device == "cuda" and self.near else self.threads
 
 
 def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ...]:
@@ -108,12 +117,16 @@ def near_gpus(
     slots: Sequence[Slot], hosts: Sequence[HostInfo], cpus_per_rank: int | None = None
 ) -> tuple[Slot, ...]:
     """The slots with their CPUs near their GPUs: the cores of a NUMA node are divided among the ranks whose GPUs
-    are on it, at every world size alike. Where there are fewer cores than ranks, these share them.
+    are on it, at every world size alike. Where there are fewer cores than ranks, these share them. Where nothing
+    is known to be near some rank of a machine, none is pinned: the others would have cores to themselves, and it
+    would not.
     """
     near = _near(slots, hosts)
+    floating = {slot.machine for slot in slots if not near.get((slot.machine, slot.gpu))}
     sharing: dict[tuple[str, tuple[Core, ...]], list[Slot]] = {}
     for slot in slots:
-        sharing.setdefault((slot.machine, near.get((slot.machine, slot.gpu), ())), []).append(slot)
+        cores = () if slot.machine in floating else near[slot.machine, slot.gpu]
+        sharing.setdefault((slot.machine, cores), []).append(slot)
     placed: list[Slot] = []
     for (_, cores), ranks in sharing.items():
         count = min(len(cores) // len(ranks), cpus_per_rank or len(cores))

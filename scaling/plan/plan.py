@@ -130,9 +130,7 @@ def make(
     lab_bits_per_s: Sequence[float] = (),
 ) -> Plan:
     """Resolve the configuration on these hosts and list the cells. UsageError for what this launch cannot run.
-
-    `fabric` is what the fabric file names; `lab_bits_per_s` the declared rates of a lab's networks, if any.
-    """
+    `fabric` is what the fabric file names; `lab_bits_per_s` the declared rates of a lab's networks, if any."""
     slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = devices.choose(config, slots, enrolled)
     names = _names(config, device)
@@ -141,7 +139,6 @@ def make(
     known = emulation.settled(_resolved(config, names, slots, device, gpus), slots, enrolled, lab_bits_per_s)
     defaults.check_compile(known, enrolled)
     resolved, points, how = defaults.with_points(known, device, slots, gpus)
-    reasons = (why, how, defaults.why_batch(config, resolved, device, gpus))
     refused = matrix.refused(points, slots)
     grouped = _groups(resolved, matrix.kept(points, refused), device, slots, enrolled)
     return Plan(
@@ -150,7 +147,7 @@ def make(
         slots=slots,
         networks=_networks(config, enrolled, fabric or {}),
         missing=missing,
-        why="; ".join(filter(None, reasons)),
+        why="; ".join(filter(None, (why, how, defaults.why_batch(config, resolved, device, gpus)))),
         refused=refused,
         groups=grouped,
         cores=emulation.cores(enrolled),
@@ -240,7 +237,9 @@ def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device) ->
             if reason := enrol.lacks(name, device) or enrol.lacks(strategy.baseline, device):
                 reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")
     if reasons and all(name in reasons for name in names):
-        raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in reasons.items()))
+        cpus = any("cpu" in frameworks.load(name).devices(name) for name in names)
+        hint = "; or use --device cpu" if device == "cuda" and cpus else ""
+        raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in reasons.items()) + hint)
     return reasons
 
 

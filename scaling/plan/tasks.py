@@ -54,7 +54,7 @@ def _task(
 ) -> Task:
     """One rank's task, with what all tasks of the point share."""
     slot, hosts = slots[rank], tuple(slot.host for slot in slots)
-    cpus, threads = _cpus(slot, point)
+    device = point.hardware.device
     return Task(
         point=point,
         rank=rank,
@@ -64,22 +64,14 @@ def _task(
         hosts=hosts,
         device_index=slot.device_index,
         device_indices=(slot.device_index,),
-        shown_gpu=slot.shown_gpu if point.hardware.device == "cuda" else "",
-        cpus=cpus,
-        threads=threads,
+        shown_gpu=slot.shown_gpu if device == "cuda" else "",
+        cpus=slot.cpus_on(device),
+        threads=slot.threads_on(device),
         place=place_of[slot.host],
         places=tuple(place_of[host] for host in hosts),
         counts_traffic=crosses and slot.host not in hosts[:rank],
         **shared,
     )
-
-
-def _cpus(slot: Slot, point: Point) -> tuple[tuple[int, ...], int]:
-    """The CPUs and threads of a rank: its own, those near its GPU, or any where it sleeps and where nobody knows
-    what is near."""
-    if point.hardware.device == "cuda" and slot.near:
-        return slot.near, min(slot.threads, slot.near_cores)
-    return (slot.cpus if point.hardware.device == "cpu" else ()), slot.threads
 
 
 def worker_tasks(tasks: Sequence[Task], traits: Traits) -> tuple[Task, ...]:

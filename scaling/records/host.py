@@ -11,7 +11,8 @@ from scaling.records.point import Record
 class Gpu(Record, frozen=True, kw_only=True):
     """One GPU as NVML tells it. `links[j]` is how it reaches GPU j of its host (NV4, PIX, SYS, self) and `p2p[j]`
     whether peer access works. `cores` are those of its NUMA node that the agent may use, each the tuple of its
-    hardware threads. `parent` is the UUID of the GPU that it is a slice of (MIG), "" for a whole one."""
+    hardware threads. `parent` is the UUID of the GPU that it is a slice of (MIG), its own where
+    that is not known, "" for a whole one."""
 
     index: int
     name: str

@@ -8,13 +8,15 @@ from scaling.records.point import Record
 class Interpreter(Record, frozen=True, kw_only=True):
     """The Python that runs a framework's children on a host, where that is not the agent's own.
 
-    `python` is its version, "" where it does not work; `versions` are those of the framework's packages there.
+    `python` is its version, "" where it does not work; `versions` are those of the framework's packages there;
+    `cuda` is the CUDA release that its torch is built with, "" for a build without any, None without torch.
     """
 
     framework: str
     path: str
     python: str = ""
     versions: dict[str, str] = {}
+    cuda: str | None = None
 
 
 class Installed(Record, frozen=True, kw_only=True):
@@ -25,3 +27,4 @@ class Installed(Record, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     missing: dict[str, str] = {}
     missing_on_cuda: dict[str, str] = {}
+    cuda: str | None = None

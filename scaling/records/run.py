@@ -30,11 +30,12 @@ NOWHERE = Place(address="", interface="")
 class RankRecord(Record, frozen=True, kw_only=True):
     """One rank's part of a point: raw windows, warm-up apart.
 
-    `disturbed` are windows that were measured again, since something else slowed the machine down meanwhile.
-    `unsynced` are windows after the digest: the same steps inside the strategy's wrapper, without any exchange.
-    `traced` are those with profilers on, after the digest too; `traces` their files, below the run's folder on
-    the rank's host; `gpu` what those say of the rank's GPU, None elsewhere and for other profilers than torch's.
-    `nccl` is what NCCL's own log tells of what it chose, None without NCCL or where the user has that log.
+    `shown_gpu` is the UUID of its GPU where it saw no other. `disturbed` are windows that were measured again,
+    since something else slowed the machine down meanwhile. `unsynced` are windows after the digest: the same steps
+    inside the strategy's wrapper, without any exchange. `traced` are those with profilers on, after the digest
+    too; `traces` their files, below the run's folder on the rank's host; `gpu` what those say of the rank's GPU,
+    None elsewhere and for other profilers than torch's. `nccl` is what NCCL's own log tells of what it chose, None
+    without NCCL or where the user has that log.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class RankRecord(Record, frozen=True, kw_only=True):
     cpus: tuple[int, ...] = ()
     threads: int = 1
     device_index: int = 0
+    shown_gpu: str = ""
     place: Place = ALONE
     environ: dict[str, str] = {}
     ready: Ready | None = None

@@ -15,7 +15,7 @@ from scaling.plan.config import SweepConfig
 from scaling.records import network
 from scaling.records.interpreter import Interpreter
 from scaling.records.messages import Enrol
-from scaling.records.point import EXCHANGING, Point
+from scaling.records.point import EXCHANGING, Device, Point
 from scaling.run.header import by_name
 from scaling.text import duration, ranges
 from scaling.workloads import feeds, models
@@ -116,7 +116,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     config = made.config
     lines = [f"launch: {len(enrolled)} ranks on {len(made.hosts)} hosts, device {made.device} ({made.why})"]
     lines += [f"  {name}: {describe(host)}" for name, host in by_name(enrolled).items()]
-    lines += [_slot(one) for one in made.slots]
+    lines += [_slot(one, made.device) for one in made.slots]
     lines += [f"  network {network.describe(one, nccl=made.device == 'cuda')}" for one in made.networks]
     lines.append(f"model {config.model}, data {config.data}, {_batch(config)}")
     if made.device == "emulated":
@@ -135,12 +135,11 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     return "\n".join(lines)
 
 
-def _slot(one: placement.Slot) -> str:
-    where = f"CPUs {','.join(map(str, one.cpus))}"
-    if one.gpu:
-        near = f" with CPUs {ranges(one.near)}" if one.near else ""
-        where = f"GPU {one.shown_gpu or one.device_index}{near}"
-    return f"  rank {one.launch_rank}: {one.host}, {where}, {one.threads} threads"
+def _slot(one: placement.Slot, device: Device) -> str:
+    gpu = f"GPU {one.shown_gpu or one.device_index}" if device == "cuda" else ""
+    cpus = ranges(one.cpus if device == "emulated" else one.cpus_on(device))
+    where = ", ".join(filter(None, (gpu, cpus and f"CPUs {cpus}")))
+    return f"  rank {one.launch_rank}: {one.host}, {where}, {one.threads_on(device)} threads"
 
 
 def _batch(config: SweepConfig) -> str:

@@ -90,6 +90,7 @@ def _rank_record(rank: RankState) -> RankRecord:
         cpus=task.cpus,
         threads=task.threads,
         device_index=task.device_index,
+        shown_gpu=task.shown_gpu,
         place=task.place,
         environ=ended.environ if ended else {},
         ready=rank.ready,

@@ -29,8 +29,8 @@ from scaling.sweep.view.base import View
 from scaling.transport.mailbox import Mailbox
 
 # Of the time that an epoch was planned to take: what disturbed windows may cost until they are measured
-# undisturbed.
-BUDGET = 0.4
+# undisturbed. As much as a burner takes that comes for 10 s of every 40.
+BUDGET = 0.25
 
 
 class Sweep:

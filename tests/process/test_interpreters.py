@@ -139,6 +139,16 @@ def test_a_run_keeps_which_interpreters_its_host_had_and_their_versions(launch: 
     assert found.versions["tensorflow"] == host.versions["tensorflow"] == "99.1"
 
 
+def test_the_preflight_looks_at_torch_where_its_workers_run(tmp_path: Path) -> None:
+    other = Environment(tmp_path / "other")
+    other.install("torch", "2.13.0", "raise SystemExit('imported')")
+    (other.packages / "torch/version.py").write_text("cuda: str | None = '12.6'\n")
+    environ = {**forked.beside(tmp_path), "SCALING_PYTHON_TORCH": str(other.python)}
+    (question,) = interpreters.ask(["torch:plain", "fake:plain"], environ)
+    found = question.interpreter()
+    assert (found.versions["torch"], found.cuda) == ("2.13.0", "12.6")
+
+
 # ---------------------------------------------------------------- fork servers
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from scaling.frameworks import hvd
 from scaling.frameworks.mx import plain as mx_plain
-from scaling.frameworks.pytorch import build as torch_build
+from scaling.frameworks.pytorch import installed as torch_installed
 from scaling.frameworks.pytorch import plain as torch_plain
 from scaling.frameworks.tf import build as tf_build
 from scaling.frameworks.tf import plain as tf_plain
@@ -21,7 +21,7 @@ from scaling.hosts.gpus import Found
 from scaling.records.host import Gpu
 
 MODULES = {
-    "torch": (torch_plain, torch_build),
+    "torch": (torch_plain, torch_installed),
     "tensorflow": (tf_plain, tf_build),
     "mxnet": (mx_plain,),
     "horovod": (hvd,),

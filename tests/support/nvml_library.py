@@ -44,14 +44,19 @@ def build(folder: Path, *flags: str) -> Path:
     return folder
 
 
-def told(folder: Path, machine: str, *, visible: str | None = None, log: Path | None = None) -> dict[str, Any]:
+def environ(folder: Path, machine: str, *, visible: str | None = None, log: Path | None = None) -> dict[str, str]:
+    """Of a process that runs on this machine."""
+    made = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    made |= {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML": machine, "PYTHONPATH": str(ROOT)}
+    made |= {"CUDA_VISIBLE_DEVICES": visible} if visible is not None else {}
+    return made | ({"FAKE_NVML_LOG": str(log)} if log is not None else {})
+
+
+def told(folder: Path, machine: str, **changes: Any) -> dict[str, Any]:
     """What a process finds that runs on this machine."""
-    environ = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    environ |= {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML": machine, "PYTHONPATH": str(ROOT)}
-    environ |= {"CUDA_VISIBLE_DEVICES": visible} if visible is not None else {}
-    environ |= {"FAKE_NVML_LOG": str(log)} if log is not None else {}
     command = [sys.executable, "-m", "tests.support.nvml_library"]
-    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    env = environ(folder, machine, **changes)
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 

@@ -11,7 +11,6 @@ from scaling.check.verdicts.words import grouped
 # The oldest driver that runs all releases of a major CUDA release (docs.nvidia.com/deploy/cuda-compatibility,
 # "Minor Version Compatibility").
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
-WHEELS = "https://download.pytorch.org/whl"
 # Linux has what RDMA cards need of DMA-BUF since then.
 DMA_BUF_KERNEL = (5, 12)
 
@@ -26,7 +25,7 @@ def driver(facts: Facts) -> Iterator[Verdict]:
             level="warning",
             topic="gpu driver",
             text=f"torch is built without CUDA, and there are GPUs: {grouped(cpu_only)}",
-            mend=f"pip install torch --index-url {WHEELS}/cuNNN, with the CUDA release that nvidia-smi shows",
+            mend="./launch/install torch there, which takes the build for the driver and the GPUs",
         )
     old = {node: _too_old(rank) for node, rank in ranks.items()}
     old = {node: text for node, text in old.items() if text}
@@ -37,7 +36,7 @@ def driver(facts: Facts) -> Iterator[Verdict]:
             topic="gpu driver",
             text=f"too old for torch: {grouped(old)}",
             mend=f"a driver of {OLDEST_DRIVER.get(major, 'that CUDA release')} or newer, or torch for the older "
-            f"CUDA: pip install torch --index-url {WHEELS}/cuNNN",
+            "CUDA: ./launch/install --cuda 12 torch",
         )
     known = {node: f"{facts.host(node).gpu_driver}, CUDA {rank.driver.cuda}" for node, rank in ranks.items()}
     if known and not cpu_only and not old and any(rank.driver.cuda for rank in ranks.values()):

@@ -16,7 +16,7 @@ from scaling.records.task import Task
 
 SERVER = ("server",)
 LEAVING = ("hang-leaving", "raise-leaving", "abort-leaving")
-IN_LOOP = ("raise", "exit-0", "segfault", "kill", "oom", "print", "hang", "fork", "nan", "digest", "trace")
+IN_LOOP = ("raise", "exit-0", "segfault", "bus", "kill", "oom", "print", "hang", "fork", "nan", "digest", "trace")
 EARLY = ("hang-before-ready", "port", "port-always")
 
 
@@ -41,6 +41,10 @@ def _segfault(_: Task) -> None:
 
 def _abort(_: Task) -> None:
     os.abort()
+
+
+def _bus(_: Task) -> None:
+    os.kill(os.getpid(), signal.SIGBUS)
 
 
 def _kill(_: Task) -> None:
@@ -80,6 +84,7 @@ FAULTS: dict[str, Callable[[Task], None]] = {
     "raise": _raise,
     "exit-0": _exit_0,
     "segfault": _segfault,
+    "bus": _bus,
     "kill": _kill,
     "oom": _out_of_memory,
     "print": _print,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from importlib import metadata
-from importlib.util import find_spec
-from pathlib import Path
 
 from scaling.frameworks import cuda
+from scaling.frameworks.pytorch import installed
 from scaling.hosts import gpus
 
 # What PyTorch's wheels are compiled for, by CUDA version (https://github.com/pytorch/pytorch, .ci/manywheel/
@@ -26,9 +24,10 @@ TURING = (7, 5)
 def unfit() -> str | None:
     """Why it cannot compute on the GPUs of this host; None where it can, or where nobody knows."""
     name = f"torch {metadata.version('torch')}"
-    built = _cuda()
-    if built is None:
+    release = installed.cuda()
+    if not release:
         return f"{name} is built without CUDA: {_mend()}"
+    built = cuda.version(release)
     if why := cuda.driver_too_old(name, built, _mend()):
         return why
     if built not in COMPILED:
@@ -43,12 +42,3 @@ def _mend() -> str:
     capabilities = [gpu.compute_capability for gpu in found.gpus if gpu.compute_capability]
     is_old = min(capabilities, default=TURING) < TURING or (found.cuda is not None and found.cuda < (13, 0))
     return f"./launch/install --cuda {'12' if is_old else '13'} torch"
-
-
-def _cuda() -> cuda.Version | None:
-    """The CUDA that it is built for; None for a build without."""
-    package = find_spec("torch")
-    assert package is not None and package.origin is not None
-    text = (Path(package.origin).parent / "version.py").read_text()
-    found = re.search(r"^cuda\b.*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
-    return cuda.version(found.group(1)) if found else None

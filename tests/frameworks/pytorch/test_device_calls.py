@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 import torch
 from msgspec.structs import replace
+from torch import distributed
 
+from scaling.frameworks.pytorch import ddp_trainer, store
 from scaling.frameworks.pytorch.loop import Training
 from scaling.records.events import Event
+from scaling.records.point import Kind
 from scaling.records.task import Command, Finish, Inspect, Run
 from scaling.worker import run_task
 from tests.support.points import changed
@@ -85,9 +88,9 @@ class Scripted:
         self.events.append(event)
 
 
-def work(noted: list[str], *commands: Command) -> Scripted:
-    """A whole life of a worker of torch:plain on GPU 3, told these commands."""
-    task = one_task(batch_size=4)
+def work(noted: list[str], *commands: Command, strategy: str = "torch:plain", kind: Kind = "solo") -> Scripted:
+    """A whole life of a worker on GPU 3, told these commands."""
+    task = one_task(strategy, kind, batch_size=4)
     task = replace(task, point=changed(task.point, device="cuda"), device_index=3)
     channel = Scripted([*commands, Finish()], noted)
     assert run_task._leave(run_task._work(task, channel)) == 0  # type: ignore[arg-type]
@@ -121,3 +124,28 @@ def test_digest_and_memory_are_those_of_the_measured_steps(calls: list[str]) -> 
     work(calls, Run(windows=1, steps=1, measured=True), Inspect(windows=0, steps=1, traced_steps=0))
     assert calls.count("digest") == calls.count("max_memory_allocated") == 1
     assert calls.index("max_memory_allocated") < calls.index("Inspected") < calls.index("Result")
+
+
+def test_nccl_connects_on_the_rank_s_own_device_before_it_is_ready(
+    calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bound to its device it connects at once, not inside the first step; it is left when the result is out."""
+    given: dict[str, Any] = {}
+
+    def note(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(name)
+            given.update(kwargs)
+            return args[0] if args else None
+
+        return call
+
+    for name in ("init_process_group", "destroy_process_group"):
+        monkeypatch.setattr(distributed, name, note(name))
+    monkeypatch.setattr(ddp_trainer, "DistributedDataParallel", note("DistributedDataParallel"))
+    monkeypatch.setattr(store, "open_store", lambda *_, **__: None)
+    work(calls, Run(windows=1, steps=1, measured=True), strategy="torch:nccl", kind="exchange")
+    once = ["set_device", "init_process_group", "DistributedDataParallel", "Ready"]
+    assert [call for call in calls if call in once] == once
+    assert (given["device_id"], given["device_ids"]) == (torch.device("cuda", 3), [3])
+    assert calls[-2:] == ["Result", "destroy_process_group"]

@@ -276,3 +276,15 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.mark.usefixtures("here")
+def test_gpus_that_tensorflow_does_not_list_are_told_with_what_to_look_at() -> None:
+    """Where it lacks a library it only logs so, and lists none."""
+    from scaling.frameworks.tf.loop import Training
+
+    task = replace(plain_task(device="cuda"), device_index=7)
+    with pytest.raises(
+        RuntimeError, match=r"^tensorflow \S+ finds \d GPUs and not number 7: its log names the lib"
+    ):
+        Training(task)

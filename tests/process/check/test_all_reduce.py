@@ -120,6 +120,12 @@ def test_a_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -
     assert "No module named scaling.no_such_module" in one.error
 
 
+def test_a_process_runs_in_torchs_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALING_PYTHON_TORCH", "/nowhere/python")
+    (one,) = Cluster(monkeypatch, torches(FOUR[:1], 2)).measured()
+    assert "No such file or directory: '/nowhere/python'" in one.error
+
+
 def test_a_rank_that_waits_for_others_ends_with_its_agent() -> None:
     told = torches(FOUR[:1], 2)
     task = all_reduce.tasks(told, "", {"node1": ALONE}, "gloo", 9)[1]  # rank 0, which would listen, never comes

@@ -90,7 +90,7 @@ def test_ranks_are_spread_over_the_nodes_and_the_exit_code_is_theirs(mpi: Mpi, l
 def test_a_signal_ends_the_run_and_all_of_it(lab: Lab, tmp_path: Path, number: int, code: int) -> None:
     with waiting(lab, tmp_path) as process:
         process.send_signal(number)
-        assert process.wait(60) == code
+        assert process.wait(120) == code
     assert processes.living(lab) == []
 
 
@@ -108,7 +108,7 @@ def test_a_lab_is_not_taken_down_under_a_run(tmp_path: Path) -> None:
                 assert f"a run is on{' already' if command[0] == 'run' else ''} ({told}" in refused.stderr
             done = labs.command("down", "--name", lab.name, "--force")
             assert done.returncode == 0, done.stderr
-            assert process.wait(30) != 0
+            assert process.wait(120) != 0
     finally:
         labs.end("busy")
     assert labs.traces(lab) == []

@@ -50,7 +50,7 @@ def sweeping(lab: Lab, results: Path, *flags: str, **environ: str) -> Iterator[s
         yield process
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
 
 
 def swept(lab: Lab, results: Path, *flags: str, **environ: str) -> tuple[int, list[PointRecord]]:
@@ -154,7 +154,7 @@ def test_killing_a_node_ends_the_job_and_resume_completes_it(lab: Lab, tmp_path:
     with sweeping(lab, results, *flags, "--rounds", "2", "--windows", "20") as process:
         eventually(lambda: len(records(results)) == 3, (tmp_path / "said").read_text, of=process)
         kill_node(lab, "node2")
-        process.wait(60)  # Open MPI 5 then exits with 0
+        process.wait(120)  # Open MPI 5 then exits with 0
     kept = keys(records(results))
     assert len(kept) == 3
     (run,) = results.iterdir()

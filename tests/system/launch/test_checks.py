@@ -19,7 +19,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_help_installs_nothing(machine: Machine) -> None:
     done = machine.run("launch/local", "-np", "2", "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "./launch/local [-np N] [FLAG...]" in done.stdout
+    assert "./launch/local [--cuda WHICH] [-np N] [FLAG...]" in done.stdout
     assert not (machine.root / ".venv").exists()
 
 
@@ -27,7 +27,7 @@ def test_help_of_an_installed_clone_ends_in_the_flags(machine: Machine) -> None:
     machine.prepared().module("scaling", "")
     (machine.packages / "scaling/run.py").write_text("import sys; print('flags', sys.argv[1:])")
     done = machine.run("launch/local", "--help")
-    assert "./launch/local [-np N] [FLAG...]" in done.stdout
+    assert "./launch/local [--cuda WHICH] [-np N] [FLAG...]" in done.stdout
     assert done.stdout.splitlines()[-1] == "flags ['--help']"
     assert machine.pip_calls == []
 

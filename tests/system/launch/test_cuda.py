@@ -131,6 +131,30 @@ def test_local_chooses_too_and_only_once(machine: Machine) -> None:
     assert machine.pip_calls == []
 
 
+@pytest.mark.parametrize("command", ["launch/local", "launch/install"])
+def test_what_was_installed_for_want_of_a_driver_is_looked_at_again_where_there_is_one(
+    machine: Machine, command: str
+) -> None:
+    """A login node installs, a node with GPUs runs, on one file system."""
+    arguments = ["torch"] if command == "launch/install" else []
+    torch_of(machine, "None")
+    machine.run(command, *arguments)
+    machine.gpus(A100)
+    done = machine.run(command, *arguments)
+    assert "launch: removing torch, which is built for CPUs\n" in done.stderr
+    machine.calls.unlink()
+    machine.run(command, *arguments)
+    assert machine.pip_calls == []
+
+
+def test_what_was_asked_for_without_a_driver_stays_where_there_is_one(machine: Machine) -> None:
+    machine.run("launch/install", "--cuda", "none", "torch")
+    machine.calls.unlink()
+    machine.gpus(A100)
+    machine.run("launch/install", "torch")
+    assert machine.pip_calls == []
+
+
 # ---------------------------------------------------------------- --cuda
 
 

@@ -57,10 +57,29 @@ def test_second_run_asks_pip_for_nothing(machine: Machine) -> None:
     assert machine.pip_calls == []
 
 
-def test_tests_have_all_frameworks_in_one_environment(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "extras"),
+    [
+        (["all", "test"], "torch,tensorflow,mxnet,horovod,test"),
+        (["--here"], "torch,tensorflow,mxnet,horovod"),
+    ],
+)
+def test_all_frameworks_in_one_environment_have_no_cuda_that_collides(
+    machine: Machine, arguments: list[str], extras: str
+) -> None:
+    """Tests import them all in one."""
     machine.gpus(A100)
-    machine.run("launch/install", "all", "test")
-    assert machine.installs() == [(".venv", "torch,tensorflow,mxnet,horovod,test")]
+    machine.run("launch/install", *arguments)
+    assert machine.installs() == [(".venv", extras)]
+
+
+def test_one_environment_for_one_framework_where_that_is_asked(machine: Machine) -> None:
+    """As for an image, which has a single one."""
+    done = machine.run("launch/install", "--here", "tensorflow-cuda", "mpi")
+    assert done.returncode == 0, done.stderr
+    assert machine.installs() == [(".venv", "tensorflow-cuda,mpi")]
+    assert "tensorflow  2.21.0" in done.stdout
+    assert not (machine.root / ".venv-tensorflow").exists()
 
 
 def test_one_of_them_alone_leaves_the_others(machine: Machine) -> None:

@@ -255,6 +255,6 @@ def test_help_installs_nothing(machine: Machine) -> None:
     done = machine.run("launch/install", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(
-        "Install the frameworks and Horovod: ./launch/install [--cuda WHICH] [EXTRA...]\n"
+        "Install the frameworks and Horovod: ./launch/install [--cuda WHICH] [--here] [EXTRA...]\n"
     )
     assert not (machine.root / ".venv").exists()

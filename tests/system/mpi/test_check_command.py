@@ -80,7 +80,7 @@ def test_ctrl_c_leaves_nothing(mpi: Mpi, tmp_path: Path) -> None:
     started = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     try:
-        assert process.wait(30) != 0, said.read_text()
+        assert process.wait(120) != 0, said.read_text()
         assert psutil.wait_procs(started, timeout=10)[1] == []
     finally:
         process.kill()

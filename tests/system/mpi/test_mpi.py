@@ -122,7 +122,7 @@ def interrupted(mpi: Mpi, folder: Path, number: int) -> tuple[int, str]:
         try:
             wait_for_points(folder, 2)
             process.send_signal(number)
-            code = process.wait(30)
+            code = process.wait(120)
         finally:
             process.kill()
             process.wait()
@@ -202,7 +202,7 @@ def test_no_worker_survives_a_killed_rank(tmp_path: Path, mpi: Mpi) -> None:
         ranks = ranks_of(process.pid)
         assert len(ranks) == 2
         ranks[1].kill()
-        assert process.wait(30) != 0
+        assert process.wait(120) != 0
     finally:
         process.kill()
         process.wait()

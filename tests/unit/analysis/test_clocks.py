@@ -11,7 +11,7 @@ from scaling.analysis.rows import Row
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import POWER_CAP, Sample, Telemetry
 from scaling.report import facts
-from tests.support.scripted_records import by_size, point, record, sweep
+from tests.support.scripted_records import by_size, point, record, sweep, warning
 
 
 def sample(clock_mhz: float | None, *throttle: str, utilisation_percent: float | None = 98.0) -> Sample:
@@ -39,7 +39,7 @@ def swept(solo: tuple[Sample, ...], exchange: tuple[Sample, ...]) -> Row:
 
 def notes(row: Row) -> list[str]:
     """What is said of its clocks."""
-    return [note for note in row.footnotes if "THROTTLED" in note or "clock" in note]
+    return [note for note in row.footnotes if "throttled" in note.lower() or "clock" in note]
 
 
 def test_a_card_at_its_power_limit_is_not_throttled() -> None:
@@ -113,3 +113,12 @@ def test_a_report_tells_the_clock_of_the_whole_run_once() -> None:
     )
     assert facts._clocks([made]) == clocks.describe(found)
     assert facts._clocks([record(point("exchange", 2), 0.1)]) == ""
+
+
+def test_older_sweeps_warned_of_the_power_limit() -> None:
+    made = [one for number in range(3) for one in sweep(number, 0.1, {2: 0.125})]
+    told = replace(
+        with_samples(made[1], sample(1000.0, POWER_CAP)),
+        warnings=(warning("rank 0 on node1 was throttled: sw power cap", "throttled"),),
+    )
+    assert notes(by_size([made[0], told, *made[2:]])[2]) == []

@@ -109,7 +109,14 @@ def test_a_host_without_counters_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hca", "verdict"), [("mlx5_0", "VERIFIED"), ("mlx5_1", "MISLABELLED"), ("", "MISLABELLED")]
+    ("hca", "verdict"),
+    [
+        ("mlx5_0", "VERIFIED"),
+        ("mlx5_0:1", "VERIFIED"),
+        ("mlx5_0:2", "MISLABELLED"),
+        ("mlx5_1", "MISLABELLED"),
+        ("", "MISLABELLED"),
+    ],
 )
 def test_rdma_is_seen_on_the_cards_port(hca: str, verdict: str) -> None:
     found = receipt(("a", "b"), both(ib0=1000, mlx5_0__1=ENOUGH, mlx5_1__1=0), hca=hca, nccl=True)

@@ -130,7 +130,7 @@ def test_a_driver_that_is_too_old_for_torch() -> None:
     assert (verdict.level, verdict.topic) == ("error", "gpu driver")
     assert verdict.text == "too old for torch: torch for CUDA 13.0, driver 550.54 runs 12.2 on node2"
     assert "a driver of 580 or newer" in verdict.mend
-    assert "download.pytorch.org" in verdict.mend
+    assert "./launch/install --cuda 12 torch" in verdict.mend
 
 
 @pytest.mark.parametrize(("torch", "runs"), [("12.6", "12.2"), ("11.8", "13.0"), ("13.0", "")])

@@ -257,10 +257,30 @@ def test_what_the_driver_knows_of_cuda(install: Install) -> None:
     assert gather_gpus().gpus[0].compute_capability == (7, 0)
 
 
-@pytest.mark.parametrize(("folder", "said"), [("sys/class/kfd", True), ("dev/kfd", True), ("dev/null", False)])
-def test_gpus_of_amd_are_said_to_be_there(folder: str, tmp_path: Path, *, said: bool) -> None:
-    (tmp_path / folder).mkdir(parents=True)
-    assert gpuinfo.unsupported(tmp_path) == ("AMD GPU found, not supported" if said else "")
+@pytest.mark.parametrize(
+    ("place", "driver", "said"),
+    [
+        ("sys/class/kfd", "", "AMD GPU found, not supported"),
+        ("dev/kfd", "580.1", "AMD GPU found, not supported"),
+        ("dev/nvidiactl", "", "NVIDIA GPU found without libnvidia-ml: NVIDIA_DRIVER_CAPABILITIES lacks utility"),
+        ("dev/nvidiactl", "580.1", ""),
+        ("dev/null", "", ""),
+    ],
+)
+def test_gpus_that_are_of_no_use_are_said_to_be_there(place: str, driver: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    assert gpuinfo.unsupported(Found(driver=driver), tmp_path) == said
+
+
+def test_a_slice_whose_gpu_nvml_does_not_tell(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one all the same: its worker must be shown it alone."""
+    a = sliced(four()[0], "MIG-1")
+    assert a.slices is not None
+    a.slices[0].whole = None
+    install(a)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
+    (gpu,) = gather_gpus().gpus
+    assert (gpu.uuid, gpu.parent) == ("MIG-1", "MIG-1")
 
 
 # ---------------------------------------------------------------- the stand-in against the real module

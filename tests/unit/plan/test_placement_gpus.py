@@ -114,6 +114,16 @@ def test_more_ranks_than_cores_share_them_all() -> None:
     assert [slot.near for slot in placed(near_zero(3, 2))] == [(0, 1)] * 3
 
 
+@pytest.mark.parametrize("machine", ["8 x H100"], indirect=True)
+def test_cpus_of_one_socket_alone_pin_nobody(machine: HostInfo) -> None:
+    """As where a batch system grants eight cores and eight GPUs: those on the other socket are near none of
+    them."""
+    granted = tuple(replace(gpu, cores=tuple(core for core in gpu.cores if core[0] < 8)) for gpu in machine.gpus)
+    assert {slot.near for slot in placed([replace(machine, gpus=granted)] * 8)} == {()}
+    first = placed([replace(machine, gpus=granted)] * 4)
+    assert [ranges(slot.near) for slot in first] == ["0-1,112-113", "2-3,114-115", "4-5,116-117", "6-7,118-119"]
+
+
 def tasks_of(slots: Iterable[Slot], device: str) -> list[tuple[tuple[int, ...], int]]:
     slots = list(slots)
     point = make_point(

@@ -56,7 +56,9 @@ def test_ranks_of_one_host_meet_on_its_loopback_unless_a_server_is_elsewhere() -
 
 
 @pytest.mark.parametrize(("device", "cpus"), [("cpu", [(0, 1), (2, 3)]), ("cuda", [(), ()])])
-def test_on_gpus_workers_keep_the_launcher_s_binding(device: Device, cpus: list[tuple[int, ...]]) -> None:
+def test_on_gpus_that_are_near_no_known_cpus_workers_keep_the_launcher_s_binding(
+    device: Device, cpus: list[tuple[int, ...]]
+) -> None:
     found = tasks(SLOTS[:2], device=device)
     assert [task.cpus for task in found] == cpus
     assert [(task.device_index, task.device_indices) for task in found] == [(0, (0,)), (1, (1,))]

@@ -1,0 +1,71 @@
+"""`python -m scaling.run` of one rank on a host whose GPUs are those of a libnvidia-ml.so.1 of ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaling.records import store
+from scaling.text import ranges
+from tests.support import nvml_library
+
+BRIEF = ("--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--view", "none")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return nvml_library.build(tmp_path_factory.mktemp("nvml"))
+
+
+def start(library: Path, machine: str, *argv: str, cwd: Path, expected: int = 0) -> str:
+    """What is printed."""
+    env = nvml_library.environ(library, machine, log=cwd / "nvml.log")
+    command = [sys.executable, "-m", "scaling.run", *argv]
+    done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == expected, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_sweep_on_gpus_at_their_power_limit(library: Path, tmp_path: Path) -> None:
+    """From enrolment to the table, with real readings beside the worker and its process pinned near its GPU."""
+    printed = start(library, "a100", *BRIEF, "--name", "one", cwd=tmp_path)
+    assert "devices   cuda: 8 x NVIDIA A100-SXM4-80GB" in printed
+    assert "SM clock 1200 MHz, 85 % of the highest, at the power limit in 100 %" in printed
+    assert "THROTTLED" not in printed
+    (run,) = (tmp_path / "results").iterdir()
+    header, records = store.load(run)
+    near = header.hosts[0].gpus[0].cores
+    assert {rank.cpus for record in records for rank in record.ranks} == {
+        tuple(cpu for core in near for cpu in core)
+    }
+    assert {rank.telemetry.affinity_cpus for record in records for rank in record.ranks} == {len(near)}
+    assert (tmp_path / "nvml.log").read_text().splitlines() == ["init"]
+
+
+def test_hot_gpus_are_throttled(library: Path, tmp_path: Path) -> None:
+    assert "was throttled: hw slowdown, hw thermal" in start(library, "hot", *BRIEF, cwd=tmp_path)
+
+
+def test_a_worker_is_shown_its_own_slice(library: Path, tmp_path: Path) -> None:
+    printed = start(library, "mig", "--strategy", "fake:a", "--dry-run", cwd=tmp_path)
+    near = ranges(cpu for cpu in os.sched_getaffinity(0) if cpu % 2 == 0)
+    assert f"GPU MIG-0-0, CPUs {near}" in printed
+    assert "1 rank on slices of GPUs (MIG), each shown its own alone" in printed
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected", "said"),
+    [
+        (("--device", "cuda"), 2, "--device cuda: "),
+        (("--dry-run",), 0, "(NVML is unusable: RM has detected an NVML/RM version mismatch.)"),
+    ],
+)
+def test_a_driver_that_does_not_work(
+    library: Path, tmp_path: Path, argv: tuple[str, ...], expected: int, said: str
+) -> None:
+    printed = start(library, "mismatch", "--strategy", "fake:a", *argv, cwd=tmp_path, expected=expected)
+    assert said in printed and "version mismatch" in printed
