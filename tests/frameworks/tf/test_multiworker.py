@@ -13,6 +13,7 @@ import pytest
 
 from scaling import frameworks
 from scaling.agent.environment import child_environ
+from scaling.frameworks.tf import build
 from scaling.records.task import Task
 from tests.support import ranks
 
@@ -22,8 +23,7 @@ STRATEGY = frameworks.load("tensorflow:ring")
 
 
 def test_what_this_tensorflow_was_built_with_can_be_read() -> None:
-    reason = STRATEGY.missing("tensorflow:nccl") or ""
-    assert ("built without CUDA" in reason) == (not built_with_cuda())
+    assert ("built without CUDA" in (build.unfit() or "")) == (not built_with_cuda())
 
 
 def built_with_cuda() -> bool:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -68,8 +69,12 @@ class Cluster:
 
 
 def children() -> list[psutil.Process]:
-    found = psutil.Process().children(recursive=True)
-    return [one for one in found if exchanger.PROCESS in " ".join(one.cmdline())]
+    """Those that run; a zombie that another test left has no command line."""
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            found += [one] if exchanger.PROCESS in " ".join(one.cmdline()) else []
+    return found
 
 
 def torches(nodes: Sequence[str], each: int) -> tuple[RankFacts, ...]:
