@@ -28,7 +28,7 @@ def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entr
         return _fastest(by_name, entries)
     entry = entries.get(word) or _described(word)
     nics = {name: _nic(host, word, entry, entries) for name, host in by_name.items()}
-    if same := _same_address(nics):
+    if (same := _same_address(nics)) and not _is_one_machine(by_name[one] for one in same):
         raise UsageError(
             f"--interconnect {word}: {' and '.join(same)} have one address there, {nics[same[0]].address}, so it "
             "leads to no other host; name the network that does"
@@ -209,6 +209,13 @@ def _same_address(nics: Nics) -> tuple[str, str] | None:
         if (first := owner.setdefault(nic.address, name)) != name:
             return first, name
     return None
+
+
+def _is_one_machine(hosts: Iterable[HostInfo]) -> bool:
+    """Whether hosts run on one kernel: with one address they then share a network, as nodes of a batch system that
+    are played by one machine do."""
+    (first, *rest) = {host.boot_id for host in hosts}
+    return bool(first) and not rest
 
 
 # ---------------------------------------------------------------- interfaces

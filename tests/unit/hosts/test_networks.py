@@ -161,6 +161,12 @@ def test_a_bridge_is_no_network_even_if_it_is_named() -> None:
         choose([on("a", docker), on("b", docker)], "docker0")
 
 
+def test_hosts_that_are_one_machine_may_share_an_address() -> None:
+    both = [replace(on(name, nic("eth0", "10.20.0.1")), boot_id="one") for name in ("a", "b")]
+    found = choose(both, "eth0")
+    assert {place.address for place in found.places.values()} == {"10.20.0.1"}
+
+
 def test_nccl_does_not_mix_cards_and_sockets() -> None:
     one, two = pair(MLX5)
     found = choose([one, replace(two, hcas=())], "ib0")
