@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TextIO
 
 from scaling.analysis.analyse import kept
@@ -34,6 +35,7 @@ def measure(
     kind: ViewKind,
 ) -> int:
     """Measure what `records` lack; returns the exit code."""
+    _prepare()
     screen = live.make(kind, sys.stdout)
     output: TextIO = sys.stdout
     width = config.target_half_width(made.config)
@@ -51,6 +53,12 @@ def measure(
         lost = _conclude(opened, header, sweep.records, output, color=kind == "live")
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
     return 1 if lost or failed else 0
+
+
+def _prepare() -> None:
+    """Import what the last table takes: after a Ctrl-C, Open MPI 5 gives ranks a second for it."""
+    for module in ("scipy.optimize", "scipy.special", "scaling.report.formats.terminal"):
+        import_module(module)
 
 
 def _conclude(
