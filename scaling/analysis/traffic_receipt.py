@@ -92,9 +92,9 @@ def of(record: PointRecord) -> Receipt | None:
     if not isinstance(record.outcome, Finished) or len(hosts) < 2 or record.pattern in ("", "inside"):
         return None
     counted = _counted(record)
-    rdma = any(BY_NCCL in rank.environ for rank in record.ranks)
+    by_nccl = any(BY_NCCL in rank.environ for rank in record.ranks)
     wanted = {
-        name: _wanted(place, counted.get(name, ())) if rdma else (place.interface,)
+        name: _wanted(place, counted.get(name, ())) if by_nccl else (place.interface,)
         for name, place in _places(record).items()
     }
     sent: Counter[str] = Counter()

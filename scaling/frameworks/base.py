@@ -196,9 +196,9 @@ class Strategy:
         known."""
         return None if self.compresses(point) else crossing.WHOLE
 
-    def by_nccl(self, _point: Point) -> bool:
+    def by_nccl(self, point: Point) -> bool:
         """Whether NCCL carries the exchange, and so chooses cards and algorithm."""
-        return False
+        return self.traits(point.strategy).nccl and point.hardware.device == "cuda"
 
     def ring_of(self, task: Task) -> Sequence[str]:
         """The hosts of all ranks in the order in which the library's ring goes."""

@@ -108,10 +108,6 @@ class Horovod(Strategy):
             **network_env.nccl_log(task),
         }
 
-    def by_nccl(self, point: Point) -> bool:
-        """On GPUs, for which it must be built with it."""
-        return point.hardware.device == "cuda"
-
     def wire_parts(self, point: Point) -> Parts:
         """Halves, both ways, where gradients travel as fp16."""
         half = options_of(point)["compression"] == "fp16"

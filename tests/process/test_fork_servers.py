@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from msgspec.structs import replace
 
-from scaling import frameworks
 from scaling.agent import forks
 from scaling.agent.forks import Starter
 from tests.support import forked
 from tests.support.forked import (
-    IMPORTED,
     beside,
     child_of,
     end,
@@ -30,29 +28,9 @@ from tests.support.points import changed
 from tests.support.waiting import eventually
 
 both = pytest.mark.parametrize("way", ["fresh", "forked"])
-BASE = {**os.environ, "PLANTED": "by the agent"}
 
 
-@pytest.fixture(autouse=True)
-def adopting() -> Iterator[None]:
-    with forked.adopting():
-        yield
-
-
-@pytest.fixture
-def preload(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have fork servers of the fake framework import these modules, until the test ends."""
-    monkeypatch.setitem(frameworks.FRAMEWORKS, "fake", frameworks.FRAMEWORKS["fake"])
-    forked.preload(IMPORTED)
-    return forked.preload
-
-
-@pytest.fixture
-def starter(preload: object) -> Iterator[Starter]:
-    """Of an agent in this process's environment."""
-    one = Starter(BASE)
-    yield one
-    one.close()
+pytestmark = pytest.mark.usefixtures("adopting")
 
 
 # A host without room for another process: the second of the two forks that a worker takes.

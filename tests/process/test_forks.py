@@ -7,20 +7,20 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 from msgspec.structs import replace
 
-from scaling import frameworks
 from scaling.agent.forks import Starter
 from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.forks import MARK
 from tests.support import forked, telling
 from tests.support.children import environ_of, nothing_left
 from tests.support.forked import (
+    BASE,
     IMPORTED,
     STEP,
     beside,
@@ -37,29 +37,9 @@ from tests.support.forked import (
 from tests.support.waiting import LIMIT_S, eventually
 
 both = pytest.mark.parametrize("way", ["fresh", "forked"])
-BASE = {**os.environ, "PLANTED": "by the agent"}
 
 
-@pytest.fixture(autouse=True)
-def adopting() -> Iterator[None]:
-    with forked.adopting():
-        yield
-
-
-@pytest.fixture
-def preload(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have fork servers of the fake framework import these modules, until the test ends."""
-    monkeypatch.setitem(frameworks.FRAMEWORKS, "fake", frameworks.FRAMEWORKS["fake"])
-    forked.preload(IMPORTED)
-    return forked.preload
-
-
-@pytest.fixture
-def starter(preload: object) -> Iterator[Starter]:
-    """Of an agent in this process's environment."""
-    one = Starter(BASE)
-    yield one
-    one.close()
+pytestmark = pytest.mark.usefixtures("adopting")
 
 
 # ---------------------------------------------------------------- as good as fresh ones

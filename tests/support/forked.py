@@ -23,6 +23,7 @@ from tests.support.points import TASK, changed
 from tests.support.waiting import eventually
 
 IMPORTED = "scaling.frameworks.fake.trainer"
+BASE = {**os.environ, "PLANTED": "by the agent"}
 HANGS = "import time; time.sleep(3600)"
 STEP = Run(windows=1, steps=2, measured=True)
 

@@ -12,7 +12,7 @@ from scaling.frameworks import network_env
 from scaling.frameworks.base import Option, Traits
 from scaling.frameworks.options import positive_number
 from scaling.frameworks.pytorch.plain import TorchStrategy
-from scaling.records.point import EXCHANGING, Device, Point
+from scaling.records.point import EXCHANGING, Device
 from scaling.records.task import Task
 
 
@@ -60,10 +60,6 @@ class DDP(TorchStrategy):
             **network_env.gloo(task),
             **(network_env.nccl(task) | network_env.nccl_log(task) if self.by_nccl(task.point) else {}),
         }
-
-    def by_nccl(self, point: Point) -> bool:
-        """As its name says."""
-        return point.strategy == "torch:nccl"
 
 
 STRATEGY = DDP()

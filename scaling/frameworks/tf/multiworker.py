@@ -17,7 +17,7 @@ from scaling.frameworks import network_env
 from scaling.frameworks.base import Option, Traits
 from scaling.frameworks.options import count_from_0
 from scaling.frameworks.tf.plain import TensorFlowStrategy
-from scaling.records.point import EXCHANGING, Device, Point
+from scaling.records.point import EXCHANGING, Device
 from scaling.records.task import Task
 
 
@@ -57,10 +57,6 @@ class MultiWorker(TensorFlowStrategy):
         cluster = {"cluster": {"worker": servers}, "task": {"type": "worker", "index": task.rank}}
         nccl = network_env.nccl(task) | network_env.nccl_log(task) if self.by_nccl(task.point) else {}
         return {**shared, "TF_CONFIG": json.dumps(cluster), **nccl}
-
-    def by_nccl(self, point: Point) -> bool:
-        """As its name says."""
-        return point.strategy == "tensorflow:nccl"
 
     def ring_of(self, task: Task) -> Sequence[str]:
         """By the tasks' numbers as text."""
