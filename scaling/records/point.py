@@ -13,7 +13,7 @@ Kind = Literal["exchange", "solo", "each", "together", "comm"]
 SERVER = "server-"
 EXCHANGING: tuple[Kind, ...] = ("exchange", "comm")
 # What a sample is.
-Unit = Literal["images", "sequences", "tokens"]
+Unit = Literal["images", "samples", "tokens"]
 Device = Literal["cpu", "cuda", "emulated"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 # Whose batch stays as it is while devices grow in number: a device's, that of all devices, a node's.
@@ -32,8 +32,10 @@ class Record(Struct, frozen=True, kw_only=True):
 class Workload(Record, frozen=True, kw_only=True, order=True):
     """What is trained, and how: everything that two rates must share to be of the same work, devices apart.
 
-    `batch_size` counts the samples of one step on one device; `unit` is what a sample is. Under the `node` rule
-    the batch of a node is shared by `node_devices` of its devices, as many on each node that takes part.
+    `batch_size` counts the samples of one step on one device. `unit` is what a rate counts: a sample is an image, a
+    sample, or a sequence of `sequence_length` tokens. `image_size` is 0 for the model's own, `sequence_length` for
+    models that read no tokens. Under the `node` rule the batch of a node is shared by `node_devices` of its
+    devices, as many on each node that takes part.
     """
 
     model: str
@@ -45,6 +47,13 @@ class Workload(Record, frozen=True, kw_only=True, order=True):
     compile: bool = False
     unit: Unit = "images"
     node_devices: int = 1
+    image_size: int = 0
+    sequence_length: int = 0
+
+    @property
+    def units_per_sample(self) -> int:
+        """How many of `unit` a sample is: a sequence's tokens, else one."""
+        return self.sequence_length if self.unit == "tokens" else 1
 
     @property
     def is_strong(self) -> bool:

@@ -1,0 +1,249 @@
+"""The layers that networks are described by: sizes, parameters and operations of each, without any framework.
+
+A shape has no batch: (channels, height, width) of images, (length,) of tokens, (length, width) of sequences,
+(width,) of vectors. A multiplication and an addition are two operations; activations, pooling and normalisation
+count none, as in torch.utils.flop_counter. `Chain`, `Residual` and `Branches` hold other layers (`walk.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Shape: TypeAlias = tuple[int, ...]
+# How a parameter's first values are drawn (weights.py): He et al. 2015 by fan in or out, Glorot & Bengio 2010,
+# U(-1, 1) / sqrt(fan in), a normal of that deviation, U(-0.05, 0.05), an orthogonal matrix, one number, zeros but
+# for an LSTM's forget gates.
+Start = Literal[
+    "he-in", "he-out", "glorot", "uniform", "normal-0.01", "normal-0.02", "uniform-0.05", "orthogonal",
+    "zeros", "ones", "forget",
+]  # fmt: skip
+
+
+class ShapeError(ValueError):
+    """A layer cannot take what comes to it."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A trained array: its name in its layer, its shape, how it starts, and how many inputs and outputs one of its
+    units has."""
+
+    name: str
+    shape: Shape
+    start: Start
+    fan_in: int = 1
+    fan_out: int = 1
+
+    @property
+    def size(self) -> int:
+        """Its elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One that changes nothing: the base of all."""
+
+    def output(self, shape: Shape) -> Shape:
+        """The shape that comes out; ShapeError where `shape` cannot go in."""
+        return shape
+
+    def parameters(self, _shape: Shape) -> tuple[Parameter, ...]:
+        """What is trained, in the order in which every framework lists it."""
+        return ()
+
+    def operations(self, _shape: Shape) -> int:
+        """Of the forward pass of one sample."""
+        return 0
+
+
+def need(shape: Shape, rank: int, what: str) -> None:
+    """Refuse a shape of another rank; raises ShapeError."""
+    if len(shape) != rank:
+        raise ShapeError(f"takes {what}, and gets {' x '.join(map(str, shape))}")
+
+
+IMAGES, SEQUENCE, VECTOR, TOKENS = "images", "a sequence of vectors", "a vector", "tokens"
+
+
+def pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    """Height and width of what is square, or not."""
+    return (value, value) if isinstance(value, int) else value
+
+
+# ---------------------------------------------------------------- images
+
+
+@dataclass(frozen=True)
+class Conv(Layer):
+    """A convolution to `channels`, zeros around the image."""
+
+    channels: int
+    kernel: int | tuple[int, int]
+    stride: int = 1
+    pad: int | tuple[int, int] = 0
+    bias: bool = True
+    start: Start = "he-in"
+
+    def output(self, shape: Shape) -> Shape:
+        """Rounded down."""
+        return self.channels, *_windows(shape, pair(self.kernel), self.stride, pair(self.pad), ceil=False)
+
+    def parameters(self, shape: Shape) -> tuple[Parameter, ...]:
+        """(channels, channels before, height, width), and a bias."""
+        area = math.prod(pair(self.kernel))
+        return weights((self.channels, shape[0], *pair(self.kernel)), self.bias, self.start,
+                        fans=(shape[0] * area, self.channels * area))  # fmt: skip
+
+    def operations(self, shape: Shape) -> int:
+        """Two per weight and place; the bias counts none."""
+        return 2 * math.prod(self.output(shape)) * shape[0] * math.prod(pair(self.kernel))
+
+
+@dataclass(frozen=True)
+class Pool(Layer):
+    """The largest or the mean value of each window; a mean counts the zeros around the image."""
+
+    kind: Literal["max", "mean"]
+    kernel: int
+    stride: int
+    pad: int = 0
+    ceil: bool = False
+
+    def output(self, shape: Shape) -> Shape:
+        """Rounded down, or with `ceil` up: a last window then sticks out, and begins inside the image."""
+        return shape[0], *_windows(shape, pair(self.kernel), self.stride, pair(self.pad), ceil=self.ceil)
+
+
+@dataclass(frozen=True)
+class GlobalMean(Layer):
+    """The mean of each channel."""
+
+    def output(self, shape: Shape) -> Shape:
+        """(channels,)"""
+        need(shape, 3, IMAGES)
+        return shape[:1]
+
+
+@dataclass(frozen=True)
+class Flatten(Layer):
+    """All values in one vector, channels outermost."""
+
+    def output(self, shape: Shape) -> Shape:
+        """(values,)"""
+        return (math.prod(shape),)
+
+
+@dataclass(frozen=True)
+class BatchNorm(Layer):
+    """Normalisation over the batch, of each channel or each value of a vector; `momentum` is the share that running
+    statistics keep in a step."""
+
+    epsilon: float = 1e-5
+    momentum: float = 0.9
+
+    def output(self, shape: Shape) -> Shape:
+        """As it was."""
+        if len(shape) not in (1, 3):
+            need(shape, 3, IMAGES)
+        return shape
+
+    def parameters(self, shape: Shape) -> tuple[Parameter, ...]:
+        """A scale and a shift each."""
+        return scale_and_shift(shape[0])
+
+
+def _windows(
+    shape: Shape, kernel: tuple[int, int], stride: int, pad: tuple[int, int], *, ceil: bool
+) -> tuple[int, int]:
+    """How many windows fit in an image, down and across."""
+    need(shape, 3, IMAGES)
+    counts = []
+    for size, length, border in zip(shape[1:], kernel, pad, strict=True):
+        room = size + 2 * border - length
+        if room < 0:
+            raise ShapeError(f"a window of {kernel[0]} x {kernel[1]} does not fit in {shape[1]} x {shape[2]}")
+        count = (-(-room // stride) if ceil else room // stride) + 1
+        counts.append(count - 1 if ceil and (count - 1) * stride >= size + border else count)
+    return counts[0], counts[1]
+
+
+def weights(shape: Shape, bias: bool, start: Start, *, fans: tuple[int, int]) -> tuple[Parameter, ...]:
+    """A matrix or kernel and perhaps its bias."""
+    weight = Parameter("weight", shape, start, *fans)
+    if not bias:
+        return (weight,)
+    # As torch has it, where that is the start: other starts have no bias.
+    return weight, Parameter("bias", shape[:1], "uniform" if start == "uniform" else "zeros", *fans)
+
+
+def scale_and_shift(width: int) -> tuple[Parameter, ...]:
+    """What a normalisation learns."""
+    return Parameter("weight", (width,), "ones"), Parameter("bias", (width,), "zeros")
+
+
+# ---------------------------------------------------------------- vectors, and each vector of a sequence
+
+
+@dataclass(frozen=True)
+class Dense(Layer):
+    """A matrix and perhaps a bias, applied to the last axis."""
+
+    width: int
+    bias: bool = True
+    start: Start = "he-in"
+
+    def output(self, shape: Shape) -> Shape:
+        """As many values on the last axis."""
+        if len(shape) > 2:
+            need(shape, 1, VECTOR)
+        return *shape[:-1], self.width
+
+    def parameters(self, shape: Shape) -> tuple[Parameter, ...]:
+        """(width, width before), and a bias."""
+        return weights((self.width, shape[-1]), self.bias, self.start, fans=(shape[-1], self.width))
+
+    def operations(self, shape: Shape) -> int:
+        """Two per weight and vector."""
+        return 2 * self.width * math.prod(shape)
+
+
+@dataclass(frozen=True)
+class Activation(Layer):
+    """A function of each value: GELU by the error function, or `gelu-tanh`, its approximation."""
+
+    kind: Literal["relu", "gelu", "gelu-tanh"] = "relu"
+
+
+@dataclass(frozen=True)
+class Dropout(Layer):
+    """Zeroes a share of the values while training, and enlarges the others."""
+
+    rate: float
+
+
+# ---------------------------------------------------------------- composites
+
+
+@dataclass(frozen=True)
+class Chain(Layer):
+    """Layers one after the other, as one: a block that a network repeats."""
+
+    body: tuple[Layer, ...]
+
+
+@dataclass(frozen=True)
+class Residual(Layer):
+    """The sum of `body` and of what comes in, which `shortcut` may turn to the same shape."""
+
+    body: tuple[Layer, ...]
+    shortcut: tuple[Layer, ...] = ()
+
+
+@dataclass(frozen=True)
+class Branches(Layer):
+    """Chains beside each other on the same images, whose channels are put one after the other."""
+
+    branches: tuple[tuple[Layer, ...], ...]

@@ -1,0 +1,40 @@
+"""Stretches of layers that many networks have."""
+
+from __future__ import annotations
+
+from scaling.workloads.layers import Activation, BatchNorm, Conv, Dense, Dropout, Layer, Start
+
+Layers = tuple[Layer, ...]
+RELU = Activation("relu")
+TORCHVISION_EPSILON = 1e-3
+
+
+def conv(
+    channels: int,
+    kernel: int | tuple[int, int],
+    stride: int = 1,
+    pad: int | tuple[int, int] = 0,
+    start: Start = "he-in",
+) -> Layers:
+    """A convolution with bias, and ReLU."""
+    return Conv(channels, kernel, stride, pad, start=start), RELU
+
+
+def normed(
+    channels: int,
+    kernel: int | tuple[int, int],
+    stride: int = 1,
+    pad: int | tuple[int, int] = 0,
+    *,
+    norm: BatchNorm = BatchNorm(),
+    bias: bool = False,
+    start: Start = "he-out",
+) -> Layers:
+    """A convolution, batch normalisation, and ReLU."""
+    return Conv(channels, kernel, stride, pad, bias=bias, start=start), norm, RELU
+
+
+def dense(width: int, start: Start = "he-in", dropout: float = 0.0) -> Layers:
+    """A matrix with bias, ReLU, and perhaps dropout."""
+    layers: Layers = (Dense(width, start=start), RELU)
+    return (*layers, Dropout(dropout)) if dropout else layers
