@@ -137,8 +137,8 @@ def test_sizes_are_divided_and_their_sum_is_right() -> None:
 @pytest.mark.parametrize("name", sorted(models.CATALOGUE))
 def test_the_layers_are_those_of_the_model(name: str) -> None:
     found = layers.of(name)
-    assert sum(sum(one.sizes) for one in found) == models.spec(name).parameters["torch"]
-    assert layers.gradient_bytes(name) == 4 * models.spec(name).parameters["torch"]
+    assert sum(sum(one.sizes) for one in found) == models.spec(name).parameters
+    assert layers.gradient_bytes(name) == 4 * models.spec(name).parameters
     assert sum(span.forward_s + span.backward_s for span in layers.spans(found, 2.0)) == pytest.approx(2.0)
 
 
