@@ -122,7 +122,7 @@ def _remark(row: Row, synchronous: Sequence[Row]) -> Phrase:
         ", loss " if staleness else "loss ",
         quantities.training_loss(row.loss_at),
         " after ",
-        quantities.samples(row.loss_at_samples, row.workload.unit),
+        quantities.samples(row.loss_at_samples, row.workload),
         *_beside([other.loss_at for other in synchronous if other.loss_at is not None]),
     )
 

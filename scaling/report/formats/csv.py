@@ -63,6 +63,9 @@ def _values(row: Row) -> dict[str, Value]:
         "efficiency_df": row.efficiency.df if row.efficiency else None,
         **{name: getattr(row.device_use, name, None) for name in _DEVICE},
         "nccl": devices.nccl(row.nccl) if row.nccl else None,
+        "units_per_sample": row.workload.units_per_sample,
+        "tflops_per_device": row.tflops,
+        "mfu": row.mfu,
     }
 
 
@@ -171,4 +174,7 @@ COLUMNS = (
     _MOST,
     *_DEVICE,
     "nccl",
+    "units_per_sample",
+    "tflops_per_device",
+    "mfu",
 )

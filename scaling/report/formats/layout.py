@@ -25,6 +25,7 @@ SHORT = {
     "exchange_cpu": ("exch.'s", "CPU"),
     "servers": ("ser-", "vers"),
     "data_wait": ("data", "wait"),
+    "tflops": ("TFLOP/s", "device"),
 }
 
 
