@@ -113,8 +113,9 @@ def _operations(cell: Cell) -> dict[str, Any]:
     if not cell.times or not operations:
         return {}
     tflops = geometric(cell.rates).mean * operations / cell.point.world_size / 1e12
-    devices = {each.device_name for each in told}
-    peak = peaks.tflops(*devices, cell.point.workload.precision) if len(devices) == 1 else None
+    precision = cell.point.workload.precision
+    found = {peaks.tflops(each.device_name, precision) for each in told}
+    peak = found.pop() if len(found) == 1 else None
     return {"tflops": tflops, "mfu": peak and tflops / peak}
 
 

@@ -20,7 +20,7 @@ def baselines(analysis: Analysis, context: Context, notes: Notes, *, compares: b
     at N = 1 already."""
     by_unit: dict[Unit, list[Baseline]] = {}
     for measured, line in zip(analysis.baselines, _plain_loops(analysis, notes), strict=True):
-        by_unit.setdefault(measured.workload, []).append(line)
+        by_unit.setdefault(measured.workload.unit, []).append(line)
     for row in () if compares else analysis.rows:
         if row.world_size == 1 and row.samples_per_s is not None:
             by_unit.setdefault(row.workload.unit, []).append(_single_rank(row, context))
