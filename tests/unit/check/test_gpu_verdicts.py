@@ -36,6 +36,13 @@ def test_what_nvml_does_not_tell_is_not_blamed() -> None:
     assert to_mend(gpu_facts({("node2", 1): silent})) == []
 
 
+def test_switches_that_do_not_redirect_are_told_where_root_could_look() -> None:
+    found = gpu_facts({(node, index): {"acs_redirects": ()} for node in FOUR for index in range(2)})
+    assert to_mend(found) == []
+    (text,) = ok(found, "gpu health")
+    assert ", PCIe 4 x16, no ACS redirects, 1410 MHz" in text
+
+
 PLANTED: list[tuple[dict[str, Any], str, str, str]] = [
     ({"fabric": "in progress"}, "error", "NVLink's fabric is not set up", "nvidia-fabricmanager"),
     ({"fabric": "completed", "fabric_fault": "Unknown Error"}, "error", "NVLink's fabric", "nvidia-fabricmanager"),
@@ -49,6 +56,12 @@ PLANTED: list[tuple[dict[str, Any], str, str, str]] = [
         "warning",
         "the PCIe slot is slower than the GPU: generation 3 of 4",
         "another slot",
+    ),
+    (
+        {"acs_redirects": ("0000:3a:00.0",)},
+        "warning",
+        "PCIe switches send it up to the root complex to reach GPUs and RDMA cards beside it (ACS): 0000:3a:00.0",
+        "setpci -s PORT ECAP_ACS+6.w=0000",
     ),
     ({"processes": ("python3",)}, "warning", "others compute there: python3", "--exclusive"),
     ({"compute_mode": "Exclusive_Process"}, "warning", "one process at a time", "nvidia-smi -c DEFAULT"),
