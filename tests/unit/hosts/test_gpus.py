@@ -272,6 +272,25 @@ def test_gpus_that_are_of_no_use_are_said_to_be_there(place: str, driver: str, s
     assert gpuinfo.unsupported(Found(driver=driver), tmp_path) == said
 
 
+@pytest.mark.parametrize(
+    ("board", "driver", "said"),
+    [
+        (
+            b"nvidia,p3768-0000+p3767-0005\0nvidia,tegra234\0",
+            "",
+            "NVIDIA Jetson found, not supported: its driver ",
+        ),
+        (b"nvidia,p3834-0008\0nvidia,tegra264\0", "580.00", ""),  # one with NVML
+        (b"raspberrypi,5-model-b\0brcm,bcm2712\0", "", ""),
+    ],
+)
+def test_a_jetson_without_nvml_is_said_to_be_one(board: bytes, driver: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "proc/device-tree").mkdir(parents=True)
+    (tmp_path / "proc/device-tree/compatible").write_bytes(board)
+    found = gpuinfo.unsupported(Found(driver=driver), tmp_path)
+    assert found.startswith(said) and bool(found) is bool(said)
+
+
 def test_a_slice_whose_gpu_nvml_does_not_tell(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is one all the same: its worker must be shown it alone."""
     a = sliced(four()[0], "MIG-1")
