@@ -80,6 +80,19 @@ POINT_TO_POINT = {"8 x V100"}
 LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
 
 
+def two_pairs() -> list[FakeGpu]:
+    """Two pairs, joined by 4 NVLinks inside a pair; the second pair hangs on the other socket."""
+    gpus = []
+    for bus in range(4):
+        mate = bus ^ 1
+        topology = {other: LEVELS["PIX"] if other == mate else LEVELS["SYS"] for other in range(4)}
+        p2p = {mate: {0, 2}}
+        uuid = f"GPU-{'abcd'[bus]}000-{bus}"
+        links = ((GPU, mate),) * 4
+        gpus.append(FakeGpu(uuid=uuid, bus=bus, nvlinks=links, topology=topology, p2p=p2p))
+    return gpus
+
+
 def matrix(machine: str) -> list[tuple[str, ...]]:
     """How each GPU reaches each, as printed, with "self" for itself."""
     return [tuple("self" if word == "X" else word for word in words[1:-2]) for words in _lines(machine)]
