@@ -65,8 +65,8 @@ def unsupported(found: Found, root: Path = proc.ROOT) -> str:
 
     The kernel driver of AMD's GPUs shows them to programs as `kfd` (docs.kernel.org, "AMDKFD"). Containers get
     devices and libraries apart: NVML comes with the capability `utility` (NVIDIA container toolkit, "Driver
-    Capabilities"). A Jetson's processor is a Tegra (Linux's devicetree/bindings/arm/tegra.yaml), and NVML came to
-    it late (NVIDIA/k8s-device-plugin issue 132, vllm issue 9728).
+    Capabilities"). A Jetson's processor is a Tegra (devicetree bindings of Linux, arm/tegra), and NVML came to it
+    late (NVIDIA/k8s-device-plugin issue 132, vllm issue 9728).
     """
     said = []
     if not found.driver and (root / "dev/nvidiactl").exists():

@@ -14,6 +14,7 @@ from scaling.records.host import Hca
 from tests.support.check_facts import FABRIC, FOUR, facts, gpu, nic, ok, only, to_mend
 
 IB_CARD = Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True, interfaces=("ib0",))
+EFA_CARD = Hca(name="rdmap16s27", port=1, link_layer="Unknown", active=True)
 ROCE_CARD = Hca(name="mlx5_1", port=1, link_layer="Ethernet", active=True, interfaces=("eth0",))
 
 
@@ -87,7 +88,7 @@ def test_a_memory_lock_without_an_rdma_card_does_not_matter() -> None:
     assert to_mend(facts(told={"node1": {"memlock_bytes": 65536}})) == []
 
 
-@pytest.mark.parametrize(("card", "level"), [(IB_CARD, "error"), (ROCE_CARD, "warning")])
+@pytest.mark.parametrize(("card", "level"), [(IB_CARD, "error"), (EFA_CARD, "error"), (ROCE_CARD, "warning")])
 def test_a_memory_lock_with_an_rdma_card_does(card: Hca, level: str) -> None:
     hosts = {name: {"hcas": (card,)} for name in FOUR}
     assert to_mend(facts(hosts=hosts)) == []
