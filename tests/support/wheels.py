@@ -20,7 +20,7 @@ from launch import _environments
 LIBRARY = re.compile(r"[^/]+\.so(\.\d+)*")
 # Of the system and of the driver: no wheel brings these.
 ELSEWHERE = re.compile(
-    r"(ld-linux.*|lib(c|m|dl|rt|pthread|util|stdc\+\+|gcc_s)\.so\.\d+|lib(cuda|nvidia-ml)\.so\.1"
+    r"(ld-linux.*|lib(c|m|z|dl|rt|pthread|util|stdc\+\+|gcc_s)\.so\.\d+|lib(cuda|nvidia-ml)\.so\.1"
     r"|lib(ibverbs|mlx5|rdmacm|fabric|pmix|mpi|oshmem|ucp|ucs|hwloc)\.so\.\d+)"
 )
 # A fat binary is a header and entries of a kind, code or PTX, each for one compute capability (as cuobjdump lists
