@@ -36,8 +36,8 @@ class Workload(Record, frozen=True, kw_only=True, order=True):
 
     `batch_size` counts the samples of one step on one device. `unit` is what a rate counts; a sample is one of
     them, or a sequence of `sequence_length` tokens. `image_size` is 0 for the model's own, `sequence_length` for
-    models that read no tokens; `optimizer` is empty for that of the model's recipe. Under the `node` rule the batch
-    of a node is shared by `node_devices` of its devices, as many on each node that takes part.
+    models that read no tokens; `optimizer` is empty for that of the model's recipe. Under the `node` rule the
+    batch of a node is shared by `node_devices` of its devices, as many on each node that takes part.
     """
 
     model: str

@@ -14,7 +14,7 @@ from scaling.records.task import Task
 from scaling.workloads import models
 
 # Those of the catalogue that vision.py builds.
-MODELS = tuple(name for name, spec in models.CATALOGUE.items() if "mxnet" in spec.parameters)
+MODELS = tuple(name for name in models.CATALOGUE)
 
 # What 1.9.1 is compiled for, without PTX: read off the ELF sections of mxnet-cu112's and mxnet-cu117's
 # libmxnet.so.

@@ -177,7 +177,6 @@ def _angles(length: int, size: int, base: float, device: torch.device) -> tuple[
 
 
 def _turned(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Each value of the first half of a head turned with its fellow of the second, as Llama's weights are published
-    by Hugging Face."""
+    """Each value of a head's first half turned with its fellow of the second: in Hugging Face's order."""
     first, second = x.chunk(2, -1)
     return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1).to(x.dtype)

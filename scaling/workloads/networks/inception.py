@@ -84,7 +84,7 @@ INCEPTION_BN: tuple[tuple[str, tuple[int, ...]], ...] = (
 
 
 def inception_bn(_size: int, classes: int) -> Layers:
-    """MXNet's symbols/inception-bn.py; its convolutions keep their biases."""
+    """MXNet's own (its example's symbol of that name); its convolutions keep their biases."""
 
     def unit(channels: int, kernel: int, stride: int = 1, pad: int = 0) -> Layers:
         return normed(channels, kernel, stride, pad, norm=BatchNorm(1e-5 + 1e-10), bias=True)
