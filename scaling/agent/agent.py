@@ -15,6 +15,7 @@ from functools import partial
 
 from scaling.agent import strategies
 from scaling.agent.child import Child
+from scaling.agent.data import located
 from scaling.agent.environment import child_environ, granted
 from scaling.agent.forks import Starter
 from scaling.agent.idle import IdleTraffic
@@ -34,6 +35,8 @@ from scaling.records.messages import (
     Enrol,
     Listen,
     Listened,
+    Locate,
+    Located,
     Missing,
     Pause,
     Preload,
@@ -174,9 +177,8 @@ class Agent:
 
     def _obey(self, order: ToAgent) -> None:
         match order:
-            case Ask():
-                lacking = strategies.lacking(order.strategies)
-                self._say(Missing(missing=lacking.anywhere, missing_on_cuda=lacking.on_cuda))
+            case Ask() | Locate():
+                self._say(_answer(order))
             case Admit() | Reach():
                 self._proving.obey(order, self._clock())
             case Reserve():
@@ -279,3 +281,11 @@ class Agent:
 
     def _report(self, task: Task, event: Event) -> None:
         self._say(Report(attempt=task.attempt, rank=task.rank, role=task.role, event=event))
+
+
+def _answer(order: Ask | Locate) -> Missing | Located:
+    """What rank 0 wants to know of this host."""
+    if isinstance(order, Locate):
+        return located(order)
+    lacking = strategies.lacking(order.strategies)
+    return Missing(missing=lacking.anywhere, missing_on_cuda=lacking.on_cuda)

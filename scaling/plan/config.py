@@ -41,6 +41,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     kinds: tuple[Kind, ...] = KINDS
     model: str | None = None
     data: str | None = None
+    data_dir: str | None = None
     device: str = "auto"
     shrink: float | None = None
     dilate: float | None = None

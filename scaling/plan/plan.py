@@ -25,7 +25,7 @@ from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record
-from scaling.workloads import feeds, models
+from scaling.workloads import data, models
 from scaling.workloads.specs import ModelSpec
 
 # Of a group: until all are ready; windows that warm up; the step that is not counted, as a part of a window.
@@ -191,7 +191,7 @@ def _resolved(
     _check_sizes(sizes, slots, device)
     model = models.spec(config.model or models.default_model(device))
     feed = config.data or model.data
-    feeds.check(feed, model.outputs)
+    data.fits(feed, model)
     _check_precision(config, device)
     batch_size = config.batch_size
     if config.global_batch_size is None and batch_size is None:

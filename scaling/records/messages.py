@@ -60,6 +60,12 @@ class Missing(Record, frozen=True, kw_only=True, tag="missing"):
     missing_on_cuda: dict[str, str] = {}
 
 
+class Located(Record, frozen=True, kw_only=True, tag="located"):
+    """The agent's host has the data, or why not."""
+
+    error: str = ""
+
+
 class Listened(Record, frozen=True, kw_only=True, tag="listened"):
     """The agent knows what its host's cards carry while nothing runs."""
 
@@ -90,13 +96,20 @@ class Reached(Record, frozen=True, kw_only=True, tag="reached"):
     ways: tuple[Way, ...]
 
 
-ToSweep = Enrol | Missing | Admitting | Reached | Listened | Preloaded | Reserved | Report | Signalled
+ToSweep = Enrol | Missing | Located | Admitting | Reached | Listened | Preloaded | Reserved | Report | Signalled
 
 
 class Ask(Record, frozen=True, kw_only=True, tag="ask"):
     """Say which of these strategies cannot run on your host; the answer is Missing."""
 
     strategies: tuple[str, ...]
+
+
+class Locate(Record, frozen=True, kw_only=True, tag="locate"):
+    """Say whether this data lies there on your host; the answer is Located."""
+
+    data: str
+    data_dir: str
 
 
 class Admit(Record, frozen=True, kw_only=True, tag="admit"):
@@ -167,7 +180,7 @@ class Dismiss(Record, frozen=True, kw_only=True, tag="dismiss"):
     """The launch is over."""
 
 
-ToAgent = Ask | Admit | Reach | Reserve | Listen | Preload | Assign | Tell | Pause | Release | Dismiss
+ToAgent = Ask | Locate | Admit | Reach | Reserve | Listen | Preload | Assign | Tell | Pause | Release | Dismiss
 
 ENCODER = msgspec.msgpack.Encoder()
 AGENT_DECODER = msgspec.msgpack.Decoder(ToAgent)

@@ -47,7 +47,7 @@ class Task(Record, frozen=True, kw_only=True):
     GPU that it is shown, as its number 0, where a process can see no more than one (slices of a GPU, MIG); ""
     where it is shown those of its agent. `role` is "worker" or the name of a helper. Beside one child of each host
     of several its traffic is counted (`counts_traffic`). `is_traced`: profiled steps will follow the measured
-    windows.
+    windows. `data_dir` is where the data lies on every host, "" for data that comes with the package or is made.
     """
 
     point: Point
@@ -77,6 +77,7 @@ class Task(Record, frozen=True, kw_only=True):
     clocks: Clocks = Clocks()
     malloc: Malloc = "keep"
     fresh: bool = False
+    data_dir: str = ""
 
     @property
     def address(self) -> str:

@@ -49,6 +49,7 @@ def sweep(
     kinds: panels.Kinds = _KINDS,
     model: panels.Model = None,
     data: panels.Data = None,
+    data_dir: panels.DataDir = None,
     device: panels.Device = DEFAULT.device,
     shrink: panels.Shrink = None,
     dilate: panels.Dilate = None,

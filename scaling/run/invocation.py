@@ -20,8 +20,9 @@ DISPLACES: dict[str, tuple[str, ...]] = {
     "batch_size": ("global_batch_size",),
     "global_batch_size": ("batch_size", "batch_rule"),
     "batch_rule": ("global_batch_size",),
-    "model": ("data", "batch_size", "shrink", "dilate"),
-    "device": ("model", "data", "batch_size", "strategy", "shrink", "dilate"),
+    "model": ("data", "data_dir", "batch_size", "shrink", "dilate"),
+    "data": ("data_dir",),
+    "device": ("model", "data", "data_dir", "batch_size", "strategy", "shrink", "dilate"),
 }
 ViewKind = Literal["live", "plain", "none"]
 

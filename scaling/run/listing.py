@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scaling import frameworks
 from scaling.emulated import fits, profiles
 from scaling.emulated.published import Profile
+from scaling.errors import UsageError
 from scaling.frameworks.base import Traits
 from scaling.hosts.info import describe
 from scaling.plan import placement, plan
@@ -18,11 +19,12 @@ from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Device, Point
 from scaling.run.header import by_name
 from scaling.text import duration, ranges
-from scaling.workloads import feeds, models, walk
+from scaling.workloads import data, models, walk
+from scaling.workloads.data import DataSpec
 from scaling.workloads.specs import ModelSpec, Recipe, Tokens
 
 
-def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol]) -> str:
+def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol], data_dir: str = "") -> str:
     """Strategies, models and data, each with what it lacks here and how to mend that."""
     lines = ["strategies (--strategy)"]
     for name in frameworks.NAMES:
@@ -42,7 +44,7 @@ def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol]) -> str:
     lines += ["", "emulated devices (--device emulated:PROFILE), and whose images/s they have"]
     lines += [f"  {name:<16}{_profile(one)}" for name, one in profiles.read().profiles.items()]
     lines += ["", "data (--data)"]
-    lines += [f"  {name:<16}{text}" for name, (text, _) in feeds.CATALOGUE.items()]
+    lines += [line for spec in data.CATALOGUE.values() for line in _data(spec, data_dir)]
     return "\n".join(lines)
 
 
@@ -106,6 +108,21 @@ def _recipe(recipe: Recipe) -> str:
     return f"{recipe.optimizer} {recipe.rate:g} at batch {recipe.at_batch}"
 
 
+def _data(spec: DataSpec, data_dir: str) -> Iterator[str]:
+    """What it is, whether it lies here, where it comes from."""
+    if not spec.is_read:
+        yield f"  {spec.name:<18}ready: {spec.text}"
+        return
+    try:
+        state = f"ready in {data.locate(spec, data_dir)}"
+    except UsageError as error:
+        state = str(error).removeprefix(f"--data {spec.name}: ")
+    yield f"  {spec.name:<18}{spec.text}"
+    yield f"    {state}"
+    if spec.licence:
+        yield f"    {spec.source}; licence: {spec.licence}"
+
+
 def _profile(one: Profile) -> str:
     """`NVIDIA Tesla K80: resnet50 at batch 64, 32 (fitted from 16 to 128: ...); vgg16 at batch 32`."""
     batches: dict[str, list[str]] = {}
@@ -128,7 +145,8 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     lines += [f"  {name}: {describe(host)}" for name, host in by_name(enrolled).items()]
     lines += [_slot(one, made.device) for one in made.slots]
     lines += [f"  network {network.describe(one, nccl=made.device == 'cuda')}" for one in made.networks]
-    lines.append(f"model {config.model}, data {config.data}, {_batch(config)}")
+    place = f" in {config.data_dir}" if config.data_dir else ""
+    lines.append(f"model {config.model}, data {config.data}{place}, {_batch(config)}")
     if made.device == "emulated":
         lines.append(f"emulated: sizes / {config.shrink:g}, times x {config.dilate:g}, links slowed by both")
     taking_turns = ", taking turns side by side" if made.side_by_side else ""

@@ -65,6 +65,15 @@ Model = Annotated[
 Data = Annotated[
     str | None, _what(help="What it is fed with; see --list.", metavar="NAME", show_default="the model's own")
 ]
+DataDir = Annotated[
+    str | None,
+    _what(
+        help="Where your copy of the data lies, on every host and in its published format; see --list. Nothing is "
+        "fetched.",
+        metavar="DIR",
+        show_default="where packages of the system put it",
+    ),
+]
 Device = Annotated[
     str,
     _what(

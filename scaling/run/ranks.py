@@ -18,7 +18,7 @@ from scaling.lab import slowdown
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
-from scaling.run import NAME, enrolment, listing, measuring, proof
+from scaling.run import NAME, enrolment, listing, located, measuring, proof
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, resolve
 from scaling.run.signals import Signals
@@ -78,7 +78,8 @@ class Lead:
     def obey(self, asked: Invocation) -> int:
         """List, plan or measure; returns the exit code."""
         if asked.list_all:
-            _say(listing.everything(enrolment.missing_somewhere(self._enrolled), self._enrolled))
+            place = located.absolute(asked.given.get("data_dir"))
+            _say(listing.everything(enrolment.missing_somewhere(self._enrolled), self._enrolled, place))
             return 0
         if asked.resume is not None:
             return self._resume(asked, asked.resume)
@@ -106,7 +107,8 @@ class Lead:
     def _plan(self, wanted: config.SweepConfig) -> plan.Plan:
         self._enrolled = enrolment.ask_of_outside(self._mailbox, self._enrolled, wanted.strategy or ())
         named = fabric.read(wanted.fabric or os.environ.get(fabric.VARIABLE))
-        return plan.make(wanted, self._enrolled, named, lab_bits_per_s=slowdown.declared())
+        made = plan.make(wanted, self._enrolled, named, lab_bits_per_s=slowdown.declared())
+        return located.locate(made, self._mailbox, self._enrolled)
 
     def _proved(self, made: plan.Plan) -> plan.Plan:
         return replace(made, networks=proof.prove(self._mailbox, self._enrolled, made.networks))

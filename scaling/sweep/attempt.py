@@ -98,6 +98,7 @@ class Attempt:
             logs=self._bench.logs,
             malloc=plan.config.malloc,
             fresh=plan.config.fresh_workers,
+            data_dir=plan.config.data_dir or "",
         )
         is_traced = inspection.is_traced(point, trace=plan.config.trace)
         return tuple(replace(task, is_traced=is_traced) for task in tasks)

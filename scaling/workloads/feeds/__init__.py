@@ -2,57 +2,121 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from scaling.errors import UsageError, near
 from scaling.records.task import Task
-from scaling.workloads.specs import ModelSpec
+from scaling.workloads import data
+from scaling.workloads.data import TRAIN, DataSpec, Split
+from scaling.workloads.specs import Classes, Images, Input, MaskedTokens, ModelSpec, Target, Tokens
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-# name -> (what it is, the classes it has; None: as many as the model asks for)
-CATALOGUE: dict[str, tuple[str, int | None]] = {
-    "digits": ("1,797 real handwritten digits that scikit-learn ships, resized to the model's input", 10),
-    "synthetic": ("seeded noise of the model's input shape with random labels, made once", None),
-}
+    # NumPy comes with the feeds themselves: agents import this module.
+    from scaling.workloads.feeds.batches import Batch, Samples
 
 
 class Feed(Protocol):
     """One rank's batches: a pure function of the seed, the rank, the world size and the step, so that every
-    framework sees the same images. `fixed`: all steps have one batch, which goes to the device once."""
+    framework sees the same samples. `fixed`: all steps have one batch, which goes to the device once."""
 
     fixed: bool
 
-    def batch(self, step: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Images (batch, channels, height, width), normalised, and labels (batch,) of step 0, 1, ..."""
+    def batch(self, step: int) -> Batch:
+        """What step 0, 1, ... takes: normalised float32 images (batch, channels, height, width), or int64 tokens
+        (batch, length), and int64 labels: (batch,), or (batch, length) where each token has one."""
 
 
 def feed(task: Task, spec: ModelSpec) -> Feed:
-    """The feed of one rank of a point."""
-    # The agent imports this module: NumPy comes with the feeds.
-    if task.point.workload.data == "digits":
-        from scaling.workloads.feeds.digits import Digits
+    """The feed of one rank of a point: its shard of what is trained on."""
+    workload = task.point.workload
+    if data.spec(workload.data).format == "made":
+        from scaling.workloads.feeds.synthetic import Synthetic
 
-        return Digits(
-            spec.input.shape,
-            batch_size=task.point.workload.batch_size,
-            seed=task.seed,
-            rank=task.rank,
-            world_size=task.point.world_size,
-        )
-    from scaling.workloads.feeds.synthetic import Synthetic
+        return Synthetic(spec, batch_size=workload.batch_size, seed=task.seed, rank=task.rank)
+    from scaling.workloads.feeds.batches import Shuffled
 
-    return Synthetic(
-        spec.input.shape, spec.outputs, batch_size=task.point.workload.batch_size, seed=task.seed, rank=task.rank
+    return Shuffled(
+        samples(task, spec, "train"),
+        batch_size=workload.batch_size,
+        seed=task.seed,
+        rank=task.rank,
+        world_size=task.point.world_size,
     )
 
 
-def check(name: str, classes: int) -> None:
-    """Refuse unknown data, or data with other classes than the model has; raises UsageError."""
-    if name not in CATALOGUE:
-        raise UsageError(f"--data {name}: unknown; {near(name, CATALOGUE)}")
-    found = CATALOGUE[name][1]
-    if found is not None and found > classes:
-        raise UsageError(f"--data {name}: has {found} classes, the model {classes}")
+def shard(task: Task, spec: ModelSpec, split: Split = "test") -> Iterator[Batch]:
+    """One rank's shard of a split in batches, each sample once; those of all ranks are disjoint and complete. The
+    last batch may be smaller, and there may be none. Raises UsageError where the data has no such split."""
+    from scaling.workloads.feeds.sampler import once
+
+    found = samples(task, spec, split)
+    batch_size, world_size = task.point.workload.batch_size, task.point.world_size
+    for indices in once(len(found), batch_size=batch_size, rank=task.rank, world_size=world_size):
+        # What is left to chance is the same in each evaluation.
+        yield found.take(indices, (0, *map(int, indices[:1])))
+
+
+def samples(task: Task, spec: ModelSpec, split: Split) -> Samples:
+    """All samples of a split, of all ranks: an epoch has `len()` of them. Raises UsageError where they do not lie
+    where the task says, or where made data is asked for, which has no end."""
+    return _samples(task.point.workload.data, task.data_dir, split, spec.input, spec.target)
+
+
+def check(name: str, data_dir: str, spec: ModelSpec, splits: Sequence[Split] = TRAIN) -> str:
+    """Where the data lies on this host, "" for what lies nowhere, once its files were opened and found to be what
+    was published and what the model can be trained on. Raises UsageError naming the flag or the file."""
+    found = data.fits(name, spec)
+    if not found.is_read:
+        return ""
+    place = data.locate(found, data_dir, splits)
+    for split in splits:
+        _samples(name, data_dir, split, spec.input, spec.target)
+    forget()
+    return str(place)
+
+
+def forget() -> None:
+    """Let go of what was read."""
+    _samples.cache_clear()
+
+
+# All feeds of a process look at the same samples.
+@lru_cache(maxsize=4)
+def _samples(name: str, data_dir: str, split: Split, given: Input, target: Target) -> Samples:
+    found = data.spec(name)
+    if found.format == "digits":
+        from scaling.workloads.feeds.digits import Digits
+
+        assert isinstance(given, Images)
+        return Digits(given, split)
+    place = data.locate(found, data_dir, (split,))
+    if isinstance(given, Images):
+        return _images(found, place, split, given)
+    return _sequences(found, place, split, given, target)
+
+
+def _images(found: DataSpec, place: Path, split: Split, images: Images) -> Samples:
+    from scaling.workloads.data import cifar, idx
+    from scaling.workloads.feeds.pixels import Pixels
+
+    read = idx.read if found.format == "idx" else cifar.read
+    pixels, labels = read(place, found, split)
+    return Pixels(pixels, labels, images, mean=found.mean, deviation=found.deviation)
+
+
+def _sequences(found: DataSpec, place: Path, split: Split, tokens: Tokens, target: Target) -> Samples:
+    from scaling.workloads.data import reviews
+    from scaling.workloads.data import tokens as rows
+    from scaling.workloads.feeds import sequences
+
+    if found.format == "acl":
+        return sequences.Labelled(*reviews.read(place, found, split, length=tokens.length, words=tokens.words))
+    row, kinds = rows.read(place, found, split)
+    sequences.check_kinds(kinds, found.name, tokens)
+    if isinstance(target, MaskedTokens):
+        return sequences.Masked(row, tokens, target.share)
+    if isinstance(target, Classes):
+        return sequences.NextToken(row, tokens, stride=sequences.STRIDE)
+    return sequences.NextTokens(row, tokens)

@@ -8,6 +8,7 @@ import of 1.1 s, which every worker of every point would pay; reading takes 5 ms
 from __future__ import annotations
 
 import gzip
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling.workloads import specs
+from scaling.workloads.data.specs import Split
+from scaling.workloads.feeds.batches import Batch
+from scaling.workloads.feeds.pixels import bilinear, in_channels
+from scaling.workloads.feeds.sampler import Indices
+
 SIDE = 8
+# Of which a fifth is held out, always the same: they come in the order of their writers.
+HELD_OUT, SHUFFLE = 360, 0
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -38,50 +47,25 @@ def load(height: int, width: int) -> tuple[Images, Labels]:
     All feeds of a process look at the same arrays, which nobody can write to.
     """
     pixels, labels = read()
-    resized = bilinear(height) @ pixels.astype(np.float32) @ bilinear(width).T
+    resized = bilinear(height, SIDE) @ pixels.astype(np.float32) @ bilinear(width, SIDE).T
     images = ((resized - resized.mean()) / resized.std())[:, None]
     images.flags.writeable = labels.flags.writeable = False
     return images, labels
 
 
-def bilinear(size: int) -> Images:
-    """The (size, 8) matrix that resizes one axis from 8 pixels: linear between pixel centres, the edge
-    repeated outside, as torch's `interpolate(align_corners=False)` when enlarging."""
-    positions = (np.arange(size) + 0.5) * SIDE / size - 0.5
-    columns = [np.interp(positions, np.arange(SIDE), pixel) for pixel in np.eye(SIDE)]
-    return np.stack(columns, axis=1).astype(np.float32)
-
-
 class Digits:
-    """An endless stream of one rank's shard, in a new order each epoch; every batch is full.
+    """Those of a split: 1,437 to train on, 360 held out."""
 
-    The shards of a world are disjoint and cover all images (while there are fewer ranks than images).
-    """
+    def __init__(self, images: specs.Images, split: Split) -> None:
+        self._channels = images.channels
+        self._images, self._labels = load(images.height, images.width)
+        order = np.random.default_rng(SHUFFLE).permutation(len(self._labels))
+        self._chosen = np.sort(order[:HELD_OUT] if split == "test" else order[HELD_OUT:])
 
-    fixed = False
+    def __len__(self) -> int:
+        return len(self._chosen)
 
-    def __init__(
-        self, image: tuple[int, int, int], *, batch_size: int, seed: int, rank: int, world_size: int
-    ) -> None:
-        self._channels, height, width = image
-        self._images, self._labels = load(height, width)
-        count = len(self._labels)
-        everything = np.random.default_rng(seed).permutation(count)
-        self._shard = everything[rank % count :: world_size]
-        self._batch_size = batch_size
-        self._order = lru_cache(maxsize=2)(
-            lambda epoch: np.random.default_rng((seed, rank, epoch)).permutation(self._shard)
-        )
-
-    def indices(self, step: int) -> NDArray[np.int64]:
-        """Which images the batch of a step holds."""
-        positions = step * self._batch_size + np.arange(self._batch_size)
-        epochs, offsets = np.divmod(positions, len(self._shard))
-        return np.concatenate(
-            [self._order(epoch)[offsets[epochs == epoch]] for epoch in range(epochs[0], epochs[-1] + 1)]
-        )
-
-    def batch(self, step: int) -> tuple[Images, Labels]:
-        """The images, with all channels alike, and labels of a step."""
-        chosen = self.indices(step)
-        return np.repeat(self._images[chosen], self._channels, axis=1), self._labels[chosen]
+    def take(self, indices: Indices, _seed: Sequence[int] = ()) -> Batch:
+        """The images, with all channels alike, and labels."""
+        chosen = self._chosen[indices]
+        return in_channels(self._images[chosen], self._channels), self._labels[chosen]

@@ -1,23 +1,51 @@
-"""Noise in the shape of images, as the field's throughput benchmarks are fed: no disk, no decoding."""
+"""Noise in the shape of images, and random tokens, as throughput benchmarks are fed: no disk, no decoding."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling.workloads.feeds.batches import Batch
+from scaling.workloads.feeds.sequences import hide
+from scaling.workloads.specs import Binary, Classes, Images, MaskedTokens, ModelSpec, Tokens
+
 
 class Synthetic:
-    """One seeded batch of standard normal pixels and random labels, made once; each rank has its own."""
+    """One seeded batch of standard normal pixels, or of random tokens, with random labels; made once, and each
+    rank has its own."""
 
     fixed = True
 
-    def __init__(
-        self, image: tuple[int, int, int], classes: int, *, batch_size: int, seed: int, rank: int
-    ) -> None:
+    def __init__(self, spec: ModelSpec, *, batch_size: int, seed: int, rank: int) -> None:
         random = np.random.default_rng((seed, rank))
-        self._images = random.standard_normal((batch_size, *image), dtype=np.float32)
-        self._labels = random.integers(classes, size=batch_size, dtype=np.int64)
+        make = _images if isinstance(spec.input, Images) else _tokens
+        self._batch = make(spec, batch_size, random)
 
-    def batch(self, _step: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def batch(self, _step: int) -> Batch:
         """The one batch, whatever the step."""
-        return self._images, self._labels
+        return self._batch
+
+
+def _images(spec: ModelSpec, batch_size: int, random: np.random.Generator) -> Batch:
+    images = random.standard_normal((batch_size, *spec.input.shape), dtype=np.float32)
+    return images, _classes(spec, batch_size, random)
+
+
+def _tokens(spec: ModelSpec, batch_size: int, random: np.random.Generator) -> Batch:
+    shape = (batch_size, spec.input.size)
+    tokens = random.integers(_words(spec), size=shape, dtype=np.int64)
+    if isinstance(spec.target, MaskedTokens):
+        return hide(tokens, _words(spec), spec.target.share, random)
+    if isinstance(spec.target, Classes | Binary):
+        return tokens, _classes(spec, batch_size, random)
+    return tokens, random.integers(_words(spec), size=shape, dtype=np.int64)
+
+
+def _classes(spec: ModelSpec, batch_size: int, random: np.random.Generator) -> NDArray[np.int64]:
+    count = spec.target.count if isinstance(spec.target, Classes) else 2
+    return random.integers(count, size=batch_size, dtype=np.int64)
+
+
+def _words(spec: ModelSpec) -> int:
+    assert isinstance(spec.input, Tokens)
+    return spec.input.words

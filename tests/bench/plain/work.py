@@ -14,7 +14,9 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from scaling.workloads import models
+from scaling.workloads.feeds.batches import Shuffled
 from scaling.workloads.feeds.digits import Digits
+from scaling.workloads.specs import Images
 
 SPEC = models.spec("digits-cnn")
 
@@ -34,10 +36,12 @@ def read() -> Work:
     return Work(batch_size, rank, world_size, "".join(sys.argv[4:]))
 
 
-def digits(work: Work, rank: int | None = None) -> Digits:
+def digits(work: Work, rank: int | None = None) -> Shuffled:
     """The images of a rank, by default of this one."""
     shard = work.rank if rank is None else rank
-    return Digits(SPEC.input.shape, batch_size=work.batch_size, seed=1, rank=shard, world_size=work.world_size)
+    assert isinstance(SPEC.input, Images)
+    samples = Digits(SPEC.input, "train")
+    return Shuffled(samples, batch_size=work.batch_size, seed=1, rank=shard, world_size=work.world_size)
 
 
 def serve(

@@ -1,24 +1,34 @@
-"""The feeds: real digits cut into shards, and seeded noise."""
+"""The feeds: real digits, pictures in memory and noise, cut into shards."""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.workloads import feeds, models
+from scaling.records.task import Task
+from scaling.workloads import data, feeds, models
 from scaling.workloads.feeds import digits
 from scaling.workloads.feeds.digits import Digits
-from scaling.workloads.feeds.synthetic import Synthetic
+from scaling.workloads.feeds.pixels import Pixels, bilinear
+from scaling.workloads.specs import Images, Tokens
+from tests.support import written
 from tests.support.paper_tasks import tasks
 
-IMAGE = (1, 32, 32)
 COUNT = 1797
+DIGITS = Images(channels=1, height=32, width=32)
 
 
-def stream(rank: int = 0, world_size: int = 1, batch_size: int = 100, seed: int = 1) -> Digits:
-    return Digits(IMAGE, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    """Samples of one test are not those of the next."""
+    feeds.forget()
+    yield
+    feeds.forget()
 
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,13 +38,14 @@ def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest
 
 
 def test_bilinear_by_hand() -> None:
-    assert np.array_equal(digits.bilinear(8), np.eye(8))
+    assert np.array_equal(bilinear(8, 8), np.eye(8))
     # At twice the size each pixel lies a quarter beside a centre; at the edge there is nothing to mix with.
-    assert digits.bilinear(16)[:3, :3].tolist() == [[1, 0, 0], [0.75, 0.25, 0], [0.25, 0.75, 0]]
-    np.testing.assert_allclose(digits.bilinear(33).sum(axis=1), 1, rtol=1e-6)
+    assert bilinear(16, 8)[:3, :3].tolist() == [[1, 0, 0], [0.75, 0.25, 0], [0.25, 0.75, 0]]
+    np.testing.assert_allclose(bilinear(33, 8).sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(bilinear(224, 28).sum(axis=1), 1, rtol=1e-6)
 
 
-def test_images_are_normalised_and_keep_their_digit() -> None:
+def test_digits_are_normalised_and_keep_their_digit() -> None:
     images, labels = digits.load(32, 24)
     assert images.shape == (COUNT, 1, 32, 24)
     assert images.dtype == np.float32
@@ -44,49 +55,17 @@ def test_images_are_normalised_and_keep_their_digit() -> None:
     assert sorted(set(labels.tolist())) == list(range(10))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 7, 16])
-def test_shards_are_disjoint_and_cover_everything(world_size: int) -> None:
-    shards = []
-    for rank in range(world_size):
-        size = len(range(rank, COUNT, world_size))
-        shards.append(stream(rank, world_size, batch_size=size).indices(0))
-    assert sorted(np.concatenate(shards).tolist()) == list(range(COUNT))
-
-
-def test_an_epoch_has_every_image_once_and_the_next_another_order() -> None:
-    feed = stream(rank=1, world_size=3, batch_size=599)
-    first, second = feed.indices(0), feed.indices(1)
-    assert len(set(first.tolist())) == 599
-    assert sorted(first) == sorted(second)
-    assert first.tolist() != second.tolist()
-
-
-def test_batches_run_on_over_the_end_of_an_epoch() -> None:
-    feed = stream(world_size=16, batch_size=50)  # shards of 113 images
-    seen = np.concatenate([feed.indices(step) for step in range(10)])[: 4 * 113]
-    counts = np.unique(seen, return_counts=True)[1]
-    assert len(counts) == 113
-    assert set(counts.tolist()) == {4}
-    assert stream(world_size=16, batch_size=500).batch(3)[0].shape == (500, *IMAGE)
-
-
-def test_a_batch_is_a_function_of_seed_rank_and_step() -> None:
-    images, labels = stream().batch(7)
-    again = stream()
-    again.batch(30)
-    np.testing.assert_array_equal(again.batch(7)[0], images)
-    np.testing.assert_array_equal(again.batch(7)[1], labels)
-    for other in (stream(seed=2), stream(rank=1, world_size=2)):
-        assert not np.array_equal(other.batch(7)[0], images)
-
-
-def test_labels_stay_with_their_images() -> None:
-    feed = stream()
+def test_a_fifth_of_the_digits_is_held_out() -> None:
+    train, test = Digits(DIGITS, "train"), Digits(DIGITS, "test")
+    assert {"train": len(train), "test": len(test)} == data.spec("digits").splits
+    assert f"{COUNT:,}" in data.spec("digits").text
     everything, names = digits.load(32, 32)
-    images, labels = feed.batch(2)
-    chosen = feed.indices(2)
-    np.testing.assert_array_equal(images, everything[chosen])
-    np.testing.assert_array_equal(labels, names[chosen])
+    images = np.concatenate([one.take(np.arange(len(one)))[0] for one in (train, test)])
+    assert sorted(map(bytes, images)) == sorted(map(bytes, everything))
+    assert np.bincount(test.take(np.arange(360))[1]).min() > 20
+    shown, labels = train.take(np.array([5, 1000]))
+    place = next(n for n, one in enumerate(everything) if np.array_equal(one, shown[1]))
+    assert labels[1] == names[place]
 
 
 def test_feeds_of_a_process_share_what_none_of_them_can_write_to() -> None:
@@ -96,62 +75,152 @@ def test_feeds_of_a_process_share_what_none_of_them_can_write_to() -> None:
         images[0] = 0
     with pytest.raises(ValueError, match="read-only"):
         labels[0] = 0
-    batch, names = stream().batch(0)
+    batch, names = Digits(DIGITS, "train").take(np.arange(4))
     assert batch.flags.writeable and names.flags.writeable
 
 
 def test_all_channels_are_alike() -> None:
-    images, _ = Digits((3, 40, 48), batch_size=5, seed=1, rank=0, world_size=1).batch(0)
+    images, _ = Digits(Images(channels=3, height=40, width=48), "train").take(np.arange(5))
     assert images.shape == (5, 3, 40, 48)
     assert images.flags.c_contiguous
     np.testing.assert_array_equal(images[:, 0], images[:, 2])
 
 
-def test_more_ranks_than_images() -> None:
-    assert stream(rank=2000, world_size=4000, batch_size=3).batch(1)[0].shape == (3, *IMAGE)
+# ---------------------------------------------------------------- pictures in memory
+
+
+def pixels(images: Images, channels: int = 1) -> Pixels:
+    shown = np.arange(6 * channels * 4 * 4, dtype=np.uint8).reshape(6, channels, 4, 4)
+    mean, deviation = (0.5, 0.25, 0.2)[:channels], (0.25, 0.5, 0.1)[:channels]
+    return Pixels(shown, np.arange(6), images, mean=mean, deviation=deviation)
+
+
+def test_pixels_are_normalised_by_channel() -> None:
+    found = pixels(Images(channels=3, height=4, width=4), channels=3)
+    images, labels = found.take(np.array([2, 0]), ())
+    assert (images.shape, labels.tolist(), len(found)) == ((2, 3, 4, 4), [2, 0], 6)
+    assert images.dtype == np.float32
+    assert images[1, 0, 0, 0] == pytest.approx(-2)
+    assert images[1, 1, 0, 1] == pytest.approx((17 / 255 - 0.25) / 0.5)
+    assert images[0, 2, 3, 3] == pytest.approx((143 / 255 - 0.2) / 0.1, rel=1e-5)
+
+
+def test_pixels_are_resized_to_the_model_and_grey_ones_repeated() -> None:
+    images, _ = pixels(Images(channels=3, height=8, width=6)).take(np.arange(6), ())
+    assert images.shape == (6, 3, 8, 6)
+    np.testing.assert_array_equal(images[:, 0], images[:, 2])
+    small, _ = pixels(Images(channels=1, height=4, width=4)).take(np.arange(6), ())
+    np.testing.assert_allclose(images[:, 0], bilinear(8, 4) @ small[:, 0] @ bilinear(6, 4).T, rtol=1e-5)
+
+
+# ---------------------------------------------------------------- feeds of tasks
+
+
+def task(model: str, name: str, rank: int = 0, *, size: int = 2, batch_size: int = 6, data_dir: str = "") -> Task:
+    made = tasks("torch:gloo", "exchange", size, model=model, data=name, batch_size=batch_size)
+    return replace(made[rank], data_dir=data_dir)
+
+
+@pytest.fixture
+def mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder of 40 and 12 pictures."""
+    monkeypatch.setitem(data.CATALOGUE, "mnist", written.few("mnist"))
+    return str(written.idx(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic", "mnist"])
+def test_feed_of_a_task(name: str, mnist: str) -> None:
+    spec = models.spec("mnist-mlp")
+    first, second = (task("mnist-mlp", name, rank, data_dir=mnist) for rank in (0, 1))
+    batches = [feeds.feed(one, spec).batch(0) for one in (first, second)]
+    for images, labels in batches:
+        assert images.shape == (6, *spec.input.shape) and images.dtype == np.float32
+        assert labels.shape == (6,) and labels.dtype == np.int64
+        assert labels.max() < 10
+    assert not np.array_equal(batches[0][0], batches[1][0])
+    np.testing.assert_array_equal(feeds.feed(first, spec).batch(0)[0], batches[0][0])
+    assert not np.array_equal(feeds.feed(replace(first, seed=2), spec).batch(0)[0], batches[0][0])
+
+
+def test_shards_of_held_out_pictures_are_complete(mnist: str) -> None:
+    spec = models.spec("mnist-mlp")
+    seen = [
+        (bytes(image), label)
+        for rank in range(3)
+        for images, labels in feeds.shard(task("mnist-mlp", "mnist", rank, size=3, data_dir=mnist), spec)
+        for image, label in zip(images, labels, strict=True)
+    ]
+    assert len(seen) == len({image for image, _ in seen}) == 12
+    assert sorted(label for _, label in seen) == sorted(n % 10 for n in range(12))
+    assert len(feeds.samples(task("mnist-mlp", "mnist", data_dir=mnist), spec, "train")) == 40
+
+
+def test_labels_stay_with_their_images(mnist: str) -> None:
+    """Image n begins with pixel n, and has the label n % 10."""
+    spec = models.spec("mnist-mlp")
+    known = data.spec("mnist")
+    images, labels = feeds.feed(task("mnist-mlp", "mnist", data_dir=mnist), spec).batch(4)
+    first = np.rint((images[:, 0, 0, 0] * known.deviation[0] + known.mean[0]) * 255).astype(int)
+    assert (first % 10).tolist() == labels.tolist()
+
+
+def test_pictures_are_read_once_for_all_feeds_of_a_process(mnist: str) -> None:
+    spec = models.spec("mnist-mlp")
+    made = [feeds.samples(task("mnist-mlp", "mnist", rank, data_dir=mnist), spec, "train") for rank in (0, 1)]
+    assert made[0] is made[1]
+
+
+def test_check_opens_the_files(mnist: str) -> None:
+    spec = models.spec("mnist-mlp")
+    assert feeds.check("mnist", mnist, spec, ("train", "test")) == mnist
+    assert feeds.check("digits", "", spec) == ""
+    Path(mnist, "train-images-idx3-ubyte").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match="train-images-idx3-ubyte: magic number"):
+        feeds.check("mnist", mnist, spec)
+    with pytest.raises(UsageError, match="--data mnist: has images"):
+        feeds.check("mnist", mnist, models.spec("gpt2"))
+
+
+# ---------------------------------------------------------------- made up
 
 
 def test_synthetic_is_one_batch_of_each_rank() -> None:
-    feed = Synthetic((3, 8, 8), 1000, batch_size=16, seed=1, rank=0)
-    images, labels = feed.batch(0)
-    assert feed.fixed
+    spec = models.spec("resnet50")
+    spec = replace(spec, input=Images(channels=3, height=8, width=8))
+    first = feeds.feed(task("resnet50", "synthetic", batch_size=16), spec)
+    images, labels = first.batch(0)
+    assert first.fixed
     assert images.shape == (16, 3, 8, 8)
     assert images.dtype == np.float32
     assert labels.shape == (16,)
-    assert labels.min() >= 0
-    assert labels.max() < 1000
+    assert 0 <= labels.min() <= labels.max() < 1000
     assert abs(images.mean()) < 0.1
     assert abs(images.std() - 1) < 0.1
-    assert feed.batch(1)[0] is images
-    again = Synthetic((3, 8, 8), 1000, batch_size=16, seed=1, rank=0)
+    assert first.batch(1)[0] is images
+    again = feeds.feed(task("resnet50", "synthetic", batch_size=16), spec)
     np.testing.assert_array_equal(again.batch(0)[0], images)
-    other = Synthetic((3, 8, 8), 1000, batch_size=16, seed=1, rank=1)
+    other = feeds.feed(task("resnet50", "synthetic", 1, batch_size=16), spec)
     assert not np.array_equal(other.batch(0)[0], images)
 
 
-@pytest.mark.parametrize("name", feeds.CATALOGUE)
-def test_feed_of_a_task(name: str) -> None:
-    first, second = tasks("torch:gloo", "exchange", 2, data=name, batch_size=6)
-    spec = models.spec("digits-cnn")
-    batches = [feeds.feed(task, spec).batch(0) for task in (first, second)]
-    for images, labels in batches:
-        assert images.shape == (6, *spec.image)
-        assert labels.shape == (6,)
-        assert labels.max() < spec.classes
-    assert not np.array_equal(batches[0][0], batches[1][0])
-    other = msgspec.structs.replace(first, seed=2)
-    assert not np.array_equal(feeds.feed(other, spec).batch(0)[0], batches[0][0])
-
-
-def test_check_refuses_what_does_not_fit() -> None:
-    feeds.check("synthetic", 3)
-    feeds.check("digits", 10)
-    with pytest.raises(UsageError, match="--data digit: unknown; did you mean 'digits'"):
-        feeds.check("digit", 10)
-    with pytest.raises(UsageError, match="--data digits: has 10 classes, the model 3"):
-        feeds.check("digits", 3)
-
-
-def test_the_catalogue_names_how_many_there_are() -> None:
-    assert f"{COUNT:,}" in feeds.CATALOGUE["digits"][0]
-    assert len(digits.read()[1]) == COUNT
+@pytest.mark.parametrize(
+    ("model", "shape", "below"),
+    [
+        ("gpt2-tiny", (6, 64), 256),
+        ("bert-tiny", (6, 64), 256),
+        ("imdb-lstm", (6,), 2),
+        ("nietzsche-lstm", (6,), 57),
+    ],
+)
+def test_synthetic_tokens_have_the_labels_that_the_model_learns(
+    model: str, shape: tuple[int, ...], below: int
+) -> None:
+    spec = models.spec(model)
+    assert isinstance(spec.input, Tokens)
+    found = feeds.feed(task(model, "synthetic-tokens"), spec)
+    tokens, labels = found.batch(0)
+    assert found.fixed
+    assert tokens.shape == (6, spec.input.length) and tokens.dtype == labels.dtype == np.int64
+    assert 0 <= tokens.min() <= tokens.max() < spec.input.words
+    assert labels.shape == shape
+    assert labels.max() < below

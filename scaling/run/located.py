@@ -1,0 +1,54 @@
+"""Rank 0 makes sure that the data is what it is said to be, and that every host has it, before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from scaling.errors import UsageError
+from scaling.plan.plan import Plan
+from scaling.records.messages import Enrol, Locate, Located, ToAgent, ToSweep
+from scaling.run.enrolment import SilentRanks
+from scaling.transport.mailbox import ENROL_S, Mailbox
+from scaling.workloads import data, feeds, models
+
+
+def absolute(data_dir: str | None) -> str:
+    """The folder as every rank can find it, wherever it was started; "" where none was given."""
+    return str(Path(data_dir).expanduser().absolute()) if data_dir else ""
+
+
+def locate(
+    made: Plan, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], within_s: float = ENROL_S
+) -> Plan:
+    """The plan with the place of its data, which rank 0's host has whole and all others have as well. Emulated
+    devices read none. Raises UsageError naming the flag, and the host that lacks it; SilentRanks."""
+    config = made.config
+    assert config.data is not None
+    given = absolute(config.data_dir)
+    if not data.spec(config.data).is_read and given:
+        raise UsageError(
+            f"--data-dir {given}: --data {config.data} lies in no files; leave it out, or name the data"
+        )
+    if made.device == "emulated":
+        return made
+    place = feeds.check(config.data, given, models.of(made.cells[0].workload))
+    if place:
+        _ask_hosts(config.data, place, mailbox, enrolled, within_s)
+    return replace(made, config=replace(config, data_dir=place or None))
+
+
+def _ask_hosts(
+    name: str, place: str, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], within_s: float
+) -> None:
+    first = {one.host.hostname: rank for rank, one in reversed(list(enumerate(enrolled)))}
+    others = {host: rank for host, rank in sorted(first.items()) if host != enrolled[0].host.hostname}
+    mailbox.order(list(others.values()), Locate(data=name, data_dir=place))
+    answers = mailbox.answers(Located, others.values(), within_s) if others else {}
+    for host, rank in others.items():
+        if rank not in answers:
+            raise SilentRanks(f"{host}: no answer about --data-dir {place} within {within_s:g} s")
+        if why := answers[rank].error:
+            raise UsageError(f"{why} (on {host}; {enrolled[0].host.hostname} has it)")

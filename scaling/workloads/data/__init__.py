@@ -1,0 +1,62 @@
+"""What models are trained on: the catalogue, which data fits which model, and where it lies here.
+
+No framework, and no NumPy until files are opened: agents and the plan import this.
+"""
+
+from __future__ import annotations
+
+from scaling.errors import UsageError, near
+from scaling.workloads.data.catalogue import CATALOGUE
+from scaling.workloads.data.places import locate
+from scaling.workloads.data.specs import TRAIN, DataSpec, Gives, Split
+from scaling.workloads.specs import Binary, Classes, Images, ModelSpec
+
+__all__ = ["CATALOGUE", "TRAIN", "DataSpec", "Split", "check_classes", "fits", "locate", "spec"]
+_WORDS: dict[Gives, str] = {"images": "images", "reviews": "labelled reviews", "tokens": "rows of tokens"}
+
+
+def spec(name: str) -> DataSpec:
+    """The description of a set; raises UsageError with the near match."""
+    if name not in CATALOGUE:
+        raise UsageError(f"--data {name}: unknown; {near(name, CATALOGUE)}")
+    return CATALOGUE[name]
+
+
+def fits(name: str, model: ModelSpec) -> DataSpec:
+    """The description of data that a model can be trained on; raises UsageError where it cannot."""
+    found = spec(name)
+    if not _suits(found, model):
+        others = ", ".join(one.name for one in CATALOGUE.values() if _suits(one, model))
+        raise UsageError(
+            f"--data {name}: has {_WORDS[found.gives]}, --model {model.name} takes {_WORDS[_takes(model)]}; "
+            f"there are {others}"
+        )
+    check_classes(name, found.classes or 0, model)
+    if isinstance(model.input, Images) and found.format != "made" and found.channels > model.input.channels:
+        raise UsageError(
+            f"--data {name}: has {found.channels} channels, --model {model.name} takes {model.input.channels}"
+        )
+    return found
+
+
+def check_classes(name: str, count: int, model: ModelSpec) -> None:
+    """Refuse data with more classes than the model tells apart, whose labels would be out of range."""
+    if not isinstance(model.target, Classes) or count <= model.target.count:
+        return
+    clutter = ", the last of them 257.clutter" if name == "caltech256" else ""
+    raise UsageError(
+        f"--data {name}: has {count} classes{clutter}; --model {model.name} has {model.target.count}, so that "
+        f"labels from {model.target.count} on are out of range"
+    )
+
+
+def _takes(model: ModelSpec) -> Gives:
+    if isinstance(model.input, Images):
+        return "images"
+    return "reviews" if isinstance(model.target, Binary) else "tokens"
+
+
+def _suits(found: DataSpec, model: ModelSpec) -> bool:
+    """Made tokens can have any label."""
+    wanted = _takes(model)
+    return found.gives == wanted or (found.name == "synthetic-tokens" and wanted == "reviews")

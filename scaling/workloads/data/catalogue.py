@@ -1,0 +1,143 @@
+"""The sets of data that can be trained on, each in the format in which it is published."""
+
+from __future__ import annotations
+
+from scaling.workloads.data.specs import DataSpec, Split
+
+_IDX: dict[Split, tuple[str, ...]] = {
+    "train": ("train-images[-.]idx3-ubyte*", "train-labels[-.]idx1-ubyte*"),
+    "test": ("t10k-images[-.]idx3-ubyte*", "t10k-labels[-.]idx1-ubyte*"),
+}
+_IMAGENET: dict[Split, int] = {"train": 1_281_167, "test": 50_000}
+_TERMS = "image-net.org's terms: research, not commercial"
+
+
+def _in_memory() -> tuple[DataSpec, ...]:
+    """Small images."""
+    return (
+        DataSpec(
+            name="digits", format="digits", gives="images", classes=10, channels=1,
+            splits={"train": 1437, "test": 360},
+            text="1,797 real handwritten digits that scikit-learn ships, resized to the model's input",
+            licence="CC BY 4.0", source='UCI, "Optical Recognition of Handwritten Digits", test set',
+        ),
+        DataSpec(
+            name="fashion-mnist", format="idx", gives="images", classes=10, channels=1,
+            splits={"train": 60_000, "test": 10_000}, files=_IDX,
+            inside=("fashion-mnist", "FashionMNIST/raw"), usual=("/usr/share/datasets/fashion-mnist",),
+            mean=(0.2860,), deviation=(0.3530,),
+            text="70,000 pictures of clothes, 28 x 28; Debian: apt-get install dataset-fashion-mnist",
+            licence="MIT", source="github.com/zalandoresearch/fashion-mnist",
+        ),
+        DataSpec(
+            name="mnist", format="idx", gives="images", classes=10, channels=1,
+            splits={"train": 60_000, "test": 10_000}, files=_IDX,
+            inside=("mnist", "MNIST/raw"), usual=("/usr/share/datasets/mnist",),
+            mean=(0.1307,), deviation=(0.3081,),
+            text="70,000 handwritten digits, 28 x 28", licence="CC BY-SA 3.0",
+            source="LeCun, Cortes and Burges: four IDX files, yann.lecun.com/exdb/mnist",
+        ),
+        DataSpec(
+            name="cifar10", format="cifar", gives="images", classes=10,
+            splits={"train": 50_000, "test": 10_000},
+            files={"train": tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test": ("test_batch.bin",)},
+            inside=("cifar-10-batches-bin",),
+            pickles=("cifar-10-batches-py/data_batch_1", "data_batch_1", "cifar-10-python.tar.gz"),
+            instead="the binary version, cifar-10-batches-bin (cifar-10-binary.tar.gz)",
+            mean=(0.4914, 0.4822, 0.4465), deviation=(0.2470, 0.2435, 0.2616),
+            text="60,000 colour pictures, 32 x 32", licence="none stated",
+            source="Krizhevsky 2009, www.cs.toronto.edu/~kriz/cifar.html: cifar-10-binary.tar.gz",
+        ),
+    )  # fmt: skip
+
+
+def _files() -> tuple[DataSpec, ...]:
+    """Pictures that are decoded as they are read."""
+    return (
+        DataSpec(
+            name="imagenet", format="folders", gives="images", classes=1000, splits=_IMAGENET,
+            files={"train": ("train/*/",), "test": ("val/",)}, inside=("imagenet", "ILSVRC/Data/CLS-LOC"),
+            text="ILSVRC 2012: train/n01440764/*.JPEG, and val/ in such folders, or flat beside "
+            "imagenet_2012_validation_synset_labels.txt or LOC_val_solution.csv",
+            licence=_TERMS, source="Russakovsky 2015, image-net.org",
+        ),
+        DataSpec(
+            name="imagenet-tfrecord", format="tfrecord", gives="images", classes=1000, splits=_IMAGENET,
+            files={"train": ("train-00000-of-*",), "test": ("validation-00000-of-*",)},
+            inside=("train", "imagenet"),
+            text="ILSVRC 2012 as TensorFlow's converter writes it: train-00000-of-01024, labels from 1",
+            licence=_TERMS, source="Russakovsky 2015, image-net.org",
+        ),
+        DataSpec(
+            name="imagenet-rec", format="recordio", gives="images", classes=1000, splits=_IMAGENET,
+            files={"train": ("train.rec",), "test": ("val.rec",)}, inside=("imagenet",),
+            text="ILSVRC 2012 as MXNet's im2rec writes it: train.rec, with train.idx or without",
+            licence=_TERMS, source="Russakovsky 2015, image-net.org",
+        ),
+        DataSpec(
+            name="caltech256", format="folders", gives="images", classes=257,
+            splits={"train": 15_420, "test": 15_187},
+            files={"train": ("001.*/", "257.clutter/")}, inside=("256_ObjectCategories",),
+            text="30,607 pictures of 256 objects, and 257.clutter: 257 classes; 60 of each train, the rest is "
+            "held out. BEEVA trained 256 of its 257 classes (--num-classes 256): label 256 was out of range there",
+            licence="CC BY 4.0", source="Griffin 2007, data.caltech.edu/records/nyy15-4j048",
+        ),
+        DataSpec(
+            name="folders", format="folders", gives="images",
+            files={"train": ("train/*/",), "test": ("val/*/",)},
+            text="pictures of your own: train/CLASS/*.jpg and val/CLASS/*.jpg",
+        ),
+        DataSpec(
+            name="tfrecord", format="tfrecord", gives="images",
+            files={"train": ("train-*",), "test": ("validation-*",)},
+            text="pictures of your own, as imagenet-tfrecord has them: image/encoded, image/class/label from 1",
+        ),
+        DataSpec(
+            name="recordio", format="recordio", gives="images",
+            files={"train": ("train.rec",), "test": ("val.rec",)},
+            text="pictures of your own, as im2rec writes them: train.rec, val.rec",
+        ),
+    )  # fmt: skip
+
+
+def _texts() -> tuple[DataSpec, ...]:
+    """Words, characters and tokens."""
+    reviews: dict[Split, tuple[str, ...]] = {
+        split: (f"{split}/pos/", f"{split}/neg/", "imdb.vocab") for split in ("train", "test")
+    }
+    return (
+        DataSpec(
+            name="imdb", format="acl", gives="reviews", classes=2, splits={"train": 25_000, "test": 25_000},
+            files=reviews, inside=("aclImdb",), pickles=("imdb.npz", "imdb.pkl"),
+            instead="the reviews themselves, aclImdb (aclImdb_v1.tar.gz)",
+            text="50,000 reviews of films, good and bad: their last 100 words",
+            licence="none stated; cite Maas 2011", source="Maas 2011, ai.stanford.edu/~amaas/data/sentiment",
+        ),
+        DataSpec(
+            name="nietzsche", format="text", gives="tokens", files={"train": ("nietzsche.txt",)},
+            text="characters of a text in lower case, by default nietzsche.txt; the last tenth is held out",
+            licence="public domain", source="s3.amazonaws.com/text-datasets/nietzsche.txt, of the Keras example",
+        ),
+        DataSpec(
+            name="tokens", format="tokens", gives="tokens",
+            files={"train": ("*train*.bin",), "test": ("*val*.bin",)},
+            text="tokens of your own: train.bin and val.bin of 16-bit numbers (nanoGPT, llm.c), or --data-dir "
+            "FILE.txt, whose bytes are the tokens and whose last tenth is held out",
+        ),
+    )  # fmt: skip
+
+
+def _made() -> tuple[DataSpec, ...]:
+    return (
+        DataSpec(
+            name="synthetic", format="made", gives="images",
+            text="seeded noise of the model's input shape with random labels, made once",
+        ),
+        DataSpec(
+            name="synthetic-tokens", format="made", gives="tokens",
+            text="seeded random tokens below the model's number of words, made once",
+        ),
+    )  # fmt: skip
+
+
+CATALOGUE: dict[str, DataSpec] = {spec.name: spec for spec in (*_in_memory(), *_files(), *_texts(), *_made())}

@@ -1,0 +1,66 @@
+"""IDX files, in which MNIST and Fashion-MNIST are published: a magic number, big-endian sizes, bytes.
+
+The format: yann.lecun.com/exdb/mnist, "the IDX file format". Files may be packed with gzip.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.errors import UsageError
+from scaling.workloads.data.specs import DataSpec, Split
+
+# The third byte says unsigned bytes, the fourth how many dimensions follow.
+IMAGES, LABELS = 0x803, 0x801
+
+
+def read(place: Path, spec: DataSpec, split: Split) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Pixels (count, 1, height, width) and labels (count,); raises UsageError where files are not what they should
+    be, with what was found and what is expected."""
+    images, labels = (_array(file, magic) for file, magic in _files(place, spec, split))
+    if len(images[1]) != len(labels[1]):
+        raise UsageError(f"{images[0]}: {len(images[1])} images, but {len(labels[1])} labels in {labels[0]}")
+    check_count(images[0], len(images[1]), spec, split)
+    return images[1][:, None], labels[1].astype(np.int64)
+
+
+def _files(place: Path, spec: DataSpec, split: Split) -> tuple[tuple[Path, int], tuple[Path, int]]:
+    # What is unpacked is taken before what is not.
+    images, labels = (min(place.glob(pattern), key=lambda path: len(path.name)) for pattern in spec.files[split])
+    return (images, IMAGES), (labels, LABELS)
+
+
+def _array(path: Path, expected: int) -> tuple[Path, NDArray[np.uint8]]:
+    content = _content(path)
+    magic = int.from_bytes(content[:4], "big")
+    if magic != expected:
+        raise UsageError(f"{path}: magic number {magic}, expected {expected}: not an IDX file of --data")
+    dimensions = magic & 0xFF
+    header = 4 + 4 * dimensions
+    if len(content) < header:
+        raise UsageError(f"{path}: {len(content)} bytes, shorter than its header")
+    shape = struct.unpack(f">{dimensions}I", content[4:header])
+    size = header + int(np.prod(shape, dtype=np.int64))
+    if len(content) != size:
+        raise UsageError(f"{path}: {len(content):,} bytes, expected {size:,} for {shape}")
+    return path, np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+
+
+def check_count(path: Path, found: int, spec: DataSpec, split: Split) -> None:
+    """Refuse another number of samples than was published; raises UsageError."""
+    expected = spec.splits.get(split, found)
+    if found != expected:
+        raise UsageError(f"{path}: {found:,} samples, expected {expected:,} of --data {spec.name} ({split})")

@@ -1,0 +1,84 @@
+"""Long rows of tokens: files of 16-bit numbers, the bytes of a text, or its characters.
+
+A `.bin` is little-endian uint16 and nothing else (as nanoGPT prepares it), or begins with the 256 32-bit numbers
+of llm.c (its write_datafile): a magic, a version, the count.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.errors import UsageError
+from scaling.workloads.data.specs import DataSpec, Split
+
+Row = NDArray[Any]
+HEADER_BYTES = 1024
+# Magic and version of llm.c's headers, and what follows them.
+HEADERS = {(20240520, 1): np.uint16, (20240801, 7): np.uint32}
+MAGICS = {magic for magic, _ in HEADERS}
+# A held-out part of a text that comes in one piece, as nanoGPT cuts it.
+HELD_OUT = 10
+BYTES = 256
+
+
+def read(place: Path, spec: DataSpec, split: Split) -> tuple[Row, int]:
+    """The tokens of a split, and how many kinds there are; 0 for a `.bin`, which does not say and of which nothing
+    is read but what is asked for. Raises UsageError where a file is not what it should be."""
+    if spec.format == "text":
+        return _characters(place / spec.files["train"][0] if place.is_dir() else place, split)
+    if place.is_file() and place.suffix != ".bin":
+        return _part(np.frombuffer(_content(place), np.uint8), split), BYTES
+    if place.is_file():
+        return _part(_binary(place), split), 0
+    pattern = spec.files[split][0]
+    rows = [_binary(path) for path in sorted(place.glob(pattern))]
+    if not rows:
+        raise UsageError(f"{place}: no {pattern}")
+    return rows[0] if len(rows) == 1 else np.concatenate(rows), 0
+
+
+def _characters(path: Path, split: Split) -> tuple[Row, int]:
+    """A text in lower case as numbers of its characters, sorted, as the Keras example has them."""
+    try:
+        text = _content(path).decode().lower()
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not UTF-8 text") from None
+    points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    kinds, numbers = np.unique(points, return_inverse=True)
+    return _part(numbers.astype(np.int64), split), len(kinds)
+
+
+def _part(row: Row, split: Split) -> Row:
+    cut = len(row) - len(row) // HELD_OUT
+    return row[:cut] if split == "train" else row[cut:]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def _binary(path: Path) -> Row:
+    try:
+        size = path.stat().st_size
+        head = np.fromfile(path, "<i4", count=3)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    if size == 0 or size % 2:
+        raise UsageError(f"{path}: {size:,} bytes, expected 16-bit numbers (.bin of nanoGPT or llm.c)")
+    if len(head) < 3 or head[0] not in MAGICS:
+        return np.memmap(path, "<u2", "r")
+    magic, version, count = map(int, head)
+    kind = HEADERS.get((magic, version))
+    if kind is None:
+        raise UsageError(f"{path}: version {version} of magic {magic}, expected one of llm.c's: {sorted(HEADERS)}")
+    expected = HEADER_BYTES + count * np.dtype(kind).itemsize
+    if size != expected:
+        raise UsageError(f"{path}: {size:,} bytes, expected {expected:,} for the {count:,} tokens of its header")
+    return np.memmap(path, kind, "r", offset=HEADER_BYTES)

@@ -1,0 +1,45 @@
+"""Samples that a feed takes its batches from, and what it makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.workloads.feeds.sampler import Indices, Sampler
+
+# Float images (batch, channels, height, width) or tokens (batch, length), and their labels: (batch,), or
+# (batch, length) where each place has one.
+Inputs: TypeAlias = NDArray[np.float32] | NDArray[np.int64]
+Batch: TypeAlias = tuple[Inputs, NDArray[np.int64]]
+
+
+class Samples(Protocol):
+    """All samples of a split."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def take(self, indices: Indices, seed: Sequence[int]) -> Batch:
+        """These, and their labels. What is left to chance is drawn by the seed."""
+
+
+class Shuffled:
+    """The feed of one rank: its shard of the samples, in a new order each epoch."""
+
+    fixed = False
+
+    def __init__(self, samples: Samples, *, batch_size: int, seed: int, rank: int, world_size: int) -> None:
+        self._samples = samples
+        self._sampler = Sampler(len(samples), batch_size=batch_size, seed=seed, rank=rank, world_size=world_size)
+        self._seed = (seed, rank)
+
+    def indices(self, step: int) -> Indices:
+        """Which samples the batch of a step holds."""
+        return self._sampler.indices(step)
+
+    def batch(self, step: int) -> Batch:
+        """The samples and labels of a step."""
+        return self._samples.take(self.indices(step), (*self._seed, step))

@@ -1,0 +1,154 @@
+"""Rows of tokens and reviews, as models learn them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from scaling.errors import UsageError
+from scaling.workloads import data, feeds, models
+from scaling.workloads.feeds.sequences import Masked, NextToken, NextTokens, check_kinds, hide
+from scaling.workloads.specs import IGNORED, Tokens
+from tests.support import written
+from tests.support.paper_tasks import one_task
+
+ROW = np.arange(100, 130, dtype=np.uint16)
+FOUR = Tokens(length=4, words=200)
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    feeds.forget()
+    yield
+    feeds.forget()
+
+
+def test_the_next_token_at_each_place() -> None:
+    windows = NextTokens(ROW, FOUR)
+    # Seven windows of four do not overlap, and the last token of all is only ever a label.
+    assert len(windows) == 7
+    tokens, labels = windows.take(np.array([0, 6]), ())
+    assert tokens.tolist() == [[100, 101, 102, 103], [124, 125, 126, 127]]
+    assert labels.tolist() == [[101, 102, 103, 104], [125, 126, 127, 128]]
+    assert tokens.dtype == labels.dtype == np.int64
+
+
+def test_the_next_token_of_windows_three_apart() -> None:
+    windows = NextToken(ROW, FOUR, stride=3)
+    assert len(windows) == len(range(0, 30 - 4, 3))
+    tokens, labels = windows.take(np.array([0, 8]), ())
+    assert tokens.tolist() == [[100, 101, 102, 103], [124, 125, 126, 127]]
+    assert labels.tolist() == [104, 128]
+
+
+@pytest.mark.parametrize(("length", "stride", "count"), [(29, None, 1), (28, 1, 2), (14, None, 2), (15, None, 1)])
+def test_windows_end_with_the_row(length: int, stride: int | None, count: int) -> None:
+    windows = NextToken(ROW, Tokens(length=length, words=200), stride=stride)
+    assert len(windows) == count
+    windows.take(np.array([count - 1]), ())
+    with pytest.raises(IndexError):
+        windows.take(np.array([count]), ())
+
+
+def test_rows_that_a_model_cannot_read() -> None:
+    with pytest.raises(UsageError, match="--data-dir: 30 tokens, at least 31 are needed"):
+        NextTokens(ROW, Tokens(length=30, words=200))
+    with pytest.raises(UsageError, match="has token 129, the model has 129 words"):
+        NextTokens(ROW, Tokens(length=4, words=129))
+    with pytest.raises(UsageError, match="--data nietzsche: has 83 kinds of tokens, the model has 57 words"):
+        check_kinds(83, "nietzsche", Tokens(length=40, words=57))
+
+
+def test_a_large_row_is_looked_at_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaling.workloads.feeds.sequences.LOOKED_AT", 10)
+    windows = NextTokens(ROW, Tokens(length=4, words=129))
+    windows.take(np.array([6]), ())
+    windows = NextTokens(ROW, Tokens(length=4, words=128))
+    with pytest.raises(UsageError, match="has token 128, the model has 128 words"):
+        windows.take(np.array([6]), ())
+
+
+# ---------------------------------------------------------------- masked
+
+
+def test_a_share_of_the_tokens_is_hidden_and_learnt() -> None:
+    tokens = np.random.default_rng(0).integers(1, 5000, size=(200, 128))
+    shown, labels = hide(tokens, 5000, 0.15, np.random.default_rng(1))
+    learnt = labels != IGNORED
+    assert learnt.mean() == pytest.approx(0.15, abs=0.01)
+    np.testing.assert_array_equal(labels[learnt], tokens[learnt])
+    np.testing.assert_array_equal(shown[~learnt], tokens[~learnt])
+    assert (shown[learnt] == 0).mean() == pytest.approx(0.8, abs=0.02)
+    assert (shown[learnt] == tokens[learnt]).mean() == pytest.approx(0.1, abs=0.02)
+    assert 0 <= shown.min() <= shown.max() < 5000
+
+
+def test_the_mask_of_berts_vocabulary() -> None:
+    shown, labels = hide(np.full((1, 1000), 7), 30_522, 0.15, np.random.default_rng(1))
+    assert (shown[labels == 7] == 103).mean() > 0.7
+
+
+def test_what_is_hidden_is_a_function_of_seed_rank_and_step() -> None:
+    windows = Masked(np.arange(4000, dtype=np.uint16) % 200, Tokens(length=100, words=200), 0.15)
+    first = windows.take(np.arange(8), (1, 0, 5))
+    np.testing.assert_array_equal(windows.take(np.arange(8), (1, 0, 5))[1], first[1])
+    for other in ((2, 0, 5), (1, 1, 5), (1, 0, 6)):
+        assert not np.array_equal(windows.take(np.arange(8), other)[1], first[1])
+
+
+# ---------------------------------------------------------------- feeds of tasks
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "labels"),
+    [
+        ("gpt2-tiny", "tokens", (4, 64)),
+        ("bert-tiny", "tokens", (4, 64)),
+        ("nietzsche-lstm", "nietzsche", (4,)),
+        ("gpt2-tiny", "nietzsche", (4, 64)),
+    ],
+)
+def test_a_text_feeds_models_of_tokens(tmp_path: Path, model: str, name: str, labels: tuple[int, ...]) -> None:
+    file = tmp_path / "some.txt"
+    file.write_text("All the world's a stage, and all the men and women merely players. " * 40)
+    spec = models.spec(model)
+    task = replace(one_task(model=model, data=name), data_dir=str(file))
+    assert feeds.check(name, str(file), spec, ("train", "test")) == str(file)
+    feed = feeds.feed(task, spec)
+    assert not feed.fixed
+    tokens, learnt = feed.batch(3)
+    assert (tokens.shape, learnt.shape) == ((4, *spec.input.shape), labels)
+    np.testing.assert_array_equal(feeds.feed(task, spec).batch(3)[0], tokens)
+    once, again = (list(feeds.shard(task, spec)) for _ in range(2))
+    for (left, right), (same, alike) in zip(once, again, strict=True):
+        np.testing.assert_array_equal(left, same)
+        np.testing.assert_array_equal(right, alike)
+    assert sum(len(right) for _, right in once) == len(feeds.samples(task, spec, "test"))
+
+
+def test_too_many_kinds_of_characters(tmp_path: Path) -> None:
+    file = tmp_path / "some.txt"
+    file.write_text("".join(map(chr, range(0x4E00, 0x4E00 + 100))))
+    with pytest.raises(UsageError, match="--data nietzsche: has 100 kinds of tokens, the model has 57 words"):
+        feeds.check("nietzsche", str(file), models.spec("nietzsche-lstm"))
+
+
+def test_bytes_are_too_many_for_a_model_of_characters() -> None:
+    with pytest.raises(UsageError, match="--data tokens: has 256 kinds of tokens, the model has 57 words"):
+        feeds.check("tokens", __file__.removesuffix(".py") + ".py", models.spec("nietzsche-lstm"))
+
+
+def test_reviews_feed_a_model_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(data.CATALOGUE, "imdb", written.few("imdb", {"train": 20, "test": 6}))
+    place = str(written.reviews(tmp_path / "aclImdb"))
+    spec = models.spec("imdb-lstm")
+    assert feeds.check("imdb", str(tmp_path), spec, ("train", "test")) == place
+    task = replace(one_task(model="imdb-lstm", data="imdb"), data_dir=place)
+    reviews, labels = feeds.feed(task, spec).batch(0)
+    assert (reviews.shape, labels.shape) == ((4, 100), (4,))
+    # `great` is word 8, `awful` word 9.
+    assert [8 in review for review in reviews.tolist()] == [label == 1 for label in labels]
