@@ -11,12 +11,14 @@ from scaling.records.run import Header, PointRecord
 
 def joinable(headers: Sequence[Header]) -> tuple[str, ...]:
     """Return the reasons why runs cannot share a table: what differs, as each run has it. Empty: they can."""
-    found = []
-    for what, of in _COMPARED.items():
-        values = list(dict.fromkeys(of(header) for header in headers))
-        if len(values) > 1:
-            found.append(f"{what} differ: {' | '.join(values)}")
-    return (*found, *_versions_differ(headers))
+    return tuple(f"{what} differ: {values}" for what, values in differing(headers).items())
+
+
+def differing(headers: Sequence[Header]) -> dict[str, str]:
+    """Return what of their launches is not the same for all runs, and what each has: `{"hosts": "a | b"}`."""
+    compared = {what: [of(header) for header in headers] for what, of in _COMPARED.items()}
+    found = {what: list(dict.fromkeys(values)) for what, values in {**compared, **_by_library(headers)}.items()}
+    return {what: " | ".join(values) for what, values in found.items() if len(values) > 1}
 
 
 def _hosts(header: Header) -> str:
@@ -37,11 +39,12 @@ def _emulation(header: Header) -> str:
     return f"{config.get('device')}, sizes / {config.get('shrink', 1):g}, times x {config.get('dilate', 1):g}"
 
 
+HOSTS, VERSION, CODE = "hosts", "versions of scaling", "revisions of its code"
 _COMPARED: Mapping[str, Callable[[Header], str]] = {
-    "hosts": _hosts,
+    HOSTS: _hosts,
     "devices": _devices,
-    "versions of scaling": lambda header: header.version,
-    "revisions of its code": lambda header: header.code,
+    VERSION: lambda header: header.version,
+    CODE: lambda header: header.code,
     "MPI libraries": lambda header: header.mpi,
 }
 
@@ -55,11 +58,10 @@ def _versions(header: Header) -> dict[str, str]:
     return {name: "/".join(sorted(versions)) for name, versions in found.items()}
 
 
-def _versions_differ(headers: Sequence[Header]) -> tuple[str, ...]:
+def _by_library(headers: Sequence[Header]) -> dict[str, list[str]]:
     runs = [_versions(header) for header in headers]
     names = sorted(set().union(*runs))
-    by_name = {name: list(dict.fromkeys(run.get(name, "none") for run in runs)) for name in names}
-    return tuple(f"versions of {name} differ: {' | '.join(v)}" for name, v in by_name.items() if len(v) > 1)
+    return {f"versions of {name}": [run.get(name, "none") for run in runs] for name in names}
 
 
 def join(runs: Sequence[Sequence[PointRecord]]) -> tuple[PointRecord, ...]:

@@ -156,6 +156,7 @@ class Document(Record, frozen=True, kw_only=True):
     baselines: tuple[Baselines, ...]
     footnotes: tuple[str, ...]
     how_to_read: tuple[Entry, ...]
+    title: str = TITLE
 
     @property
     def tables(self) -> tuple[Section | Baselines, ...]:
