@@ -16,9 +16,16 @@ def joinable(headers: Sequence[Header]) -> tuple[str, ...]:
 
 def differing(headers: Sequence[Header]) -> dict[str, str]:
     """Return what of their launches is not the same for all runs, and what each has: `{"hosts": "a | b"}`."""
-    compared = {what: [of(header) for header in headers] for what, of in _COMPARED.items()}
-    found = {what: list(dict.fromkeys(values)) for what, values in {**compared, **_by_library(headers)}.items()}
+    launches = [launch(header) for header in headers]
+    known = [*_COMPARED, *sorted({what for one in launches for what in one} - _COMPARED.keys())]
+    found = {what: list(dict.fromkeys(one.get(what, "none") for one in launches)) for what in known}
     return {what: " | ".join(values) for what, values in found.items() if len(values) > 1}
+
+
+def launch(header: Header) -> dict[str, str]:
+    """Return what a run was launched with, by what it is called: hosts, devices, code, versions."""
+    own = {what: of(header) for what, of in _COMPARED.items()}
+    return own | {f"versions of {name}": version for name, version in _versions(header).items()}
 
 
 def _hosts(header: Header) -> str:
@@ -40,6 +47,9 @@ def _emulation(header: Header) -> str:
 
 
 HOSTS, VERSION, CODE = "hosts", "versions of scaling", "revisions of its code"
+# What two launches may differ in and still be compared: a change of the code is what is looked for, and a CI's
+# runners have new names each time.
+EXPECTED = frozenset({HOSTS, VERSION, CODE})
 _COMPARED: Mapping[str, Callable[[Header], str]] = {
     HOSTS: _hosts,
     "devices": _devices,
@@ -56,12 +66,6 @@ def _versions(header: Header) -> dict[str, str]:
         for name, version in {**host.versions, "Python": host.python}.items():
             found.setdefault(name, set()).add(version)
     return {name: "/".join(sorted(versions)) for name, versions in found.items()}
-
-
-def _by_library(headers: Sequence[Header]) -> dict[str, list[str]]:
-    runs = [_versions(header) for header in headers]
-    names = sorted(set().union(*runs))
-    return {f"versions of {name}": [run.get(name, "none") for run in runs] for name in names}
 
 
 def join(runs: Sequence[Sequence[PointRecord]]) -> tuple[PointRecord, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from scaling.analysis.analyse import rows
-from scaling.analysis.joining import CODE, HOSTS, VERSION, differing, join
+from scaling.analysis.joining import EXPECTED, HOSTS, differing, join
 from scaling.analysis.rows import Row
 from scaling.errors import UsageError
 from scaling.records.run import Header, PointRecord
@@ -18,8 +18,6 @@ from scaling.records.store import folder_of, is_being_written, load
 Unit = Literal["rounds", "runs"]
 # Launches of a side that tell by themselves how launches differ.
 ENOUGH_RUNS = 3
-# What may differ between the sides: a change of the code is what is compared, and runners of a CI have new names.
-EXPECTED = frozenset({HOSTS, VERSION, CODE})
 
 
 class Side(NamedTuple):

@@ -26,7 +26,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 def render(records: Sequence[PointRecord]) -> str:
     """Return a header line and a line per row. Empty: not measured or not claimed. Fractions are of 1."""
-    lines = [{name: _defused(value) for name, value in rounded(_values(row)).items()} for row in rows(records)]
+    lines = [{name: defused(value) for name, value in rounded(_values(row)).items()} for row in rows(records)]
     out = StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -34,7 +34,7 @@ def render(records: Sequence[PointRecord]) -> str:
     return out.getvalue()
 
 
-def _defused(value: Value) -> Value:
+def defused(value: Value) -> Value:
     """A text that a spreadsheet would take for a formula, behind an apostrophe
     (owasp.org/www-community/attacks/CSV_Injection): messages and names come from whatever ran."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
