@@ -33,7 +33,8 @@ def last_line(rows: Iterable[Row]) -> str:
     row = headline(rows)
     if row is None:
         return "scaling: nothing measured"
-    rate = NONE if row.samples_per_s is None else f"{row.samples_per_s.mean:.{_digits(row.samples_per_s.mean)}f}"
+    found = row.samples_per_s and row.samples_per_s.mean * row.workload.units_per_sample
+    rate = NONE if found is None else f"{found:.{_digits(found)}f}"
     speedup = NONE if row.speedup is None else f"{row.speedup.mean:.2f}"
     efficiency = NONE if row.efficiency is None or row.learnt_less else f"{row.efficiency.mean:.3f}"
     over = "" if row.interconnect == "auto" else f" over {row.interconnect}"
