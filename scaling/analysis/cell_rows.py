@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis import audit, cpu_use, footnotes, traces
+from scaling.analysis import audit, cpu_use, footnotes, peaks, traces
 from scaling.analysis.alone import Alone
 from scaling.analysis.breakdown import intervals, split
 from scaling.analysis.cell import Cell
@@ -91,6 +91,7 @@ def _own_row(cell: Cell) -> Row:
         rounds=len(cell.times),
         rounds_tried=len(cell.records),
         samples_per_s=geometric(cell.rates) if cell.times else None,
+        **_operations(cell),
         synchronous=cell.synchronous,
         first_loss=first_loss,
         last_loss=last_loss,
@@ -103,6 +104,19 @@ def _own_row(cell: Cell) -> Row:
         paths=cell.paths,
         failed=cell.failure,
     )
+
+
+def _operations(cell: Cell) -> dict[str, Any]:
+    """TFLOP/s of one device, and their part of its peak."""
+    told = [rank.ready for record in cell.records for rank in record.ranks if rank.ready]
+    operations = max((each.operations_per_sample for each in told), default=0)
+    if not cell.times or not operations:
+        return {}
+    tflops = geometric(cell.rates).mean * operations / cell.point.world_size / 1e12
+    precision = cell.point.workload.precision
+    found = {peaks.tflops(each.device_name, precision) for each in told}
+    peak = found.pop() if len(found) == 1 else None
+    return {"tflops": tflops, "mfu": peak and tflops / peak}
 
 
 def _servers(cell: Cell) -> dict[str, Any]:

@@ -89,14 +89,15 @@ class Row(Record, frozen=True, kw_only=True):
     `staleness` is None in synchronous modes; else the steps of other ranks between a step's pull and its
     push, mean over ranks, windows and rounds. `server_cpu_percent` is of one core, the mean of
     `server_use`; `standing` is among the exchanges of its `framework`, `framework_standing` among frameworks, for
-    the fastest exchange of each; None for a row without rival and when OVERSUBSCRIBED. Rows of one scaling curve
-    share `curve`, those whose rates may be compared at one world size `group`. `learnt_less`: at `loss_at_samples`
-    an asynchronous row's loss was above that of all synchronous ones.
+    the fastest exchange of each; None for a row without rival, when OVERSUBSCRIBED or MISLABELLED. Rows of one
+    scaling curve share `curve`, those whose rates may be compared at one world size `group`. `learnt_less`: at
+    `loss_at_samples` an asynchronous row's loss was above that of all synchronous ones.
     `machine_cpu_percent` is of all cores of the machine that emulated, `emulation` how well it does; None for
     real devices. `traced` is what steps with profilers on show, None where none ran. `exchange_cpu_parts` are
     fractions of the step that are known of `breakdown.exchange_cpu`: threads by name that plain loops do not have,
     and the wrapper; they need not add up to it. `clocks` are those of its GPUs, `device_use` is how these ran,
-    `nccl` what NCCL chose; None where nobody has told.
+    `nccl` what NCCL chose; None where nobody has told. `tflops` are TFLOP/s of one device by the operations of the
+    network's layers, `mfu` their part of the device's published dense peak; None where that is not known.
     """
 
     strategy: str
@@ -111,6 +112,8 @@ class Row(Record, frozen=True, kw_only=True):
     rounds: int
     rounds_tried: int
     samples_per_s: Estimate | None = None
+    tflops: float | None = None
+    mfu: float | None = None
     speedup: Estimate | None = None
     efficiency: Estimate | None = None
     strategy_efficiency: Estimate | None = None

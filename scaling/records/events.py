@@ -26,7 +26,8 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     """Framework imported, model built, exchange connected.
 
     `crossing_bytes_per_step` is what one step of the whole point must send from node to node, at least and at
-    most; None where the strategy does not know.
+    most; None where the strategy does not know. `operations_per_sample` are floating-point operations, forward and
+    backward, counted from the network's layers; 0 where nothing is computed.
     """
 
     import_s: float
@@ -37,6 +38,7 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     versions: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     crossing_bytes_per_step: Bounds | None = None
+    operations_per_sample: int = 0
 
 
 class Window(Record, frozen=True, kw_only=True, tag="window"):

@@ -56,7 +56,7 @@ class Workload(Record, frozen=True, kw_only=True, order=True):
     @property
     def units_per_sample(self) -> int:
         """How many of `unit` a sample is: a sequence's tokens, else one."""
-        return self.sequence_length if self.unit == "tokens" else 1
+        return max(self.sequence_length, 1) if self.unit == "tokens" else 1
 
     @property
     def is_strong(self) -> bool:

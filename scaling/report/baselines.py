@@ -36,7 +36,7 @@ def _plain_loops(analysis: Analysis, notes: Notes) -> Iterator[Baseline]:
         yield Baseline(
             name=f"{name}, one device",
             batch_size=measured.workload.batch_size,
-            rate=quantities.rate(measured.samples_per_s, measured.workload.unit),
+            rate=quantities.rate(measured.samples_per_s, measured.workload),
             efficiency=f"= 100 %{of}" if is_whole else "",
             flags=_flags(measured),
             marks=notes.marks(measured.footnotes),
@@ -68,7 +68,7 @@ def _single_rank(row: Row, context: Context) -> Baseline:
     return Baseline(
         name=f"{labels.title([row], context)}, one rank",
         batch_size=row.workload.batch_size,
-        rate=quantities.rate(row.samples_per_s, row.workload.unit),
+        rate=quantities.rate(row.samples_per_s, row.workload),
         efficiency=quantities.percent(row.efficiency) or "",
         flags=_flags(row),
     )

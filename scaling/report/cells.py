@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -16,6 +16,8 @@ BREAKDOWN = "loss by cause"
 # The efficiency of asynchronous ranks that learnt less from as many samples.
 NOT_COMPARABLE = "not comparable"
 RATE = "samples_per_s"
+# In the place of a standing: its bytes took another network than its name says.
+NOT_RANKED = "not ranked"
 
 NAME = Column(key="name", title="contender", is_text=True)
 WORLD_SIZE = Column(key="world_size", title="N")
@@ -27,6 +29,9 @@ AGAINST_BEST = Column(
 )
 WITHIN_FRAMEWORK = replace(AGAINST_BEST, title="within its framework")
 AGAINST_FASTEST_FRAMEWORK = replace(AGAINST_BEST, key="against_fastest_framework")
+TFLOPS = Column(key="tflops", title="TFLOP/s per device", shows_interval=False)
+MFU = Column(key="mfu", title="MFU", unit=quantities.PERCENT, shows_interval=False)
+UNKNOWN = "-"
 EFFICIENCY = Column(key="efficiency", title="efficiency", unit=quantities.PERCENT, unit_in_cells=True)
 CAUSES = {
     "contention": "contention",
@@ -44,6 +49,13 @@ CAUSES = {
 def rate_column(unit: Unit, *, shows_interval: bool = True) -> Column:
     """Samples per second, called what samples are: `images/s`."""
     return Column(key=RATE, title=f"{unit}/s", unit=f"{unit}/s", shows_interval=shows_interval)
+
+
+def operations_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
+    """What devices compute, where that is known; of CPUs nobody publishes a peak."""
+    if all(row.tflops is None for row in rows):
+        return ()
+    return (TFLOPS,) if rows[0].hardware.device == "cpu" else (TFLOPS, MFU)
 
 
 def told(rows: Iterable[Row]) -> frozenset[str]:
@@ -91,9 +103,11 @@ def line(row: Row, name: str, *, above: str, marks: tuple[int, ...]) -> Line:
 
 def _measured(row: Row) -> tuple[dict[str, Cell], str]:
     cells: dict[str, Cell] = {
-        RATE: quantities.rate(row.samples_per_s, row.workload.unit),
+        RATE: quantities.rate(row.samples_per_s, row.workload),
+        TFLOPS.key: quantities.tflops(row.tflops),
+        MFU.key: UNKNOWN if row.mfu is None else quantities.fraction(row.mfu),
         SPEEDUP.key: quantities.speedup(row.speedup),
-        AGAINST_BEST.key: quantities.against(row.standing),
+        AGAINST_BEST.key: NOT_RANKED if is_mislabelled(row) else quantities.against(row.standing),
         AGAINST_FASTEST_FRAMEWORK.key: quantities.against(row.framework_standing),
     }
     if row.efficiency is None or row.breakdown is None:
@@ -110,6 +124,11 @@ def _lost(row: Row, breakdown: Breakdown) -> dict[str, Cell]:
         interval = row.breakdown_intervals.get(cause)
         found[cause] = None if value is None else quantities.fraction(value, interval)
     return found
+
+
+def is_mislabelled(row: Row) -> bool:
+    """Whether its bytes took another network than it asked for."""
+    return "MISLABELLED" in row.flags
 
 
 def notes_of(row: Row, planned: int) -> tuple[str, ...]:

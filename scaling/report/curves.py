@@ -43,6 +43,7 @@ def _columns(rows: Sequence[Row]) -> tuple[Column, ...]:
         *((cells.NODES,) if any(row.nodes > 1 for row in rows) else ()),
         *((cells.BATCH_SIZE,) if first.workload.is_strong else ()),
         cells.rate_column(first.workload.unit),
+        *cells.operations_columns(rows),
         cells.SPEEDUP,
         cells.EFFICIENCY,
         *cells.breakdown_columns(cells.told(rows)),

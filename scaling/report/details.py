@@ -35,7 +35,7 @@ def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Det
         "staleness, steps": lambda row: () if row.staleness is None else (quantities.steps(row.staleness),),
         "bytes between nodes": lambda row: carried(row.receipt) if row.receipt else (),
         "NCCL": lambda row: tuple(filter(None, [devices.nccl(row.nccl)])) if row.nccl else (),
-        "device": lambda row: devices.device(row.device_use, row.workload.unit) if row.device_use else (),
+        "device": lambda row: devices.device(row.device_use, row.workload) if row.device_use else (),
         "busiest path": lambda row: _path(row.paths[0]) if row.paths else (),
         "CPU while emulating": _emulating,
         "emulator's own error": lambda row: _late(row, row.emulation) if row.emulation else (),
@@ -88,7 +88,7 @@ def _equal(row: Row) -> Phrase:
     """`1.204 (12,800 images)`."""
     if row.loss_at is None or row.loss_at_samples is None:
         return ()
-    count = quantities.samples(row.loss_at_samples, row.workload.unit)
+    count = quantities.samples(row.loss_at_samples, row.workload)
     return quantities.training_loss(row.loss_at), " (", count, ")"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scaling.analysis.device_use import DeviceUse
 from scaling.records.nccl import NcclChoice
-from scaling.records.point import Unit
+from scaling.records.point import Workload
 from scaling.records.run import PointRecord
 from scaling.report import quantities
 from scaling.report.parts import Phrase, Quantity
@@ -18,9 +18,9 @@ SLOWER = 0.98
 LEAST_BYTES = 0.05
 
 
-def device(use: DeviceUse, unit: Unit) -> Phrase:
+def device(use: DeviceUse, work: Workload) -> Phrase:
     """`SM 1,395 MHz (1,410 at most), 412 W, 98 % busy, 31.2 GiB, 2.31 images/J`."""
-    said = (_clock(use), _power(use), _busy(use), _memory(use), _per_joule(use, unit))
+    said = (_clock(use), _power(use), _busy(use), _memory(use), _per_joule(use, work))
     return quantities.listed(phrase for phrase in said if phrase)
 
 
@@ -46,9 +46,11 @@ def _memory(use: DeviceUse) -> Phrase:
     return () if peak is None else (Quantity(value=peak / GIB, digits=1, unit="GiB"),)
 
 
-def _per_joule(use: DeviceUse, unit: Unit) -> Phrase:
+def _per_joule(use: DeviceUse, work: Workload) -> Phrase:
     rate = use.samples_per_j
-    return () if rate is None else (Quantity(value=rate, digits=2, unit=f"{unit}/J"),)
+    if rate is None:
+        return ()
+    return (Quantity(value=rate * work.units_per_sample, digits=2, unit=f"{work.unit}/J"),)
 
 
 def _whole(value: float, unit: str = "") -> Quantity:

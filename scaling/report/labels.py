@@ -11,7 +11,7 @@ from scaling.report import quantities, words
 from scaling.report.parts import Phrase
 
 Option = tuple[str, str]
-_ONE_SAMPLE: dict[Unit, str] = {"images": "an image", "sequences": "a sequence", "tokens": "a token"}
+_ONE_SAMPLE: dict[Unit, str] = {"images": "an image", "samples": "a sample", "tokens": "a token"}
 
 
 class Context(Record, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from itertools import chain
 from scaling.analysis.rows import Standing
 from scaling.analysis.stats import Estimate
 from scaling.records.network import GBIT
-from scaling.records.point import Unit
+from scaling.records.point import Workload
 from scaling.report import words
 from scaling.report.parts import Against, Phrase, Quantity
 from scaling.text import plural
@@ -16,12 +16,25 @@ from scaling.text import plural
 PERCENT = "%"
 
 
-def rate(estimate: Estimate | None, unit: Unit) -> Quantity | None:
-    """Samples per second, to about four digits."""
-    if estimate is None:
+def rate(samples_per_s: Estimate | None, workload: Workload) -> Quantity | None:
+    """In the work's unit per second, to about four digits: tokens/s are sequences/s x their length."""
+    if samples_per_s is None:
         return None
-    digits = 2 if estimate.mean < 10 else 1 if estimate.mean < 1000 else 0
-    return Quantity(value=estimate.mean, low=estimate.low, high=estimate.high, digits=digits, unit=f"{unit}/s")
+    found = samples_per_s.times(workload.units_per_sample)
+    return Quantity(
+        value=found.mean, low=found.low, high=found.high, digits=_digits(found.mean), unit=f"{workload.unit}/s"
+    )
+
+
+def tflops(value: float | None) -> Quantity | None:
+    """TFLOP/s, to about three digits."""
+    if value is None:
+        return None
+    return Quantity(value=value, digits=4 if value < 0.1 else 3 if value < 1 else _digits(value))
+
+
+def _digits(value: float) -> int:
+    return 2 if value < 10 else 1 if value < 1000 else 0
 
 
 def percent(estimate: Estimate | None) -> Quantity | None:
@@ -64,9 +77,9 @@ def steps(value: float) -> Quantity:
     return Quantity(value=value, digits=2)
 
 
-def samples(count: int, unit: Unit) -> Quantity:
-    """`12,800 images`."""
-    return Quantity(value=count, digits=0, unit=unit, grouped=True)
+def samples(count: int, work: Workload) -> Quantity:
+    """`12,800 images`, or the tokens of so many sequences."""
+    return Quantity(value=count * work.units_per_sample, digits=0, unit=work.unit, grouped=True)
 
 
 def milliseconds(seconds: float) -> Quantity:

@@ -20,12 +20,13 @@ from scaling import frameworks
 from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
 from scaling.records.crossing import Bounds
 from scaling.records.events import Announce, Hello, Ready
-from scaling.records.point import EXCHANGING
+from scaling.records.point import EXCHANGING, Point
 from scaling.records.task import Task
 from scaling.worker.channel import Channel
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
+from scaling.workloads import models, walk
 
 _PR_SET_PDEATHSIG = 1
 
@@ -77,7 +78,8 @@ def _work(task: Task, channel: Channel) -> Trainer:
     imported_s = time.monotonic()
     trainer = module.connect(task)
     ready = _ready(trainer, imported_s - begun_s, time.monotonic() - imported_s)
-    channel.send(replace(ready, crossing_bytes_per_step=_crossing(strategy, task, trainer)))
+    crossing = _crossing(strategy, task, trainer)
+    channel.send(replace(ready, crossing_bytes_per_step=crossing, operations_per_sample=_operations(task.point)))
     worker = Worker(
         trainer,
         channel.send,
@@ -110,6 +112,14 @@ def _ready(trainer: Trainer, import_s: float, build_s: float) -> Ready:
         versions={name: str(version) for name, version in trainer.versions.items()},
         notes=tuple(trainer.notes),
     )
+
+
+def _operations(point: Point) -> int:
+    """Of the forward and backward pass of one sample; 0 where nothing is computed."""
+    if point.hardware.device == "emulated" or point.kind == "comm":
+        return 0
+    model = models.of(point.workload)
+    return walk.training_operations(model.layers, model.input.shape)
 
 
 def _crossing(strategy: Strategy, task: Task, trainer: Trainer) -> Bounds | None:

@@ -20,16 +20,24 @@ from scaling.report import devices
 from scaling.text import rounded
 
 Value = str | int | float | None
+# What spreadsheets read as the beginning of a formula. Numbers are no texts here and keep their sign.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def render(records: Sequence[PointRecord]) -> str:
     """Return a header line and a line per row. Empty: not measured or not claimed. Fractions are of 1."""
-    lines = [rounded(_values(row)) for row in rows(records)]
+    lines = [{name: defused(value) for name, value in rounded(_values(row)).items()} for row in rows(records)]
     out = StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return out.getvalue()
+
+
+def defused(value: Value) -> Value:
+    """A text that a spreadsheet would take for a formula, behind an apostrophe
+    (owasp.org/www-community/attacks/CSV_Injection): messages and names come from whatever ran."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _values(row: Row) -> dict[str, Value]:
@@ -63,6 +71,9 @@ def _values(row: Row) -> dict[str, Value]:
         "efficiency_df": row.efficiency.df if row.efficiency else None,
         **{name: getattr(row.device_use, name, None) for name in _DEVICE},
         "nccl": devices.nccl(row.nccl) if row.nccl else None,
+        "units_per_sample": row.workload.units_per_sample,
+        "tflops_per_device": row.tflops,
+        "mfu": row.mfu,
     }
 
 
@@ -171,4 +182,7 @@ COLUMNS = (
     _MOST,
     *_DEVICE,
     "nccl",
+    "units_per_sample",
+    "tflops_per_device",
+    "mfu",
 )

@@ -199,10 +199,11 @@ def _table(rows: Sequence[Row], width: int, room: int, glyphs: Glyphs) -> list[L
     if not rows or room < 3:
         return []
     hidden = max(len(rows) - (room - 2), 0)
+    work = rows[0].workload
     columns = [
         ("strategy", "", [_clip(_name(row), NAME_MAX, glyphs) for row in rows]),
         ("N", ">", [str(row.world_size) for row in rows]),
-        (f"{rows[0].workload.unit}/s", "", _estimates([row.samples_per_s for row in rows], 1, "", glyphs)),
+        (f"{work.unit}/s", "", _estimates([row.samples_per_s for row in rows], work.units_per_sample, "", glyphs)),
         ("efficiency", "", _estimates([row.efficiency for row in rows], 100, " %", glyphs)),
     ]
     widths = [max(len(heading), *map(len, texts)) for heading, _, texts in columns]

@@ -135,6 +135,13 @@ def test_the_smallest_memory_of_all_decides() -> None:
     assert made(gpu(), gpu(memory_bytes=12 * GB, index=1)).config.batch_size == 64
 
 
+def test_a_gpu_whose_memory_nobody_tells_gets_the_batch_of_any() -> None:
+    """Integrated ones share the host's."""
+    found = made(gpu(memory_bytes=0))
+    assert found.config.batch_size == 64
+    assert found.why.endswith("; batch 64: memory unknown")
+
+
 @pytest.mark.parametrize(
     ("given", "batch"),
     [

@@ -14,6 +14,7 @@ from scaling.records.nccl import NcclChoice
 from scaling.report import devices, words
 from scaling.report.document import document
 from scaling.report.formats import csv, json
+from tests.support import scripted_records
 from tests.support.gpu_records import ACROSS, GIB, gpus_run
 from tests.support.report_scenes import default_run
 
@@ -24,7 +25,7 @@ USE = DeviceUse(
 
 
 def said(use: DeviceUse) -> str:
-    return words.text(devices.device(use, "images"))
+    return words.text(devices.device(use, scripted_records.point().workload))
 
 
 def test_a_device_line() -> None:

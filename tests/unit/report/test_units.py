@@ -1,4 +1,4 @@
-"""Samples of other kinds than images: reports of runs on tokens and sequences say so everywhere."""
+"""Samples of other kinds than images: reports of runs on tokens and samples say so everywhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _of(unit: Unit, one: PointRecord) -> PointRecord:
 
 
 @pytest.mark.parametrize("scene", SCENES)
-@pytest.mark.parametrize("unit", ["tokens", "sequences"])
+@pytest.mark.parametrize("unit", ["tokens", "samples"])
 def test_what_people_read_names_the_unit_and_never_images(scene: str, unit: Unit) -> None:
     made, records = SCENES[scene]()
     usual = [rendered(scene), markdown.render(made, records)]

@@ -1,0 +1,52 @@
+"""How many floating-point operations a device did, and its published peak. Pure but for reading peaks.toml.
+
+Operations are counted from the layers of the network (Ready.operations_per_sample), never 6 x parameters. MFU,
+model FLOPs utilisation, is what the model needs over what the device could do (Chowdhery 2022, appendix B): what
+is computed again or left out is not counted.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from scaling.records.point import Precision, Record
+
+FILE = Path(__file__).with_name("peaks.toml")
+
+
+class Peak(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device's dense peaks in TFLOP/s by precision, the names that drivers give it, and who publishes them."""
+
+    names: tuple[str, ...]
+    peaks: dict[Precision, float]
+    source: str
+
+
+class _File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    device: tuple[Peak, ...]
+
+
+@lru_cache(maxsize=1)
+def read() -> tuple[Peak, ...]:
+    """All devices whose peaks are known."""
+    return msgspec.toml.decode(FILE.read_bytes(), type=_File).device
+
+
+def find(device_name: str) -> Peak | None:
+    """The entry of a device by its driver's name, `NVIDIA A100-SXM4-80GB`; None for one that is not known."""
+    return next((one for one in read() if any(_is(device_name, name) for name in one.names)), None)
+
+
+def tflops(device_name: str, precision: Precision) -> float | None:
+    """A device's dense peak; None where it is not known."""
+    found = find(device_name)
+    return found.peaks.get(precision) if found else None
+
+
+def _is(device_name: str, name: str) -> bool:
+    """Whole, or as far as a word or a form factor goes: `NVIDIA L4` is no `NVIDIA L40S`."""
+    rest = device_name.removeprefix(name)
+    return device_name.startswith(name) and not rest[:1].isalnum()

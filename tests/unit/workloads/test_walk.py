@@ -1,0 +1,127 @@
+"""Descriptions of networks: their shapes, their one count of parameters, their operations."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from scaling.errors import UsageError
+from scaling.records.point import Workload
+from scaling.workloads import models, walk
+from scaling.workloads.layers import Branches, Conv, Dense, Flatten, Pool, Residual
+from scaling.workloads.sequences import LSTM, Attention, Embedding, Gated, Positions
+from scaling.workloads.specs import Binary, Classes, MaskedTokens, NextToken, Tokens
+
+
+@pytest.mark.parametrize("name", sorted(models.CATALOGUE))
+def test_the_count_is_the_published_one(name: str) -> None:
+    spec = models.spec(name)
+    assert walk.count(spec.layers, spec.input.shape) == spec.parameters
+    assert spec.source
+
+
+@pytest.mark.parametrize("name", sorted(models.CATALOGUE))
+def test_what_comes_out_is_what_is_learnt(name: str) -> None:
+    spec = models.spec(name)
+    outputs = {
+        Classes: (spec.outputs,), Binary: (1,), NextToken: (spec.input.size, spec.outputs),
+        MaskedTokens: (spec.input.size, spec.outputs),
+    }  # fmt: skip
+    assert spec.placed[-1].output == outputs[type(spec.target)]
+    assert spec.unit == ("tokens" if spec.target in (NextToken(), MaskedTokens()) else spec.unit)
+
+
+@pytest.mark.parametrize(
+    ("name", "giga"),
+    [("alexnet", 1.43), ("overfeat", 5.60), ("overfeat-accurate", 10.7), ("vgg16", 30.9), ("googlenet", 3.17),
+     ("inception-bn", 3.97), ("inception_v3", 11.4), ("resnet152", 23.0), ("fashion-cnn", 0.78),
+     ("vit-b-16", 35.1)],
+)  # fmt: skip
+def test_operations_are_those_of_the_literature(name: str, giga: float) -> None:
+    """Of the forward pass, two for each multiplication with an addition."""
+    assert sum(each.operations for each in models.spec(name).placed) == pytest.approx(giga * 1e9, rel=0.005)
+
+
+def test_googlenet_at_256_pixels_is_dells() -> None:
+    """MXNet 0.7 rounds pools down: 1.20 times the operations at 224, and 7 x 7 at the end in both."""
+    work = Workload(model="googlenet", data="synthetic", batch_rule="weak", batch_size=1, image_size=256)
+    large, usual = models.of(work), models.spec("googlenet")
+    assert walk.count(large.layers, large.input.shape) == usual.parameters
+    operations = [sum(each.operations for each in spec.placed) for spec in (large, usual)]
+    assert operations[0] / operations[1] == pytest.approx(1.196, abs=0.001)
+    for spec in (large, usual):
+        assert next(each for each in spec.placed[::-1] if len(each.shape) == 3).shape == (1024, 7, 7)
+
+
+def test_a_chain_of_layers() -> None:
+    layers = (Conv(8, 3, pad=1), Pool("max", 2, 2), Flatten(), Dense(10))
+    placed = walk.walk(layers, (3, 8, 8))
+    assert [each.output for each in placed] == [(8, 8, 8), (8, 4, 4), (128,), (10,)]
+    assert [each.path for each in placed] == ["0", "1", "2", "3"]
+    assert [each.operations for each in placed] == [2 * 8 * 64 * 27, 0, 0, 2 * 128 * 10]
+    assert walk.backwards(placed) == (2 * 8 * 64 * 27, 0, 0, 4 * 128 * 10)
+    assert list(walk.parameters(layers, (3, 8, 8))) == ["0.weight", "0.bias", "3.weight", "3.bias"]
+
+
+def test_branches_and_residuals_keep_the_order_of_their_parts() -> None:
+    layers = (
+        Branches(((Conv(2, 1),), (Conv(3, 1), Conv(4, 3, pad=1)))),
+        Residual((Conv(8, 1, 2),), (Conv(8, 1, 2, bias=False),)),
+    )
+    placed = walk.walk(layers, (3, 8, 8))
+    assert [each.path for each in placed] == ["0.0.0", "0.1.0", "0.1.1", "1.body.0", "1.shortcut.0"]
+    assert placed[-1].shape == (6, 8, 8)
+    assert placed[-1].output == (8, 4, 4)
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride", "pad", "down", "up"), [
+    (112, 3, 2, 0, 55, 56), (56, 3, 2, 0, 27, 28), (7, 2, 2, 0, 3, 4), (4, 2, 2, 0, 2, 2),
+    # A last window that would begin in the border is left out, as in torch.
+    (3, 1, 2, 1, 3, 2),
+])  # fmt: skip
+def test_pools_round_down_or_up(size: int, kernel: int, stride: int, pad: int, down: int, up: int) -> None:
+    for ceil, wanted in ((False, down), (True, up)):
+        assert Pool("max", kernel, stride, pad, ceil).output((1, size, size))[1] == wanted
+
+
+def test_parameters_of_words() -> None:
+    assert [each.shape for each in LSTM(64, both_ways=True).parameters((100, 128))] == [
+        (256, 128), (256, 64), (256,), (256, 128), (256, 64), (256,),
+    ]  # fmt: skip
+    grouped = Attention(32, 8, bias=False).parameters((2048, 2048))
+    assert [each.shape for each in grouped] == [(2048, 2048), (512, 2048), (512, 2048), (2048, 2048)]
+    assert sum(math.prod(each.shape) for each in Gated(688).parameters((128, 256))) == 3 * 688 * 256
+    fused = Attention(12, fused=True).parameters((128, 768))
+    assert [each.name for each in fused] == ["qkv_weight", "qkv_bias", "output_weight", "output_bias"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "shape", "said"),
+    [
+        ((Conv(8, 3), Conv(8, 11)), (3, 12, 12), "layer 1, Conv: a window of 11 x 11 does not fit in 10 x 10"),
+        ((Flatten(), Conv(8, 3)), (3, 12, 12), "layer 1, Conv: takes images, and gets 432"),
+        ((Residual((Conv(8, 1),)),), (3, 4, 4), "layer 0, Residual: cannot add 8 x 4 x 4 and 3 x 4 x 4"),
+        ((Branches(((Conv(8, 1),), (Conv(8, 3),))),), (3, 4, 4), "cannot put 8 x 2 x 2 beside 8 x 4 x 4"),
+        ((Embedding(9, 8), Positions(4)), (5,), "layer 1, Positions: knows 4 places, and the sequence has 5"),
+        ((Embedding(9, 8),), (3, 4, 4), "layer 0, Embedding: takes tokens, and gets 3 x 4 x 4"),
+        ((Embedding(9, 10), Attention(4)), (5,), r"4 heads \(4 of keys\) cannot share a width of 10"),
+        ((Dense(3),), (3, 4, 4), "layer 0, Dense: takes a vector, and gets 3 x 4 x 4"),
+    ],
+)
+def test_what_does_not_fit_is_named(layers: tuple[Conv, ...], shape: tuple[int, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        walk.walk(layers, shape)
+
+
+def test_sizes_and_optimisers_of_a_point() -> None:
+    work = Workload(
+        model="bert-tiny", data="synthetic-tokens", batch_rule="weak", batch_size=1, sequence_length=32,
+        unit="tokens", optimizer="sgd",
+    )  # fmt: skip
+    spec = models.of(work)
+    assert isinstance(spec.input, Tokens)
+    assert spec.input.length == 32
+    assert (spec.recipe.optimizer, spec.recipe.rate) == ("sgd", 0.01)
+    assert work.units_per_sample == 32
+    assert models.spec("bert-tiny").recipe.optimizer == "adamw"
