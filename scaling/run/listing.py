@@ -116,7 +116,7 @@ def _data(spec: DataSpec, data_dir: str) -> Iterator[str]:
     try:
         state = f"ready in {data.locate(spec, data_dir)}"
     except UsageError as error:
-        state = str(error).removeprefix(f"--data {spec.name}: ")
+        state = str(error).removeprefix(f"--data {spec.name}: ").partition(";")[0]
     yield f"  {spec.name:<18}{spec.text}"
     yield f"    {state}"
     if spec.licence:

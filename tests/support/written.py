@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import struct
 from pathlib import Path
 
@@ -60,3 +61,29 @@ def reviews(folder: Path, *, train: int = 20, test: int = 6) -> Path:
                 text = f"The film and<br /><br />the {'a ' * n}{word}! Zyzzyva"
                 (folder / split / kind / f"{n}_9.txt").write_text(text)
     return folder
+
+
+def picture(red: int, *, side: int = 40, kind: str = "PNG") -> bytes:
+    """A picture of one colour."""
+    from PIL import Image
+
+    content = io.BytesIO()
+    Image.new("RGB", (side, side + 10), (red, 100, 50)).save(content, kind)
+    return content.getvalue()
+
+
+def folders(root: Path, classes: dict[str, int], *, first: int = 0) -> Path:
+    """As many pictures of each class, redder from one to the next."""
+    red = first
+    for name, count in classes.items():
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            (root / name / f"{number:04}.png").write_bytes(picture(red))
+            red += 1
+    return root
+
+
+def record(content: bytes) -> bytes:
+    """A record of a RecordIO file, whole."""
+    head = struct.pack("<2I", 0xCED7230A, len(content))
+    return head + content + bytes(-len(content) % 4)

@@ -31,22 +31,23 @@ def fits(name: str, model: ModelSpec) -> DataSpec:
             f"--data {name}: has {_WORDS[found.gives]}, --model {model.name} takes {_WORDS[_takes(model)]}; "
             f"there are {others}"
         )
-    check_classes(name, found.classes or 0, model)
-    if isinstance(model.input, Images) and found.format != "made" and found.channels > model.input.channels:
+    if isinstance(model.target, Classes):
+        check_classes(name, found.classes or 0, model.target.count)
+    if isinstance(model.input, Images) and found.format == "cifar" and found.channels > model.input.channels:
         raise UsageError(
             f"--data {name}: has {found.channels} channels, --model {model.name} takes {model.input.channels}"
         )
     return found
 
 
-def check_classes(name: str, count: int, model: ModelSpec) -> None:
-    """Refuse data with more classes than the model tells apart, whose labels would be out of range."""
-    if not isinstance(model.target, Classes) or count <= model.target.count:
+def check_classes(name: str, count: int, known: int) -> None:
+    """Refuse data with more classes than the `known` ones of the model: their labels would be out of range."""
+    if count <= known:
         return
     clutter = ", the last of them 257.clutter" if name == "caltech256" else ""
     raise UsageError(
-        f"--data {name}: has {count} classes{clutter}; --model {model.name} has {model.target.count}, so that "
-        f"labels from {model.target.count} on are out of range"
+        f"--data {name}: has {count} classes{clutter}; the model has {known}, so that labels from {known} on are "
+        "out of range"
     )
 
 

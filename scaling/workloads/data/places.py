@@ -50,7 +50,9 @@ def _file(spec: DataSpec, path: Path) -> Path:
 def _absence(spec: DataSpec, data_dir: str, places: Sequence[Path], splits: Sequence[Split]) -> str:
     if not data_dir:
         looked = f" (not in {', '.join(spec.usual)})" if spec.usual else ""
-        return f"--data {spec.name}: needs --data-dir, the folder with {spec.expected}{looked}{_from(spec)}"
+        made = "synthetic" if spec.gives == "images" else "synthetic-tokens"
+        needs = f"needs --data-dir, the folder with {spec.expected}{looked}"
+        return f"--data {spec.name}: {needs}{_from(spec)}; or take --data {made}"
     if not Path(data_dir).is_dir():
         return f"--data-dir {data_dir}: no such folder"
     for pattern in spec.pickles:

@@ -72,9 +72,16 @@ def check(name: str, data_dir: str, spec: ModelSpec, splits: Sequence[Split] = T
         return ""
     place = data.locate(found, data_dir, splits)
     for split in splits:
-        _samples(name, data_dir, split, spec.input, spec.target)
+        _look_at(_samples(name, data_dir, split, spec.input, spec.target))
     forget()
     return str(place)
+
+
+def _look_at(found: Samples) -> None:
+    """Take the first and the last of all samples, which shows most of what can be wrong."""
+    import numpy as np
+
+    found.take(np.array([0, len(found) - 1]), (0,))
 
 
 def forget() -> None:
@@ -93,6 +100,9 @@ def _samples(name: str, data_dir: str, split: Split, given: Input, target: Targe
         return Digits(given, split)
     place = data.locate(found, data_dir, (split,))
     if isinstance(given, Images):
+        assert isinstance(target, Classes)
+        if found.format in ("folders", "tfrecord", "recordio"):
+            return _pictures(found, place, split, given, target.count)
         return _images(found, place, split, given)
     return _sequences(found, place, split, given, target)
 
@@ -104,6 +114,18 @@ def _images(found: DataSpec, place: Path, split: Split, images: Images) -> Sampl
     read = idx.read if found.format == "idx" else cifar.read
     pixels, labels = read(place, found, split)
     return Pixels(pixels, labels, images, mean=found.mean, deviation=found.deviation)
+
+
+def _pictures(found: DataSpec, place: Path, split: Split, images: Images, classes: int) -> Samples:
+    from scaling.workloads.data import folders, recordio, tfrecord
+    from scaling.workloads.feeds.pictures import Pictures
+
+    if found.format == "folders":
+        tree = folders.listing(place, found, split)
+        data.check_classes(found.name, len(tree.classes), classes)
+        return Pictures(tree, found, images, classes)
+    read = tfrecord.records if found.format == "tfrecord" else recordio.records
+    return Pictures(read(place, found, split), found, images, classes)
 
 
 def _sequences(found: DataSpec, place: Path, split: Split, tokens: Tokens, target: Target) -> Samples:

@@ -50,7 +50,7 @@ def test_every_model_has_data_by_default_that_fits() -> None:
         (
             "imagenet",
             "digits-cnn",
-            "has 1000 classes; --model digits-cnn has 10, so that labels from 10 on ",
+            "has 1000 classes; the model has 10, so that labels from 10 on ",
         ),
         ("cifar10", "mnist-cnn", "has 3 channels, --model mnist-cnn takes 1"),
     ],
@@ -68,7 +68,7 @@ def test_caltechs_257_classes_in_256() -> None:
     few = replace(resnet, target=Classes(count=256))
     with pytest.raises(UsageError) as refused:
         data.fits("caltech256", few)
-    assert "has 257 classes, the last of them 257.clutter; --model resnet50 has 256" in str(refused.value)
+    assert "has 257 classes, the last of them 257.clutter; the model has 256" in str(refused.value)
     assert "labels from 256 on are out of range" in str(refused.value)
     assert "257 classes" in data.spec("caltech256").text
 

@@ -1,0 +1,76 @@
+"""Files of records one behind the other: where each begins, and reading one of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from scaling.errors import UsageError
+
+# Of one file: where each record's content begins, and its bytes.
+Frames: TypeAlias = Iterator[tuple[int, int]]
+# The picture in a record, and its class.
+Parse: TypeAlias = Callable[[bytes], tuple[bytes, int]]
+
+# Of 1,024 files that a process may open by default, frameworks take some.
+MOST_OPEN = 64
+
+
+class Records:
+    """All records of some files, of which only the heads are read until one is asked for.
+
+    `frames` finds them in an open file of so many bytes; `parse` raises ValueError on what holds no picture.
+    """
+
+    def __init__(self, paths: Sequence[Path], frames: Callable[[int, int], Frames], parse: Parse) -> None:
+        self._paths, self._parse = tuple(paths), parse
+        self._open: dict[int, int] = {}
+        found = [(number, *one) for number in range(len(paths)) for one in self._frames(number, frames)]
+        self._where = np.array(found, np.int64).reshape(-1, 3)
+
+    def _frames(self, number: int, frames: Callable[[int, int], Frames]) -> Frames:
+        file = self._file(number)
+        try:
+            yield from frames(file, os.fstat(file).st_size)
+        except ValueError as error:
+            raise UsageError(f"{self._paths[number]}: {error}") from None
+        finally:
+            os.close(self._open.pop(number))
+
+    def _file(self, number: int) -> int:
+        if number not in self._open:
+            if len(self._open) >= MOST_OPEN:
+                os.close(self._open.pop(next(iter(self._open))))
+            try:
+                self._open[number] = os.open(self._paths[number], os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise UsageError(f"{self._paths[number]}: cannot be read: {error.strerror}") from None
+        return self._open[number]
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def name(self, index: int) -> str:
+        """Where one stands, for people."""
+        number, begin, _ = self._where[index]
+        return f"{self._paths[number]} at {begin:,}"
+
+    def read(self, index: int) -> tuple[bytes, int]:
+        """An encoded picture and its class; raises UsageError where the record has none."""
+        number, begin, size = map(int, self._where[index])
+        content = os.pread(self._file(number), size, begin)
+        try:
+            return self._parse(content)
+        except (ValueError, IndexError) as error:
+            raise UsageError(f"{self.name(index)}: {error}") from None
+
+    def close(self) -> None:
+        """Let go of the files."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    __del__ = close

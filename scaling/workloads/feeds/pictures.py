@@ -1,0 +1,83 @@
+"""Pictures in files, decoded with Pillow as batches need them: a plain pipeline, the same in every framework."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.errors import UsageError
+from scaling.workloads.data.specs import DataSpec
+from scaling.workloads.feeds.batches import Batch
+from scaling.workloads.feeds.sampler import Indices
+from scaling.workloads.specs import Images
+
+
+class Encoded(Protocol):
+    """Pictures as files hold them."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def name(self, index: int) -> str:
+        """Where one stands, for people."""
+
+    def read(self, index: int) -> tuple[bytes, int]:
+        """One of them, and its class."""
+
+
+class Pictures:
+    """Samples of encoded pictures of at most so many classes. Raises UsageError without Pillow."""
+
+    def __init__(self, encoded: Encoded, spec: DataSpec, images: Images, classes: int) -> None:
+        if find_spec("PIL") is None:
+            raise UsageError(f"--data {spec.name}: decodes pictures with Pillow: pip install pillow")
+        self._encoded, self._images, self._classes, self._name = encoded, images, classes, spec.name
+        mean, deviation = np.asarray(spec.mean), np.asarray(spec.deviation)
+        if images.channels == 1:
+            mean, deviation = mean.mean(keepdims=True), deviation.mean(keepdims=True)
+        self._scale = (1 / (255 * deviation)).astype(np.float32)[:, None, None]
+        self._shift = (mean / deviation).astype(np.float32)[:, None, None]
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
+        """Images (batch, channels, height, width) and labels (batch,)."""
+        shown = np.empty((len(indices), *self._images.shape), np.float32)
+        labels = np.empty(len(indices), np.int64)
+        for place, index in enumerate(map(int, indices)):
+            content, labels[place] = self._encoded.read(index)
+            self._check(index, int(labels[place]))
+            shown[place] = self._decoded(content, index) * self._scale - self._shift
+        return shown, labels
+
+    def _check(self, index: int, label: int) -> None:
+        if label >= self._classes:
+            where = self._encoded.name(index)
+            raise UsageError(f"--data {self._name}: {where} is of class {label}, the model has {self._classes}")
+
+    def _decoded(self, content: bytes, index: int) -> NDArray[np.uint8]:
+        try:
+            return decode(content, self._images)
+        except OSError as error:
+            raise UsageError(f"{self._encoded.name(index)}: Pillow cannot read it: {error}") from None
+
+
+def decode(content: bytes, images: Images) -> NDArray[np.uint8]:
+    """A picture in the model's size (channels, height, width): its middle in the model's proportions, resized
+    linearly. Raises OSError where it is none."""
+    from PIL import Image, ImageOps
+
+    size = (images.width, images.height)
+    mode = "RGB" if images.channels == 3 else "L"
+    with Image.open(io.BytesIO(content)) as opened:
+        # A JPEG is decoded at a half, quarter or eighth of its size where that is still large enough.
+        opened.draft(mode, size)
+        fitted = ImageOps.fit(opened.convert(mode), size, Image.Resampling.BILINEAR)
+    pixels = np.asarray(fitted)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
