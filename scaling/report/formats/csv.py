@@ -63,6 +63,7 @@ def _values(row: Row) -> dict[str, Value]:
         "efficiency_df": row.efficiency.df if row.efficiency else None,
         **{name: getattr(row.device_use, name, None) for name in _DEVICE},
         "nccl": devices.nccl(row.nccl) if row.nccl else None,
+        "pass": row.workload.pass_,
     }
 
 
@@ -171,4 +172,5 @@ COLUMNS = (
     _MOST,
     *_DEVICE,
     "nccl",
+    "pass",
 )
