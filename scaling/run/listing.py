@@ -90,7 +90,9 @@ def _families() -> dict[str, list[str]]:
 
 def _model(spec: ModelSpec) -> list[str]:
     """`resnet50   25,557,032  3x224x224 images, 1,000 classes, ...`."""
-    batches = ", ".join(f"{_batch_on(spec.name, kind, least)} on {kind}" for kind, least in spec.batch_size.items())
+    batches = ", ".join(
+        f"{_batch_on(spec.name, kind, least)} on {kind}" for kind, least in spec.batch_size.items()
+    )
     gflop = walk.training_operations(spec.layers, spec.input.shape) / 1e9
     return [
         f"  {spec.name:<18}{spec.parameters:>13,}  {_input(spec)}; {gflop:,.3g} GFLOP; {spec.source}",
@@ -177,6 +179,8 @@ def _batch_on(model: str, device: str, least: int) -> str:
 
 
 def _batch(config: SweepConfig) -> str:
+    if config.batch_sizes is not None:
+        return f"batches {', '.join(map(str, config.batch_sizes))} per device (weak scaling)"
     match config.rule:
         case "strong":
             return f"global batch {config.global_batch_size} (strong scaling)"
@@ -192,10 +196,12 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
         shared = placement.oversubscribed(point, placement.slots_of(point, made.slots))
         note = "  OVERSUBSCRIBED: ranks share CPUs, no efficiency will be claimed" if shared else ""
         servers = f", servers {point.servers} {point.server_hosts}" if point.servers else ""
+        passes = "" if point.workload.trains else f", {point.workload.pass_}"
+        passes += f" on {point.hardware.label}" if point.hardware.cores else ""
         over = f" over {point.interconnect}" if len(made.networks) > 1 and point.kind in EXCHANGING else ""
         lines.append(
             f"  {point.strategy + over:<24}{point.kind:<10}N={point.world_size:<4}"
-            f"batch {point.workload.batch_size}{servers}{note}"
+            f"batch {point.workload.batch_size}{passes}{servers}{note}"
         )
     counts = Counter(point.kind for point in cells)
     lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))
