@@ -44,9 +44,9 @@ class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "
     `batch_size` counts the samples of one step on one device. `unit` is what a rate counts; a sample is one of
     them, or a sequence of `sequence_length` tokens. `image_size` is 0 for the model's own, `sequence_length` for
     models that read no tokens; `optimizer` is empty for that of the model's recipe. Under the `node` rule the
-    batch of a node is shared by `node_devices` of its devices, as many on each node that takes part. `pass_` is what
-    one step does: `forward`, in training mode; `backward`, both passes, as studies of pass times count it; `step`,
-    with the exchange and the update. Only a whole step trains.
+    batch of a node is shared by `node_devices` of its devices, as many on each node that takes part. `pass_` is
+    what one step does: `forward`, in training mode; `backward`, both passes, as studies of pass times count it;
+    `step`, with the exchange and the update. Only a whole step trains.
     """
 
     model: str

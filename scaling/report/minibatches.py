@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 from scaling.analysis.rows import Minibatch
 from scaling.analysis.stats import Estimate
-from scaling.records.point import Unit
 from scaling.report import cells, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Cell, Column, Line, Notes, Phrase, Quantity, Section
@@ -76,14 +75,14 @@ def _line(one: Minibatch, above: str, marks: tuple[int, ...]) -> Line:
     found: dict[str, Cell] = {cells.BATCH_SIZE.key: quantities.integer(one.workload.batch_size)}
     if one.failed is not None:
         return Line(cells=found, says=cells.outcome(one.failed), flags=("FAILED",), above=above, marks=marks)
-    found |= _measured(one, one.workload.unit)
+    found |= _measured(one)
     return Line(cells=found, flags=_flags(one), remark=_remark(one), above=above, marks=marks)
 
 
-def _measured(one: Minibatch, unit: Unit) -> dict[str, Cell]:
+def _measured(one: Minibatch) -> dict[str, Cell]:
     return {
         STEP.key: None if one.step_s is None else quantities.milliseconds_of(one.step_s),
-        cells.RATE: quantities.rate(one.samples_per_s, unit),
+        cells.RATE: quantities.rate(one.samples_per_s, one.workload),
         EFFICIENCY.key: quantities.percent(one.efficiency),
         OVER_SMALLER.key: _times(one.over_smaller),
     }

@@ -49,7 +49,7 @@ def _cpu(cpu: Baseline, notes: Notes) -> Line:
     marks = notes.marks(cpu.footnotes)
     if cpu.failed is not None:
         return Line(cells=cells_, says=cells.outcome(cpu.failed), flags=("FAILED",), marks=marks)
-    rate = quantities.rate(cpu.samples_per_s, cpu.workload.unit)
+    rate = quantities.rate(cpu.samples_per_s, cpu.workload)
     return Line(cells={**cells_, cells.RATE: rate, RATIO.key: Quantity(value=1, digits=2)}, marks=marks)
 
 
@@ -63,6 +63,6 @@ def _line(one: OverCpu, context: Context, notes: Notes) -> Line:
     marks = notes.marks(one.footnotes)
     if one.failed is not None:
         return Line(cells=cells_, says=cells.outcome(one.failed), flags=("FAILED",), marks=marks)
-    rate = quantities.rate(one.samples_per_s, one.workload.unit)
+    rate = quantities.rate(one.samples_per_s, one.workload)
     ratio = None if one.ratio is None else quantities.speedup(one.ratio)
     return Line(cells={**cells_, cells.RATE: rate, RATIO.key: ratio}, marks=marks)
