@@ -155,7 +155,7 @@ class Attention(nn.Module):
     def _projected(self, x: Tensor) -> tuple[Tensor, ...]:
         if self._layer.fused:
             width, keys = self._widths
-            queries, keys_, values = torch.split(self._linear("qkv", x), (width, keys, keys), -1)
+            queries, keys_, values = torch.split(self._linear("qkv", x), [width, keys, keys], -1)
             return queries, keys_, values
         return tuple(self._linear(name, x) for name in ("query", "key", "value"))
 
@@ -166,7 +166,7 @@ class Attention(nn.Module):
 
     def _by_head(self, x: Tensor) -> Tensor:
         """(batch, length, heads x size) to (batch, heads, length, size)."""
-        return x.unflatten(-1, (-1, self._size)).transpose(1, 2)
+        return x.view(*x.shape[:2], -1, self._size).transpose(1, 2)
 
 
 def _angles(length: int, size: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:
