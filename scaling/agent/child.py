@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from scaling.agent import forks
+from scaling.hosts import proc
 from scaling.records.events import Event, Failed, Finished, Outcome
 from scaling.records.forks import MARK
 from scaling.records.task import EVENTS_FD, Command, Task
@@ -45,7 +46,7 @@ class Child:
         self._decoder = msgspec.json.Decoder(Event)
         self._buffer = b""
         self._unsent = b""
-        self._oom_kills = _oom_kills()
+        self._oom_kills = proc.oom_kills()
         self._kill_at_s: float | None = None
         self._term_at_s: float | None = None
         self._grace_s = 2.0
@@ -168,7 +169,7 @@ class Child:
             return Finished()
         tail = log_tail(Path(self.task.log))
         killed = code == -signal.SIGKILL and _crash(signal.SIGKILL) not in self.sent
-        if killed and _oom_kills() > self._oom_kills:
+        if killed and proc.oom_kills() > self._oom_kills:
             message = "killed by the kernel's out-of-memory killer"
             return Failed(cause="oom", message=message, log=self.task.log, log_tail=tail)
         if code < 0:
@@ -232,11 +233,3 @@ def _children() -> list[int]:
         import psutil
 
         return [child.pid for child in psutil.Process().children()]
-
-
-def _oom_kills() -> int:
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -142,7 +142,8 @@ class Starter:
 
     def start(self, task: Task, environ: Mapping[str, str], fds: Fds) -> Started:
         """A child of this task, forked if it can be. Raises OSError."""
-        server = None if task.fresh else self._servers.get(self._key(task))
+        forked = not task.fresh and task.point.hardware.device != "cuda"
+        server = self._servers.get(self._key(task)) if forked else None
         if server is not None and server.ready:
             with suppress(OSError):
                 return server.fork(environ, fds)

@@ -31,6 +31,8 @@ from scaling.analysis.contrasts import Table
 from scaling.analysis.controls import Controls
 from scaling.analysis.curves import comparable, curve_keys, exchanges, numbered
 from scaling.analysis.joining import join, joinable
+from scaling.analysis.minibatches import minibatches
+from scaling.analysis.over_cpu import over_cpu
 from scaling.analysis.pools import pool_of, shared
 from scaling.analysis.rows import Analysis, Baseline, Comparison, Contender, Row, Standing
 from scaling.records.run import PointRecord
@@ -49,11 +51,14 @@ def analyse(records: Iterable[PointRecord]) -> Analysis:
     found = [contest for group in rivals for contest in contests(group)]
     table = Table([contest.layout for contest in found])
     losses = {name: loss for group in rivals for name, loss in equal_losses(group).items()}
+    made = _rows(cells, controls, beside(cells, table, found, losses, controls.plain))
     return Analysis(
-        rows=_rows(cells, controls, beside(cells, table, found, losses, controls.plain)),
+        rows=made,
         baselines=tuple(baseline(alone) for alone in controls.baselines()),
         comparisons=tuple(compare(table, found, controls.plain)),
         resolutions=tuple(resolutions(table, found, numbered(comparable(cell.point) for cell in cells))),
+        minibatches=minibatches(cells, made, controls),
+        over_cpu=tuple(over_cpu(cells, made, controls)),
     )
 
 

@@ -53,6 +53,7 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
         flags=(*flags, *_marks(cell)),
         traced=_traced(cell, controls),
         clocks=clocks,
+        is_plain=controls.is_plain(cell.point),
         nccl=with_algorithms(cell.nccl, controls.nccl(cell.point)),
         footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks)),
     )
@@ -216,4 +217,5 @@ def baseline(alone: Alone) -> Baseline:
         strategy=point.strategy,
         samples_per_s=geometric(rates) if rates else None,
         footnotes=tuple(footnotes.of_baseline(cell)),
+        failed=None if rates else cell.failure,
     )

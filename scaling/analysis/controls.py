@@ -114,6 +114,10 @@ class Controls:
         name = strategy.partition(":")[0] + ":plain"
         return next(iter(self.plains)) if name not in self.plains and len(self.plains) == 1 else name
 
+    def is_plain(self, point: Point) -> bool:
+        """Whether an exchange is that of a plain loop, beside which no other was tried."""
+        return point.strategy == self.plain(point.strategy) and self.baseline(point) is None
+
     def alone(self, point: Point, batch_size: int) -> Alone | None:
         """The plain loops alone at `batch_size`, failed rounds too; None if not tried."""
         return self._plain_loops(_alone_key(point, self.plain(point.strategy), batch_size))

@@ -177,7 +177,7 @@ def _names(devices: frozenset[str]) -> str:
 
 def _no_baseline(point: Point, controls: Controls, count: int, measured: int) -> Iterator[str]:
     """Why `count` of the `measured` rounds of a row have no efficiency; nothing when all have."""
-    if count == 0:
+    if count == 0 or controls.is_plain(point):
         return
     batch_size = point.reference.batch_size
     cause = controls.why_missing("solo", point, batch_size)

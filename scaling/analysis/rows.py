@@ -149,16 +149,18 @@ class Row(Record, frozen=True, kw_only=True):
     clocks: Clocks | None = None
     device_use: DeviceUse | None = None
     nccl: NcclChoice | None = None
+    is_plain: bool = False
 
 
 class Baseline(Record, frozen=True, kw_only=True):
-    """The plain loop on one device; `samples_per_s` is None when every round failed."""
+    """The plain loop on one device; `samples_per_s` is None when every round failed, then `failed` says why."""
 
     strategy: str
     workload: Workload
     hardware: Hardware
     samples_per_s: Estimate | None
     footnotes: tuple[str, ...] = ()
+    failed: Failed | None = None
 
 
 class Contender(Record, frozen=True, kw_only=True):
@@ -211,6 +213,57 @@ class Resolution(Record, frozen=True, kw_only=True):
     smallest_difference_then: float
 
 
+class Minibatch(Record, frozen=True, kw_only=True):
+    """One batch of a sweep over batches, or one pass: of an exchange, or of a plain loop `alone` behind others.
+
+    `step_s` are the seconds of one minibatch, `efficiency` is its rate over that of the sweep's fastest,
+    `over_smaller` its time over that of the next smaller batch that was measured, `smaller_batch_size`; with
+    intervals that hold for all sweeps of the table at once, without one where they share a single round.
+    """
+
+    contender: Contender
+    alone: bool
+    workload: Workload
+    hardware: Hardware
+    world_size: int
+    step_s: Estimate | None = None
+    samples_per_s: Estimate | None = None
+    efficiency: Estimate | None = None
+    over_smaller: Estimate | None = None
+    smaller_batch_size: int | None = None
+    failed: Failed | None = None
+    footnotes: tuple[str, ...] = ()
+
+    @property
+    def linear(self) -> float | None:
+        """How many times the next smaller batch it is."""
+        return None if self.smaller_batch_size is None else self.workload.batch_size / self.smaller_batch_size
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether as many smaller batches as make it up are faster: t(2b) > 2 t(b), beyond the interval."""
+        over, linear = self.over_smaller, self.linear
+        return over is not None and linear is not None and over.low is not None and over.low > linear
+
+
+class OverCpu(Record, frozen=True, kw_only=True):
+    """How many times as fast as the CPU beside them GPUs train: an exchange, or the plain loop of one `alone`.
+
+    `ratio` is None where either has no result; `cpu` is what it is over.
+    """
+
+    contender: Contender
+    alone: bool
+    workload: Workload
+    hardware: Hardware
+    world_size: int
+    samples_per_s: Estimate | None
+    ratio: Estimate | None
+    cpu: Baseline
+    failed: Failed | None = None
+    footnotes: tuple[str, ...] = ()
+
+
 class Analysis(Record, frozen=True, kw_only=True):
     """All that the records say."""
 
@@ -218,3 +271,5 @@ class Analysis(Record, frozen=True, kw_only=True):
     baselines: tuple[Baseline, ...]
     comparisons: tuple[Comparison, ...]
     resolutions: tuple[Resolution, ...] = ()
+    minibatches: tuple[Minibatch, ...] = ()
+    over_cpu: tuple[OverCpu, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from scaling.errors import UsageError, near
 from scaling.records import crossing
 from scaling.records.crossing import Bounds, Parts
-from scaling.records.point import Device, Pattern, Point, Record
+from scaling.records.point import Device, Pass, Pattern, Point, Record
 from scaling.records.task import Clocks, Task
 
 
@@ -31,6 +31,7 @@ class Traits(Record, frozen=True, kw_only=True):
     synchronous: ranks wait for each other in each step and must end with one digest, or the point is void.
     nccl: on CUDA its ranks meet in NCCL, which takes no two ranks on one GPU.
     polling_cores: cores that a clock of the strategy's own keeps busy beside each rank, however long a step is.
+    passes: what its step can be told to do (`Workload.pass_`): parts of a step, where it exchanges nothing.
     """
 
     drives: Literal["device", "node", "point"] = "device"
@@ -40,6 +41,7 @@ class Traits(Record, frozen=True, kw_only=True):
     synchronous: bool = True
     nccl: bool = False
     polling_cores: float = 0.0
+    passes: tuple[Pass, ...] = ("step",)
 
     @property
     def pattern(self) -> Pattern:
@@ -252,6 +254,9 @@ class Framework(Record, frozen=True, kw_only=True):
     preload: tuple[str, ...] = ()
     resident_bytes: int = 10**9
 
+
+# What the package's own plain loops can do.
+PASSES = Traits(passes=("forward", "backward", "step"))
 
 # The agent's clocks end a hung point and find its cause; a framework's own timeout only comes after them.
 TIMEOUT_MARGIN_S = 30.0

@@ -16,6 +16,8 @@ def refuse(point: Point) -> str | None:
         return f"--memory-format {point.workload.memory_format}: emulated devices compute nothing; leave it out"
     if point.workload.compile:
         return "--compile: emulated devices compute nothing; leave it out"
+    if not point.workload.trains:
+        return f"--pass {point.workload.pass_}: emulated devices know whole steps alone; leave it out"
     if (parts := options.accumulated(point)) != 1:
         return f"--option accumulate={parts}: emulated devices take a batch as a whole; leave it out"
     return None

@@ -69,7 +69,9 @@ def accumulated(point: Point) -> int:
 
 def refuse(point: Point) -> str | None:
     """Micro-batches must be of equal size: the mean of their means is then that of the batch."""
-    parts = accumulated(point)
+    parts, work = accumulated(point), point.workload
+    if parts > 1 and not work.trains:
+        return f"--option accumulate={parts}: --pass {work.pass_} is of a whole minibatch; leave it out"
     if point.workload.batch_size % parts:
         return f"--option accumulate={parts}: does not divide the batch of {point.workload.batch_size} per device"
     return None

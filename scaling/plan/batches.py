@@ -9,7 +9,9 @@ node      the batch of a node is fixed: strong inside a node, weak from node to 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.plan.config import SweepConfig
@@ -19,10 +21,21 @@ from scaling.workloads import models
 from scaling.workloads.specs import Images, ModelSpec, Tokens
 
 
+def each(config: SweepConfig) -> Iterator[SweepConfig]:
+    """The configuration of each batch and each pass of a sweep over these, as if only that were asked for."""
+    for size in config.batch_sizes or (config.batch_size,):
+        for one in config.pass_:
+            yield replace(config, batch_size=size, batch_sizes=None, pass_=(one,))
+
+
 def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
-    """The work of each device at this world size; UsageError where the rule's batch cannot be shared alike."""
+    """The work of each device at this world size, of a configuration of one batch and one pass (`each`).
+
+    UsageError where the rule's batch cannot be shared alike.
+    """
     assert config.model is not None and config.data is not None
     assert config.precision is not None and config.memory_format is not None
+    (pass_,) = config.pass_
     shared_by = _node_devices(config, size, slots) if config.rule == "node" else 1
     model = models.spec(config.model)
     work = Workload(
@@ -38,6 +51,7 @@ def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
         image_size=_image_size(config, model),
         sequence_length=_sequence_length(config, model),
         optimizer=config.optimizer or "",
+        pass_=pass_,
     )
     return _checked(work)
 

@@ -20,6 +20,7 @@ from scaling.records.point import (
     Kind,
     MemoryFormat,
     Optimizer,
+    Pass,
     Placement,
     Precision,
     Record,
@@ -33,19 +34,22 @@ MAX_NAME_BYTES = 200
 MAX_SEED = 1 << 32
 
 
-class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"pass_": "pass"}):
     """What to measure and how. Lists of words are tuples; None means: chosen from the devices found."""
 
     strategy: tuple[str, ...] | None = None
     world_sizes: tuple[int, ...] | None = None
     kinds: tuple[Kind, ...] = KINDS
+    pass_: tuple[Pass, ...] = ("step",)
     model: str | None = None
     data: str | None = None
     data_dir: str | None = None
     device: str = "auto"
+    baseline_device: Literal["cpu"] | None = None
     shrink: float | None = None
     dilate: float | None = None
     batch_size: int | None = None
+    batch_sizes: tuple[int, ...] | None = None
     global_batch_size: int | None = None
     batch_rule: BatchRule | None = None
     precision: Precision | None = None
@@ -82,8 +86,14 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """What is held as devices grow, also where only the batch says it."""
         return self.batch_rule or ("weak" if self.global_batch_size is None else "strong")
 
+    @property
+    def has_passes(self) -> bool:
+        """Whether less than a whole step is asked for, so that nothing is exchanged."""
+        return self.pass_ != ("step",)
 
-FIELDS: tuple[str, ...] = SweepConfig.__struct_fields__
+
+# As they are written in files; a keyword of Python's ends with _ inside.
+FIELDS: tuple[str, ...] = SweepConfig.__struct_encode_fields__
 
 
 def flag(field: str) -> str:
@@ -158,6 +168,8 @@ def _choices(field: str) -> tuple[str, ...]:
         "memory_format": get_args(MemoryFormat),
         "placement": get_args(Placement),
         "kinds": KINDS,
+        "pass": get_args(Pass),
+        "baseline_device": ("cpu",),
         "server_hosts": get_args(ServerHosts),
         "malloc": get_args(Malloc),
         "servers": ("per-node",),
@@ -170,6 +182,7 @@ def validate(config: SweepConfig) -> None:
     Raises UsageError naming the flag, what was found and what would be right.
     """
     _one_batch_rule(config)
+    _batch_sizes(config)
     _positive(
         config, "batch_size", "global_batch_size", "image_size", "sequence_length", "cpus_per_rank", "rounds",
         "max_rounds", "window_s", "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
@@ -182,7 +195,7 @@ def validate(config: SweepConfig) -> None:
     _name_and_seed(config)
     target_half_width(config)
     if config.world_sizes is not None:
-        _world_sizes(config.world_sizes)
+        _ascending(config.world_sizes, "--world-sizes", "1,2,4", "a world size")
 
 
 def check_max_rounds(config: SweepConfig, rounds: int) -> None:
@@ -219,6 +232,8 @@ def _not_empty(config: SweepConfig) -> None:
         raise UsageError("--interconnect: empty; write for example ib0,eth0, or auto")
     if config.strategy == ():
         raise UsageError("--strategy: empty; write for example torch:gloo")
+    if not config.pass_:
+        raise UsageError("--pass: empty; write for example forward,backward")
     if "exchange" not in config.kinds:
         raise UsageError("--kinds: 'exchange' is what the table is about; leave it in")
 
@@ -255,11 +270,28 @@ def _positive(config: SweepConfig, *fields: str) -> None:
             raise UsageError(f"{flag(field)} {value}: must be a number above 0")
 
 
-def _world_sizes(sizes: tuple[int, ...]) -> None:
+def _ascending(sizes: tuple[int, ...], flag: str, example: str, one: str) -> None:
+    """Refuse a list of sizes that is empty, out of order or has a size below 1."""
     text = ",".join(map(str, sizes))
     if not sizes:
-        raise UsageError("--world-sizes: empty; write for example 1,2,4")
+        raise UsageError(f"{flag}: empty; write for example {example}")
     if sizes[0] < 1:
-        raise UsageError(f"--world-sizes {text}: a world size is at least 1")
+        raise UsageError(f"{flag} {text}: {one} is at least 1")
     if list(sizes) != sorted(set(sizes)):
-        raise UsageError(f"--world-sizes {text}: not ascending; write {','.join(map(str, sorted(set(sizes))))}")
+        raise UsageError(f"{flag} {text}: not ascending; write {','.join(map(str, sorted(set(sizes))))}")
+
+
+def _batch_sizes(config: SweepConfig) -> None:
+    """Refuse a sweep over batches beside another batch, or under a rule that divides it."""
+    if config.batch_sizes is None:
+        return
+    _ascending(config.batch_sizes, "--batch-sizes", "16,32,64", "a batch")
+    for field in ("batch_size", "global_batch_size"):
+        if getattr(config, field) is not None:
+            raise UsageError(f"--batch-sizes and {flag(field)}: give one; the first measures each of its batches")
+    if config.rule != "weak":
+        text = ",".join(map(str, config.batch_sizes))
+        raise UsageError(
+            f"--batch-sizes {text} with --batch-rule {config.rule}: sweeps the batch of a device (weak); leave "
+            "the rule out"
+        )

@@ -41,8 +41,10 @@ def _loads(config: SweepConfig, slots: Sequence[Slot], cores: int, link_bits_per
     """What each world size is for the machine, by the strategy that keeps it busiest."""
     polling = max((_polling_cores(name) for name in config.strategy or ()), default=0.0)
     profile = profiles.name_of(config.device)
-    for size in config.world_sizes or ():
-        work = batches.workload(config, size, slots)
+    sizes = config.world_sizes or ()
+    for work, size in (
+        (batches.workload(one, size, slots), size) for one in batches.each(config) for size in sizes
+    ):
         yield _load(work, profile, first_slots(size, config.placement, slots), cores, link_bits_per_s, polling)
 
 

@@ -1,7 +1,7 @@
 """Which points of a round live side by side and take turns, as far as the hosts' memory allows. Pure.
 
-By framework, all world sizes together; where these do not fit, each world size for itself; where that does not fit
-either, or devices would have to hold several models, each point by itself.
+By framework, all batches and world sizes together; where these do not fit, each batch for itself, then each of its
+world sizes; where that does not fit either, or devices would have to hold several models, each point by itself.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def together(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mappin
     found: list[Group] = []
     for family in by_baseline.values():
         found += _fitting(without_doubles(family), slots, memory_bytes) or [
-            group for size in _by_size(family) for group in _of_size(size, slots, memory_bytes)
+            group for batch in _by_batch(family) for group in _of_batch(batch, slots, memory_bytes)
         ]
     return tuple(found)
 
@@ -62,6 +62,20 @@ def without_doubles(cells: Sequence[Point]) -> list[Point]:
 def _work(cell: Point) -> tuple[object, ...]:
     alone = cell.workload.alone(cell.workload.batch_size)
     return cell.strategy, alone, cell.hardware, cell.placement, cell.sorted_options
+
+
+def _by_batch(cells: Iterable[Point]) -> list[list[Point]]:
+    """Those of each batch of a sweep over batches; a batch that is divided is one, whatever its parts."""
+    by_batch: dict[int, list[Point]] = defaultdict(list)
+    for cell in cells:
+        by_batch[0 if cell.workload.is_strong else cell.workload.batch_size].append(cell)
+    return list(by_batch.values())
+
+
+def _of_batch(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mapping[str, int]) -> list[Group]:
+    return _fitting(without_doubles(cells), slots, memory_bytes) or [
+        group for size in _by_size(cells) for group in _of_size(size, slots, memory_bytes)
+    ]
 
 
 def _by_size(cells: Iterable[Point]) -> list[list[Point]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -10,7 +10,7 @@ from scaling import frameworks
 from scaling.emulated import profiles
 from scaling.errors import UsageError, near
 from scaling.frameworks.base import Traits, read_options
-from scaling.plan import batches
+from scaling.plan import batches, beside, passes
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, slots_of
 from scaling.records.point import EXCHANGING, Device, Hardware, Kind, Point, Workload
@@ -22,17 +22,27 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
     Raises UsageError for what no launch on these slots could run.
     """
     _check_servers(config, slots)
+    passes.check(config)
     assert config.strategy is not None and config.world_sizes is not None
     by_cell: dict[str, Point] = {}
     for name in config.strategy:
         for size in config.world_sizes:
-            work = batches.workload(config, size, slots)
-            for serverless in _over_networks(config, _of_size(config, device, name, size, work)):
-                point = _with_servers(serverless, config, slots)
+            for point in _points(config, device, name, size, slots):
                 if reason := frameworks.load(point.strategy).refuse(point):
                     raise UsageError(f"--strategy {name}: {reason}")
                 by_cell.setdefault(point.cell, point)
     return tuple(by_cell.values())
+
+
+def _points(config: SweepConfig, device: Device, name: str, size: int, slots: Sequence[Slot]) -> Iterator[Point]:
+    """Those of a strategy at a world size, for each batch and each pass, over each network."""
+    for one in batches.each(config):
+        work = batches.workload(one, size, slots)
+        own = replace(one, kinds=("exchange",)) if passes.is_own_baseline(config, name) else one
+        for serverless in _over_networks(config, _of_size(own, device, name, size, work)):
+            yield _with_servers(serverless, config, slots)
+        if config.baseline_device is not None:
+            yield beside.baseline(name, work.reference(size), config.placement, slots)
 
 
 def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Workload) -> Iterable[Point]:

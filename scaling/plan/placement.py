@@ -153,8 +153,16 @@ def _cores(hosts: Sequence[HostInfo], ranks: Iterable[int]) -> tuple[tuple[int, 
 
 
 def slots_of(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """The slots of a point, rank by rank."""
-    return first_slots(point.world_size, point.placement, slots)
+    """The slots of a point, rank by rank; of one that takes a whole CPU, with all of that."""
+    taken = first_slots(point.world_size, point.placement, slots)
+    return tuple(whole_cpu(slot, slots) for slot in taken) if point.hardware.cores else taken
+
+
+def whole_cpu(slot: Slot, slots: Iterable[Slot]) -> Slot:
+    """A slot with the CPUs of all ranks of its host, and a thread for each of their cores."""
+    beside = [one for one in slots if one.host == slot.host]
+    cpus = tuple(dict.fromkeys(cpu for one in beside for cpu in one.cpus))
+    return replace(slot, cpus=cpus, threads=min(len(cpus), sum(one.threads for one in beside)))
 
 
 def first_slots(size: int, placement: Placement, slots: Sequence[Slot]) -> tuple[Slot, ...]:

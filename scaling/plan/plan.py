@@ -16,7 +16,7 @@ from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import defaults, devices, emulation, matrix
+from scaling.plan import beside, defaults, devices, emulation, matrix, passes
 from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
@@ -134,8 +134,9 @@ def make(
     `fabric` is what the fabric file names; `lab_bits_per_s` the declared rates of a lab's networks, if any."""
     slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = devices.choose(config, slots, enrolled)
+    beside.check(config, device)
     names = _names(config, device)
-    missing = _missing(names, enrolled, device)
+    missing = _missing(names, enrolled, device, why)
     gpus = defaults.gpus_of(enrolled)
     known = emulation.settled(_resolved(config, names, slots, device, gpus), slots, enrolled, lab_bits_per_s)
     defaults.check_compile(known, enrolled)
@@ -162,7 +163,10 @@ def _groups(
     is emulated sleeps as long whatever the machine does."""
     wanted = device == "cpu" if config.interleave is None else config.interleave
     memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
-    return together(cells, slots, memory_bytes) if wanted else apart(cells)
+    if not wanted:
+        return apart(cells)
+    alone = [cell for cell in cells if cell.hardware.cores]  # a whole CPU, which leaves nothing to others
+    return (*together([cell for cell in cells if not cell.hardware.cores], slots, memory_bytes), *apart(alone))
 
 
 def turns_of(point: Point, windows: int) -> int:
@@ -179,7 +183,8 @@ def _networks(config: SweepConfig, enrolled: Sequence[Enrol], fabric: Mapping[st
 
 def _names(config: SweepConfig, device: Device) -> tuple[str, ...]:
     """The strategies, each once and by its own name."""
-    given = config.strategy or (("torch:nccl",) if device == "cuda" else ("torch:gloo",))
+    default = passes.STRATEGY if config.has_passes else "torch:nccl" if device == "cuda" else "torch:gloo"
+    given = config.strategy or (default,)
     return tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in given))
 
 
@@ -187,14 +192,14 @@ def _resolved(
     config: SweepConfig, names: tuple[str, ...], slots: Sequence[Slot], device: Device, gpus: Sequence[Gpu]
 ) -> SweepConfig:
     """The configuration with every None replaced that depends on the launch, but not on its points."""
-    sizes = config.world_sizes or default_world_sizes(len(slots))
+    sizes = passes.world_sizes(config, default_world_sizes(len(slots)))
     _check_sizes(sizes, slots, device)
     model = models.spec(config.model or models.default_model(device))
     feed = config.data or model.data
     data.fits(feed, model)
     _check_precision(config, device)
     batch_size = config.batch_size
-    if config.global_batch_size is None and batch_size is None:
+    if config.global_batch_size is None and batch_size is None and config.batch_sizes is None:
         batch_size = _batch_size(config, model, device, gpus)
     named = replace(config, strategy=names)
     return replace(
@@ -223,17 +228,16 @@ def default_world_sizes(size: int) -> tuple[int, ...]:
     return tuple(sorted({*powers, size}))
 
 
-def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device) -> dict[str, str]:
-    """Why strategies cannot run on some host. Raises UsageError where another device is needed, or
-    when nothing that was asked for can run."""
+def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why: str) -> dict[str, str]:
+    """Why strategies cannot run on some host. Raises UsageError where another device is needed than the launch
+    runs on, and `why` it does, or when nothing that was asked for can run."""
     reasons: dict[str, str] = {}
     for name in names:
         strategy = frameworks.load(name)
         if device not in strategy.devices(name):
             needs = " or ".join(strategy.devices(name))
-            host = enrolled[0].host.hostname
             hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else ""
-            raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({host}){hint}")
+            raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({why}){hint}")
         for enrol in enrolled:
             if reason := enrol.lacks(name, device) or enrol.lacks(strategy.baseline, device):
                 reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")

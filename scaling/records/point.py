@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
 
@@ -23,21 +24,29 @@ BatchRule = Literal["weak", "strong", "node"]
 Placement = Literal["pack", "spread"]
 MemoryFormat = Literal["contiguous", "channels_last"]
 ServerHosts = Literal["shared", "dedicated"]
+# How much of a training step is done: the forward pass; that and the backward one; or all of it.
+Pass = Literal["forward", "backward", "step"]
 # How gradients travel: in a ring of all ranks, to servers and back, or inside one process.
 Pattern = Literal["", "ring", "servers", "inside"]
+
+
+# Fields of works and hardware that older files lack, with their defaults: so they stand in no cell's name.
+LATER: Mapping[str, object] = {"pass_": "step", "cores": 0}
 
 
 class Record(Struct, frozen=True, kw_only=True):
     """The base of all: immutable. msgspec does not inherit `kw_only`: each subclass says it again."""
 
 
-class Workload(Record, frozen=True, kw_only=True, order=True):
+class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "pass"}):
     """What is trained, and how: everything that two rates must share to be of the same work, devices apart.
 
     `batch_size` counts the samples of one step on one device. `unit` is what a rate counts; a sample is one of
     them, or a sequence of `sequence_length` tokens. `image_size` is 0 for the model's own, `sequence_length` for
     models that read no tokens; `optimizer` is empty for that of the model's recipe. Under the `node` rule the
-    batch of a node is shared by `node_devices` of its devices, as many on each node that takes part.
+    batch of a node is shared by `node_devices` of its devices, as many on each node that takes part. `pass_` is
+    what one step does: `forward`, in training mode; `backward`, both passes, as studies of pass times count it;
+    `step`, with the exchange and the update. Only a whole step trains.
     """
 
     model: str
@@ -52,11 +61,17 @@ class Workload(Record, frozen=True, kw_only=True, order=True):
     image_size: int = 0
     sequence_length: int = 0
     optimizer: Optimizer | Literal[""] = ""
+    pass_: Pass = "step"
 
     @property
     def units_per_sample(self) -> int:
         """How many of `unit` a sample is: a sequence's tokens, else one."""
         return max(self.sequence_length, 1) if self.unit == "tokens" else 1
+
+    @property
+    def trains(self) -> bool:
+        """Whether a step changes the parameters."""
+        return self.pass_ == "step"
 
     @property
     def is_strong(self) -> bool:
@@ -81,6 +96,8 @@ class Workload(Record, frozen=True, kw_only=True, order=True):
 class Hardware(Record, frozen=True, kw_only=True, order=True):
     """The kind of device that trains.
 
+    `cores` are those of a CPU that stands beside GPUs and is taken whole, all of a host's; 0 elsewhere, where a
+    rank on a CPU has its share.
     Of an emulated one: `profile` (emulated/profiles.toml); gradients' bytes were divided by `shrink`, times
     multiplied by `dilate`, links' rates divided by both. Times in records are those that the clock showed.
     """
@@ -89,6 +106,7 @@ class Hardware(Record, frozen=True, kw_only=True, order=True):
     profile: str = ""
     shrink: float = 1.0
     dilate: float = 1.0
+    cores: int = 0
 
     @property
     def link_divisor(self) -> float:
@@ -97,7 +115,9 @@ class Hardware(Record, frozen=True, kw_only=True, order=True):
 
     @property
     def label(self) -> str:
-        """`cuda`, or `emulated:p100 (sizes / 10, times x 4)`."""
+        """`cuda`, `cpu (16 cores)`, or `emulated:p100 (sizes / 10, times x 4)`."""
+        if self.cores:
+            return f"{self.device} ({self.cores} core{'s' if self.cores > 1 else ''})"
         if not self.profile:
             return self.device
         return f"{self.device}:{self.profile} (sizes / {self.shrink:g}, times x {self.dilate:g})"
@@ -144,8 +164,8 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
         options = ",".join(f"{k}={v}" for k, v in self.sorted_options)
         servers = (f"{self.servers} servers {self.server_hosts}",) if self.servers else ()
         parts = (
-            self.strategy, self.kind, f"n{self.world_size}", *map(str, astuple(self.workload)),
-            *map(str, astuple(self.hardware)), self.placement, self.interconnect, options, *servers,
+            self.strategy, self.kind, f"n{self.world_size}", *_words(self.workload), *_words(self.hardware),
+            self.placement, self.interconnect, options, *servers,
         )  # fmt: skip
         return "/".join(parts)
 
@@ -158,3 +178,9 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
     def label(self) -> str:
         """Short name for people: `torch:gloo exchange N=2 round 1`."""
         return f"{self.strategy} {self.kind} N={self.world_size} round {self.round + 1}"
+
+
+def _words(of: Workload | Hardware) -> list[str]:
+    """Its values in order; those that came later only where they are not the default."""
+    fields = zip(of.__struct_fields__, astuple(of), strict=True)
+    return [str(value) for name, value in fields if name not in LATER or value != LATER[name]]

@@ -8,7 +8,7 @@ from scaling.analysis import rows as analysed
 from scaling.analysis.analyse import Analysis
 from scaling.analysis.rows import Row
 from scaling.records.point import Hardware, Unit, Workload
-from scaling.report import labels, quantities
+from scaling.report import cells, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Baseline, Baselines, Notes
 
@@ -22,7 +22,7 @@ def baselines(analysis: Analysis, context: Context, notes: Notes, *, compares: b
     for measured, line in zip(analysis.baselines, _plain_loops(analysis, notes), strict=True):
         by_unit.setdefault(measured.workload.unit, []).append(line)
     for row in () if compares else analysis.rows:
-        if row.world_size == 1 and row.samples_per_s is not None:
+        if row.world_size == 1 and row.samples_per_s is not None and not row.is_plain:
             by_unit.setdefault(row.workload.unit, []).append(_single_rank(row, context))
     return tuple(Baselines(rate_unit=f"{unit}/s", lines=tuple(lines)) for unit, lines in by_unit.items())
 
@@ -37,6 +37,7 @@ def _plain_loops(analysis: Analysis, notes: Notes) -> Iterator[Baseline]:
             name=f"{name}, one device",
             batch_size=measured.workload.batch_size,
             rate=quantities.rate(measured.samples_per_s, measured.workload),
+            says="" if measured.failed is None else cells.outcome(measured.failed),
             efficiency=f"= 100 %{of}" if is_whole else "",
             flags=_flags(measured),
             marks=notes.marks(measured.footnotes),

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.causes import Breakdown
 from scaling.analysis.rows import Row
+from scaling.records.events import Failed
 from scaling.records.point import Unit
 from scaling.report import quantities
 from scaling.report.parts import Cell, Column, Line
@@ -94,11 +95,16 @@ def line(row: Row, name: str, *, above: str, marks: tuple[int, ...]) -> Line:
         BATCH_SIZE.key: quantities.integer(row.workload.batch_size),
     }
     if row.failed is not None:
-        says = f"failed: {row.failed.cause}"
+        says = outcome(row.failed)
     else:
         measured, says = _measured(row)
         cells |= measured
     return Line(cells=cells, says=says, flags=row.flags, above=above, marks=marks)
+
+
+def outcome(failed: Failed) -> str:
+    """What stands in the place of numbers; out of memory is an answer of its own."""
+    return "OOM" if failed.cause == "oom" else f"failed: {failed.cause}"
 
 
 def _measured(row: Row) -> tuple[dict[str, Cell], str]:
@@ -111,7 +117,7 @@ def _measured(row: Row) -> tuple[dict[str, Cell], str]:
         AGAINST_FASTEST_FRAMEWORK.key: quantities.against(row.framework_standing),
     }
     if row.efficiency is None or row.breakdown is None:
-        return cells, "OVERSUBSCRIBED" if "OVERSUBSCRIBED" in row.flags else "no baseline"
+        return cells, "OVERSUBSCRIBED" if "OVERSUBSCRIBED" in row.flags else "" if row.is_plain else "no baseline"
     cells[EFFICIENCY.key] = NOT_COMPARABLE if row.learnt_less else quantities.percent(row.efficiency)
     return {**cells, **_lost(row, row.breakdown)}, ""
 

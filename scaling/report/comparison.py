@@ -43,18 +43,22 @@ class Comparisons:
         lost = cells.breakdown_columns(cells.told(row for rivals in by_size for row in rivals))
         several = len({row.framework for rivals in by_size for row in rivals}) > 1
         against = cells.WITHIN_FRAMEWORK if several else cells.AGAINST_BEST
-        yield Section(
-            title=", ".join((TITLE, *labels.varying(first, self._context))),
-            columns=(cells.NAME, rate, against, cells.EFFICIENCY, *lost),
-            lines=tuple(line for rivals in by_size for line in self._exchanges(rivals)),
-            details=self._details(first.group),
-            group=first.group,
-        )
+        details = self._details(first.group)
+        alone = _are_alone(by_size)
+        if not alone:
+            yield Section(
+                title=", ".join((TITLE, *labels.varying(first, self._context))),
+                columns=(cells.NAME, rate, against, cells.EFFICIENCY, *lost),
+                lines=tuple(line for rivals in by_size for line in self._exchanges(rivals)),
+                details=details,
+                group=first.group,
+            )
         if lines := tuple(line for rivals in by_size for line in self._frameworks(rivals)):
             yield Section(
                 title=", ".join((FRAMEWORKS, *labels.varying(first, self._context))),
                 columns=(cells.NAME, rate, cells.AGAINST_FASTEST_FRAMEWORK),
                 lines=lines,
+                details=details if alone else (),
                 group=first.group,
             )
 
@@ -91,6 +95,14 @@ class Comparisons:
                 label = f"{one.rounds} rounds tell{'' if one.synchronous else ', asynchronous'}"
                 values.setdefault(label, []).append(_told(one))
         return tuple(Detail(label=label, values=tuple(of)) for label, of in values.items())
+
+
+def _are_alone(by_size: Iterable[Sequence[Row]]) -> bool:
+    """Whether each is the plain loop of another framework: there is nothing to tell but which is the fastest."""
+    return all(
+        all(row.is_plain for row in rivals) and len({row.framework for row in rivals}) == len(rivals)
+        for rivals in by_size
+    )
 
 
 def _told(resolution: Resolution) -> Value:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from scaling.analysis.analyse import Analysis, analyse, kept
-from scaling.analysis.rows import Row
+from scaling.analysis.rows import Minibatch, Row
 from scaling.records.run import Header, PointRecord
-from scaling.report import labels
+from scaling.report import labels, minibatches, over_cpu
 from scaling.report.baselines import baselines
 from scaling.report.comparison import Comparisons
 from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts
 from scaling.report.headline import last_line
-from scaling.report.parts import Document, Notes
+from scaling.report.labels import Context
+from scaling.report.parts import Document, Notes, Section
 from scaling.report.reading import how_to_read
 
 
@@ -32,15 +33,37 @@ def said(
     planned = max((row.rounds_tried for row in rows), default=0)
     compared = Comparisons(rows, analysis.resolutions, context, planned, notes).sections()
     stale = frozenset((row.group, row.world_size) for row in rows if not row.synchronous and row.rounds)
+    swept = (
+        *over_cpu.sections(analysis.over_cpu, context, notes),
+        *minibatches.sections(analysis.minibatches, context, notes),
+    )
+    # A plain loop by itself is no curve.
+    curved = [row for row in rows if not (row.is_plain and _is_swept(row, analysis.minibatches))]
     return Document(
         facts=facts(header, kept(records), rows, context),
         notices=(*_emulated(rows), *joined, *_too_little(rows)),
         comparisons=compared,
-        sections=tuple(curve(of_curve, context, planned, notes, stale) for of_curve in by_curve(rows)),
+        sections=(*swept, *_curves(curved, context, planned, notes, stale)),
         baselines=baselines(analysis, context, notes, compares=bool(compared)),
         footnotes=notes.texts(),
         how_to_read=how_to_read(analysis, compares=bool(compared)),
         last_line=last_line(rows),
+    )
+
+
+def _curves(
+    rows: Sequence[Row], context: Context, planned: int, notes: Notes, stale: frozenset[tuple[int, int]]
+) -> Iterator[Section]:
+    for of_curve in by_curve(rows):
+        yield curve(of_curve, context, planned, notes, stale)
+
+
+def _is_swept(row: Row, found: Iterable[Minibatch]) -> bool:
+    """Whether it stands among the minibatches."""
+    return any(
+        (one.contender.strategy, one.contender.options, one.workload, one.hardware)
+        == (row.strategy, row.options, row.workload, row.hardware)
+        for one in found
     )
 
 

@@ -58,7 +58,8 @@ def _each(texts: Iterable[str]) -> str:
 def _model(point: Point) -> str:
     layout = "" if point.workload.memory_format == "contiguous" else f", {point.workload.memory_format}"
     compiled = ", compiled" if point.workload.compile else ""
-    return f"{point.workload.model} on {point.workload.data}, {point.workload.precision}{layout}{compiled}"
+    passes = "" if point.workload.trains else f", {labels.PASSES[point.workload.pass_]}"
+    return f"{point.workload.model} on {point.workload.data}, {point.workload.precision}{layout}{compiled}{passes}"
 
 
 def _batch(point: Point) -> Phrase:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scaling.analysis.rows import Row
+from scaling.report import quantities
 from scaling.report.cells import is_mislabelled
 from scaling.text import decimals
 
@@ -33,7 +34,8 @@ def last_line(rows: Iterable[Row]) -> str:
     row = headline(rows)
     if row is None:
         return "scaling: nothing measured"
-    rate = NONE if row.samples_per_s is None else f"{row.samples_per_s.mean:.{_digits(row.samples_per_s.mean)}f}"
+    found = quantities.rate(row.samples_per_s, row.workload)
+    rate = NONE if found is None else f"{found.value:.{_digits(found.value)}f}"
     speedup = NONE if row.speedup is None else f"{row.speedup.mean:.2f}"
     efficiency = NONE if row.efficiency is None or row.learnt_less else f"{row.efficiency.mean:.3f}"
     over = "" if row.interconnect == "auto" else f" over {row.interconnect}"

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from scaling.analysis.rows import Baseline, Row
-from scaling.records.point import Record, Unit
+from scaling.analysis.rows import Baseline, Contender, Row
+from scaling.records.point import Pass, Record, Unit
 from scaling.report import quantities, words
 from scaling.report.parts import Phrase
 
 Option = tuple[str, str]
 _ONE_SAMPLE: dict[Unit, str] = {"images": "an image", "samples": "a sample", "tokens": "a token"}
+
+# What one minibatch does.
+PASSES: Mapping[Pass, str] = {
+    "forward": "forward pass",
+    "backward": "forward and backward pass",
+    "step": "whole step",
+}
 
 
 class Context(Record, frozen=True, kw_only=True):
@@ -37,7 +44,8 @@ def conditions(measured: Row | Baseline) -> tuple[str, ...]:
     """What a row or a baseline was measured with."""
     work = measured.workload
     compiled = "compiled" if work.compile else "eager"
-    return (work.model, work.data, measured.hardware.label, work.precision, work.memory_format, compiled)
+    layout = (work.memory_format, compiled, PASSES[work.pass_])
+    return (work.model, work.data, measured.hardware.label, work.precision, *layout)
 
 
 def ways(row: Row) -> tuple[str, ...]:
@@ -78,21 +86,21 @@ def name(row: Row, context: Context) -> str:
 
 def curve(rows: Sequence[Row], context: Context) -> str:
     """The same for the rows of a scaling curve, whose servers may grow with the nodes: `1-4 servers`."""
-    exchange = _exchange(rows[0], context.shared)
+    named = exchange(rows[0], context.shared)
     if not context.tells_servers or not rows[0].servers:
-        return exchange
+        return named
     dedicated = " dedicated" if rows[0].server_hosts == "dedicated" else ""
-    return f"{exchange}, {words.text(quantities.spread([row.servers for row in rows], 'server'))}{dedicated}"
+    return f"{named}, {words.text(quantities.spread([row.servers for row in rows], 'server'))}{dedicated}"
 
 
-def _exchange(row: Row, shared: Collection[Option]) -> str:
+def exchange(row: Row | Contender, shared: Collection[Option]) -> str:
     """`torch:nccl over ib0 (bucket_cap_mb=10)`.
 
     The automatic network and the options that all of a report share go without saying.
     """
-    exchange = row.strategy if row.interconnect == "auto" else f"{row.strategy} over {row.interconnect}"
+    over = row.strategy if row.interconnect == "auto" else f"{row.strategy} over {row.interconnect}"
     own = [option for option in row.options.items() if option not in shared]
-    return f"{exchange} ({options(own)})" if own else exchange
+    return f"{over} ({options(own)})" if own else over
 
 
 def title(rows: Sequence[Row], context: Context) -> str:

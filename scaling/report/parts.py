@@ -120,13 +120,14 @@ class Section(Record, frozen=True, kw_only=True):
 class Baseline(Record, frozen=True, kw_only=True):
     """What one device does: its plain loop, or the single rank of a strategy.
 
-    `rate` is None where all rounds failed; `efficiency` is a text for those that are the 100 % of others, empty
-    where it says nothing.
+    `rate` is None where all rounds failed, then `says` stands in its place; `efficiency` is a text for those that
+    are the 100 % of others, empty where it says nothing.
     """
 
     name: str
     batch_size: int
     rate: Quantity | None
+    says: str = ""
     efficiency: Quantity | str = ""
     flags: tuple[str, ...] = ()
     marks: tuple[int, ...] = ()

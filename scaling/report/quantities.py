@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from msgspec.structs import replace
+
 from scaling.analysis.rows import Standing
 from scaling.analysis.stats import Estimate
 from scaling.records.network import GBIT
@@ -86,6 +88,12 @@ def milliseconds(seconds: float) -> Quantity:
     """To about three digits: `41.3 ms`, `0.87 ms`."""
     value = 1e3 * seconds
     return Quantity(value=value, digits=2 if abs(value) < 10 else 1 if abs(value) < 100 else 0, unit="ms")
+
+
+def milliseconds_of(estimate: Estimate) -> Quantity:
+    """The same with its interval."""
+    low, high = (None if end is None else 1e3 * end for end in (estimate.low, estimate.high))
+    return replace(milliseconds(estimate.mean), low=low, high=high)
 
 
 def bit_rate(bits_per_s: float) -> Quantity:

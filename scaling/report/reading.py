@@ -15,9 +15,13 @@ def how_to_read(analysis: Analysis, *, compares: bool) -> tuple[Entry, ...]:
     """An entry for each kind of figure and flag that the report has."""
     rows = analysis.rows
     said = (
-        ("efficiency", _efficiency(analysis.baselines, rows), bool(rows)),
+        ("efficiency", _efficiency(analysis.baselines, rows), any(not row.is_plain for row in rows)),
         ("loss", _breakdown(rows), any(row.breakdown is not None for row in rows)),
         ("best, leading", _ranked(rows), compares),
+        ("minibatch", _MINIBATCH, any(one.efficiency for one in analysis.minibatches)),
+        ("passes", _PASSES, any(not row.workload.trains for row in rows)),
+        ("OOM", _OOM, _has_oom(analysis)),
+        ("x the CPU", f"{labels.rates(rows)} {_OVER_CPU}", bool(analysis.over_cpu)),
         ("rounds tell", _TELL, bool(analysis.resolutions)),
         ("ASYNC", _asynchronous(rows), any(not row.synchronous for row in rows)),
         ("EMULATED", _EMULATED, any(row.hardware.profile for row in rows)),
@@ -32,6 +36,25 @@ def how_to_read(analysis: Analysis, *, compares: bool) -> tuple[Entry, ...]:
     return tuple(Entry(label=label, phrase=(text,)) for label, text, applies in said if applies)
 
 
+def _has_oom(analysis: Analysis) -> bool:
+    failures = (*(row.failed for row in analysis.rows), *(one.failed for one in analysis.baselines))
+    return any(failed is not None and failed.cause == "oom" for failed in failures)
+
+
+_MINIBATCH = (
+    "efficiency is the rate of a batch over that of the fastest of its sweep; x the smaller's time, what it takes "
+    "over the batch above it: beyond 2 for twice the batch, two of the smaller are faster. Intervals hold for all "
+    "batches of this report at once."
+)
+_PASSES = (
+    "of one minibatch, in training mode and with what the gradients need kept; forward and backward pass is both, "
+    "so that the backward one alone is their difference, and what a whole step adds is the update."
+)
+_OOM = "out of memory: the batch does not fit, in the framework's words or the kernel's (see the note)."
+_OVER_CPU = (
+    "over those of the plain loop of the same framework on all cores of the first host, in fp32 and at "
+    "the batch of one GPU; ± is half the 95 % interval over rounds."
+)
 _EMULATED = (
     "devices sleep as long as published ones compute; gradients, exchange and network are real. Bytes were "
     "divided and times multiplied as said above, links slowed by both; all of it is undone in the figures. "

@@ -76,7 +76,7 @@ def _cell(cell: Cell, column: Column) -> Parts:
 
 def baseline(line: Baseline) -> tuple[Parts, Parts, Parts, Parts]:
     """Who, at which batch, its rate, its efficiency."""
-    rate = ("failed", "") if line.rate is None else parts(line.rate, with_unit=False)
+    rate = (line.says or "failed", "") if line.rate is None else parts(line.rate, with_unit=False)
     efficiency = parts(line.efficiency) if isinstance(line.efficiency, Quantity) else (line.efficiency, "")
     return (line.name, ""), (f"batch {line.batch_size}", ""), rate, efficiency
 

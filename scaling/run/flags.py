@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from keyword import iskeyword
 from typing import Any
 
 import typer
@@ -17,6 +18,7 @@ from scaling.run.invocation import Invocation, fields
 EPILOG = "Exit codes: 0 all points measured, 1 a point failed, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."
 DEFAULT = SweepConfig()
 _KINDS, _NETWORKS, _SERVERS = ",".join(DEFAULT.kinds), ",".join(DEFAULT.interconnect), str(DEFAULT.servers)
+_PASS = ",".join(DEFAULT.pass_)
 # Flags that are no field of a run: they say what to do with one.
 ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "version")
 # Flags that are another spelling of a field.
@@ -47,13 +49,16 @@ def sweep(
     kv_store: panels.KvStore = None,
     world_sizes: panels.WorldSizes = None,
     kinds: panels.Kinds = _KINDS,
+    pass_: panels.Pass = _PASS,
     model: panels.Model = None,
     data: panels.Data = None,
     data_dir: panels.DataDir = None,
     device: panels.Device = DEFAULT.device,
+    baseline_device: panels.BaselineDevice = None,
     shrink: panels.Shrink = None,
     dilate: panels.Dilate = None,
     batch_size: panels.BatchSize = None,
+    batch_sizes: panels.BatchSizes = None,
     global_batch_size: panels.GlobalBatchSize = None,
     batch_rule: panels.BatchRule = None,
     precision: panels.Precision = DEFAULT.precision,
@@ -118,9 +123,10 @@ def sweep(
 
 def _given(context: typer.Context) -> dict[str, Any]:
     """The values of the fields that were given as flags, by field."""
-    sources = {field: context.get_parameter_source(field) for field in FIELDS}
+    named = {field: f"{field}_" if iskeyword(field) else field for field in FIELDS}
+    sources = {field: context.get_parameter_source(name) for field, name in named.items()}
     return {
-        field: context.params[field]
+        field: context.params[named[field]]
         for field, source in sources.items()
         if source is not None and source.name == "COMMANDLINE"
     }

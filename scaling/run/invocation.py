@@ -17,12 +17,24 @@ from scaling.records.point import Record
 
 # Given together with the left one, the right ones of a file or an older run no longer hold.
 DISPLACES: dict[str, tuple[str, ...]] = {
-    "batch_size": ("global_batch_size",),
-    "global_batch_size": ("batch_size", "batch_rule"),
-    "batch_rule": ("global_batch_size",),
-    "model": ("data", "data_dir", "batch_size", "shrink", "dilate"),
+    "batch_size": ("global_batch_size", "batch_sizes"),
+    "batch_sizes": ("batch_size", "global_batch_size", "batch_rule"),
+    "global_batch_size": ("batch_size", "batch_sizes", "batch_rule"),
+    "batch_rule": ("global_batch_size", "batch_sizes"),
+    "pass": ("strategy", "world_sizes"),
+    "model": ("data", "data_dir", "batch_size", "batch_sizes", "shrink", "dilate"),
     "data": ("data_dir",),
-    "device": ("model", "data", "data_dir", "batch_size", "strategy", "shrink", "dilate"),
+    "device": (
+        "model",
+        "data",
+        "data_dir",
+        "batch_size",
+        "batch_sizes",
+        "strategy",
+        "shrink",
+        "dilate",
+        "baseline_device",
+    ),
 }
 ViewKind = Literal["live", "plain", "none"]
 
@@ -63,10 +75,10 @@ def fields(flags: Mapping[str, Any], kv_store: str | None) -> dict[str, Any]:
 
 
 def _value(field: str, value: Any) -> Any:
-    if field in ("strategy", "kinds", "interconnect"):
+    if field in ("strategy", "kinds", "interconnect", "pass"):
         return _words(value)
-    if field == "world_sizes":
-        return _numbers("--world-sizes", value)
+    if field in ("world_sizes", "batch_sizes"):
+        return _numbers(field, value)
     if field == "servers" and value.lstrip("-").isdigit():
         return int(value)
     return list(value) if isinstance(value, tuple) else value
@@ -76,8 +88,8 @@ def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _numbers(flag: str, text: str) -> list[int]:
+def _numbers(field: str, text: str) -> list[int]:
     try:
         return [int(word) for word in _words(text)]
     except ValueError:
-        raise UsageError(f"{flag} {text}: not numbers; write for example 1,2,4") from None
+        raise UsageError(f"{config.flag(field)} {text}: not numbers; write for example 1,2,4") from None

@@ -11,7 +11,7 @@ from scaling.emulated.published import Profile
 from scaling.errors import UsageError
 from scaling.frameworks.base import Traits
 from scaling.hosts.info import describe
-from scaling.plan import placement, plan
+from scaling.plan import defaults, placement, plan
 from scaling.plan.config import SweepConfig
 from scaling.records import network
 from scaling.records.interpreter import Interpreter
@@ -90,7 +90,9 @@ def _families() -> dict[str, list[str]]:
 
 def _model(spec: ModelSpec) -> list[str]:
     """`resnet50   25,557,032  3x224x224 images, 1,000 classes, ...`."""
-    batches = ", ".join(f"{batch} on {kind}" for kind, batch in spec.batch_size.items())
+    batches = ", ".join(
+        f"{_batch_on(spec.name, kind, least)} on {kind}" for kind, least in spec.batch_size.items()
+    )
     gflop = walk.training_operations(spec.layers, spec.input.shape) / 1e9
     return [
         f"  {spec.name:<18}{spec.parameters:>13,}  {_input(spec)}; {gflop:,.3g} GFLOP; {spec.source}",
@@ -170,7 +172,15 @@ def _slot(one: placement.Slot, device: Device) -> str:
     return f"  rank {one.launch_rank}: {one.host}, {where}, {one.threads_on(device)} threads"
 
 
+def _batch_on(model: str, device: str, least: int) -> str:
+    """`64`, or `256, 128 or 64 by memory`: what a device of a kind is given where nobody says."""
+    larger = [str(size) for _, size in defaults.BATCHES.get(model, ()) if device == "cuda"]
+    return f"{', '.join(larger)} or {least} by memory" if larger else str(least)
+
+
 def _batch(config: SweepConfig) -> str:
+    if config.batch_sizes is not None:
+        return f"batches {', '.join(map(str, config.batch_sizes))} per device (weak scaling)"
     match config.rule:
         case "strong":
             return f"global batch {config.global_batch_size} (strong scaling)"
@@ -186,10 +196,12 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
         shared = placement.oversubscribed(point, placement.slots_of(point, made.slots))
         note = "  OVERSUBSCRIBED: ranks share CPUs, no efficiency will be claimed" if shared else ""
         servers = f", servers {point.servers} {point.server_hosts}" if point.servers else ""
+        passes = "" if point.workload.trains else f", {point.workload.pass_}"
+        passes += f" on {point.hardware.label}" if point.hardware.cores else ""
         over = f" over {point.interconnect}" if len(made.networks) > 1 and point.kind in EXCHANGING else ""
         lines.append(
             f"  {point.strategy + over:<24}{point.kind:<10}N={point.world_size:<4}"
-            f"batch {point.workload.batch_size}{servers}{note}"
+            f"batch {point.workload.batch_size}{passes}{servers}{note}"
         )
     counts = Counter(point.kind for point in cells)
     lines.append("  = " + ", ".join(f"{count} {kind}" for kind, count in counts.items()))

@@ -58,6 +58,15 @@ Kinds = Annotated[
         show_default="all",
     ),
 ]
+Pass = Annotated[
+    str,
+    _what(
+        "--pass",
+        help="What a step does: forward, in training mode; backward, forward and backward; step, those with the "
+        "exchange and the update. Without exchange: on one device, by torch:plain, tensorflow:plain, mxnet:plain.",
+        metavar="PASS,...",
+    ),
+]
 Model = Annotated[
     str | None,
     _what(help="What is trained; see --list.", metavar="NAME", show_default="resnet50 with GPUs, else digits-cnn"),
@@ -82,11 +91,28 @@ Device = Annotated[
         metavar="KIND",
     ),
 ]
+BaselineDevice = Annotated[
+    str | None,
+    _what(
+        help="cpu: beside GPUs train on all cores of the first host, and say how many times as fast GPUs are.",
+        metavar="cpu",
+        show_default="none",
+    ),
+]
 BatchSize = Annotated[
     int | None,
     _what(
         help="Samples per device and step: weak scaling; with --batch-rule node, per node.",
         show_default="the model's; 32 for digits-cnn, on GPUs 256, 128 or 64 for resnet50, by their memory",
+    ),
+]
+BatchSizes = Annotated[
+    str | None,
+    _what(
+        help="Measure each of these batches per device, against its own baselines; the table then says what a "
+        "larger batch gains, and which ran out of memory.",
+        metavar="B,...",
+        show_default="none",
     ),
 ]
 GlobalBatchSize = Annotated[

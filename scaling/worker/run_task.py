@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn, cast
 
 from msgspec.structs import replace
@@ -41,6 +42,7 @@ def main(events_fd: int) -> int:
     channel = Channel(0, events_fd)
     task = channel.read_task()
     _pin(task)
+    _go_first()
     channel.listen()
     channel.send(Hello(pid=os.getpid(), affinity=tuple(sorted(os.sched_getaffinity(0)))))
     try:
@@ -65,6 +67,12 @@ def _pin(task: Task) -> None:
     if task.cpus:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, task.cpus)
+
+
+def _go_first() -> None:
+    """Where memory runs out, the kernel is to end this process and not its agent, or others of the machine."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _work(task: Task, channel: Channel) -> Trainer:

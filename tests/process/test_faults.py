@@ -50,7 +50,7 @@ def failed(found: Run, size: int = 2) -> tuple[PointRecord, Failed]:
     assert all(isinstance(other.outcome, Finished) for other in others)
     nothing_left()
     text = terminal.render(found.header, found.records, color=False)
-    assert f"failed: {record.outcome.cause}" in text
+    assert (" OOM " if record.outcome.cause == "oom" else f"failed: {record.outcome.cause}") in text
     assert record.outcome.message[:40].split(";")[0] in " ".join(text.split())
     return record, record.outcome
 

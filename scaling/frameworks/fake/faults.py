@@ -16,7 +16,11 @@ from scaling.records.task import Task
 
 SERVER = ("server",)
 LEAVING = ("hang-leaving", "raise-leaving", "abort-leaving")
-IN_LOOP = ("raise", "exit-0", "segfault", "bus", "kill", "oom", "print", "hang", "fork", "nan", "digest", "trace")
+IN_LOOP = (
+    "raise", "exit-0", "segfault", "bus", "kill", "oom", "eat", "print", "hang", "fork", "nan", "digest", "trace",
+)  # fmt: skip
+# More than a cgroup of a test grants, and less than any machine has.
+EATEN_BYTES = 1 << 30
 EARLY = ("hang-before-ready", "port", "port-always")
 
 
@@ -56,6 +60,11 @@ def _out_of_memory(_: Task) -> None:
     bytearray(2 << 30)
 
 
+def _eat(_: Task) -> None:
+    # Pages that are written to: the kernel grants others without having them.
+    bytearray(b"x") * EATEN_BYTES
+
+
 def _print(_: Task) -> None:
     for _line in range(5 * 1024):
         sys.stdout.write("x" * 1023 + "\n")
@@ -87,6 +96,7 @@ FAULTS: dict[str, Callable[[Task], None]] = {
     "bus": _bus,
     "kill": _kill,
     "oom": _out_of_memory,
+    "eat": _eat,
     "print": _print,
     "hang": _hang,
     "fork": _fork,

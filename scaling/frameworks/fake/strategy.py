@@ -8,6 +8,7 @@ traits: `fake:async`, `fake:node` and `fake:point` (what one worker drives), `fa
     solo = step_s,  together = compute(rank),  comm = comm_s
     exchange = max over ranks of compute + exchange_s         (overhead_s more at every N)
 
+where a sample adds sample_s to step_s, a forward pass takes a third of compute and both passes take 0.9 of it;
 each times its seeded noise, so that the right speedup, efficiency and loss by cause follow by hand.
 Tests hand in a clock of their own; then nothing sleeps.
 """
@@ -22,6 +23,7 @@ from scaling.records.task import Task
 
 OPTIONS: Mapping[str, Option] = {
     "step_s": Option(type=float, default=0.01, help="seconds of compute of one step on one rank"),
+    "sample_s": Option(type=float, default=0.0, help="seconds that each sample of a batch adds to a step"),
     "exchange_s": Option(type=float, default=0.0, help="seconds of exposed exchange of one step, N > 1"),
     "comm_s": Option(type=float, default=0.001, help="seconds of the exchange without compute"),
     "overhead_s": Option(type=float, default=0.0, help="seconds that the strategy adds at every N"),
@@ -37,6 +39,7 @@ OPTIONS: Mapping[str, Option] = {
     "fail_rank": Option(type=int, default=0, help="the rank that fails"),
     "fail_step": Option(type=int, default=4, help="the step in which it fails"),
     "fail_kind": Option(type=str, default="exchange", help="the kind of point that fails"),
+    "fail_batch": Option(type=int, default=0, help="the batch per device from which on it fails"),
     "fail_world": Option(type=int, default=0, help="the world size that fails (0: all)"),
 }
 
@@ -59,6 +62,7 @@ class Fake(Strategy):
             rank_ports="ports" in words,
             servers="ps" in words,
             synchronous="async" not in words,
+            passes=("forward", "backward", "step") if name == self.baseline else ("step",),
         )
 
     def helpers(self, task: Task) -> list[Helper]:

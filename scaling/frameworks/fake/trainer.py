@@ -18,8 +18,11 @@ from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS, LEAVING_FAULTS
 from scaling.frameworks.fake.strategy import OPTIONS, STRATEGY
 from scaling.frameworks.fake.traffic import Star
 from scaling.frameworks.tracing import Tracer
-from scaling.records.point import EXCHANGING
+from scaling.records.point import EXCHANGING, Pass
 from scaling.records.task import Task
+
+# Of a step's compute, what each pass takes.
+PARTS: Mapping[Pass, float] = {"forward": 1 / 3, "backward": 0.9, "step": 1.0}
 
 
 class FakeTrainer:
@@ -86,7 +89,7 @@ class FakeTrainer:
 
     def loss(self) -> float | None:
         """Falls by 1 % a step."""
-        if self._task.point.kind == "comm":
+        if self._task.point.kind == "comm" or not self._task.point.workload.trains:
             return None
         nan = self._due("nan")
         return float("nan") if nan else 2.3 * 0.99**self._steps
@@ -118,6 +121,7 @@ class FakeTrainer:
             and script["fail_kind"] == point.kind
             and script["fail_rank"] == self._task.rank
             and script["fail_world"] in (0, point.world_size)
+            and script["fail_batch"] <= point.workload.batch_size
         )
 
     def _due(self, fault: str) -> bool:
@@ -176,11 +180,13 @@ def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
     """Seconds of one step of this rank without noise, by the formula in strategy.py's docstring."""
     point = task.point
     alone = point.world_size == 1
-    compute_s: float = script["step_s"] * (1.0 if alone else 1.0 + script["contention"])
+    whole_s = script["step_s"] + script["sample_s"] * point.workload.batch_size
+    alone_s: float = whole_s * PARTS[point.workload.pass_]
+    compute_s = alone_s * (1.0 if alone else 1.0 + script["contention"])
     slowest_s = compute_s * (1.0 if alone else 1.0 + script["straggle"])
     match point.kind:
         case "solo" | "each":
-            return float(script["step_s"])
+            return alone_s
         case "together":
             return slowest_s if task.rank == point.world_size - 1 else compute_s
         case "comm":

@@ -60,6 +60,7 @@ class RealCompute:
         self.device_name = rank.name_device()
         self._rank = rank
         self._parts = accumulated(rank.task.point)
+        self._goes_back = rank.task.point.workload.pass_ != "forward"
         self._steps = 0
         # Of the step before, and of the one that is being queued.
         self._losses: list[mx.nd.NDArray] = []
@@ -89,7 +90,7 @@ class RealCompute:
         self._batches = self._moved(0) if all(feed.fixed for feed in self.feeds) else None
 
     def differentiate(self) -> int:
-        """Queue it in MXNet's engine, which is then a few steps behind."""
+        """Queue it in MXNet's engine, which is then a few steps behind; the forward pass alone if asked for."""
         batches = self._batches or self._moved(self._steps)
         self._fresh = self._queued(batches)
         return sum(len(images) for images, _ in batches)
@@ -132,8 +133,11 @@ class RealCompute:
         with mx.autograd.record():
             logits = [self.net(images).astype("float32", copy=False) for images, _ in batches]
             losses = [self._criterion(each, labels) for each, (_, labels) in zip(logits, batches, strict=True)]
-        mx.autograd.backward(losses)
-        return losses
+        if self._goes_back:
+            mx.autograd.backward(losses)
+            return losses
+        # Who keeps them must not keep their graph, whose memory the next pass takes.
+        return [each.detach() for each in losses]
 
     def _part(self, batch: Batch, index: int) -> Batch:
         """The index-th of equal micro-batches, as views."""

@@ -76,6 +76,7 @@ class Training(Exchange):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.samples = 0
+        self._trains = task.point.workload.trains
         self.compute.begin(self.trained, self.trainer)
 
     def update_samples(self) -> int:
@@ -83,9 +84,10 @@ class Training(Exchange):
         return self.compute.batch_size()
 
     def step(self) -> None:
-        """Forward, backward, update."""
+        """Forward, backward, update; or those passes alone that the point asks for."""
         fed = self.compute.differentiate()
-        self.update()
+        if self._trains:
+            self.update()
         self.compute.keep_up()
         self.samples += fed
 
@@ -98,8 +100,8 @@ class Training(Exchange):
         self.compute.sync()
 
     def loss(self) -> float | None:
-        """Of the last step."""
-        return self.compute.loss()
+        """Of the last step; None where passes train nothing."""
+        return self.compute.loss() if self._trains else None
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """The parameters as NumPy arrays that later steps do not change."""

@@ -7,7 +7,7 @@ from importlib import metadata
 from importlib.util import find_spec
 
 from scaling.frameworks import cuda, limits, options
-from scaling.frameworks.base import Option, Strategy
+from scaling.frameworks.base import PASSES, Option, Strategy, Traits
 from scaling.hosts import gpus
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
@@ -91,6 +91,10 @@ class Plain(MXNetStrategy):
 
     names = ("mxnet:plain",)
     trainer = "scaling.frameworks.mx.loop"
+
+    def traits(self, _name: str) -> Traits:
+        """Each pass by itself too."""
+        return PASSES
 
 
 STRATEGY = Plain()

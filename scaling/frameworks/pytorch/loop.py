@@ -99,6 +99,7 @@ class Training(TorchRank):
         self.compute.model = self.wrap(self._module)
         self._optimizer = self.make_optimizer()
         self._parts = accumulated(task.point)
+        self._pass = task.point.workload.pass_
         self._backward = self.compute.backward if self._parts == 1 else self._in_parts
         self._fixed = self.compute.start()
         self._steps = 0
@@ -124,17 +125,23 @@ class Training(TorchRank):
         self.compute.update(self._optimizer)
 
     def step(self) -> None:
-        """Forward, backward, update."""
+        """Forward, backward, update; or those passes alone that the point asks for."""
         images, labels = self._fixed or self.compute.batch(self._steps)
-        self._optimizer.zero_grad()
-        self._loss = self._backward(images, labels)
-        self.update()
+        if self._pass == "forward":
+            # Its graph must not be there any more while the next one grows.
+            self._loss = self.compute.forward(images, labels).detach()
+        else:
+            self._optimizer.zero_grad()
+            self._loss = self._backward(images, labels)
+        if self._pass == "step":
+            self.update()
         self._steps += 1
         self.samples += len(labels)
 
     def loss(self) -> float | None:
-        """Of this rank's last batch."""
-        return float(self._loss) if self._loss is not None and self.compute.learns else None
+        """Of this rank's last batch; None where passes train nothing."""
+        learns = self.compute.learns and self._pass == "step"
+        return float(self._loss) if self._loss is not None and learns else None
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """The parameters as NumPy arrays that later steps do not change."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from scaling.frameworks import limits, options
-from scaling.frameworks.base import Option, Strategy
+from scaling.frameworks.base import PASSES, Option, Strategy, Traits
 from scaling.frameworks.pytorch import build
 from scaling.hosts import gpus
 from scaling.records.point import Device, Point
@@ -38,6 +38,10 @@ class Plain(TorchStrategy):
 
     names = ("torch:plain",)
     trainer = "scaling.frameworks.pytorch.loop"
+
+    def traits(self, _name: str) -> Traits:
+        """Each pass by itself too."""
+        return PASSES
 
 
 STRATEGY = Plain()

@@ -71,8 +71,10 @@ class RealCompute:
         self._rank = rank
         self._parts = options.accumulated(rank.task.point)
         # XLA gets forward and backward. The exchange stays outside: it has no such operations on CPU.
-        compiled = tf.function(self._compute, autograph=False, jit_compile=True)
-        self._passes = compiled if rank.task.point.workload.compile else self._compute
+        work = rank.task.point.workload
+        passes = self._forward_alone if work.pass_ == "forward" else self._compute
+        compiled = tf.function(passes, autograph=False, jit_compile=True)
+        self._passes = compiled if work.compile else passes
         self._loss: tf.Tensor | None = None
 
     def first(self) -> tuple[tf.Tensor, tf.Tensor]:
@@ -83,7 +85,7 @@ class RealCompute:
         return batch
 
     def gradients(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Of a whole batch, compiled by XLA if that was asked for."""
+        """Of a whole batch, compiled by XLA if that was asked for; no gradients of a forward pass."""
         return self._passes(images, labels)
 
     def start(self) -> None:
@@ -120,12 +122,18 @@ class RealCompute:
     def _compute_part(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         rank = self._rank
         with tf.GradientTape() as tape:
-            logits = tf.cast(rank.model(images, training=True), tf.float32)
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            loss = self._forward(images, labels)
             shared = loss / rank.replicas
             if rank.task.point.workload.precision == "fp16":
                 shared = rank.optimizer.scale_loss(shared)
         return loss, tape.gradient(shared, rank.sources)
+
+    def _forward(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        logits = tf.cast(self._rank.model(images, training=True), tf.float32)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+
+    def _forward_alone(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        return self._forward(images, labels), []
 
     def _moved(self, step: int) -> tuple[tf.Tensor, tf.Tensor]:
         """The feed's batch on the device, its images as (batch, height, width, channels)."""
@@ -227,15 +235,14 @@ class Training(Learning):
         super().__init__(task)
         batch = self.compute.first()
         # Traced now, and not later under the clock for stalls.
-        step = tf.function(self.distribute(self.train), autograph=False)
-        self._step = step.get_concrete_function(*map(tf.TensorSpec.from_tensor, batch))
+        self._step = self._traced(batch)
         if task.point.workload.compile:
             self._rehearse(batch)
         self._steps = 0
         self.compute.start()
 
     def step(self) -> None:
-        """Forward, backward, exchange, update."""
+        """Forward, backward, exchange, update; or those passes alone that the point asks for."""
         self.samples += self.compute.run(self._step, self._steps)
         self._steps += 1
 
@@ -245,8 +252,19 @@ class Training(Learning):
         self.compute.finish()
 
     def loss(self) -> float | None:
-        """Of this rank's last batch."""
-        return self.compute.loss()
+        """Of this rank's last batch; None where passes train nothing."""
+        return self.compute.loss() if self.task.point.workload.trains else None
+
+    def _traced(self, batch: tuple[tf.Tensor, tf.Tensor]) -> Callable[..., tf.Tensor]:
+        """The step's graph. One that trains nothing returns its gradients too: else they would be pruned."""
+        trains = self.task.point.workload.trains
+        graph = tf.function(self.distribute(self.train) if trains else self._passes, autograph=False)
+        step = graph.get_concrete_function(*map(tf.TensorSpec.from_tensor, batch))
+        return step if trains else lambda images, labels: step(images, labels)[0]
+
+    def _passes(self, images: tf.Tensor, labels: tf.Tensor) -> list[tf.Tensor]:
+        loss, gradients = self.compute.gradients(images, labels)
+        return [loss, *gradients]
 
     def _rehearse(self, batch: tuple[tf.Tensor, tf.Tensor]) -> None:
         """XLA compiles in the first step: make one now, and put all variables back."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from scaling.frameworks import limits, options
-from scaling.frameworks.base import Option, Strategy
+from scaling.frameworks.base import PASSES, Option, Strategy, Traits
 from scaling.frameworks.tf import build
 from scaling.hosts import gpus
 from scaling.records.point import Device, Point
@@ -59,6 +59,10 @@ class Plain(TensorFlowStrategy):
 
     names = ("tensorflow:plain",)
     trainer = "scaling.frameworks.tf.loop"
+
+    def traits(self, _name: str) -> Traits:
+        """Each pass by itself too."""
+        return PASSES
 
 
 STRATEGY = Plain()

@@ -74,6 +74,7 @@ def _values(row: Row) -> dict[str, Value]:
         "units_per_sample": row.workload.units_per_sample,
         "tflops_per_device": row.tflops,
         "mfu": row.mfu,
+        "pass": row.workload.pass_,
     }
 
 
@@ -185,4 +186,5 @@ COLUMNS = (
     "units_per_sample",
     "tflops_per_device",
     "mfu",
+    "pass",
 )

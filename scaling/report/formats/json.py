@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from scaling.analysis.analyse import Analysis, analyse
-from scaling.analysis.rows import Baseline, Comparison, Row
+from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Row
 from scaling.records.run import Header, PointRecord
 from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import rounded
@@ -28,6 +28,8 @@ def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str]
         "baselines": rounded([_flat(baseline) for baseline in analysis.baselines]),
         "comparisons": rounded(_comparisons(analysis)),
         "resolutions": rounded(msgspec.to_builtins(analysis.resolutions)),
+        "minibatches": rounded([_flat(one) for one in analysis.minibatches]),
+        "over_cpu": rounded([_flat(one) for one in analysis.over_cpu]),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
@@ -44,13 +46,15 @@ def _comparisons(analysis: Analysis) -> list[dict[str, Any]]:
     return [{**_flat(pair), "distinguishable": pair.distinguishable} for pair in analysis.comparisons]
 
 
-def _flat(entry: Row | Baseline | Comparison) -> dict[str, Any]:
+def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu) -> dict[str, Any]:
     """Its fields, those of its work and of its hardware in one object; older names beside theirs."""
     fields = msgspec.to_builtins(entry)
     if isinstance(entry, Row):
         for name in ("standing", "framework_standing"):
             if standing := getattr(entry, name):
                 fields[name]["verdict"] = standing.verdict
+    if isinstance(entry, Minibatch):
+        fields["is_worse"] = entry.is_worse
     flat = {**fields.pop("workload"), **fields.pop("hardware"), **fields}
     formerly = {old: flat[new] for old, new in FORMERLY.items() if new in flat}
     if "images_per_s" in formerly and flat["unit"] != "images":

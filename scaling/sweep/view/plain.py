@@ -103,6 +103,7 @@ def introduction(header: Header, total: int) -> Iterator[str]:
     """The first lines of a log: what runs, on what and why, how much of it."""
     config = header.config
     batch, whole = config.get("batch_size"), config.get("global_batch_size")
+    batch = batch or ", ".join(map(str, config.get("batch_sizes") or ()))
     per = "node" if config.get("batch_rule") == "node" else "device"
     rule = f"{whole} images over all devices" if whole else f"{batch} images per {per}" if batch else ""
     sizes = ", ".join(map(str, config.get("world_sizes") or ()))

@@ -211,3 +211,36 @@ def test_containers(tmp_path: Path, file: str, environ: dict[str, str], expected
 
 
 # ---------------------------------------------------------------- commands
+
+
+# ---------------------------------------------------------------- the out-of-memory killer
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {
+                "proc/self/cgroup": "0::/a/b",
+                "sys/fs/cgroup/a/b/memory.events": "low 0\noom 3\noom_kill 2\noom_group_kill 0",
+                "sys/fs/cgroup/a/memory.events": "oom_kill 7",
+                "proc/vmstat": "oom_kill 9",
+            },
+            2,
+        ),
+        (
+            {
+                "proc/self/cgroup": "5:memory:/a\n0::/",
+                "sys/fs/cgroup/memory/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4",
+                "proc/vmstat": "oom_kill 9",
+            },
+            4,
+        ),
+        # The root has no such file: the machine's own count.
+        ({"proc/self/cgroup": "0::/", "proc/vmstat": "pgfault 1\noom_kill 9"}, 9),
+        ({}, 0),
+    ],
+)
+def test_who_counts_what_the_kernel_ended_for_memory(tmp_path: Path, files: dict[str, str], expected: int) -> None:
+    write(tmp_path, files)
+    assert proc.oom_kills(tmp_path) == expected

@@ -81,6 +81,19 @@ def test_memory_says_how_many(room: float, expected: list[set[int]]) -> None:
     assert missing <= {("solo", 1), ("each", 2)}
 
 
+def batches(found: Plan) -> list[set[int]]:
+    return [{point.workload.batch_size for point in group.points} for group in found.groups]
+
+
+def test_batches_of_a_sweep_stay_together_or_each_with_its_own_baselines() -> None:
+    fields: dict[str, Any] = {"batch_sizes": [16, 32], "world_sizes": [1, 2]}
+    all_bytes = needed_bytes(whole := made(**fields))
+    assert batches(whole) == [{16, 32}]
+    small = host(cores=4, memory_bytes=round(0.99 * all_bytes / groups.MEMORY_PART))
+    assert batches(found := made(small, **fields)) == [{16}, {32}]
+    assert sizes(found) == [{1, 2}] * 2
+
+
 def test_each_host_has_memory_of_its_own_but_nodes_of_one_machine_share_theirs() -> None:
     all_bytes = needed_bytes(made())
     part = round(0.7 * all_bytes / groups.MEMORY_PART)

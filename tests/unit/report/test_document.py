@@ -186,7 +186,7 @@ def test_markdown_links_the_notes_of_baselines() -> None:
     records = [failed(point("solo")), record(point("exchange", 2), 0.1)]
     text = markdown.render(header(), records)
     (line,) = (line for line in text.splitlines() if line.startswith("| fake:plain"))
-    assert line.endswith("| failed | [^2] |") and "\n[^2]: failed: oom" in text
+    assert line.endswith("| OOM | [^2] |") and "\n[^2]: failed: oom" in text
 
 
 def test_only_cards_that_were_not_asked_for_are_told_apart() -> None:

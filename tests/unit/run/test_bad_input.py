@@ -40,6 +40,28 @@ FAKE = ("--strategy", "fake:a")
         (("--world-sizes", "", *FAKE), ("--world-sizes", "empty")),
         (("--batch-size", "8", "--global-batch-size", "8"), ("--batch-size and --global-batch-size", "give one")),
         (("--batch-size", "0", *FAKE), ("--batch-size 0", "above 0")),
+        (("--batch-sizes", "16,32", "--batch-size", "8"), ("--batch-sizes and --batch-size", "give one")),
+        (("--batch-sizes", "16", "--global-batch-size", "8"), ("--batch-sizes and --global-batch-size", "give")),
+        (("--batch-sizes", "32,16", *FAKE), ("--batch-sizes 32,16", "not ascending", "16,32")),
+        (("--batch-sizes", "0,16", *FAKE), ("--batch-sizes 0,16", "at least 1")),
+        (("--batch-sizes", "16,big", *FAKE), ("--batch-sizes 16,big", "not numbers")),
+        (("--batch-sizes", "", *FAKE), ("--batch-sizes", "empty", "16,32,64")),
+        (("--batch-sizes", "8", "--batch-rule", "node", *FAKE), ("--batch-sizes 8", "--batch-rule node", "weak")),
+        (("--pass", "forwards"), ("pass", "'forwards'", "'forward'", "forward, backward, step")),
+        (("--pass", ""), ("--pass", "empty")),
+        (("--pass", "forward", "--strategy", "torch:gloo"), ("--pass forward", "torch:gloo", "torch:plain")),
+        (("--pass", "forward,step", *FAKE), ("--pass forward,step", "fake:a", "--strategy fake:plain")),
+        (("--pass", "backward", "--world-sizes", "1,2"), ("--world-sizes 1,2", "--pass backward", "one device")),
+        (
+            ("--pass", "forward", "--option", "accumulate=2", "--strategy", "torch:plain"),
+            ("accumulate=2", "--pass forward", "leave it out"),
+        ),
+        (
+            ("--pass", "forward", "--device", "emulated:p100", "--strategy", "torch:plain"),
+            ("--pass forward", "emulated", "leave it out"),
+        ),
+        (("--baseline-device", "tpu", *FAKE), ("baseline_device", "'tpu'")),
+        (("--baseline-device", "cpu", *FAKE), ("--baseline-device cpu", "measures on cpu", "leave it out")),
         (("--global-batch-size", "30", *FAKE), ("--global-batch-size 30", "not divisible by world size 4", "28")),
         (("--batch-rule", "nodes", *FAKE), ("batch_rule", "'nodes'", "'node'")),
         (("--batch-rule", "strong", *FAKE), ("--batch-rule strong", "--global-batch-size")),
@@ -220,7 +242,7 @@ def test_the_flags_are_the_fields() -> None:
     app = typer.Typer(add_completion=False)
     app.command()(flags.sweep)
     names = {param.name for param in typer.main.get_command(app).params}
-    assert names - {"help"} == {*config.FIELDS, *flags.ACTIONS, *flags.SUGAR}
+    assert {str(name).rstrip("_") for name in names} - {"help"} == {*config.FIELDS, *flags.ACTIONS, *flags.SUGAR}
 
 
 def test_every_field_is_in_the_help(shown: str) -> None:

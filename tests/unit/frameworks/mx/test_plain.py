@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scaling import frameworks
-from scaling.frameworks.base import Traits
+from scaling.frameworks.base import PASSES
 from scaling.frameworks.mx import plain
 from scaling.frameworks.mx.plain import STRATEGY
 from scaling.records.point import Kind
@@ -34,7 +34,7 @@ def test_cuda_computes_fp32_in_fp32() -> None:
 
 
 def test_traits_devices_and_options() -> None:
-    assert STRATEGY.traits("mxnet:plain") == Traits()
+    assert STRATEGY.traits("mxnet:plain") == PASSES
     assert STRATEGY.devices("mxnet:plain") == ("cpu", "cuda", "emulated")
     assert STRATEGY.helpers(one_task("mxnet:plain")) == []
     assert [*STRATEGY.options] == ["accumulate"]

@@ -9,7 +9,7 @@ import pytest
 from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.frameworks import options
-from scaling.frameworks.base import Strategy, Traits, read_options
+from scaling.frameworks.base import PASSES, Strategy, read_options
 from scaling.frameworks.pytorch import FRAMEWORK, ddp, plain, ps
 from scaling.records.point import Kind
 from tests.support.paper_tasks import one_task
@@ -35,7 +35,7 @@ def test_the_plain_loop_asks_for_nothing(kind: Kind) -> None:
     task = one_task(kind=kind, ports=())
     assert plain.STRATEGY.environ(task, {}) == ddp.STRATEGY.environ(task, {}) == {}
     assert plain.STRATEGY.helpers(task) == []
-    assert plain.STRATEGY.traits("torch:plain") == Traits()
+    assert plain.STRATEGY.traits("torch:plain") == PASSES
 
 
 def test_its_options_are_those_of_every_strategy() -> None:

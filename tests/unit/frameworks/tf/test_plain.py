@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.frameworks.base import Traits, read_options
+from scaling.frameworks.base import PASSES, read_options
 from scaling.frameworks.tf import plain
 from scaling.records.point import Kind
 from scaling.workloads import models
@@ -35,7 +35,7 @@ def test_the_plain_loop_asks_for_keras_settings_alone(kind: Kind) -> None:
 
 def test_it_is_a_loop_by_itself() -> None:
     assert STRATEGY.devices("tensorflow:plain") == ("cpu", "cuda", "emulated")
-    assert STRATEGY.traits("tensorflow:plain") == Traits()
+    assert STRATEGY.traits("tensorflow:plain") == PASSES
     assert STRATEGY.helpers(plain_task()) == []
     assert read_options(STRATEGY.options, {}) == {"accumulate": 1}
 
