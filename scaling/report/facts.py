@@ -29,6 +29,7 @@ def facts(
     networks = [network.describe(one, nccl=nccl) for one in header.networks] if _crosses(header) else ()
     said: tuple[tuple[str, str | Phrase], ...] = (
         ("model", _each(_model(point) for point in points)),
+        ("data", header.config.get("data_dir") or ""),
         ("options", labels.options(context.shared)),
         ("batch", quantities.distinct(_batch(point) for point in points)),
         ("devices", _devices(header, records)),

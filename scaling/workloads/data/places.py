@@ -8,8 +8,6 @@ from pathlib import Path
 from scaling.errors import UsageError
 from scaling.workloads.data.specs import TRAIN, DataSpec, Split, shown
 
-SUFFIXES = (".txt", ".bin")
-
 
 def locate(spec: DataSpec, data_dir: str, splits: Sequence[Split] = TRAIN) -> Path:
     """The folder of the data, or its file where --data-dir names one.
@@ -17,6 +15,13 @@ def locate(spec: DataSpec, data_dir: str, splits: Sequence[Split] = TRAIN) -> Pa
     Looked for in --data-dir and the folders that archives unpack into, without it where packages put it. Raises
     UsageError naming what is not there.
     """
+    try:
+        return _found(spec, data_dir, splits)
+    except OSError as error:
+        raise UsageError(f"--data-dir {data_dir}: {error.filename}: {error.strerror}") from None
+
+
+def _found(spec: DataSpec, data_dir: str, splits: Sequence[Split]) -> Path:
     if data_dir and Path(data_dir).is_file():
         return _file(spec, Path(data_dir))
     places = list(_places(spec, data_dir))

@@ -94,6 +94,8 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     spec = data.spec("mnist")
     with pytest.raises(UsageError, match=r"--data-dir /nowhere: no such folder"):
         data.locate(spec, "/nowhere")
+    with pytest.raises(UsageError, match=r"--data-dir x{300}: x{300}: File name too long"):
+        data.locate(spec, "x" * 300)
     written.idx(tmp_path / "mnist")
     (tmp_path / "mnist/train-labels-idx1-ubyte").unlink()
     with pytest.raises(UsageError) as refused:

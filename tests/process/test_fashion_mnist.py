@@ -1,0 +1,40 @@
+"""All of Fashion-MNIST, as Debian's package dataset-fashion-mnist has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scaling.workloads import data, feeds, models
+from scaling.workloads.data import idx
+from scaling.workloads.specs import Images
+from tests.support import debian
+
+SPEC = data.spec("fashion-mnist")
+
+
+@pytest.fixture(scope="module")
+def place() -> Path:
+    found = debian.unpacked("dataset-fashion-mnist", SPEC.usual[0])
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
+
+
+def test_it_is_what_was_published(place: Path) -> None:
+    each_of: dict[data.Split, int] = {"train": 6_000, "test": 1_000}
+    for split, each in each_of.items():
+        pixels, labels = idx.read(place, SPEC, split)
+        assert pixels.shape == (10 * each, 1, 28, 28)
+        assert np.bincount(labels).tolist() == [each] * 10
+        if split == "train":
+            shown = (pixels.mean(dtype=np.float64) / 255, pixels.std(dtype=np.float64) / 255)
+            assert [round(one, 4) for one in shown] == [SPEC.mean[0], SPEC.deviation[0]]
+
+
+def test_it_is_found_and_fits_the_studys_network(place: Path) -> None:
+    model = models.spec("fashion-cnn")
+    assert model.data == SPEC.name and isinstance(model.input, Images)
+    assert feeds.check(SPEC.name, str(place), model, ("train", "test")) == str(place)
