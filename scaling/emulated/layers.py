@@ -1,26 +1,20 @@
-"""The layers of a model as its device sees them: parameters, and floating-point operations of each. Pure.
-
-`layers.json` was counted on the models themselves (frameworks/pytorch/flops.py writes it, a test counts again), so
-that neither rank 0 nor the workers need to build them: 16 that import torchvision take a minute on two cores.
-"""
+"""The layers of a model as its device sees them: parameters, and floating-point operations of each. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from pathlib import Path
 
 import msgspec
 
 from scaling.emulated.buckets import DEFAULT_BUCKET_MB, bucket_bytes
-from scaling.errors import UsageError, near
 from scaling.records.point import Record
+from scaling.workloads import models, walk
 
-FILE = Path(__file__).with_name("layers.json")
 FLOAT32_BYTES = 4
 
 
-class Layer(Record, frozen=True, kw_only=True, array_like=True):
+class Layer(Record, frozen=True, kw_only=True):
     """A module with parameters. `sizes` are their elements; `forward` and `backward` count the operations of one
     sample (a multiply and an add are two). Layers that multiply no matrices (normalisation) count none."""
 
@@ -39,18 +33,20 @@ class Span(Record, frozen=True, kw_only=True):
     sizes: tuple[int, ...]
 
 
-@lru_cache(maxsize=1)
-def read() -> dict[str, tuple[Layer, ...]]:
-    """The layers of each model, in the order of the forward pass."""
-    return msgspec.json.decode(FILE.read_bytes(), type=dict[str, tuple[Layer, ...]])
-
-
+@lru_cache(maxsize=4)
 def of(model: str) -> tuple[Layer, ...]:
-    """The layers of a model; UsageError where they were not counted."""
-    known = read()
-    if model not in known:
-        raise UsageError(f"--model {model}: no emulated device knows its layers; {near(model, known)}")
-    return known[model]
+    """Those layers of a model that have parameters, in the order of the forward pass; UsageError for no model."""
+    placed = models.spec(model).placed
+    return tuple(
+        Layer(
+            name=one.path,
+            sizes=tuple(each.size for each in one.parameters),
+            forward=one.operations,
+            backward=backward,
+        )
+        for one, backward in zip(placed, walk.backwards(placed), strict=True)
+        if one.parameters
+    )
 
 
 def gradient_bytes(model: str) -> int:

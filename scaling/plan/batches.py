@@ -16,6 +16,7 @@ from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, first_slots
 from scaling.records.point import Workload
 from scaling.workloads import models
+from scaling.workloads.specs import Images, ModelSpec, Tokens
 
 
 def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
@@ -23,7 +24,8 @@ def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
     assert config.model is not None and config.data is not None
     assert config.precision is not None and config.memory_format is not None
     shared_by = _node_devices(config, size, slots) if config.rule == "node" else 1
-    return Workload(
+    model = models.spec(config.model)
+    work = Workload(
         model=config.model,
         data=config.data,
         batch_rule=config.rule,
@@ -31,9 +33,47 @@ def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
         precision=config.precision,
         memory_format=config.memory_format,
         compile=config.compile,
-        unit=models.spec(config.model).unit,
+        unit=model.unit,
         node_devices=shared_by,
+        image_size=_image_size(config, model),
+        sequence_length=_sequence_length(config, model),
+        optimizer=config.optimizer or "",
     )
+    return _checked(work)
+
+
+def _image_size(config: SweepConfig, model: ModelSpec) -> int:
+    """What --image-size says, 0 where that is the model's own; UsageError for a model that reads no images."""
+    if config.image_size is None:
+        return 0
+    if not isinstance(model.input, Images):
+        raise UsageError(
+            f"--image-size {config.image_size}: {model.name} reads tokens; --sequence-length is theirs"
+        )
+    return 0 if config.image_size == model.input.size else config.image_size
+
+
+def _sequence_length(config: SweepConfig, model: ModelSpec) -> int:
+    """What --sequence-length says or the model's own; 0 for a model that reads no tokens, and has no such flag."""
+    if isinstance(model.input, Tokens):
+        return config.sequence_length or model.input.length
+    if config.sequence_length is not None:
+        raise UsageError(
+            f"--sequence-length {config.sequence_length}: {model.name} reads images; --image-size is theirs"
+        )
+    return 0
+
+
+def _checked(work: Workload) -> Workload:
+    """The same, if the network can have its size; UsageError names the flag otherwise."""
+    try:
+        assert models.of(work).placed
+    except UsageError as error:
+        size = (
+            f"--image-size {work.image_size}" if work.image_size else f"--sequence-length {work.sequence_length}"
+        )
+        raise UsageError(f"{size}: {work.model}: {error}") from None
+    return work
 
 
 def _batch_size(config: SweepConfig, size: int, shared_by: int) -> int:

@@ -15,7 +15,16 @@ import msgspec
 
 from scaling.emulated import profiles
 from scaling.errors import UsageError, near
-from scaling.records.point import BatchRule, Kind, MemoryFormat, Placement, Precision, Record, ServerHosts
+from scaling.records.point import (
+    BatchRule,
+    Kind,
+    MemoryFormat,
+    Optimizer,
+    Placement,
+    Precision,
+    Record,
+    ServerHosts,
+)
 from scaling.records.task import Malloc
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -41,6 +50,9 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True)
     precision: Precision | None = None
     memory_format: MemoryFormat | None = None
     compile: bool = False
+    image_size: int | None = None
+    sequence_length: int | None = None
+    optimizer: Optimizer | None = None
     option: tuple[str, ...] = ()
     placement: Placement = "pack"
     servers: int | Literal["per-node"] = "per-node"
@@ -141,6 +153,7 @@ def _choices(field: str) -> tuple[str, ...]:
     return {
         "batch_rule": get_args(BatchRule),
         "precision": get_args(Precision),
+        "optimizer": get_args(Optimizer),
         "memory_format": get_args(MemoryFormat),
         "placement": get_args(Placement),
         "kinds": KINDS,
@@ -157,8 +170,8 @@ def validate(config: SweepConfig) -> None:
     """
     _one_batch_rule(config)
     _positive(
-        config, "batch_size", "global_batch_size", "cpus_per_rank", "rounds", "max_rounds", "window_s",
-        "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
+        config, "batch_size", "global_batch_size", "image_size", "sequence_length", "cpus_per_rank", "rounds",
+        "max_rounds", "window_s", "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
     )  # fmt: skip
     _device(config)
     _at_least(config)

@@ -22,7 +22,7 @@ from scaling.plan.placement import Slot
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
 from scaling.records.point import Device, MemoryFormat, Point, Precision
-from scaling.workloads import models
+from scaling.workloads.specs import ModelSpec
 
 # Rounds, windows and their seconds, where they are not given: by simulation for the same wall time
 # (python -m tests.bench.intervals).
@@ -60,7 +60,7 @@ def gpus_of(enrolled: Iterable[Enrol]) -> tuple[Gpu, ...]:
     return tuple(gpu for enrol in enrolled for gpu in enrol.host.gpus)
 
 
-def batch_size(model: models.ModelSpec, device: Device, gpus: Sequence[Gpu]) -> int:
+def batch_size(model: ModelSpec, device: Device, gpus: Sequence[Gpu]) -> int:
     """The batch per device: the model's, or on GPUs by the smallest memory of any."""
     if device == "cuda" and model.name in BATCHES:
         memory_bytes = min((gpu.memory_bytes for gpu in gpus), default=0)

@@ -19,9 +19,6 @@ from scaling.workloads import models
 MEMORY_PART = 0.5
 # Weights, gradients, momentum, what is exchanged.
 COPIES = 4
-# Bytes of activations for each byte of an image: ResNet-50 needs about 120 MB per image of 0.6 MB, digits-cnn 0.6
-# MB per image of 4 kB.
-ACTIVATIONS = 200
 FLOAT32_BYTES = 4
 
 
@@ -92,12 +89,12 @@ def _fitting(cells: Sequence[Point], slots: Sequence[Slot], memory_bytes: Mappin
 
 
 def worker_bytes(point: Point) -> int:
-    """About what one worker of a point keeps in memory."""
+    """About what one worker of a point keeps in memory: every layer's output is kept for the backward pass."""
     strategy = frameworks.load(point.strategy)
-    spec = models.spec(point.workload.model)
-    parameters = max(spec.parameters.values())
-    pixels = spec.image[0] * spec.image[1] * spec.image[2]
-    activations = ACTIVATIONS * FLOAT32_BYTES * pixels * point.workload.batch_size if point.kind != "comm" else 0
+    spec = models.of(point.workload)
+    parameters = spec.parameters
+    values = sum(math.prod(each.output) for each in spec.placed)
+    activations = 0 if point.kind == "comm" else FLOAT32_BYTES * values * point.workload.batch_size
     return frameworks.resident_bytes(strategy.baseline) + COPIES * FLOAT32_BYTES * parameters + activations
 
 

@@ -26,6 +26,7 @@ from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record
 from scaling.workloads import feeds, models
+from scaling.workloads.specs import ModelSpec
 
 # Of a group: until all are ready; windows that warm up; the step that is not counted, as a part of a window.
 GROUP_STARTUP_S, WARMING, UNCOUNTED = 1.5, 1.5, 0.2
@@ -190,7 +191,7 @@ def _resolved(
     _check_sizes(sizes, slots, device)
     model = models.spec(config.model or models.default_model(device))
     feed = config.data or model.data
-    feeds.check(feed, model.classes)
+    feeds.check(feed, model.outputs)
     _check_precision(config, device)
     batch_size = config.batch_size
     if config.global_batch_size is None and batch_size is None:
@@ -209,7 +210,7 @@ def _resolved(
     )
 
 
-def _batch_size(config: SweepConfig, model: models.ModelSpec, device: Device, gpus: Sequence[Gpu]) -> int:
+def _batch_size(config: SweepConfig, model: ModelSpec, device: Device, gpus: Sequence[Gpu]) -> int:
     """The batch per device, where none is given."""
     if device == "emulated":
         return profiles.rate(profiles.name_of(config.device), model.name).batch_size

@@ -14,6 +14,8 @@ SERVER = "server-"
 EXCHANGING: tuple[Kind, ...] = ("exchange", "comm")
 # What a sample is.
 Unit = Literal["images", "samples", "tokens"]
+# What updates the parameters.
+Optimizer = Literal["sgd", "rmsprop", "adadelta", "adam", "adamw"]
 Device = Literal["cpu", "cuda", "emulated"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 # Whose batch stays as it is while devices grow in number: a device's, that of all devices, a node's.
@@ -32,10 +34,10 @@ class Record(Struct, frozen=True, kw_only=True):
 class Workload(Record, frozen=True, kw_only=True, order=True):
     """What is trained, and how: everything that two rates must share to be of the same work, devices apart.
 
-    `batch_size` counts the samples of one step on one device. `unit` is what a rate counts: a sample is an image, a
-    sample, or a sequence of `sequence_length` tokens. `image_size` is 0 for the model's own, `sequence_length` for
-    models that read no tokens. Under the `node` rule the batch of a node is shared by `node_devices` of its
-    devices, as many on each node that takes part.
+    `batch_size` counts the samples of one step on one device. `unit` is what a rate counts; a sample is one of
+    them, or a sequence of `sequence_length` tokens. `image_size` is 0 for the model's own, `sequence_length` for
+    models that read no tokens; `optimizer` is empty for that of the model's recipe. Under the `node` rule the
+    batch of a node is shared by `node_devices` of its devices, as many on each node that takes part.
     """
 
     model: str
@@ -49,6 +51,7 @@ class Workload(Record, frozen=True, kw_only=True, order=True):
     node_devices: int = 1
     image_size: int = 0
     sequence_length: int = 0
+    optimizer: Optimizer | Literal[""] = ""
 
     @property
     def units_per_sample(self) -> int:

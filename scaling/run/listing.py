@@ -18,7 +18,8 @@ from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Device, Point
 from scaling.run.header import by_name
 from scaling.text import duration, ranges
-from scaling.workloads import feeds, models
+from scaling.workloads import feeds, models, walk
+from scaling.workloads.specs import ModelSpec, Recipe, Tokens
 
 
 def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol]) -> str:
@@ -35,12 +36,9 @@ def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol]) -> str:
         options = frameworks.load(family).options.items()
         lines += [f"    {f'{key}={option.default}':<32}{option.help}" for key, option in options]
     lines.append("")
-    lines += ["models (--model), and their trained parameters"]
+    lines += ["models (--model), their trained parameters, and what one sample takes forward and backward"]
     for spec in models.CATALOGUE.values():
-        shape = "x".join(map(str, spec.image))
-        batches = ", ".join(f"{batch} on {kind}" for kind, batch in spec.batch_size.items())
-        lines.append(f"  {spec.name:<16}{shape}, {spec.classes} classes, batch {batches}; {spec.source}")
-        lines.append(f"    {_counts(spec)}")
+        lines += _model(spec)
     lines += ["", "emulated devices (--device emulated:PROFILE), and whose images/s they have"]
     lines += [f"  {name:<16}{_profile(one)}" for name, one in profiles.read().profiles.items()]
     lines += ["", "data (--data)"]
@@ -88,12 +86,24 @@ def _families() -> dict[str, list[str]]:
     return found
 
 
-def _counts(spec: models.ModelSpec) -> str:
-    """`torch 25,557,032, tensorflow 25,557,032, mxnet: not available`."""
-    return ", ".join(
-        f"{framework} {spec.parameters[framework]:,}" if framework in spec.parameters else f"not in {framework}"
-        for framework in models.FRAMEWORKS
-    )
+def _model(spec: ModelSpec) -> list[str]:
+    """`resnet50   25,557,032  3x224x224 images, 1,000 classes, ...`."""
+    batches = ", ".join(f"{batch} on {kind}" for kind, batch in spec.batch_size.items())
+    gflop = walk.training_operations(spec.layers, spec.input.shape) / 1e9
+    return [
+        f"  {spec.name:<18}{spec.parameters:>13,}  {_input(spec)}; {gflop:,.3g} GFLOP; {spec.source}",
+        f"  {'':<33}batch {batches}; {_recipe(spec.recipe)}; counts {spec.unit}; data {spec.data}",
+    ]
+
+
+def _input(spec: ModelSpec) -> str:
+    if isinstance(spec.input, Tokens):
+        return f"{spec.input.length} of {spec.input.words:,} words"
+    return f"{'x'.join(map(str, spec.input.shape))}, {spec.outputs:,} classes"
+
+
+def _recipe(recipe: Recipe) -> str:
+    return f"{recipe.optimizer} {recipe.rate:g} at batch {recipe.at_batch}"
 
 
 def _profile(one: Profile) -> str:

@@ -109,6 +109,20 @@ MemoryFormat = Annotated[
     ),
 ]
 Compile = Annotated[bool, _what(help="Compile the model (torch.compile).")]
+ImageSize = Annotated[
+    int | None, _what(help="Height and width of the images.", metavar="PIXELS", show_default="the model's own")
+]
+SequenceLength = Annotated[
+    int | None, _what(help="Tokens of a sequence.", metavar="N", show_default="the model's own")
+]
+Optimizer = Annotated[
+    str | None,
+    _what(
+        help="sgd (momentum 0.9), rmsprop, adadelta, adam or adamw.",
+        metavar="NAME",
+        show_default="the model's, see --list",
+    ),
+]
 Option = Annotated[
     list[str] | None,
     _what(

@@ -138,8 +138,10 @@ class Flatten(Layer):
 
 @dataclass(frozen=True)
 class BatchNorm(Layer):
-    """Normalisation over the batch, of each channel or each value of a vector; `momentum` is the share that running
-    statistics keep in a step."""
+    """Normalisation over the batch, of each channel or each value of a vector.
+
+    `momentum` is the share of them that running statistics keep in a step.
+    """
 
     epsilon: float = 1e-5
     momentum: float = 0.9

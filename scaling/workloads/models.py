@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from msgspec.structs import replace
 
 from scaling.errors import UsageError, near
-from scaling.records.point import Device, Workload
+from scaling.records.point import Device, Optimizer, Workload
 from scaling.workloads.layers import Layer
 from scaling.workloads.networks import images, inception, inception_v3, words
 from scaling.workloads.specs import (
@@ -21,6 +22,9 @@ from scaling.workloads.specs import (
     Recipe,
     Tokens,
 )
+
+# What Keras takes where nothing is said; SGD's with momentum.
+RATES: dict[Optimizer, float] = {"sgd": 0.01, "rmsprop": 0.001, "adadelta": 1.0, "adam": 0.001, "adamw": 0.001}
 
 Network = Callable[[int, int], tuple[Layer, ...]]
 KERAS = "the Keras example as minimaxir/deep-learning-cpu-gpu-benchmark ran it, v2/test_files"
@@ -124,7 +128,7 @@ def _small_images() -> tuple[ModelSpec, ...]:
             input=Images(channels=1, height=32, width=32),
             target=Classes(count=10),
             parameters=813_546,
-            source="ours: 3 x (2 x conv 3x3, ReLU, max-pool) to 32, 64, 128 channels, dense 256, dense 10; He init",
+            source="ours: 3 x (2 conv 3x3, ReLU, max-pool) to 32, 64, 128 channels, dense 256, dense 10; He init",
             data="digits",
             batch_size={"cpu": 32, "cuda": 256},
             recipe=Recipe(rate=0.005, at_batch=32),
@@ -229,11 +233,12 @@ def _transformers() -> tuple[ModelSpec, ...]:
                      alike="LlamaForCausalLM"),
         _transformer("tinyllama-1.1b", tinyllama, 2048, 32_000, 1_100_048_384, "Zhang 2024", cuda=1,
                      alike="LlamaForCausalLM"),
-        _transformer("decoder-tiny", decoder, 128, 256, 2_967_808, "ours: Llama's layers, of bytes", cpu=4, cuda=64),
-        _transformer("gpt2-tiny", partial(words.gpt2, places=128, **tiny), 64, 256, 445_952, "ours: GPT-2's layers, of bytes",
-                     cpu=8, cuda=64),
-        _transformer("bert-tiny", partial(words.bert, places=128, **tiny), 64, 256, 463_232, "ours: BERT's layers, of bytes",
-                     masked=True, cpu=8, cuda=64),
+        _transformer("decoder-tiny", decoder, 128, 256, 2_967_808, "ours: Llama's layers, of bytes",
+                     cpu=4, cuda=64),
+        _transformer("gpt2-tiny", partial(words.gpt2, places=128, **tiny), 64, 256, 445_952,
+                     "ours: GPT-2's layers, of bytes", cpu=8, cuda=64),
+        _transformer("bert-tiny", partial(words.bert, places=128, **tiny), 64, 256, 463_232,
+                     "ours: BERT's layers, of bytes", masked=True, cpu=8, cuda=64),
         ModelSpec(
             name="vit-tiny", network=partial(words.vit, patch=4, **tiny), parameters=408_714,
             input=Images(channels=1, height=32, width=32), target=Classes(count=10), data="digits",
@@ -268,4 +273,11 @@ def of(workload: Workload) -> ModelSpec:
         found = replace(found, input=replace(found.input, height=size, width=size))
     if workload.sequence_length and isinstance(found.input, Tokens):
         found = replace(found, input=replace(found.input, length=workload.sequence_length))
-    return found
+    return replace(found, recipe=recipe(found, workload.optimizer))
+
+
+def recipe(found: ModelSpec, optimizer: Optimizer | Literal[""]) -> Recipe:
+    """The model's own, or that of another optimiser at its usual rate."""
+    if not optimizer or optimizer == found.recipe.optimizer:
+        return found.recipe
+    return Recipe(optimizer=optimizer, rate=RATES[optimizer], at_batch=found.recipe.at_batch)

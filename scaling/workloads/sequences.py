@@ -74,7 +74,7 @@ class Positions(Layer):
 
 @dataclass(frozen=True)
 class Segments(Layer):
-    """Adds the first of `kinds` learnt vectors to all of a sequence: BERT's kinds of sentence, with one sentence."""
+    """Adds the first of `kinds` learnt vectors to a whole sequence: BERT's kinds of sentence, of one sentence."""
 
     kinds: int
 
@@ -184,9 +184,9 @@ class RMSNorm(Layer):
 class Attention(Layer):
     """Scaled dot-product attention of a sequence to itself (Vaswani 2017).
 
-    `groups`: heads of keys and values, fewer than `heads` where several share one (Ainslie 2023). `rotary`: the base
-    of the angles that turn queries and keys by their places, a half of a head's values with the other (Su 2021); 0
-    for none. `fused`: one matrix makes queries, keys and values. `dropout`: of the attention's weights.
+    `groups`: heads of keys and values, fewer than `heads` where several share one (Ainslie 2023). `rotary`: the
+    base of the angles that turn queries and keys by their places, a half of a head's values with the other (Su
+    2021); 0 for none. `fused`: one matrix makes queries, keys and values. `dropout`: of the attention's weights.
     """
 
     heads: int

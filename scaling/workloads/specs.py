@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-from scaling.records.point import Record, Unit
+from scaling.records.point import Optimizer, Record, Unit
 from scaling.workloads import walk
 from scaling.workloads.layers import Layer, Shape
 
@@ -72,14 +72,13 @@ class MaskedTokens(Record, frozen=True, kw_only=True):
 Target: TypeAlias = Classes | Binary | NextToken | MaskedTokens
 # Label of places that are not learnt, in every framework.
 IGNORED = -100
-OptimizerName = Literal["sgd", "rmsprop", "adadelta", "adam", "adamw"]
 
 
 class Recipe(Record, frozen=True, kw_only=True):
     """How a model is trained: the optimiser and its `rate` at the batch `at_batch`; `momentum` of SGD, `decay` of
     weights (L2; decoupled with adamw)."""
 
-    optimizer: OptimizerName = "sgd"
+    optimizer: Optimizer = "sgd"
     rate: float = 0.01
     at_batch: int = 64
     momentum: float = 0.9
@@ -87,12 +86,12 @@ class Recipe(Record, frozen=True, kw_only=True):
 
 
 class ModelSpec(Record, frozen=True, kw_only=True, dict=True):
-    """A model as every framework builds it, of the layers that `network` gives for a size and a number of classes or
-    words.
+    """A model as every framework builds it, of the layers that `network` gives for a size and so many classes.
 
-    `parameters` are the trained ones at the model's own size, as `source` publishes them; tests hold the layers to
-    them. `batch_size` is the default per device, by kind of device, `unit` what a rate counts. `alike` names the
-    same network in a library, by library: only tests build that.
+    A model that writes has its words for classes. `parameters` are the trained ones at the model's own size, as
+    `source` publishes them; tests hold the layers to them. `batch_size` is the default per device, by kind of
+    device, `unit` what a rate counts. `alike` names the same network in a library, by library: only tests build
+    that.
     """
 
     name: str

@@ -32,8 +32,8 @@ class Placed:
 def walk(layers: Sequence[Layer], shape: Shape) -> tuple[Placed, ...]:
     """Every layer that holds no others, in the order of the forward pass, which is that of the parameters.
 
-    Branches come one after the other, a residual's body before its shortcut. Raises UsageError that names the layer
-    which cannot take what comes to it, and both shapes.
+    Branches come one after the other, a residual's body before its shortcut. Raises UsageError that names the
+    layer which cannot take what comes to it, and both shapes.
     """
     return tuple(_chain(layers, shape, ""))
 
@@ -55,8 +55,11 @@ def training_operations(layers: Sequence[Layer], shape: Shape) -> int:
 
 
 def backwards(placed: Sequence[Placed]) -> tuple[int, ...]:
-    """The operations of each layer's backward pass: twice the forward's, one for the gradients of its weights and one
-    for those of its input, which what comes straight from the data does not need."""
+    """The operations of each layer's backward pass.
+
+    As many as forward for the gradients of its weights, and as many for those of its input, which the first layer
+    with weights does not need.
+    """
     needed, found = False, []
     for one in placed:
         found.append((1 + needed) * one.operations)

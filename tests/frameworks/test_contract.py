@@ -58,7 +58,7 @@ def plain(baseline: str, size: int, device: Device) -> Trained:
 
 def parameters(name: str) -> int:
     """Of the default model in the strategy's framework."""
-    return models.spec("digits-cnn").parameters[name.partition(":")[0]]
+    return models.spec("digits-cnn").parameters
 
 
 def synchronous(name: str) -> Any:

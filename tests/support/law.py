@@ -14,7 +14,8 @@ PACKAGE = "scaling"
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "text"}),
     frozenset({"command", "records"}),
-    frozenset({"hosts", "transport", "workloads", "emulated", "lab", "analysis"}),
+    frozenset({"workloads"}),
+    frozenset({"hosts", "transport", "emulated", "lab", "analysis"}),
     frozenset({"frameworks"}),
     frozenset({"plan", "agent", "worker"}),
     frozenset({"sweep", "report"}),

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from scaling.frameworks.pytorch import vision
+from scaling.frameworks.pytorch import losses, network, optimizers
 from scaling.hosts import proc
 from scaling.records.task import Task
 from scaling.workloads import feeds, models
@@ -68,7 +68,7 @@ class Compute(Protocol):
 
 
 class RealCompute:
-    """Cross-entropy and SGD of momentum 0.9 on a CPU or a GPU."""
+    """The model's loss and recipe on a CPU or a GPU."""
 
     learns = True
     model: Callable[[Tensor], Tensor]
@@ -79,7 +79,8 @@ class RealCompute:
     def __init__(self, task: Task, device: torch.device) -> None:
         workload = task.point.workload
         self._task, self._device, self._cuda = task, device, device.type == "cuda"
-        self._spec = models.spec(workload.model)
+        self._spec = models.of(workload)
+        self._losses = losses.of(self._spec.target)
         last = workload.memory_format == "channels_last"
         layout = torch.channels_last if last else torch.contiguous_format
         # The stubs of Module.to have no memory_format.
@@ -90,8 +91,8 @@ class RealCompute:
         self.name = torch.cuda.get_device_name(device) if self._cuda else proc.cpu_model(proc.cpuinfo())
 
     def build(self) -> nn.Module:
-        """With random weights from torch's seed."""
-        return vision.build(self._spec)
+        """With the weights of the task's seed."""
+        return network.build(self._spec, self._task.seed)
 
     def place(self, module: nn.Module) -> nn.Module:
         """On the device, in the memory format that was asked for."""
@@ -99,7 +100,7 @@ class RealCompute:
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The same in every strategy."""
-        return torch.optim.SGD(parameters, lr=self._spec.learning_rate, momentum=models.MOMENTUM)
+        return optimizers.make(self._spec.recipe, parameters)
 
     def start(self) -> Batch | None:
         """Precision and feed; images that stay the same go to the device once."""
@@ -115,12 +116,14 @@ class RealCompute:
         images, labels = map(torch.from_numpy, self._feed.batch(step))
         if self._cuda:
             images, labels = images.pin_memory(), labels.pin_memory()
-        return images.to(**self._format), labels.to(self._device, non_blocking=True)
+        # Only images have a memory format.
+        how = self._format if images.ndim == 4 else {"device": self._device, "non_blocking": True}
+        return images.to(**how), labels.to(self._device, non_blocking=True)
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         """In the precision that was asked for."""
         with self._autocast:
-            return nn.functional.cross_entropy(self.model(images), labels)
+            return self._losses(self.model(images), labels)
 
     def backward(self, images: Tensor, labels: Tensor, parts: int = 1) -> Tensor:
         """With fp16 the gradients come scaled, so that none of them vanishes."""

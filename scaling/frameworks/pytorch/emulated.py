@@ -35,7 +35,7 @@ class EmulatedCompute:
         self._timeline = self._device.timeline
         self._rank = task.rank
         self._exchanges = point.kind == "exchange"
-        self._rate = models.spec(point.workload.model).learning_rate
+        self._rate = models.of(point.workload).recipe.rate
         # As many as a batch has images; nobody reads them.
         self._labels = torch.zeros(point.workload.batch_size)
         self._value = 0.0

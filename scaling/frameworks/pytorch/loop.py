@@ -14,13 +14,11 @@ from torch import Tensor, nn
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
 from scaling.frameworks.options import accumulated
-from scaling.frameworks.pytorch import vision
 from scaling.frameworks.pytorch.compute import Compute, Optimizer, RealCompute
 from scaling.frameworks.pytorch.emulated import EmulatedCompute
 from scaling.frameworks.pytorch.tracing import TorchTracer
 from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
-from scaling.workloads import models
 
 
 def connect(task: Task) -> Trainer:
@@ -45,7 +43,7 @@ class TorchRank:
         self.has_device_clock = self.cuda
         self._marks: list[torch.cuda.Event] = []
         self.versions = _versions(cuda=self.cuda)
-        self.notes = vision.notes(models.spec(task.point.workload.model))
+        self.notes: tuple[str, ...] = ()
 
     def sync(self) -> None:
         """Wait for the device."""
@@ -87,7 +85,7 @@ class TorchRank:
 
 
 class Training(TorchRank):
-    """SGD of momentum 0.9 and cross-entropy, without any exchange: the plain loop.
+    """The model's loss and optimiser, without any exchange: the plain loop.
 
     A strategy overrides `wrap`, `make_optimizer`, `hold` and `update`; all else stays the same.
     """

@@ -29,6 +29,7 @@ from scaling.records import crossing
 from scaling.records.crossing import Parts
 from scaling.records.point import Point, Record
 from scaling.records.task import Task
+from scaling.workloads import models
 
 
 class ParameterServer(TorchStrategy):
@@ -57,6 +58,8 @@ class ParameterServer(TorchStrategy):
         """Float16 gradients are scaled by what no server knows."""
         if point.workload.precision == "fp16":
             return "--precision fp16: parameter servers take fp32, tf32 or bf16"
+        if (optimizer := models.of(point.workload).recipe.optimizer) != "sgd":
+            return f"--optimizer {optimizer}: these servers update by SGD; add --optimizer sgd"
         return super().refuse(point)
 
     def helpers(self, task: Task) -> list[Helper]:

@@ -25,19 +25,22 @@ from scaling.frameworks.pytorch.ps_link import ELEMENTS, Link, gone, open_store
 from scaling.frameworks.pytorch.ps_shards import Bucket, Tags, cut
 from scaling.records.task import Task
 from scaling.workloads import models
+from scaling.workloads.specs import Recipe
 
 
 class Held:
     """One bucket on its server: `parameters`, and `room` for each worker's gradient."""
 
-    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, rate: float, half: bool) -> None:
+    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, recipe: Recipe, half: bool) -> None:
         size = bucket.stop - bucket.start
         self.links = links
         self.push, self.pull = tags.push(bucket.index), tags.pull(bucket.index)
         self.parameters = torch.empty(size)
         self.room = [torch.empty(size, dtype=torch.float16 if half else torch.float32) for _ in links]
         # Bit for bit what the plain loop's optimizer does to whole vectors, in one pass over memory.
-        self.optimizer = torch.optim.SGD([self.parameters], lr=rate, momentum=models.MOMENTUM, fused=True)
+        self.optimizer = torch.optim.SGD(
+            [self.parameters], lr=recipe.rate, momentum=recipe.momentum, weight_decay=recipe.decay, fused=True
+        )
         self.incoming: list[Work] = []
         self.outgoing: list[Work] = []
 
@@ -60,8 +63,8 @@ class Held:
 class Averaged(Held):
     """torch:ps-sync: one update by the mean of all workers' gradients, which all of them receive."""
 
-    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, rate: float, half: bool) -> None:
-        super().__init__(bucket, tags, links, rate=rate, half=half)
+    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, recipe: Recipe, half: bool) -> None:
+        super().__init__(bucket, tags, links, recipe=recipe, half=half)
         self.total = self.room[0].float()
         if len(links) > 1:
             # As GradScaler does it: the optimizer divides by this on its way.
@@ -88,8 +91,8 @@ class Immediate(Held):
     `version` counts updates; `pulled[worker]` is the version that the worker has.
     """
 
-    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, rate: float, half: bool) -> None:
-        super().__init__(bucket, tags, links, rate=rate, half=half)
+    def __init__(self, bucket: Bucket, tags: Tags, links: Sequence[Link], *, recipe: Recipe, half: bool) -> None:
+        super().__init__(bucket, tags, links, recipe=recipe, half=half)
         self.lock = threading.Lock()
         # What is being sent must not change while another worker's gradient is applied.
         self.answers = [self.parameters.clone() for _ in links]
@@ -125,15 +128,15 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     links = [Link(store, server=me, worker=rank, serves=True, timeout=timeout) for rank in ranks]
     buckets = cut(int(store.get(ELEMENTS)), agreed.cap_mb, len(task.servers))
     tags = Tags(count=len(buckets))
-    rate = models.spec(task.point.workload.model).learning_rate
+    recipe = models.of(task.point.workload).recipe
     mine = [one for one in buckets if one.server == me]
     if not mine:
         serving = partial(_idle, links[0], tags)
     elif agreed.synchronous:
-        averaged = [Averaged(one, tags, links, rate=rate, half=agreed.half) for one in mine]
+        averaged = [Averaged(one, tags, links, recipe=recipe, half=agreed.half) for one in mine]
         serving = partial(_in_step, averaged)
     else:
-        immediate = [Immediate(one, tags, links, rate=rate, half=agreed.half) for one in mine]
+        immediate = [Immediate(one, tags, links, recipe=recipe, half=agreed.half) for one in mine]
         serving = partial(_each_for_itself, immediate, links, tags)
     _until_gone(serving)
 

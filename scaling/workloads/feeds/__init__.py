@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from scaling.errors import UsageError, near
 from scaling.records.task import Task
-from scaling.workloads.models import ModelSpec
+from scaling.workloads.specs import ModelSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -36,7 +36,7 @@ def feed(task: Task, spec: ModelSpec) -> Feed:
         from scaling.workloads.feeds.digits import Digits
 
         return Digits(
-            spec.image,
+            spec.input.shape,
             batch_size=task.point.workload.batch_size,
             seed=task.seed,
             rank=task.rank,
@@ -45,7 +45,7 @@ def feed(task: Task, spec: ModelSpec) -> Feed:
     from scaling.workloads.feeds.synthetic import Synthetic
 
     return Synthetic(
-        spec.image, spec.classes, batch_size=task.point.workload.batch_size, seed=task.seed, rank=task.rank
+        spec.input.shape, spec.outputs, batch_size=task.point.workload.batch_size, seed=task.seed, rank=task.rank
     )
 
 

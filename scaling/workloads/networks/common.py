@@ -6,6 +6,7 @@ from scaling.workloads.layers import Activation, BatchNorm, Conv, Dense, Dropout
 
 Layers = tuple[Layer, ...]
 RELU = Activation("relu")
+NORM = BatchNorm()
 TORCHVISION_EPSILON = 1e-3
 
 
@@ -26,7 +27,7 @@ def normed(
     stride: int = 1,
     pad: int | tuple[int, int] = 0,
     *,
-    norm: BatchNorm = BatchNorm(),
+    norm: BatchNorm = NORM,
     bias: bool = False,
     start: Start = "he-out",
 ) -> Layers:

@@ -24,7 +24,7 @@ def alexnet(_size: int, classes: int) -> Layers:
     return (
         *conv(64, 11, 4, 2, "uniform"), OVERLAPPING,
         *conv(192, 5, 1, 2, "uniform"), OVERLAPPING,
-        *conv(384, 3, 1, 1, "uniform"), *conv(256, 3, 1, 1, "uniform"), *conv(256, 3, 1, 1, "uniform"), OVERLAPPING,
+        *conv(384, 3, 1, 1, "uniform"), *(conv(256, 3, 1, 1, "uniform") * 2), OVERLAPPING,
         Flatten(), Dropout(0.5), *dense(4096, "uniform", 0.5), *dense(4096, "uniform"),
         Dense(classes, start="uniform"),
     )  # fmt: skip

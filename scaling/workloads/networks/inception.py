@@ -67,7 +67,8 @@ def googlenet_bn(_size: int, classes: int) -> Layers:
 
 # ---------------------------------------------------------------- Inception with batch normalisation
 
-# Of blocks that keep the image's size: 1 x 1, 3 x 3 and its reduction, two 3 x 3 and theirs, the pool and its kind.
+# Of blocks that keep the image's size, the pool's kind; 1 x 1, 3 x 3 and its reduction, two 3 x 3 and theirs, the
+# pool's. Of the two that halve it, 3 x 3 and its reduction, two 3 x 3 and theirs.
 INCEPTION_BN: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("mean", (64, 64, 64, 64, 96, 32)),
     ("mean", (64, 64, 96, 64, 96, 64)),
@@ -83,7 +84,7 @@ INCEPTION_BN: tuple[tuple[str, tuple[int, ...]], ...] = (
 
 
 def inception_bn(_size: int, classes: int) -> Layers:
-    """MXNet's symbols/inception-bn.py; its convolutions keep their biases."""
+    """MXNet's own (its example's symbol of that name); its convolutions keep their biases."""
 
     def unit(channels: int, kernel: int, stride: int = 1, pad: int = 0) -> Layers:
         return normed(channels, kernel, stride, pad, norm=BatchNorm(1e-5 + 1e-10), bias=True)

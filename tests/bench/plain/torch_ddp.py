@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scaling.frameworks.pytorch.vision import build
+from scaling.frameworks.pytorch.network import build
 from tests.bench.plain import work
 
 
@@ -18,8 +18,8 @@ def main() -> None:
     torch.manual_seed(1)
     torch.distributed.init_process_group("gloo")
     feed = work.digits(told)
-    model = DistributedDataParallel(build(work.SPEC))
-    optimizer = torch.optim.SGD(model.parameters(), lr=work.SPEC.learning_rate, momentum=0.9)
+    model = DistributedDataParallel(build(work.SPEC, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=work.SPEC.recipe.rate, momentum=0.9)
     criterion = torch.nn.CrossEntropyLoss()
 
     def step(number: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import horovod.torch as hvd  # type: ignore[import-not-found, import-untyped, unused-ignore]
 import torch
 
-from scaling.frameworks.pytorch.vision import build
+from scaling.frameworks.pytorch.network import build
 from tests.bench.plain import work
 
 
@@ -17,8 +17,8 @@ def main() -> None:
     hvd.init()
     torch.manual_seed(1)
     feed = work.digits(told)
-    model = build(work.SPEC)
-    optimizer = torch.optim.SGD(model.parameters(), lr=work.SPEC.learning_rate, momentum=0.9)
+    model = build(work.SPEC, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=work.SPEC.recipe.rate, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     criterion = torch.nn.CrossEntropyLoss()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed.rpc
 
-from scaling.frameworks.pytorch.vision import build
+from scaling.frameworks.pytorch.network import build
 from tests.bench.plain import work
 
 rpc: Any = torch.distributed.rpc
@@ -25,8 +25,8 @@ class ParameterServer:
 
     def __init__(self, pushes: int) -> None:
         torch.manual_seed(1)
-        self.parameters: list[Any] = list(build(work.SPEC).parameters())
-        self.optimizer = torch.optim.SGD(self.parameters, lr=work.SPEC.learning_rate, momentum=0.9)
+        self.parameters: list[Any] = list(build(work.SPEC, 1).parameters())
+        self.optimizer = torch.optim.SGD(self.parameters, lr=work.SPEC.recipe.rate, momentum=0.9)
         self.lock = threading.Lock()
         self.updated: Any = torch.futures.Future()
         self.pushes, self.arrived = pushes, 0
@@ -64,7 +64,7 @@ def train(told: work.Work) -> None:
     """One worker."""
     rpc.init_rpc(f"worker{told.rank}", rank=told.rank, world_size=told.world_size + 1)
     server = rpc.remote(SERVER, _the_server)
-    model = build(work.SPEC)
+    model = build(work.SPEC, 1)
     criterion = torch.nn.CrossEntropyLoss()
     parameters: list[Any] = list(model.parameters())
     feed = work.digits(told)

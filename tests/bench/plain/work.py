@@ -37,7 +37,7 @@ def read() -> Work:
 def digits(work: Work, rank: int | None = None) -> Digits:
     """The images of a rank, by default of this one."""
     shard = work.rank if rank is None else rank
-    return Digits(SPEC.image, batch_size=work.batch_size, seed=1, rank=shard, world_size=work.world_size)
+    return Digits(SPEC.input.shape, batch_size=work.batch_size, seed=1, rank=shard, world_size=work.world_size)
 
 
 def serve(

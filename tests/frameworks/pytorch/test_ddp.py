@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scaling.emulated import layers
 from scaling.emulated.buckets import bucket_bytes
-from scaling.frameworks.pytorch import ddp, ddp_trainer, store, vision
+from scaling.frameworks.pytorch import ddp, ddp_trainer, network, store
 from scaling.worker.failures import cause_of
 from scaling.workloads import models
 from tests.support import ranks
@@ -36,8 +36,7 @@ def test_defaults_are_those_of_ddp() -> None:
 @pytest.mark.parametrize("name", models.CATALOGUE)
 def test_buckets_are_those_that_torch_computes(name: str) -> None:
     distributed: Any = torch.distributed
-    with torch.device("meta"):
-        gradients = list(vision.build(models.spec(name)).parameters())[::-1]
+    gradients = [each for _, each in network.trained(network.empty(models.spec(name)))][::-1]
     limits = [distributed._DEFAULT_FIRST_BUCKET_BYTES, 25 << 20]
     indices, _ = distributed._compute_bucket_assignment_by_size(gradients, limits, [False] * len(gradients))
     wanted = [sum(4 * gradients[index].numel() for index in bucket) for bucket in indices]
@@ -68,7 +67,7 @@ def test_ddp_really_forms_these_buckets(cap_mb: float | None) -> None:
     code = IN_A_PROCESS.format(options=options)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     sizes, view, static = done.stdout.strip().split(";")
-    gradients = [4 * each.numel() for each in vision.build(models.spec("digits-cnn")).parameters()]
+    gradients = [4 * each.numel() for each in network.empty(models.spec("digits-cnn")).parameters()]
     wanted = bucket_bytes(gradients[::-1], cap_mb or 25)
     assert len(wanted) == (3 if cap_mb else 2)
     # A convolution's weight is ready before its bias, which may then go into the next bucket.
@@ -79,10 +78,10 @@ def test_ddp_really_forms_these_buckets(cap_mb: float | None) -> None:
 AT_SIXTEEN = """
 import sys, torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from scaling.frameworks.pytorch import vision
+from scaling.frameworks.pytorch import network
 from scaling.workloads import models
 torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=16)
-parallel = torch.nn.parallel.DistributedDataParallel(vision.build(models.spec(sys.argv[1])))
+parallel = torch.nn.parallel.DistributedDataParallel(network.build(models.spec(sys.argv[1]), 1))
 sent = []
 def noting(state, bucket):
     sent.append(4 * bucket.buffer().numel())
@@ -102,7 +101,7 @@ def test_ddp_really_forms_these_buckets_of_a_large_model_among_sixteen() -> None
     goes into, its layer's order of backward decides."""
     command = [sys.executable, "-W", "error", "-c", AT_SIXTEEN, "resnet50"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    gradients = [4 * each.numel() for each in vision.build(models.spec("resnet50")).parameters()]
+    gradients = [4 * each.numel() for each in network.empty(models.spec("resnet50")).parameters()]
     wanted = bucket_bytes(gradients[::-1], 25)
     found = [int(size) for size in done.stdout.strip().split(", ")]
     assert len(found) == len(wanted) > 2

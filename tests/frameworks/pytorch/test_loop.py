@@ -12,11 +12,9 @@ import pytest
 import torch
 
 from scaling.emulated import device
-from scaling.frameworks.pytorch import vision
 from scaling.frameworks.pytorch.compute import RealCompute
 from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.records.point import Kind
-from scaling.workloads import models
 from tests.support.ranks import one_task
 
 RESNET50: dict[str, Any] = {"model": "resnet50", "data": "synthetic", "batch_size": 32}
@@ -249,38 +247,6 @@ def test_emulated_gradients_have_one_value_other_in_each_rank_and_step(monkeypat
             gradients: list[Any] = [each.grad for each in trainer._module.parameters()]
             (value,) = {float(one) for each in gradients for one in each.unique()}
             assert value == device.value(rank, step)
-
-
-# ---------------------------------------------------------------- models
-
-# As torchvision's model pages state them; without the auxiliary classifiers for the last two.
-PARAMETERS = {
-    "digits-cnn": 813_546,
-    "resnet50": 25_557_032,
-    "resnet101": 44_549_160,
-    "resnet152": 60_192_808,
-    "alexnet": 61_100_840,
-    "vgg16": 138_357_544,
-    "googlenet": 6_624_904,
-    "inception_v3": 23_834_568,
-}
-
-
-@pytest.mark.parametrize("name", models.CATALOGUE)
-def test_models_have_the_published_sizes(name: str) -> None:
-    with torch.device("meta"):
-        model = vision.build(models.spec(name))
-    assert sum(each.numel() for each in model.parameters()) == PARAMETERS[name]
-    assert model.training
-
-
-@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
-def test_models_train_without_their_auxiliary_outputs(name: str) -> None:
-    trainer = Training(one_task(model=name, data="synthetic", batch_size=2))
-    assert trainer.notes == (f"{name} without its auxiliary classifiers",)
-    trainer.step()
-    assert 0 < (trainer.loss() or 0) < 100
-    assert trainer.samples == 2
 
 
 def test_synthetic_images_go_to_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:

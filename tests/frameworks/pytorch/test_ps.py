@@ -11,7 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from scaling.frameworks.pytorch import ps_client, ps_server, ps_trainer, vision
+from scaling.frameworks.pytorch import network, ps_client, ps_server, ps_trainer
 from scaling.frameworks.pytorch.loop import Training
 from scaling.frameworks.pytorch.ps_server import Averaged, Immediate
 from scaling.frameworks.pytorch.ps_shards import Bucket, Tags, cut, offsets, touched
@@ -33,8 +33,7 @@ def test_a_taken_port_is_recognised() -> None:
 
 
 def test_the_default_models_first_layers_have_the_smallest_bucket() -> None:
-    with torch.device("meta"):
-        model: Any = vision.build(models.spec("digits-cnn"))
+    model: Any = network.empty(models.spec("digits-cnn"))
     starts, length = offsets([each.numel() for each in model.parameters()][::-1])
     buckets = cut(length, 1, 2)
     sizes = [each.stop - each.start for each in buckets]

@@ -15,6 +15,7 @@ from tests.support.scripted_records import point, record
 OTHER: dict[str, Any] = {
     "model": "resnet50", "data": "synthetic", "batch_rule": "strong", "batch_size": 48, "precision": "bf16",
     "memory_format": "channels_last", "compile": True, "unit": "tokens", "node_devices": 2,
+    "image_size": 256, "sequence_length": 64, "optimizer": "adam",
     "device": "cuda", "profile": "p100", "shrink": 2.0, "dilate": 3.0,
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ import pytest
 
 from scaling.emulated import layers
 from scaling.emulated.buckets import DEFAULT_BUCKET_MB, bucket_bytes
+from scaling.workloads import models
 
 MIB = 1 << 20
 
@@ -25,7 +26,7 @@ def test_they_shrink_with_the_gradients() -> None:
         assert found == pytest.approx([each / 10 for each in whole], rel=0.02)
 
 
-@pytest.mark.parametrize("model", sorted(layers.read()))
+@pytest.mark.parametrize("model", sorted(models.CATALOGUE))
 def test_the_last_one_goes_out_when_backward_has_ended(model: str) -> None:
     """It holds the first layers' gradients, which come last, and no more than a bucket takes."""
     first, tail = layers.of(model)[0], layers.tail_bytes(model)

@@ -137,8 +137,8 @@ def test_sizes_are_divided_and_their_sum_is_right() -> None:
 @pytest.mark.parametrize("name", sorted(models.CATALOGUE))
 def test_the_layers_are_those_of_the_model(name: str) -> None:
     found = layers.of(name)
-    assert sum(sum(one.sizes) for one in found) == models.spec(name).parameters["torch"]
-    assert layers.gradient_bytes(name) == 4 * models.spec(name).parameters["torch"]
+    assert sum(sum(one.sizes) for one in found) == models.spec(name).parameters
+    assert layers.gradient_bytes(name) == 4 * models.spec(name).parameters
     assert sum(span.forward_s + span.backward_s for span in layers.spans(found, 2.0)) == pytest.approx(2.0)
 
 
@@ -275,9 +275,9 @@ def googlenet(link_bits_per_s: float, step_s: float) -> Load:
 
 @pytest.mark.parametrize("step_s", [144 / 220.0, 36 / 182.5])
 def test_a_fast_network_is_told_from_a_slow_one(step_s: float) -> None:
-    """GoogLeNet's last bucket takes 3.4 ms at 100 Gb/s, 33.6 ms at 10 Gb/s; this machine took 32 ms once."""
+    """GoogLeNet's last bucket takes 3.6 ms at 100 Gb/s, 35.8 ms at 10 Gb/s; this machine took 32 ms once."""
     fast, slow = googlenet(1e11, step_s), googlenet(1e10, step_s)
-    assert [fast.tail_wire_s, slow.tail_wire_s] == pytest.approx([3.4e-3, 33.6e-3], rel=0.02)
+    assert [fast.tail_wire_s, slow.tail_wire_s] == pytest.approx([3.58e-3, 35.8e-3], rel=0.01)
     found = scale.setting([fast])
     emulated = [max(load.tail_wire_s, load.tail_s(found.shrink, found.dilate)) / step_s for load in (fast, slow)]
     wired = [load.tail_wire_s / step_s for load in (fast, slow)]
@@ -289,7 +289,7 @@ def test_a_fast_network_is_told_from_a_slow_one(step_s: float) -> None:
 
 def test_what_is_given_may_be_too_little_and_then_the_error_is_told() -> None:
     load = googlenet(1e11, 144 / 220.0)
-    assert load.late(8.5, 3.0) == pytest.approx(0.044, abs=1e-3)
+    assert load.late(8.5, 3.0) == pytest.approx(0.0453, abs=1e-3)
 
 
 def test_a_setting_serves_all_world_sizes() -> None:

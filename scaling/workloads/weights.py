@@ -1,0 +1,84 @@
+"""A network's first weights, drawn by NumPy: the same in every framework, whatever makes the network there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.workloads.layers import Parameter
+from scaling.workloads.specs import ModelSpec
+
+Array = NDArray[np.float32]
+Random = np.random.Generator
+
+
+def draw(spec: ModelSpec, seed: int) -> Iterator[tuple[str, Array]]:
+    """The name (`path.parameter`) and values of every parameter, in order; one is in memory at a time.
+
+    Each is drawn from (seed, its place): what a network has before it changes nothing in a layer.
+    """
+    named = ((placed, each) for placed in spec.placed for each in placed.parameters)
+    for index, (placed, parameter) in enumerate(named):
+        yield f"{placed.path}.{parameter.name}", values(parameter, Random(np.random.SFC64((seed, index))))
+
+
+def values(parameter: Parameter, random: Random) -> Array:
+    """The first values of one parameter, float32, contiguous."""
+    return STARTS[parameter.start](parameter, random)
+
+
+def _normal(deviation: Callable[[Parameter], float]) -> Callable[[Parameter, Random], Array]:
+    def draw_normal(parameter: Parameter, random: Random) -> Array:
+        drawn = random.standard_normal(parameter.shape, dtype=np.float32)
+        drawn *= np.float32(deviation(parameter))
+        return drawn
+
+    return draw_normal
+
+
+def _uniform(limit: Callable[[Parameter], float]) -> Callable[[Parameter, Random], Array]:
+    def draw_uniform(parameter: Parameter, random: Random) -> Array:
+        width = np.float32(limit(parameter))
+        drawn = random.random(parameter.shape, dtype=np.float32)
+        drawn *= 2 * width
+        drawn -= width
+        return drawn
+
+    return draw_uniform
+
+
+def _filled(value: float) -> Callable[[Parameter, Random], Array]:
+    return lambda parameter, _random: np.full(parameter.shape, value, np.float32)
+
+
+def _orthogonal(parameter: Parameter, random: Random) -> Array:
+    """A matrix whose columns are orthonormal (Saxe 2013)."""
+    rows, columns = parameter.shape
+    matrix, upper = np.linalg.qr(random.standard_normal((rows, columns)))
+    return np.ascontiguousarray(matrix * np.sign(np.diag(upper)), np.float32)
+
+
+def _forget(parameter: Parameter, _random: Random) -> Array:
+    """One for the forget gates, the second quarter (Jozefowicz 2015), as Keras does."""
+    bias = np.zeros(parameter.shape, np.float32)
+    quarter = parameter.size // 4
+    bias[quarter : 2 * quarter] = 1
+    return bias
+
+
+STARTS: dict[str, Callable[[Parameter, Random], Array]] = {
+    "he-in": _normal(lambda each: math.sqrt(2 / each.fan_in)),
+    "he-out": _normal(lambda each: math.sqrt(2 / each.fan_out)),
+    "glorot": _uniform(lambda each: math.sqrt(6 / (each.fan_in + each.fan_out))),
+    "uniform": _uniform(lambda each: 1 / math.sqrt(each.fan_in)),
+    "uniform-0.05": _uniform(lambda _each: 0.05),
+    "normal-0.01": _normal(lambda _each: 0.01),
+    "normal-0.02": _normal(lambda _each: 0.02),
+    "orthogonal": _orthogonal,
+    "zeros": _filled(0),
+    "ones": _filled(1),
+    "forget": _forget,
+}
