@@ -7,6 +7,7 @@ parameters by their names.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from types import ModuleType
 from typing import TypeAlias
 
@@ -42,7 +43,7 @@ class Branches(HybridBlock):  # type: ignore[misc]
         for each in branches:
             self.register_child(each)
 
-    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:  # noqa: N803  Gluon's name
+    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
         """Of equal heights and widths."""
         return F.concat(*(each(x) for each in self._branches), dim=1)
 
@@ -50,7 +51,7 @@ class Branches(HybridBlock):  # type: ignore[misc]
 class GELUTanh(HybridBlock):  # type: ignore[misc]
     """The approximation of GELU (Hendrycks & Gimpel 2016)."""
 
-    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:  # noqa: N803
+    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
         """Of each value."""
         return 0.5 * x * (1 + F.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x * x * x)))
 
@@ -67,7 +68,7 @@ class OneHot(HybridBlock):  # type: ignore[misc]
         self._dtype = dtype
         super().cast(dtype)
 
-    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:  # noqa: N803
+    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
         """(batch, length) to (batch, length, words)."""
         return F.one_hot(x, self._words, dtype=self._dtype)
 
@@ -88,7 +89,7 @@ class Positions(Learnt):
         super().__init__(layer, shape)
         self._length = shape[0]
 
-    def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:  # noqa: N803
+    def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
         """(batch, length, width)."""
         used = F.slice_axis(weight, axis=0, begin=0, end=self._length)
         return F.broadcast_add(x, F.expand_dims(used, axis=0))
@@ -97,7 +98,7 @@ class Positions(Learnt):
 class Segments(Learnt):
     """Adds the vector of the first kind of sentence."""
 
-    def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:  # noqa: N803
+    def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
         """(batch, length, width)."""
         first = F.slice_axis(weight, axis=0, begin=0, end=1)
         return F.broadcast_add(x, F.expand_dims(first, axis=0))
@@ -106,7 +107,7 @@ class Segments(Learnt):
 class Patches(HybridBlock):  # type: ignore[misc]
     """An image's places as a sequence."""
 
-    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:  # noqa: N803
+    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
         """(batch, channels, height, width) to (batch, places, channels)."""
         return F.transpose(F.reshape(x, (0, 0, -1)), (0, 2, 1))
 
@@ -117,7 +118,7 @@ class ClassToken(Learnt):
     def __init__(self, shape: Shape) -> None:
         super().__init__(sequences.ClassToken(), shape)
 
-    def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:  # noqa: N803
+    def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
         """(batch, length, width) to one longer."""
         zeros = F.zeros_like(F.slice_axis(x, axis=1, begin=0, end=1))
         return F.concat(F.broadcast_add(zeros, F.reshape(weight, (1, 1, -1))), x, dim=1)
@@ -126,12 +127,12 @@ class ClassToken(Learnt):
 class First(HybridBlock):  # type: ignore[misc]
     """The first vector of a sequence."""
 
-    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:  # noqa: N803
+    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
         """(batch, length, width) to (batch, width)."""
         return _place(F, x, 0)
 
 
-def _place(F: ModuleType, x: Value, index: int) -> Value:  # noqa: N803
+def _place(F: ModuleType, x: Value, index: int) -> Value:
     return F.reshape(F.slice_axis(x, axis=1, begin=index, end=index + 1), (0, -1))
 
 
@@ -152,7 +153,7 @@ class LastState(HybridBlock):  # type: ignore[misc]
             if name.endswith("h2h_bias"):
                 each.grad_req = "null"
 
-    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:  # noqa: N803
+    def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
         """(batch, length, inputs) to (batch, width), or twice the width."""
         states = self.memory(x)
         last = _place(F, states, self._last)
@@ -170,7 +171,7 @@ class RMSNorm(Learnt):
         super().__init__(layer, shape)
         self._epsilon = layer.epsilon
 
-    def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:  # noqa: N803
+    def hybrid_forward(self, F: ModuleType, x: Value, weight: Value) -> Value:
         """(batch, length, width)."""
         scale = F.rsqrt(F.mean(F.square(x), axis=-1, keepdims=True) + self._epsilon)
         return F.broadcast_mul(F.broadcast_mul(x, scale), weight)
@@ -184,7 +185,12 @@ class Gated(Learnt):
         self._width, self._inside = shape[-1], layer.width
 
     def hybrid_forward(
-        self, F: ModuleType, x: Value, gate_weight: Value, up_weight: Value, down_weight: Value  # noqa: N803
+        self,
+        F: ModuleType,
+        x: Value,
+        gate_weight: Value,
+        up_weight: Value,
+        down_weight: Value,
     ) -> Value:
         """(batch, length, width)."""
         gate, up = _linear(F, x, gate_weight, self._inside), _linear(F, x, up_weight, self._inside)
@@ -201,12 +207,12 @@ class TiedLogits(HybridBlock):  # type: ignore[misc]
         if layer.bias:
             self.bias = self.params.get("bias", shape=(layer.words,))
 
-    def hybrid_forward(self, F: ModuleType, x: Value, shared: Value, bias: Value | None = None) -> Value:  # noqa: N803
+    def hybrid_forward(self, F: ModuleType, x: Value, shared: Value, bias: Value | None = None) -> Value:
         """(batch, length, width) to (batch, length, words)."""
         return _linear(F, x, shared, self._words, bias)
 
 
-def _linear(F: ModuleType, x: Value, weight: Value, width: int, bias: Value | None = None) -> Value:  # noqa: N803
+def _linear(F: ModuleType, x: Value, weight: Value, width: int, bias: Value | None = None) -> Value:
     """Of each vector of a sequence."""
     arrays = (x, weight) if bias is None else (x, weight, bias)
     return F.FullyConnected(*arrays, num_hidden=width, no_bias=bias is None, flatten=False)
@@ -230,7 +236,7 @@ class Attention(Learnt):
         self._dtype = dtype
         super().cast(dtype)
 
-    def hybrid_forward(self, F: ModuleType, x: Value, **given: Value) -> Value:  # noqa: N803
+    def hybrid_forward(self, F: ModuleType, x: Value, **given: Value) -> Value:
         """(batch, length, width)."""
         layer = self._layer
         queries, keys, values = (
@@ -252,10 +258,10 @@ class Attention(Learnt):
         joined = F.reshape(F.transpose(F.reshape(mixed, (-4, -1, layer.heads, 0, 0)), (0, 2, 1, 3)), (0, 0, -3))
         return self._project(F, joined, "output", self._width, given)
 
-    def _project(self, F: ModuleType, x: Value, name: str, width: int, given: dict[str, Value]) -> Value:  # noqa: N803
+    def _project(self, F: ModuleType, x: Value, name: str, width: int, given: dict[str, Value]) -> Value:
         return _linear(F, x, given[f"{name}_weight"], width, given.get(f"{name}_bias"))
 
-    def _projected(self, F: ModuleType, x: Value, given: dict[str, Value]) -> list[Value]:  # noqa: N803
+    def _projected(self, F: ModuleType, x: Value, given: dict[str, Value]) -> list[Value]:
         """Queries, keys and values."""
         width, keys = self._layer.widths(self._width)
         widths = (width, keys, keys)
@@ -266,13 +272,13 @@ class Attention(Learnt):
             ]
         joined = self._project(F, x, "qkv", sum(widths), given)
         edges = np.cumsum((0, *widths)).tolist()
-        return [F.slice_axis(joined, axis=-1, begin=a, end=b) for a, b in zip(edges, edges[1:], strict=False)]
+        return [F.slice_axis(joined, axis=-1, begin=start, end=stop) for start, stop in pairwise(edges)]
 
-    def _by_head(self, F: ModuleType, x: Value, heads: int) -> Value:  # noqa: N803
+    def _by_head(self, F: ModuleType, x: Value, heads: int) -> Value:
         """(batch, length, heads x size) to (batch, heads, length, size)."""
         return F.transpose(F.reshape(x, (0, 0, heads, self._size)), (0, 2, 1, 3))
 
-    def _turned(self, F: ModuleType, x: Value, cosine: Value, sine: Value) -> Value:  # noqa: N803
+    def _turned(self, F: ModuleType, x: Value, cosine: Value, sine: Value) -> Value:
         """Each value of the first half of a head turned with its fellow of the second."""
         first, second = F.split(x, num_outputs=2, axis=-1)
         times = F.broadcast_mul
@@ -280,8 +286,8 @@ class Attention(Learnt):
             times(first, cosine) - times(second, sine), times(second, cosine) + times(first, sine), dim=-1
         )
 
-    def _hidden(self, F: ModuleType) -> Value:  # noqa: N803
-        """As good as minus infinity, also in fp16, where a place would look at a later one: (1, length, length)."""
+    def _hidden(self, F: ModuleType) -> Value:
+        """(1, length, length): minus infinity, or as good in fp16, where a place would look at a later one."""
         row = F.arange(self._length)
         later = F.broadcast_greater(F.reshape(row, (1, 1, -1)), F.reshape(row, (1, -1, 1)))
         return -3e4 * later

@@ -1,4 +1,4 @@
-"""Networks in Gluon, built of the layers that describe them (workloads/layers.py, sequences.py), channels first."""
+"""Networks in Gluon, channels first, built of the layers that describe them (workloads/layers, sequences)."""
 
 from __future__ import annotations
 
@@ -116,7 +116,9 @@ class _Builder:
             case layers.Chain(body):
                 return self.chain(body, f"{path}.")
             case layers.Residual(body, shortcut):
-                return blocks.Residual(self.chain(body, f"{path}.body."), self.chain(shortcut, f"{path}.shortcut."))
+                return blocks.Residual(
+                    self.chain(body, f"{path}.body."), self.chain(shortcut, f"{path}.shortcut.")
+                )
             case layers.Branches(ways):
                 return blocks.Branches([self.chain(each, f"{path}.{index}.") for index, each in enumerate(ways)])
             case sequences.TiedLogits():
@@ -162,9 +164,7 @@ MAKERS: dict[type[Layer], Callable[[Any, Shape], Block]] = {
     layers.BatchNorm: lambda each, shape: nn.BatchNorm(
         momentum=each.momentum, epsilon=each.epsilon, in_channels=shape[0]
     ),
-    layers.Dense: lambda each, shape: nn.Dense(
-        each.width, use_bias=each.bias, flatten=False, in_units=shape[-1]
-    ),
+    layers.Dense: lambda each, shape: nn.Dense(each.width, use_bias=each.bias, flatten=False, in_units=shape[-1]),
     layers.Activation: _activation,
     layers.Dropout: lambda each, _shape: nn.Dropout(each.rate),
     sequences.OneHot: lambda each, _shape: blocks.OneHot(each.words),

@@ -124,7 +124,9 @@ class Attend(keras.layers.Layer):  # type: ignore[misc]
         """As the queries: Keras would trace a graph to find out."""
         return queries_shape
 
-    def call(self, queries: KerasTensor, keys: KerasTensor, values: KerasTensor, training: bool = False) -> KerasTensor:
+    def call(
+        self, queries: KerasTensor, keys: KerasTensor, values: KerasTensor, training: bool = False
+    ) -> KerasTensor:
         """(batch, length, width) of queries, and of keys and values perhaps less wide."""
         layer, (_, length, width) = self._layer, queries.shape
         size = width // layer.heads

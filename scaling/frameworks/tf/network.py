@@ -79,11 +79,16 @@ def load(model: keras.Model, arrays: Iterable[tuple[str, Array]]) -> None:
 
 def read(model: keras.Model) -> Iterator[tuple[str, Array]]:
     """The reverse: names and arrays as the description has them."""
-    for name, variable, flat in _described(model):
-        yield name, turned_back(variable, np.array(ops.convert_to_numpy(variable)), flat)
+    return as_described(model, (np.array(ops.convert_to_numpy(each)) for each in parameters(model)))
 
 
-def shapes_before_flatten(spec: ModelSpec) -> dict[str, Shape]:
+def as_described(model: keras.Model, arrays: Iterable[Array]) -> Iterator[tuple[str, Array]]:
+    """Arrays of all parameters, or of their gradients, by the description's names and in its shapes."""
+    for (name, variable, flat), array in zip(_described(model), arrays, strict=True):
+        yield name, _turned_back(variable, array, flat)
+
+
+def _shapes_before_flatten(spec: ModelSpec) -> dict[str, Shape]:
     """The images (channels, height, width) that a dense layer sees flattened, by its path."""
     found: dict[str, Shape] = {}
     flat: Shape = ()
@@ -97,7 +102,7 @@ def shapes_before_flatten(spec: ModelSpec) -> dict[str, Shape]:
 
 def _described(model: keras.Model) -> Iterator[tuple[str, keras.Variable, Shape]]:
     """The name in the description, Keras' variable, and the images that come to it flattened, if any do."""
-    flat = shapes_before_flatten(model.described)
+    flat = _shapes_before_flatten(model.described)
     for placed in model.described.placed:
         for each in placed.parameters:
             variable = _variable(model, placed.path, placed.layer, each.name)
@@ -122,13 +127,13 @@ def _turned(variable: keras.Variable, array: Array, flat: Shape) -> Array:
         return array
     if array.ndim == 4:
         return array.transpose(2, 3, 1, 0)
-    if flat and variable.path.endswith("kernel"):
+    if flat:
         array = array.reshape(-1, *flat).transpose(0, 2, 3, 1).reshape(array.shape)
     return array.T
 
 
-def turned_back(variable: keras.Variable, array: Array, flat: Shape) -> Array:
-    """A kernel, or its gradient, as the description has it."""
+def _turned_back(variable: keras.Variable, array: Array, flat: Shape) -> Array:
+    """The reverse."""
     if not variable.path.endswith("kernel"):
         return array
     if array.ndim == 4:
@@ -205,9 +210,7 @@ def _pool(layer: layers.Pool, x: KerasTensor, shape: Shape, output: Shape, path:
     return kind(layer.kernel, layer.stride, name=path)(x)
 
 
-def _activation(
-    layer: layers.Activation, x: KerasTensor, _shape: Shape, _output: Shape, path: str
-) -> KerasTensor:
+def _activation(layer: layers.Activation, x: KerasTensor, _shape: Shape, _output: Shape, path: str) -> KerasTensor:
     if layer.kind == "relu":
         return keras.layers.ReLU(name=path)(x)
     return ours.GELU(layer.kind == "gelu-tanh", name=path)(x)
@@ -255,7 +258,9 @@ MAKERS: dict[type[Layer], Callable[[Any, KerasTensor, Shape, Shape, str], KerasT
     layers.Pool: _pool,
     layers.GlobalMean: _simple(lambda _layer, _shape: keras.layers.GlobalAveragePooling2D()),
     layers.Flatten: _simple(lambda _layer, _shape: keras.layers.Flatten()),
-    layers.BatchNorm: _simple(lambda each, _shape: keras.layers.BatchNormalization(-1, each.momentum, each.epsilon)),
+    layers.BatchNorm: _simple(
+        lambda each, _shape: keras.layers.BatchNormalization(-1, each.momentum, each.epsilon)
+    ),
     layers.Dense: lambda each, x, _shape, _output, path: _dense(x, each.width, path, bias=each.bias),
     layers.Activation: _activation,
     layers.Dropout: _simple(lambda each, _shape: keras.layers.Dropout(each.rate)),
