@@ -16,16 +16,8 @@ import msgspec
 from msgspec import NODEFAULT, Struct, defstruct
 from msgspec.structs import FieldInfo, fields
 
-from scaling.analysis.rows import (
-    Baseline,
-    Comparison,
-    Minibatch,
-    OverCpu,
-    Resolution,
-    Row,
-    Standing,
-    Verdict,
-)
+from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Resolution, Row, Standing, Verdict
+from scaling.analysis.training_rows import Training
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import Header
 
@@ -80,6 +72,7 @@ BaselineJson = _flat("Baseline", Baseline)
 ComparisonJson = _flat("Comparison", Comparison, ("distinguishable", bool, NODEFAULT))
 MinibatchJson = _flat("Minibatch", Minibatch, ("is_worse", bool, NODEFAULT))
 OverCpuJson = _flat("OverCpu", OverCpu)
+TrainingJson = _flat("Training", Training)
 RunJson = _struct("Run", (Header,), (), INTERNAL)
 ReportJson = defstruct(
     "Report",
@@ -92,6 +85,7 @@ ReportJson = defstruct(
         ("resolutions", tuple[Resolution, ...], ()),
         ("minibatches", _many(MinibatchJson), ()),
         ("over_cpu", _many(OverCpuJson), ()),
+        ("trainings", _many(TrainingJson), ()),
     ],
     kw_only=True,
     frozen=True,

@@ -27,7 +27,8 @@ from scaling.worker.channel import Channel
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
-from scaling.workloads import models, walk
+from scaling.worker.training import Learner
+from scaling.workloads import feeds, models, walk
 
 _PR_SET_PDEATHSIG = 1
 
@@ -87,13 +88,22 @@ def _work(task: Task, channel: Channel) -> Trainer:
     trainer = module.connect(task)
     ready = _ready(trainer, imported_s - begun_s, time.monotonic() - imported_s)
     crossing = _crossing(strategy, task, trainer)
-    channel.send(replace(ready, crossing_bytes_per_step=crossing, operations_per_sample=_operations(task.point)))
+    learner = _learner(trainer, task, strategy, channel)
+    channel.send(
+        replace(
+            ready,
+            crossing_bytes_per_step=crossing,
+            operations_per_sample=_operations(task.point),
+            training_samples=_training_samples(task),
+        )
+    )
     worker = Worker(
         trainer,
         channel.send,
         channel.waiting,
         times_steps=task.point.kind == "together",
         trace=trace_path(task.log),
+        learner=learner,
     )
     while worker.obey(channel.receive()):
         pass
@@ -128,6 +138,22 @@ def _operations(point: Point) -> int:
         return 0
     model = models.of(point.workload)
     return walk.training_operations(model.layers, model.input.shape)
+
+
+def _learner(trainer: Trainer, task: Task, strategy: Strategy, channel: Channel) -> Learner | None:
+    """Who trains to an accuracy; one worker that drives several devices goes through all that is held out."""
+    if task.point.regime is None:
+        return None
+    alone = strategy.traits(task.point.strategy).drives != "device"
+    ranks = 1 if alone else task.point.world_size
+    return Learner(trainer, task, models.of(task.point.workload), channel.send, ranks=ranks)
+
+
+def _training_samples(task: Task) -> int:
+    """Of an epoch over all ranks; 0 where the point has none."""
+    if task.point.regime is None:
+        return 0
+    return len(feeds.samples(task, models.of(task.point.workload), "train"))
 
 
 def _crossing(strategy: Strategy, task: Task, trainer: Trainer) -> Bounds | None:

@@ -13,6 +13,7 @@ import msgspec
 
 from scaling.analysis.analyse import Analysis, analyse
 from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Row
+from scaling.analysis.training_rows import Training
 from scaling.records.run import Header, PointRecord
 from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import rounded
@@ -30,6 +31,7 @@ def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str]
         "resolutions": rounded(msgspec.to_builtins(analysis.resolutions)),
         "minibatches": rounded([_flat(one) for one in analysis.minibatches]),
         "over_cpu": rounded([_flat(one) for one in analysis.over_cpu]),
+        "trainings": rounded([_flat(one) for one in analysis.trainings]),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
@@ -46,7 +48,7 @@ def _comparisons(analysis: Analysis) -> list[dict[str, Any]]:
     return [{**_flat(pair), "distinguishable": pair.distinguishable} for pair in analysis.comparisons]
 
 
-def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu) -> dict[str, Any]:
+def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu | Training) -> dict[str, Any]:
     """Its fields, those of its work and of its hardware in one object; older names beside theirs."""
     fields = msgspec.to_builtins(entry)
     if isinstance(entry, Row):
