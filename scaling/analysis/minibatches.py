@@ -33,19 +33,24 @@ class Entry(NamedTuple):
 
 
 def minibatches(cells: Sequence[Cell], rows: Iterable[Row], controls: Controls) -> tuple[Minibatch, ...]:
-    """All batches of all sweeps, sweep by sweep; a single batch of a whole step is none."""
+    """All batches of all sweeps, sweep by sweep; a single batch is one only beside passes of it."""
     of = {cell.name: cell for cell in cells}
     found: dict[Key, list[Entry]] = {}
     for entry in (*_exchanges(of.values(), rows), *_plain_loops(controls)):
         found.setdefault(_sweep(entry.batch), []).append(entry)
-    swept = {key: sorted(sweep, key=_size) for key, sweep in found.items() if _is_sweep(sweep)}
+    parts = {_whole(sweep) for sweep in found.values() if not sweep[0].batch.workload.trains}
+    swept = {
+        key: sorted(sweep, key=_size) for key, sweep in found.items() if len(sweep) > 1 or _whole(sweep) in parts
+    }
     layouts = {key: Layout([one.logs for one in sweep], list(map(_series, sweep))) for key, sweep in swept.items()}
     table = Table(list(layouts.values()))
     return tuple(one for key in sorted(swept, key=repr) for one in _compared(swept[key], layouts[key], table))
 
 
-def _is_sweep(sweep: Sequence[Entry]) -> bool:
-    return len(sweep) > 1 or not sweep[0].batch.workload.trains
+def _whole(sweep: Sequence[Entry]) -> Key:
+    """What its passes are parts of."""
+    one = sweep[0].batch
+    return _sweep(replace(one, workload=replace(one.workload, pass_="step")))
 
 
 def _size(entry: Entry) -> int:

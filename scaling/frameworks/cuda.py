@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scaling.hosts import gpus
+from scaling.records.host import Gpu
 
 # A GPU's compute capability, like (9, 0), or a CUDA version, like (12, 6).
 Version = tuple[int, int]
@@ -35,14 +36,21 @@ def no_kernels(build: str, compiled: Sequence[Version], mend: str, *, newer: boo
     run what the driver compiles anew from the build's PTX, where it has any (CUDA C programming guide, "Binary
     Compatibility", "PTX Compatibility").
     """
+    gpu = first_without(compiled, newer=newer)
+    if gpu is None or gpu.compute_capability is None:
+        return None
+    has, own = ", ".join(map(_dotted, compiled)), _dotted(gpu.compute_capability)
+    return f"{build} has code for compute capability {has}, none for {gpu.name} ({own}): {mend}"
+
+
+def first_without(compiled: Sequence[Version], *, newer: bool = False) -> Gpu | None:
+    """The first GPU here that a build with such code cannot run on; None where there is none, or nobody knows."""
     for gpu in gpus.gather_gpus().gpus:
         capability = gpu.compute_capability
         if capability is None or any(_runs(capability, each) for each in compiled):
             continue
-        if newer and capability > max(compiled):
-            continue
-        has, own = ", ".join(map(_dotted, compiled)), _dotted(capability)
-        return f"{build} has code for compute capability {has}, none for {gpu.name} ({own}): {mend}"
+        if not newer or capability < max(compiled):
+            return gpu
     return None
 
 

@@ -30,7 +30,9 @@ def check(config: SweepConfig, device: Device) -> None:
             )
 
 
-def baseline(name: str, work: Workload, placement: Placement, slots: Sequence[Slot]) -> Point:
+def baseline(
+    name: str, work: Workload, options: dict[str, str], placement: Placement, slots: Sequence[Slot]
+) -> Point:
     """The plain loop of a strategy's framework on a whole CPU, at the batch of one GPU.
 
     In fp32 and the frameworks' own memory format, as it is trained with on CPUs, whatever GPUs compute in.
@@ -44,4 +46,5 @@ def baseline(name: str, work: Workload, placement: Placement, slots: Sequence[Sl
         workload=replace(work, precision="fp32", memory_format="contiguous"),
         hardware=Hardware(device="cpu", cores=whole_cpu(first, slots).threads),
         placement=placement,
+        options=options,
     )

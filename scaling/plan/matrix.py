@@ -42,7 +42,8 @@ def _points(config: SweepConfig, device: Device, name: str, size: int, slots: Se
         for serverless in _over_networks(config, _of_size(own, device, name, size, work)):
             yield _with_servers(serverless, config, slots)
         if config.baseline_device is not None:
-            yield beside.baseline(name, work.reference(size), config.placement, slots)
+            plain = _options(config, frameworks.load(name).baseline)
+            yield beside.baseline(name, work.reference(size), plain, config.placement, slots)
 
 
 def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Workload) -> Iterable[Point]:

@@ -31,7 +31,7 @@ def facts(
         ("model", _each(_model(point) for point in points)),
         ("data", header.config.get("data_dir") or ""),
         ("options", labels.options(context.shared)),
-        ("batch", quantities.distinct(_batch(point) for point in points)),
+        ("batch", _batches(points)),
         ("devices", _devices(header, records)),
         ("emulated", header.emulation),
         ("why", header.why_default),
@@ -62,6 +62,16 @@ def _model(point: Point) -> str:
     return f"{point.workload.model} on {point.workload.data}, {point.workload.precision}{layout}{compiled}{passes}"
 
 
+def _batches(points: Iterable[Point]) -> Phrase:
+    """Those of all points, the smallest first; a sweep over the batch of a device in one."""
+    ordered = sorted(points, key=lambda point: point.workload.batch_size)
+    swept = dict.fromkeys(point.workload.batch_size for point in ordered)
+    if len(swept) < 2 or any(point.workload.is_strong for point in ordered):
+        return quantities.distinct(map(_batch, ordered))
+    listed = quantities.listed((quantities.integer(size),) for size in swept)
+    return *listed, " per device, each x N in all (weak scaling)"
+
+
 def _batch(point: Point) -> Phrase:
     """The rule, and with it the batch per device and the global batch of every row."""
     whole = quantities.integer(point.reference.batch_size)
@@ -77,12 +87,22 @@ def _devices(header: Header, records: Sequence[PointRecord]) -> Phrase:
     if header.device == "cuda":
         gpus = Counter(gpu.name for host in header.hosts for gpu in host.gpus)
         numbers = {name: quantities.integer(count) for name, count in gpus.items()}
-        return quantities.distinct(("cuda: ", number, f" x {name}") for name, number in numbers.items())
+        listed = quantities.distinct(("cuda: ", number, f" x {name}") for name, number in numbers.items())
+        return *listed, *_cpu_beside(header, records)
     if header.device == "emulated":
         return (f"{header.config.get('device')}: none is there, each sleeps as long as it would compute",)
     cores = sorted({_cores(record, rank) for record in records for rank in record.ranks if rank.cpus})
     per_rank: Phrase = (", ", *quantities.spread(cores, "core"), " per rank") if cores else ()
     return f"cpu: {_each(host.cpu_model for host in header.hosts)}", *per_rank
+
+
+def _cpu_beside(header: Header, records: Iterable[PointRecord]) -> Phrase:
+    """`; beside them AMD EPYC, all 64 cores`, where GPUs are compared with a CPU."""
+    beside = next((record for record in records if record.point.hardware.cores), None)
+    if beside is None:
+        return ()
+    name = next((host.cpu_model for host in header.hosts if host.hostname in beside.hosts), "a CPU")
+    return (f"; beside them {name}, all {beside.point.hardware.cores} cores",)
 
 
 def _cores(record: PointRecord, rank: RankRecord) -> int:

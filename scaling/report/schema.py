@@ -16,7 +16,16 @@ import msgspec
 from msgspec import NODEFAULT, Struct, defstruct
 from msgspec.structs import FieldInfo, fields
 
-from scaling.analysis.rows import Baseline, Comparison, Resolution, Row, Standing, Verdict
+from scaling.analysis.rows import (
+    Baseline,
+    Comparison,
+    Minibatch,
+    OverCpu,
+    Resolution,
+    Row,
+    Standing,
+    Verdict,
+)
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import Header
 
@@ -40,7 +49,9 @@ def _struct(name: str, parts: Sequence[type[Struct]], more: Iterable[Field], wit
     found = {field.name: _field(field) for part in parts for field in fields(part) if field.name not in without}
     found.update({field[0]: field for field in more})
     made = [field if field[2] is not NODEFAULT else field[:2] for field in found.values()]
-    return defstruct(name, made, kw_only=True, frozen=True, namespace={"__doc__": parts[-1].__doc__})
+    spelled = {field.name: field.encode_name for part in parts for field in fields(part)}
+    namespace = {"__doc__": parts[-1].__doc__}
+    return defstruct(name, made, kw_only=True, frozen=True, namespace=namespace, rename=spelled)
 
 
 def _flat(name: str, part: type[Struct], *more: Field) -> Any:
@@ -67,6 +78,8 @@ RowJson = _flat(
 )
 BaselineJson = _flat("Baseline", Baseline)
 ComparisonJson = _flat("Comparison", Comparison, ("distinguishable", bool, NODEFAULT))
+MinibatchJson = _flat("Minibatch", Minibatch, ("is_worse", bool, NODEFAULT))
+OverCpuJson = _flat("OverCpu", OverCpu)
 RunJson = _struct("Run", (Header,), (), INTERNAL)
 ReportJson = defstruct(
     "Report",
@@ -77,6 +90,8 @@ ReportJson = defstruct(
         ("baselines", _many(BaselineJson)),
         ("comparisons", _many(ComparisonJson)),
         ("resolutions", tuple[Resolution, ...], ()),
+        ("minibatches", _many(MinibatchJson), ()),
+        ("over_cpu", _many(OverCpuJson), ()),
     ],
     kw_only=True,
     frozen=True,

@@ -56,8 +56,12 @@ def _kill(_: Task) -> None:
 
 
 def _out_of_memory(_: Task) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-    bytearray(2 << 30)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, hard))
+    try:
+        bytearray(2 << 30)
+    finally:  # tests run it inside their own process
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def _eat(_: Task) -> None:

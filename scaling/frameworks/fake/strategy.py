@@ -24,6 +24,7 @@ from scaling.records.task import Task
 OPTIONS: Mapping[str, Option] = {
     "step_s": Option(type=float, default=0.01, help="seconds of compute of one step on one rank"),
     "sample_s": Option(type=float, default=0.0, help="seconds that each sample of a batch adds to a step"),
+    "cpu_times": Option(type=float, default=1.0, help="times as long a step takes on a CPU beside GPUs"),
     "exchange_s": Option(type=float, default=0.0, help="seconds of exposed exchange of one step, N > 1"),
     "comm_s": Option(type=float, default=0.001, help="seconds of the exchange without compute"),
     "overhead_s": Option(type=float, default=0.0, help="seconds that the strategy adds at every N"),
@@ -40,6 +41,7 @@ OPTIONS: Mapping[str, Option] = {
     "fail_step": Option(type=int, default=4, help="the step in which it fails"),
     "fail_kind": Option(type=str, default="exchange", help="the kind of point that fails"),
     "fail_batch": Option(type=int, default=0, help="the batch per device from which on it fails"),
+    "fail_cores": Option(type=int, default=0, help="cores of the CPU beside GPUs that fails (0: where none is)"),
     "fail_world": Option(type=int, default=0, help="the world size that fails (0: all)"),
 }
 

@@ -121,6 +121,7 @@ class FakeTrainer:
             and script["fail_kind"] == point.kind
             and script["fail_rank"] == self._task.rank
             and script["fail_world"] in (0, point.world_size)
+            and script["fail_cores"] == point.hardware.cores
             and script["fail_batch"] <= point.workload.batch_size
         )
 
@@ -181,7 +182,7 @@ def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
     point = task.point
     alone = point.world_size == 1
     whole_s = script["step_s"] + script["sample_s"] * point.workload.batch_size
-    alone_s: float = whole_s * PARTS[point.workload.pass_]
+    alone_s: float = whole_s * PARTS[point.workload.pass_] * (script["cpu_times"] if point.hardware.cores else 1)
     compute_s = alone_s * (1.0 if alone else 1.0 + script["contention"])
     slowest_s = compute_s * (1.0 if alone else 1.0 + script["straggle"])
     match point.kind:

@@ -1,4 +1,4 @@
-"""PyTorch's DistributedDataParallel, a parameter server on torch.distributed, and Horovod under it."""
+"""PyTorch's DistributedDataParallel and FSDP2, a parameter server on torch.distributed, Horovod under it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ FRAMEWORK = Framework(
     strategies={
         "nccl": "ddp",
         "gloo": "ddp",
+        "fsdp2": "fsdp",
         "horovod": "hvd",
         "ps-sync": "ps",
         "ps-async": "ps",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from importlib import metadata
 
 from scaling.frameworks import cuda
@@ -36,8 +37,12 @@ def unfit() -> str | None:
 
 
 def _mend() -> str:
-    """The command that installs what this host's driver and GPUs run."""
+    """The command that installs what this host's driver and GPUs run, or that none of its wheels does."""
     found = gpus.gather_gpus()
     capabilities = [gpu.compute_capability for gpu in found.gpus if gpu.compute_capability]
     is_old = min(capabilities, default=TURING) < TURING or (found.cuda is not None and found.cuda < (13, 0))
-    return f"./launch/install --cuda {'12' if is_old else '13'} torch"
+    release = "12.6" if is_old else "13.0"
+    codes = installed.capabilities(release)
+    if codes and (gpu := cuda.first_without(codes, newer=not is_old)):
+        return f"PyTorch's wheels for CUDA {release} on {platform.machine()} have none for {gpu.name} either"
+    return f"./launch/install --cuda {release.partition('.')[0]} torch"

@@ -1,23 +1,29 @@
 """PyTorch's DistributedDataParallel over NCCL or Gloo, the agent's side.
 
-It does not know torchrun's elastic restarts or sharded optimisers.
+It does not know torchrun's elastic restarts. Parameters that are sharded too are another strategy's (fsdp.py).
+PowerSGD is no option: over Gloo it aborts, for its collectives are not in one order on all ranks (torch 2.13).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from scaling.emulated.buckets import DEFAULT_BUCKET_MB
-from scaling.frameworks import network_env
-from scaling.frameworks.base import Option, Traits
-from scaling.frameworks.options import positive_number
-from scaling.frameworks.pytorch.plain import TorchStrategy
-from scaling.records.point import EXCHANGING, Device
+from scaling.frameworks.base import Option, Traits, read_options
+from scaling.frameworks.options import one_of, positive_number
+from scaling.frameworks.pytorch import collective_bytes
+from scaling.frameworks.pytorch.torch_distributed import TorchDistributed
+from scaling.records import crossing
+from scaling.records.crossing import Bounds, Parts
+from scaling.records.point import Device, Point
 from scaling.records.task import Task
 
+UNCOMPRESSED = "none"
 
-class DDP(TorchStrategy):
-    """One worker per device; rank 0's hosts the store in which they find each other."""
+
+class DDP(TorchDistributed):
+    """All gradients are on all ranks; the optimizer's state too, unless it is sharded (ZeRO stage 1)."""
 
     names: tuple[str, ...] = ("torch:nccl", "torch:gloo")
     # The defaults are DistributedDataParallel's own.
@@ -31,7 +37,17 @@ class DDP(TorchStrategy):
             type=bool, default=False, help="gradients live in the buckets: less memory, one copy less"
         ),
         "static_graph": Option(type=bool, default=False, help="the same parameters are used in every step"),
-        **TorchStrategy.options,
+        "compress": Option(
+            type=one_of(UNCOMPRESSED, "fp16", "bf16"),
+            default=UNCOMPRESSED,
+            help="of gradients on their way: none, fp16, or on NCCL bf16 (DDP's hooks)",
+        ),
+        "shard_optimizer": Option(
+            type=bool,
+            default=False,
+            help="each rank updates a part of the parameters and sends it to all (ZeRO-1: less memory)",
+        ),
+        **TorchDistributed.options,
     }
     trainer = "scaling.frameworks.pytorch.ddp_trainer"
 
@@ -47,19 +63,33 @@ class DDP(TorchStrategy):
         """Found in the installed files and by NVML; torch is not imported."""
         return super().missing(name, "cuda" if name == "torch:nccl" else device)
 
-    def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
-        """What torchrun would set, and the interface that carries the exchange."""
-        if task.point.kind not in EXCHANGING:
-            return {}
-        return {
-            "MASTER_ADDR": task.address,
-            "MASTER_PORT": str(task.ports[0]),
-            "RANK": str(task.rank),
-            "WORLD_SIZE": str(task.point.world_size),
-            "LOCAL_RANK": str(task.local_rank),
-            **network_env.gloo(task),
-            **(network_env.nccl(task) | network_env.nccl_log(task) if self.by_nccl(task.point) else {}),
-        }
+    def refuse(self, point: Point) -> str | None:
+        """Gloo reduces no bf16. What a GPU does in no time, an emulated device's CPU would take time for."""
+        options = options_of(point)
+        if options["compress"] == "bf16" and self.backend(point) == "gloo":
+            return "--option compress=bf16: Gloo sums fp32 and fp16; take compress=fp16, or torch:nccl"
+        if point.hardware.device == "emulated" and options["compress"] != UNCOMPRESSED:
+            return f"--option compress={options['compress']}: emulated devices compute nothing; leave it out"
+        if point.hardware.device == "emulated" and options["shard_optimizer"]:
+            return "--option shard_optimizer=true: emulated devices have no optimizer's state; leave it out"
+        return super().refuse(point)
+
+    def wire_parts(self, point: Point) -> Parts:
+        """Halves, both ways, where gradients are compressed."""
+        return crossing.WHOLE if options_of(point)["compress"] == UNCOMPRESSED else (0.5, 0.5)
+
+    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
+        """The all-reduces, and with a sharded optimizer all parameters from whom they were updated by."""
+        reduced = super().bytes_per_step(task, gradient_bytes)
+        if reduced is None or not options_of(task.point)["shard_optimizer"]:
+            return reduced
+        updated = collective_bytes.broadcast(gradient_bytes, task.hosts, nccl=self.by_nccl(task.point))
+        return collective_bytes.total(reduced, updated)
+
+
+def options_of(point: Point) -> dict[str, Any]:
+    """The values of a point's options."""
+    return read_options(DDP.options, point.options)
 
 
 STRATEGY = DDP()

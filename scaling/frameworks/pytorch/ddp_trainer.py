@@ -3,37 +3,44 @@ alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from scaling.emulated.buckets import DEFAULT_BUCKET_MB, FIRST_BUCKET_BYTES, MIB, bucket_bytes
-from scaling.frameworks.base import Trainer, read_options, timeout_s
-from scaling.frameworks.pytorch import store
-from scaling.frameworks.pytorch.ddp import DDP
+from scaling.frameworks.base import Trainer
+from scaling.frameworks.pytorch.compute import Optimizer
+from scaling.frameworks.pytorch.ddp import STRATEGY, options_of
 from scaling.frameworks.pytorch.loop import TorchRank, Training
+from scaling.frameworks.pytorch.process_group import join
 from scaling.records.task import Task
 
 FLOAT32_BYTES = 4
 BUFFERS_AT_ONCE_BYTES = 250 * MIB  # DistributedDataParallel.broadcast_bucket_size
+# What gradients travel as, by the option `compress`, and DDP's own hook for it.
+WIRE = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 
 
 def connect(task: Task) -> Trainer:
     """Raises what torch raises; ImportError when the model needs a package that is not installed."""
-    return GradientExchange(task) if task.point.kind == "comm" else Distributed(task)
+    if task.point.kind == "comm":
+        return GradientExchange(task)
+    return ShardedOptimizer(task) if options_of(task.point)["shard_optimizer"] else Distributed(task)
 
 
-class Distributed(Training):
+class Parallel(Training):
     """The shared loop with its model inside DistributedDataParallel."""
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Join the process group; DDP then gives all ranks rank 0's weights."""
-        _join(self)
-        options = read_options(DDP.options, self.task.point.options)
+        join(self, STRATEGY.backend(self.task.point))
+        options = options_of(self.task.point)
         emulated = self.task.point.hardware.device == "emulated"
         self._parallel = DistributedDataParallel(
             module,
@@ -45,20 +52,35 @@ class Distributed(Training):
             # Emulated parameters are alike from the start; slowed links would take seconds to say so.
             init_sync=not emulated,
         )
+        if hook := HOOKS.get(options["compress"]):
+            self._parallel.register_comm_hook(None, hook)
         return self._parallel
 
     def hold(self) -> AbstractContextManager[None]:
         """DDP's own way to accumulate."""
         return self._parallel.no_sync()
 
+    def close(self) -> None:
+        """Leave the process group."""
+        distributed.destroy_process_group()
+
+
+class Distributed(Parallel):
+    """Every rank updates all parameters."""
+
     def unsynced_step(self) -> None:
         """In DDP's own `no_sync`, which keeps its hooks and leaves out buckets, buffers and waiting."""
         with self.hold():
             self.step()
 
-    def close(self) -> None:
-        """Leave the process group."""
-        distributed.destroy_process_group()
+
+class ShardedOptimizer(Parallel):
+    """Every rank updates a part of the parameters and sends it to the others: no update is honest without any
+    exchange."""
+
+    def make_optimizer(self) -> Optimizer:
+        """The loop's own, of this rank's part of the parameters."""
+        return sharded(super().make_optimizer())
 
 
 class GradientExchange(TorchRank):
@@ -69,28 +91,39 @@ class GradientExchange(TorchRank):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        _join(self)
+        join(self, STRATEGY.backend(task.point))
+        options = options_of(task.point)
         module = self.build()
         sizes = self.describe(module)
-        cap_mb = read_options(DDP.options, task.point.options)["bucket_cap_mb"]
+        self._wire = WIRE[options["compress"]]
         self._buckets: list[Tensor] = [
             torch.ones(size // FLOAT32_BYTES, device=self.device)
-            for size in bucket_bytes(reversed(sizes), cap_mb, task.point.hardware.shrink)
+            for size in bucket_bytes(reversed(sizes), options["bucket_cap_mb"], task.point.hardware.shrink)
         ]
         self._group = distributed.distributed_c10d._get_default_group()
         self._buffers = [each.detach().to(self.device) for each in module.buffers()]
+        self._optimizer: Optimizer | None = None
+        if options["shard_optimizer"]:
+            # Of parameters without gradients: it updates nothing and sends all.
+            self._optimizer = sharded(self.compute.make_optimizer(self.compute.place(module).parameters()))
 
     def step(self) -> None:
         """As DDP does: before forward rank 0's buffers (running means) for all; then each bucket divided by the
         ranks and summed over them, all in flight at once."""
         if self._buffers:
             distributed._broadcast_coalesced(self._group, self._buffers, BUFFERS_AT_ONCE_BYTES, 0)
-        works = []
-        for bucket in self._buckets:
-            bucket.div_(self.task.point.world_size)
-            works.append(distributed.all_reduce(bucket, async_op=True))
-        for work in works:
+        flying = list(self._sent())
+        for bucket, sent, work in flying:
             work.wait()
+            if sent is not bucket:
+                bucket.copy_(sent)
+        if self._optimizer is not None:
+            self._optimizer.step()
+
+    def _sent(self) -> Iterator[tuple[Tensor, Tensor, distributed.Work]]:
+        for bucket in self._buckets:
+            sent = bucket.to(self._wire).div_(self.task.point.world_size)
+            yield bucket, sent, distributed.all_reduce(sent, async_op=True)
 
     def loss(self) -> None:
         """Nothing is trained."""
@@ -103,19 +136,13 @@ class GradientExchange(TorchRank):
         distributed.destroy_process_group()
 
 
-def _join(rank: TorchRank) -> None:
-    task = rank.task
-    backend = task.point.strategy.partition(":")[2]
-    timeout = timedelta(seconds=timeout_s(task.clocks))
-    distributed.init_process_group(
-        backend,
-        store=store.open_store(task.address, task.ports[0], hosts=task.rank == 0, timeout=timeout),
-        rank=task.rank,
-        world_size=task.point.world_size,
-        timeout=timeout,
-        # NCCL connects now, and not inside the first step.
-        device_id=rank.device if backend == "nccl" else None,
-    )
+def sharded(whole: Optimizer) -> Optimizer:
+    """Torch's ZeRO stage 1 of an optimizer that has not begun."""
+    # Its package compiles optimizers of its own, which takes time and warns that this is deprecated.
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    assert isinstance(whole, torch.optim.Optimizer)
+    return ZeroRedundancyOptimizer(whole.param_groups, optimizer_class=type(whole), **whole.defaults)
 
 
 def _caps(cap_mb: float, shrink: float) -> dict[str, Any]:

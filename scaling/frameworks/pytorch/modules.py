@@ -115,16 +115,22 @@ class Gated(nn.Module):
 
 
 class TiedLogits(nn.Module):
-    """Products with the vectors of an embedding, which is no part of this module and counts where it is."""
+    """Products with the vectors of an embedding, whose parameter this shares."""
 
     def __init__(self, words: nn.Embedding, *, bias: bool) -> None:
         super().__init__()
+        # In a tuple it is no child.
         self._words = (words,)
+        self.tie()
         self.bias = nn.Parameter(torch.empty(words.num_embeddings)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """(batch, length, width) to (batch, length, words)."""
-        return functional.linear(x, self._words[0].weight, self.bias)
+        return functional.linear(x, self.weight, self.bias)
+
+    def tie(self) -> None:
+        """Share the parameter again: `to_empty` makes each module one of its own."""
+        self.weight = self._words[0].weight
 
 
 class Attention(nn.Module):
@@ -155,7 +161,7 @@ class Attention(nn.Module):
     def _projected(self, x: Tensor) -> tuple[Tensor, ...]:
         if self._layer.fused:
             width, keys = self._widths
-            queries, keys_, values = torch.split(self._linear("qkv", x), (width, keys, keys), -1)
+            queries, keys_, values = torch.split(self._linear("qkv", x), [width, keys, keys], -1)
             return queries, keys_, values
         return tuple(self._linear(name, x) for name in ("query", "key", "value"))
 
@@ -166,7 +172,7 @@ class Attention(nn.Module):
 
     def _by_head(self, x: Tensor) -> Tensor:
         """(batch, length, heads x size) to (batch, heads, length, size)."""
-        return x.unflatten(-1, (-1, self._size)).transpose(1, 2)
+        return x.view(*x.shape[:2], -1, self._size).transpose(1, 2)
 
 
 def _angles(length: int, size: int, base: float, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,9 @@ def build(spec: ModelSpec, seed: int) -> nn.Module:
     It takes images (batch, channels, height, width) or tokens (batch, length), and returns logits.
     """
     network = empty(spec).to_empty(device="cpu")
+    for each in network.modules():
+        if isinstance(each, modules.TiedLogits):
+            each.tie()
     load(network, weights.draw(spec, seed))
     for each in network.modules():
         if isinstance(each, nn.BatchNorm1d | nn.BatchNorm2d):

@@ -27,6 +27,7 @@ class Way(NamedTuple):
 
 WAYS: dict[str, Way] = {
     "torch:gloo": Way("torch_ddp", "torch"),
+    "torch:fsdp2": Way("torch_fsdp", "torch"),
     "torch:horovod": Way("torch_horovod", "horovod"),
     "torch:ps-sync": Way("torch_ps", "rpc", "sync"),
     "torch:ps-async": Way("torch_ps", "rpc", "async", asynchronous=True),

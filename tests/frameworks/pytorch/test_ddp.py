@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scaling.emulated import layers
 from scaling.emulated.buckets import bucket_bytes
-from scaling.frameworks.pytorch import ddp, ddp_trainer, network, store
+from scaling.frameworks.pytorch import ddp, ddp_trainer, network, process_group, store
 from scaling.worker.failures import cause_of
 from scaling.workloads import models
 from tests.support import ranks
@@ -204,7 +204,7 @@ def stub_rank(name: str) -> Any:
 
 def test_the_group_times_out_after_the_agents_clocks(stores: list[dict[str, Any]], joined: dict[str, Any]) -> None:
     rank = stub_rank("torch:gloo")
-    ddp_trainer._join(rank)
+    process_group.join(rank, "gloo")
     timeout = timedelta(seconds=ranks.LIMIT_S + 30)
     assert joined == {
         "backend": "gloo", "timeout": timeout, "device_id": None, "store": "the store", "rank": 0, "world_size": 1,
@@ -214,7 +214,7 @@ def test_the_group_times_out_after_the_agents_clocks(stores: list[dict[str, Any]
 
 @pytest.mark.usefixtures("stores")
 def test_nccl_connects_at_once(joined: dict[str, Any]) -> None:
-    ddp_trainer._join(stub_rank("torch:nccl"))
+    process_group.join(stub_rank("torch:nccl"), "nccl")
     assert (joined["backend"], joined["device_id"]) == ("nccl", "the device")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -99,6 +100,28 @@ def test_what_torch_lists_of_its_wheels_goes_before_what_is_known_of_older_ones(
     reason = frameworks.missing("torch:nccl", "cuda")
     assert (reason is None) is runs
     assert runs or f"none for {model[0]}" in (reason or "")
+
+
+@pytest.mark.parametrize(
+    ("model", "driver", "mend"),
+    [
+        (V100, (12, 9), "./launch/install --cuda 12 torch"),
+        (
+            B200,
+            (12, 4),
+            "wheels for CUDA 12.6 on x86_64 have none for NVIDIA B200 either, or a driver of 580",
+        ),
+    ],
+)
+def test_a_mend_that_would_not_help_is_not_named(
+    builds: Builds, monkeypatch: pytest.MonkeyPatch, model: Model, driver: tuple[int, int], mend: str
+) -> None:
+    """A driver too old for CUDA 13 beside a GPU too new for the wheels for CUDA 12."""
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(installed.capabilities, "__defaults__", ("x86_64",))
+    builds.torch("13.0", listed=TORCH_RELEASES)
+    builds.hold(found(model, cuda=driver))
+    assert mend in (frameworks.missing("torch:nccl", "cuda") or "")
 
 
 def test_the_torch_that_is_installed_here_lists_its_wheels() -> None:

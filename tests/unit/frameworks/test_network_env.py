@@ -74,6 +74,7 @@ TF_PS = {
 ON_CPU: dict[str, dict[str, Any]] = {
     "torch:gloo": {**MASTER, "GLOO_SOCKET_IFNAME": "eth0"},
     "torch:nccl": {**MASTER, "GLOO_SOCKET_IFNAME": "eth0"},
+    "torch:fsdp2": {**MASTER, "GLOO_SOCKET_IFNAME": "eth0"},
     "torch:horovod": HOROVOD,
     "tensorflow:horovod": HOROVOD,
     "mxnet:horovod": HOROVOD,
@@ -89,7 +90,9 @@ ON_CPU: dict[str, dict[str, Any]] = {
     "mxnet:dist_device_sync": PS_LITE,
     "mxnet:dist_async": PS_LITE,
 }
-OVER_NCCL = ("torch:nccl", "torch:horovod", "tensorflow:horovod", "mxnet:horovod", "tensorflow:nccl")
+OVER_NCCL = (
+    "torch:nccl", "torch:fsdp2", "torch:horovod", "tensorflow:horovod", "mxnet:horovod", "tensorflow:nccl",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", frameworks.NAMES)

@@ -53,6 +53,8 @@ def test_options_are_read_from_words() -> None:
         "bucket_cap_mb": 0.5,
         "gradient_as_bucket_view": False,
         "static_graph": True,
+        "compress": "none",
+        "shard_optimizer": False,
         "accumulate": 1,
     }
     for text in ("big", "0", "nan"):

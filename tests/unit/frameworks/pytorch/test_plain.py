@@ -9,13 +9,13 @@ import pytest
 from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.frameworks import options
-from scaling.frameworks.base import PASSES, Strategy, read_options
-from scaling.frameworks.pytorch import FRAMEWORK, ddp, plain, ps
+from scaling.frameworks.base import PASSES, Strategy, Traits, read_options
+from scaling.frameworks.pytorch import FRAMEWORK, ddp, fsdp, plain, ps
 from scaling.records.point import Kind
 from tests.support.paper_tasks import one_task
 from tests.support.points import make_point
 
-STRATEGIES: tuple[Strategy, ...] = (plain.STRATEGY, ddp.STRATEGY, ps.STRATEGY)
+STRATEGIES: tuple[Strategy, ...] = (plain.STRATEGY, ddp.STRATEGY, fsdp.STRATEGY, ps.STRATEGY)
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda each: each.names[0])
 

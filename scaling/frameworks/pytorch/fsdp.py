@@ -1,0 +1,118 @@
+"""PyTorch's fully_shard (FSDP2) over NCCL, or Gloo on CPUs: the agent's side.
+
+It does not know tensor or pipeline parallelism, CPU offloading, nor the 8-bit all-gathers of torchao.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from scaling.frameworks.base import Option, Traits, read_options
+from scaling.frameworks.options import accumulated, count_from_0, one_of
+from scaling.frameworks.pytorch import collective_bytes
+from scaling.frameworks.pytorch.torch_distributed import TorchDistributed
+from scaling.records.crossing import Bounds
+from scaling.records.point import Device, Point
+from scaling.records.task import Task
+
+Rank = TypeVar("Rank")
+
+
+class FSDP2(TorchDistributed):
+    """Each rank keeps its rows of every parameter, of its gradient and of the optimizer's state.
+
+    A unit (fsdp_units.py) is gathered before it computes, forward and, if it was resharded, backward again; then
+    its gradients are reduced and scattered.
+    """
+
+    names: tuple[str, ...] = ("torch:fsdp2",)
+    # The defaults are fully_shard's own, but that of the root's: resharded as all are, so that a step's bytes are
+    # known.
+    options: Mapping[str, Option] = {
+        "reshard": Option(
+            type=bool,
+            default=True,
+            help="free parameters after forward and gather them again (ZeRO-3); false: keep them (ZeRO-2)",
+        ),
+        "hsdp": Option(
+            type=count_from_0,
+            default=0,
+            help="so many ranks share the parameters, others repeat them (HSDP: a node's ranks); 0: all share",
+        ),
+        "param_dtype": Option(
+            type=one_of("fp32", "bf16"),
+            default="fp32",
+            help="with --precision bf16: what parameters are gathered in; gradients are summed in fp32",
+        ),
+        **TorchDistributed.options,
+    }
+    trainer = "scaling.frameworks.pytorch.fsdp_trainer"
+
+    def traits(self, _name: str) -> Traits:
+        """One port, for the store."""
+        return Traits(ports=1, nccl=True)
+
+    def devices(self, _name: str) -> tuple[Device, ...]:
+        """An emulated device has no parameters that would be gathered before they are slept over."""
+        return ("cpu", "cuda")
+
+    def refuse(self, point: Point) -> str | None:
+        """Groups that do not come out even, and what fully_shard does not take."""
+        options, ranks = options_of(point), point.world_size
+        if point.workload.memory_format != "contiguous":
+            return (
+                f"--memory-format {point.workload.memory_format}: FSDP takes contiguous parameters; leave it out"
+            )
+        if options["param_dtype"] != "fp32" and point.workload.precision != "bf16":
+            return f"--option param_dtype={options['param_dtype']}: needs --precision bf16"
+        group = options["hsdp"]
+        if group == 1:
+            return "--option hsdp=1: one rank shares with nobody; take 2 or more, or torch:gloo or torch:nccl"
+        if group and ranks % group:
+            n = "one rank" if ranks == 1 else f"{ranks} ranks"
+            return f"--option hsdp={group}: {n} cannot be groups of {group}; choose --world-sizes of its multiples"
+        return super().refuse(point)
+
+    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
+        """Gradients are as large as parameters. Rows are padded to the ranks of a group, which this leaves out."""
+        options, nccl = options_of(task.point), self.by_nccl(task.point)
+        group = group_size(task.point)
+        gathered = gradient_bytes * (0.5 if options["param_dtype"] == "bf16" else 1)
+        gathers = accumulated(task.point) * (2 if options["reshard"] else 1)
+        sharing = [
+            bounds
+            for hosts in shard_groups(task.hosts, group)
+            for bounds in (
+                *[collective_bytes.all_gather(gathered, hosts, nccl=nccl)] * gathers,
+                collective_bytes.reduce_scatter(gradient_bytes, hosts, nccl=nccl),
+            )
+        ]
+        repeating = [
+            collective_bytes.all_reduce(gradient_bytes / group, hosts, nccl=nccl)
+            for hosts in replica_groups(task.hosts, group)
+        ]
+        return collective_bytes.total(*sharing, *repeating)
+
+
+def options_of(point: Point) -> dict[str, Any]:
+    """The values of a point's options."""
+    return read_options(FSDP2.options, point.options)
+
+
+def group_size(point: Point) -> int:
+    """How many ranks share the parameters."""
+    return options_of(point)["hsdp"] or point.world_size
+
+
+def shard_groups(ranks: Sequence[Rank], size: int) -> list[Sequence[Rank]]:
+    """Those who share: one after the other."""
+    return [ranks[first : first + size] for first in range(0, len(ranks), size)]
+
+
+def replica_groups(ranks: Sequence[Rank], size: int) -> list[Sequence[Rank]]:
+    """Those who have the same rows."""
+    return [ranks[first::size] for first in range(size)]
+
+
+STRATEGY = FSDP2()

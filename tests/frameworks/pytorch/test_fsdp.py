@@ -1,0 +1,95 @@
+"""FSDP2 in the worker: which units a module is sharded into, and what is padded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import nn
+
+from scaling.frameworks.base import Unsynced
+from scaling.frameworks.pytorch import ddp_trainer, fsdp_trainer
+from scaling.frameworks.pytorch.fsdp_units import units
+
+
+class Block(nn.Module):
+    """Two layers that are repeated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+
+class Decoder(nn.Module):
+    """An embedding, blocks in a list, a head; a parameter of its own; nothing is computed."""
+
+    def __init__(self, *, tied: bool = False) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.zeros(3, 4))
+        self.embedding = nn.Embedding(5, 4)
+        self.layers = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(4, 5, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+
+class Nested(nn.Module):
+    """Blocks that lie deeper, and are named."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 4), nn.Sequential(Block(), Block()))
+
+    @property
+    def blocks(self) -> Iterable[nn.Module]:
+        """The repeated ones."""
+        return (each for each in self.modules() if isinstance(each, Block))
+
+
+def names(module: nn.Module) -> dict[str, list[str]]:
+    """By each unit's name its parameters'."""
+    modules = {id(each): name for name, each in module.named_modules()}
+    parameters = {id(each): name for name, each in module.named_parameters()}
+    return {modules[id(unit.module)]: [parameters[id(each)] for each in unit.parameters] for unit in units(module)}
+
+
+def test_each_child_with_parameters_is_a_unit_and_the_module_has_the_rest() -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2, bias=False))
+    assert names(module) == {"0": ["0.weight", "0.bias"], "2": ["2.weight"], "": []}
+    assert names(nn.Linear(2, 3)) == {"": ["weight", "bias"]}
+
+
+def test_a_list_of_blocks_is_a_unit_for_each() -> None:
+    found = names(Decoder())
+    assert list(found) == ["embedding", "layers.0", "layers.1", "head", ""]
+    assert (len(found["layers.1"]), found[""]) == (4, ["positions"])
+
+
+def test_children_that_share_a_parameter_are_left_to_the_module() -> None:
+    found = names(Decoder(tied=True))
+    assert list(found) == ["layers.0", "layers.1", ""]
+    assert found[""] == ["positions", "embedding.weight"]
+
+
+def test_blocks_that_a_module_names_are_units_inside_its_children() -> None:
+    found = names(Nested())
+    assert list(found) == ["body.1.0", "body.1.1", "body", ""]
+    assert found["body"] == ["body.0.weight", "body.0.bias"]
+    assert all(parameters for name, parameters in found.items() if name)
+
+
+@pytest.mark.parametrize(
+    ("shape", "ranks", "elements"), [((10, 256), 4, 3 * 256), ((8,), 4, 2), ((3, 2, 2), 16, 4), ((), 2, 1)]
+)
+def test_rows_are_padded_to_the_ranks(shape: tuple[int, ...], ranks: int, elements: int) -> None:
+    assert fsdp_trainer.padded_rows(torch.zeros(shape), ranks) == elements
+
+
+@pytest.mark.parametrize(
+    ("trainer", "has_one"),
+    [(ddp_trainer.Distributed, True), (ddp_trainer.ShardedOptimizer, False), (fsdp_trainer.FullySharded, False)],
+)
+def test_a_step_without_exchange_is_had_where_it_is_honest(trainer: type, has_one: bool) -> None:
+    """FSDP gathers whatever is held back, and ZeRO's update is an exchange."""
+    assert issubclass(trainer, Unsynced) == has_one

@@ -1,0 +1,111 @@
+"""The table of a sweep over batches: what stands in it, what is said of a batch that does not pay or fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from scaling.records.run import PointRecord
+from scaling.report import words
+from scaling.report.document import document
+from scaling.report.formats import markdown, terminal
+from tests.support.inline import Launch
+from tests.support.scripted_records import failed, header, point, record
+
+PLAIN: dict[str, Any] = {"strategy": "fake:plain"}
+
+
+def records(times: dict[int, float], **fields: Any) -> list[PointRecord]:
+    return [
+        record(point("exchange", 1, number, batch_size=size, **{**PLAIN, **fields}), drift * step_s)
+        for number, drift in enumerate((0.999, 1.0, 1.002, 1.001))
+        for size, step_s in times.items()
+    ]
+
+
+def table(text: str, title: str) -> list[str]:
+    """The lines of a section, without runs of spaces; rules as they are named."""
+    of = text.partition(f"\n{title}\n")[2].partition("\n\n")[0]
+    return [" ".join(line.split()) for line in of.splitlines()]
+
+
+def rendered(found: Iterable[PointRecord]) -> str:
+    return terminal.render(header(), list(found), color=False)
+
+
+def test_a_batch_that_does_not_pay_and_one_that_does_not_fit() -> None:
+    lost = [failed(point("exchange", 1, number, batch_size=256, **PLAIN)) for number in range(4)]
+    text = rendered([*records({32: 0.211, 64: 0.42028, 128: 0.89986}), *lost])
+    assert table(text, "Minibatches: fake:plain")[-5:] == [
+        "32 211 ± 0 151.6 ± 0.3 99.6 % ± 0.0 -",
+        "64 420 ± 1 152.2 ± 0.3 100.0 % 1.99 ± 0.00",
+        "128 900 ± 2 142.2 ± 0.3 93.4 % ± 0.0 2.14 ± 0.00",
+        "└ more than 2 x as long as 64",
+        "256 OOM [1]",
+    ]
+    assert "batch 32, 64, 128, 256 per device, each x N in all (weak scaling)" in " ".join(text.split())
+    assert "all 4 rounds failed: oom: out of memory" in " ".join(text.split())
+    assert "OOM" in text.partition("How to read")[2]
+    # A plain loop is no scaling curve and has nothing that its efficiency could be held against.
+    assert "speedup" not in text
+    assert "no baseline" not in text
+
+
+def test_passes_stand_below_each_other_and_are_named_above() -> None:
+    whole = document(
+        header(),
+        [*records({32: 0.1}, pass_="forward"), *records({32: 0.3}, pass_="backward"), *records({32: 0.4})],
+    )
+    (section,) = whole.sections
+    assert section.title == "Minibatches: fake:plain"
+    assert [line.above for line in section.lines] == ["forward pass", "forward and backward pass", "whole step"]
+    assert [words.mean(line.cells["step_ms"]) for line in section.lines] == ["100 ms", "300 ms", "400 ms"]  # type: ignore[arg-type]
+    # One batch has no other to be held against.
+    assert "minibatch_efficiency" not in {column.key for column in section.columns}
+    (model,) = [words.text(fact.phrase) for fact in whole.facts if fact.label == "model"]
+    assert sorted(model.split("; ")) == [
+        "digits-cnn on digits, fp32",
+        "digits-cnn on digits, fp32, forward and backward pass",
+        "digits-cnn on digits, fp32, forward pass",
+    ]
+
+
+def test_frameworks_of_a_pass_are_ranked_without_efficiencies_that_nobody_has() -> None:
+    both = [
+        *records({32: 0.1, 64: 0.19}, pass_="forward"),
+        *records({32: 0.2, 64: 0.39}, pass_="forward", strategy="torch:plain"),
+    ]
+    made = document(header(), both)
+    assert [section.title for section in made.comparisons] == [
+        f"Frameworks at each world size, by their fastest exchange, {size} per device" for size in (32, 64)
+    ]
+    assert "Minibatches: torch:plain" in markdown.render(header(), both)
+
+
+def test_a_swept_run_end_to_end(tmp_path: Path) -> None:
+    """By the script 5 ms and 1 ms a sample; the forward pass takes a third; from 32 on there is no memory."""
+    option = ["step_s=0.005", "sample_s=0.001", "fail=oom", "fail_batch=32"]
+    found = Launch(1).sweep(
+        tmp_path, strategy=["fake:plain"], option=option, batch_sizes=[8, 16, 32], **{"pass": ["forward", "step"]}
+    )
+    assert {one.point.kind for one in found.records} == {"exchange"}
+    text = terminal.render(found.header, found.records, color=False)
+    lines = table(text, "Minibatches: fake:plain")
+    assert [line.split()[:2] for line in lines if line.split()[0] in ("8", "16", "32")] == [
+        ["8", "4.33"], ["16", "7.00"], ["32", "OOM"], ["8", "13.0"], ["16", "21.0"], ["32", "OOM"],
+    ]  # fmt: skip
+    assert found.header.config["batch_sizes"] == [8, 16, 32]
+
+
+def test_batches_of_an_exchange_have_their_own_baselines_and_curves(tmp_path: Path) -> None:
+    found = Launch(2).sweep(tmp_path, batch_sizes=[8, 16], option=["sample_s=0.001"], world_sizes=[1, 2])
+    assert {(one.point.kind, one.point.workload.batch_size) for one in found.records} == {
+        (kind, size) for kind in ("exchange", "solo", "together", "comm") for size in (8, 16)
+    }
+    made = document(found.header, found.records)
+    assert [section.title for section in made.sections] == [
+        "Minibatches: fake:a", "Minibatches: fake:plain, one device alone", "fake:a, 8 per device",
+        "fake:a, 16 per device",
+    ]  # fmt: skip
+    assert [line.above for line in made.sections[0].lines] == ["N = 1", "", "N = 2", ""]
