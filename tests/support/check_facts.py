@@ -12,12 +12,16 @@ from scaling.check import networks
 from scaling.check.facts import Facts, Link, Load, Prepared, RankFacts, Verdict
 from scaling.check.verdicts import judge
 from scaling.hosts.fabric import Entry
+from scaling.records import all_reduce as records
+from scaling.records.all_reduce import Timed
 from scaling.records.gpu_health import GpuHealth, GpuHost
 from scaling.records.host import Gpu, HostInfo, Nic
 
 GBIT = 1e9
 Changes = Mapping[str, Mapping[str, Any]]
 FOUR = ("node1", "node2", "node3", "node4")
+# What ranks tell of a torch without CUDA on each node.
+TORCH = {name: {"torch_cuda": ""} for name in FOUR}
 FABRIC = {"ib": Entry(interface="ib0", rate_gbit=10.0), "ethernet": Entry(interface="eth0", rate_gbit=1.0)}
 
 
@@ -136,6 +140,12 @@ def gpu(index: int, *, of: int = 4, peers: Sequence[int] | None = None, **change
         "p2p": tuple(other == index or other in reach for other in range(of)),
     }
     return Gpu(**{**fields, **changes})
+
+
+def timed(busbw_bytes_per_s: float, members: int = 4) -> Timed:
+    """Three repetitions of 256 MB, of which the fastest is as fast as this and the median nine tenths of it."""
+    seconds = 2 * (members - 1) / members * 256e6 / busbw_bytes_per_s
+    return records.timed(members, 256_000_000, (2 * seconds, seconds / 0.9, seconds))
 
 
 # ---------------------------------------------------------------- what is made of them

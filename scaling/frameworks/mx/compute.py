@@ -8,13 +8,13 @@ from typing import Protocol, TypeAlias
 
 from msgspec.structs import replace
 
-from scaling.frameworks.mx import vision
+from scaling.frameworks.mx import losses, network
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.rank import MxnetRank
 from scaling.frameworks.options import accumulated
 from scaling.workloads import feeds as data
-from scaling.workloads import models
 from scaling.workloads.feeds import Feed
+from scaling.workloads.specs import Recipe
 
 Batch: TypeAlias = "tuple[mx.nd.NDArray, mx.nd.NDArray]"
 # Batches that wait in the engine fill the memory; waiting for it in each step costs 2 % of a short one.
@@ -27,7 +27,7 @@ class Compute(Protocol):
 
     net: mx.gluon.Block
     device_name: str
-    momentum: float
+    recipe: Recipe
 
     def batch_size(self) -> int:
         """Samples that one device is fed in a step."""
@@ -54,10 +54,9 @@ class Compute(Protocol):
 class RealCompute:
     """The point's model in Gluon, with the weights of the task's seed, fed and differentiated on all contexts."""
 
-    momentum = models.MOMENTUM
-
     def __init__(self, rank: MxnetRank) -> None:
         self.device_name = rank.name_device()
+        self.recipe = rank.spec.recipe
         self._rank = rank
         self._parts = accumulated(rank.task.point)
         self._goes_back = rank.task.point.workload.pass_ != "forward"
@@ -66,8 +65,7 @@ class RealCompute:
         self._losses: list[mx.nd.NDArray] = []
         self._fresh: list[mx.nd.NDArray] = []
         mx.random.seed(rank.task.seed)
-        self.net = vision.build(rank.spec)
-        vision.initialize(self.net, rank.spec, rank.contexts)
+        self.net = network.build(rank.spec, rank.task.seed, rank.contexts)
         if rank.dtype != "float32":
             self.net.cast(rank.dtype)
         self.net.hybridize(static_alloc=True, static_shape=True)
@@ -85,7 +83,7 @@ class RealCompute:
     def begin(self, parameters: dict[str, mx.gluon.Parameter], trainer: mx.gluon.Trainer) -> None:
         """Make the loss, and move the batches that stay the same."""
         self._parameters, self._trainer = parameters, trainer
-        self._criterion = mx.gluon.loss.SoftmaxCrossEntropyLoss()
+        self._criterion = losses.of(self._rank.spec.target)
         self._criterion.hybridize(static_alloc=True, static_shape=True)
         self._batches = self._moved(0) if all(feed.fixed for feed in self.feeds) else None
 
@@ -149,6 +147,7 @@ class RealCompute:
         """The feeds' batches on their contexts; classes are exact in float32, in which Gluon's loss has them."""
         array, found = mx.nd.array, []
         for context, feed in zip(self._rank.contexts, self.feeds, strict=True):
-            images, labels = feed.batch(step)
-            found.append((array(images, context, self._rank.dtype), array(labels, context, "float32")))
+            taken, labels = feed.batch(step)
+            dtype = self._rank.dtype if taken.dtype == "float32" else "int32"
+            found.append((array(taken, context, dtype), array(labels, context, "float32")))
         return found

@@ -21,6 +21,7 @@ from scaling.records import crossing
 from scaling.records.crossing import Parts
 from scaling.records.point import EXCHANGING, SERVER, Point
 from scaling.records.task import Server, Task
+from scaling.workloads import models
 
 ASYNCHRONOUS = "mxnet:dist_async"
 SCHEDULER = "scheduler"
@@ -62,6 +63,9 @@ class DistKvstore(MXNetStrategy):
         options, precision = read_options(self.options, point.options), point.workload.precision
         if point.strategy == ASYNCHRONOUS and not options["update_on_kvstore"]:
             return "--option update_on_kvstore=false: mxnet:dist_async updates on its servers only"
+        optimizer = models.of(point.workload).recipe.optimizer
+        if point.strategy == ASYNCHRONOUS and optimizer != "sgd" and point.hardware.device != "emulated":
+            return f"--optimizer {optimizer}: the servers of {ASYNCHRONOUS} update by SGD; add --optimizer sgd"
         if options["compression"] != "none" and precision != "fp32":
             return f"--option compression=2bit: mxnet compresses fp32 gradients only, not {precision}"
         return super().refuse(point)

@@ -27,7 +27,9 @@ class Kvstore(Exchange):
         """Those of all ranks, whose gradients the servers sum."""
         return super().update_samples() * self.task.point.world_size
 
-    def make_trainer(self, parameters: dict[str, mx.gluon.Parameter], options: dict[str, Any]) -> mx.gluon.Trainer:
+    def make_trainer(
+        self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
+    ) -> mx.gluon.Trainer:
         """Gluon's own, told the options."""
         chosen = read_options(STRATEGY.options, self.task.point.options)
         self.compression = None
@@ -35,17 +37,11 @@ class Kvstore(Exchange):
             self.compression = {"type": chosen["compression"], "threshold": chosen["compression_threshold"]}
         return mx.gluon.Trainer(
             parameters,
-            self.make_optimizer(parameters, options),
+            optimizer,
             kvstore=self.task.point.strategy.partition(":")[2],
             compression_params=self.compression,
             update_on_kvstore=chosen["update_on_kvstore"],
         )
-
-    def make_optimizer(
-        self, _parameters: dict[str, mx.gluon.Parameter], options: dict[str, Any]
-    ) -> mx.optimizer.Optimizer:
-        """What the servers run."""
-        return mx.optimizer.SGD(**options)
 
     def start(self) -> None:
         """Meet the others; all have rank 0's weights afterwards."""
@@ -81,11 +77,11 @@ class CountedKvstore(Kvstore):
         """Each push is an update for itself: this rank's alone."""
         return self.task.point.workload.batch_size
 
-    def make_optimizer(
-        self, parameters: dict[str, mx.gluon.Parameter], options: dict[str, Any]
-    ) -> mx.optimizer.Optimizer:
+    def make_optimizer(self, options: dict[str, Any]) -> mx.optimizer.Optimizer:
         """SGD that counts."""
-        return CountingSGD(len(parameters), options)
+        recipe = self.compute.recipe
+        chosen = {"learning_rate": recipe.rate, "momentum": recipe.momentum, "wd": recipe.decay}
+        return CountingSGD(len(self.trained), {**chosen, **options})
 
     def start(self) -> None:
         """Let the counter start at zero."""

@@ -16,6 +16,7 @@ from scaling.emulated.device import EmulatedDevice, value
 from scaling.emulated.layers import Span
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.rank import MxnetRank
+from scaling.workloads.specs import Recipe
 
 # Gluon's trainers leave out such parameters.
 LEFT_OUT = SimpleNamespace(grad_req="null")
@@ -24,11 +25,10 @@ LEFT_OUT = SimpleNamespace(grad_req="null")
 class EmulatedCompute:
     """The parameters of emulated devices, and their time, which is the same on all of a process."""
 
-    # Nothing is learnt.
-    momentum = 0.0
-
     def __init__(self, rank: MxnetRank) -> None:
         self._task, self._contexts = rank.task, rank.contexts
+        # Nothing is learnt.
+        self.recipe = Recipe(rate=rank.spec.recipe.rate, momentum=0.0)
         self._device = EmulatedDevice(rank.task.point)
         self._timeline = self._device.timeline
         self._steps = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import metadata
-from typing import Any
 
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.hvd import options_of
@@ -26,12 +25,14 @@ def connect(task: Task) -> Trainer:
 class Exchange(loop.Exchange):
     """A model's parameters and Horovod's trainer of them."""
 
-    def make_trainer(self, parameters: dict[str, mx.gluon.Parameter], options: dict[str, Any]) -> mx.gluon.Trainer:
+    def make_trainer(
+        self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
+    ) -> mx.gluon.Trainer:
         """Join the other ranks, whose number the trainer wants to know."""
         hvd.init()
         self.versions["horovod"] = metadata.version("horovod")
         named = options_of(self.task.point)["compression"]
-        return hvd.DistributedTrainer(parameters, "sgd", options, compression=getattr(hvd.Compression, named))
+        return hvd.DistributedTrainer(parameters, optimizer, compression=getattr(hvd.Compression, named))
 
     def start(self) -> None:
         """Rank 0's weights and running means to all."""

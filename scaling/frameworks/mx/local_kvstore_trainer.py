@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from scaling.frameworks.base import Trainer, read_options
 from scaling.frameworks.mx.library import mx
@@ -34,13 +33,14 @@ class Node(Exchange):
         """Those of all devices, whose gradients the kvstore sums."""
         return super().update_samples() * self.task.point.world_size
 
-    def make_trainer(self, parameters: dict[str, mx.gluon.Parameter], options: dict[str, Any]) -> mx.gluon.Trainer:
+    def make_trainer(
+        self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
+    ) -> mx.gluon.Trainer:
         """Gluon's own, told the options; on one device it has no kvstore that could update."""
         chosen = read_options(STRATEGY.options, self.task.point.options)["update_on_kvstore"]
         return mx.gluon.Trainer(
             parameters,
-            "sgd",
-            options,
+            optimizer,
             kvstore=self.task.point.strategy.partition(":")[2],
             update_on_kvstore=CHOICES[chosen] if len(self.contexts) > 1 else None,
         )

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
+from scaling.frameworks.mx import optimizers
 from scaling.frameworks.mx.compute import Compute, RealCompute
 from scaling.frameworks.mx.emulated import EmulatedCompute
 from scaling.frameworks.mx.library import mx
@@ -41,16 +42,22 @@ class Exchange(MxnetRank):
         if accumulated(task.point) > 1:
             for each in self.trained.values():
                 each.grad_req = "add"
-        self.trainer = self.make_trainer(self.trained, self._optimizer_options())
+        self.trainer = self.make_trainer(self.trained, self.make_optimizer(self._options()))
         self.start()
 
     def update_samples(self) -> int:
         """Samples that the gradients of one update are summed over; the update is their mean."""
         return self.task.point.workload.batch_size
 
-    def make_trainer(self, parameters: dict[str, mx.gluon.Parameter], options: dict[str, Any]) -> mx.gluon.Trainer:
-        """The gluon.Trainer of SGD with these `options` of the optimiser."""
-        return mx.gluon.Trainer(parameters, "sgd", options, kvstore=None)
+    def make_optimizer(self, options: dict[str, Any]) -> mx.optimizer.Optimizer:
+        """The recipe's, with `options` of every optimiser."""
+        return optimizers.make(self.compute.recipe, options)
+
+    def make_trainer(
+        self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
+    ) -> mx.gluon.Trainer:
+        """The gluon.Trainer of these parameters."""
+        return mx.gluon.Trainer(parameters, optimizer, kvstore=None)
 
     def start(self) -> None:
         """Join the exchange and give all ranks the same weights; equal seeds have made them equal already."""
@@ -60,18 +67,15 @@ class Exchange(MxnetRank):
         # Where nothing is trained, no gradient is ever fresh.
         self.trainer.step(1, ignore_stale_grad=True)
 
-    def _optimizer_options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         return {
-            "learning_rate": self.spec.learning_rate,
-            "momentum": self.compute.momentum,
-            "wd": 0.0,
             "rescale_grad": 1.0 / self.update_samples(),
             "multi_precision": self.dtype == "float16",
         }
 
 
 class Training(Exchange):
-    """SGD and cross-entropy: with the Exchange above the plain loop."""
+    """The model's loss and optimiser: with the Exchange above the plain loop."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

@@ -11,10 +11,6 @@ from scaling.frameworks.base import PASSES, Option, Strategy, Traits
 from scaling.hosts import gpus
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
-from scaling.workloads import models
-
-# Those of the catalogue that vision.py builds.
-MODELS = tuple(name for name in models.CATALOGUE)
 
 # What 1.9.1 is compiled for, without PTX: read off the ELF sections of mxnet-cu112's and mxnet-cu117's
 # libmxnet.so.
@@ -49,8 +45,6 @@ class MXNetStrategy(Strategy):
         if (why := limits.refuse(point)) is not None:
             return why
         work = point.workload
-        if work.model not in MODELS:
-            return f"--model {work.model}: not in Gluon; mxnet has {', '.join(MODELS)}"
         if work.precision != "fp32" and (work.precision, point.hardware.device) != ("fp16", "cuda"):
             return f"--precision {work.precision}: mxnet computes in fp32 (fp16 with CUDA)"
         if work.memory_format != "contiguous":

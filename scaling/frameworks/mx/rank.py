@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import metadata
 
-from scaling.frameworks.mx import vision
+from scaling.frameworks.mx import network
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.plain import cuda_build
 from scaling.frameworks.mx.tracing import MxnetTracer
@@ -31,10 +31,10 @@ class MxnetRank:
         if self.cuda and not mx.context.num_gpus():
             raise RuntimeError(f"mxnet {mx.__version__} finds no GPU: ./launch/install mxnet-cuda")
         self.contexts = self.find_contexts()
-        self.spec = models.spec(task.point.workload.model)
+        self.spec = models.of(task.point.workload)
         self.dtype = "float16" if task.point.workload.precision == "fp16" else "float32"
         self.versions = self._versions()
-        self.notes: tuple[str, ...] = vision.notes(self.spec)
+        self.notes: tuple[str, ...] = network.notes(self.spec)
 
     def find_contexts(self) -> list[mx.Context]:
         """This rank's device."""
@@ -69,8 +69,8 @@ class MxnetRank:
         Their names sort in the model's order and are those of every process: Gluon's own are numbered anew
         with each model, and its Trainer sorts by name.
         """
-        named = net._collect_params_with_prefix().items()
-        trained = [(name, each) for name, each in named if each.grad_req != "null"]
+        described = isinstance(net, network.Network)
+        trained = list((network.parameters(net) if described else net._collect_params_with_prefix()).items())
         sizes = [each.data(self.contexts[0]).size for _, each in trained]
         self.parameters = sum(sizes)
         bytes_each = [each.data(self.contexts[0]).dtype().itemsize for _, each in trained]

@@ -15,6 +15,8 @@ import tensorflow as tf
 
 from scaling.emulated.device import EmulatedDevice, value
 from scaling.records.task import Task
+from scaling.workloads import models
+from scaling.workloads.specs import Recipe
 
 
 class Variables:
@@ -30,11 +32,10 @@ class Variables:
 class EmulatedCompute:
     """Sleeps for as long as the device would compute, and fills the gradients with a number."""
 
-    # Nothing is learnt.
-    momentum = 0.0
-
     def __init__(self, device: EmulatedDevice, task: Task, replicas: int) -> None:
         self._device, self._task, self._replicas = device, task, replicas
+        # Nothing is learnt.
+        self.recipe = Recipe(rate=models.of(task.point.workload).recipe.rate, momentum=0.0)
         self._timeline = device.timeline
 
     def first(self) -> tuple[tf.Tensor, tf.Tensor]:

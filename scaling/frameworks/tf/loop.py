@@ -5,7 +5,7 @@ Strategies differ in where variables are made and in what happens to the gradien
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from scaling.frameworks import options
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
+from scaling.frameworks.tf import losses, optimizers
 from scaling.frameworks.tf.emulated import EmulatedCompute
 from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.rank import TensorFlowRank
 from scaling.records.task import Task
-from scaling.workloads import feeds, models
+from scaling.workloads import feeds
+from scaling.workloads.specs import Recipe
 
 
 def connect(task: Task) -> Trainer:
@@ -29,10 +31,10 @@ def connect(task: Task) -> Trainer:
     return Training(task)
 
 
-def sources(model: keras.Model) -> list[tf.Variable]:
+def sources(trained: Iterable[keras.Variable]) -> list[tf.Variable]:
     """The trained variables as tf.Variable, those that were cut into parts by part."""
     found: list[tf.Variable] = []
-    for each in model.trainable_variables:
+    for each in trained:
         found += getattr(each.value, "variables", [each.value])
     return found
 
@@ -40,7 +42,7 @@ def sources(model: keras.Model) -> list[tf.Variable]:
 class Compute(Protocol):
     """Where a rank's gradients come from: a model's passes (`RealCompute`), or an emulated device's sleeps."""
 
-    momentum: float
+    recipe: Recipe
 
     def first(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Open the feed: what the first step's graph is called with."""
@@ -65,10 +67,11 @@ class Compute(Protocol):
 class RealCompute:
     """Forward and backward of a rank's Keras model on the batches of its feed."""
 
-    momentum = models.MOMENTUM
-
     def __init__(self, rank: Learning) -> None:
         self._rank = rank
+        self.recipe = rank.spec.recipe
+        self._losses = losses.of(rank.spec.target)
+        self._decay = optimizers.coupled_decay(self.recipe)
         self._parts = options.accumulated(rank.task.point)
         # XLA gets forward and backward. The exchange stays outside: it has no such operations on CPU.
         work = rank.task.point.workload
@@ -123,27 +126,31 @@ class RealCompute:
         rank = self._rank
         with tf.GradientTape() as tape:
             loss = self._forward(images, labels)
-            shared = loss / rank.replicas
+            total = loss
+            if self._decay:
+                total += self._decay * tf.add_n([tf.nn.l2_loss(each) for each in rank.sources])
+            shared = total / rank.replicas
             if rank.task.point.workload.precision == "fp16":
                 shared = rank.optimizer.scale_loss(shared)
-        return loss, tape.gradient(shared, rank.sources)
+        # Those of embeddings name the rows that were read: dense, as in the other frameworks.
+        return loss, [tf.convert_to_tensor(each) for each in tape.gradient(shared, rank.sources)]
 
     def _forward(self, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         logits = tf.cast(self._rank.model(images, training=True), tf.float32)
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        return self._losses(logits, labels)
 
     def _forward_alone(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         return self._forward(images, labels), []
 
     def _moved(self, step: int) -> tuple[tf.Tensor, tf.Tensor]:
-        """The feed's batch on the device, its images as (batch, height, width, channels)."""
-        images, labels = self._feed.batch(step)
+        """The feed's batch on the device, images as (batch, height, width, channels)."""
+        taken, labels = self._feed.batch(step)
         with tf.device(self._rank.device):
-            return tf.constant(images.transpose(0, 2, 3, 1)), tf.constant(labels)
+            return tf.constant(taken.transpose(0, 2, 3, 1) if taken.ndim == 4 else taken), tf.constant(labels)
 
 
 class Learning(TensorFlowRank):
-    """The model, SGD of momentum 0.9 on cross-entropy, and one step's computation.
+    """The model, its loss and optimiser, and one step's computation.
 
     A strategy overrides some of `join`, `scope`, `broadcast`, `exchange`, `distribute` and `replicas`; all
     else stays the same.
@@ -159,7 +166,7 @@ class Learning(TensorFlowRank):
         with self.scope():
             self.model = self.build()
             # What gradients are taken of, as tf.Variable.
-            self.sources = sources(self.model)
+            self.sources = sources(self.trained(self.model))
             self.optimizer = self._make_optimizer()
         self.describe(self.model)
         self.broadcast()
@@ -178,7 +185,7 @@ class Learning(TensorFlowRank):
         """Give all ranks rank 0's variables (`self.variables()`); equal seeds have made them equal already."""
 
     def exchange(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean of each gradient over all ranks, in the order of `model.trainable_variables`.
+        """The mean of each gradient over all ranks, in the order of `trained`.
 
         Called once, while the step is traced: it adds operations to the step's graph.
         """
@@ -197,9 +204,9 @@ class Learning(TensorFlowRank):
     def weights(self) -> dict[str, NDArray[Any]]:
         """The parameters as NumPy arrays that later steps do not change.
 
-        Named by their place in the model, since Keras numbers some layers anew with each model.
+        Named by their place in the model's description.
         """
-        named = enumerate(self.model.trainable_variables)
+        named = enumerate(self.trained(self.model))
         convert = tf.convert_to_tensor
         return {f"{index}.{each.name}": convert(each.value).numpy().copy() for index, each in named}
 
@@ -221,7 +228,7 @@ class Learning(TensorFlowRank):
         return RealCompute(self)
 
     def _make_optimizer(self) -> keras.Optimizer:
-        optimizer = keras.optimizers.SGD(self.spec.learning_rate, momentum=self.compute.momentum)
+        optimizer = optimizers.make(self.compute.recipe)
         if self.task.point.workload.precision == "fp16":
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         optimizer.build(self.sources)

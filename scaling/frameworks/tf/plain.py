@@ -12,7 +12,6 @@ from scaling.frameworks.tf import build
 from scaling.hosts import gpus
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
-from scaling.workloads import models
 
 # Keras reads and writes `keras.json` in its home: a user's settings would change what is measured, and a
 # benchmark has no business in a user's home. A folder that cannot be is quietly done without.
@@ -21,8 +20,6 @@ ENVIRON: Mapping[str, str] = {
     "KERAS_HOME": os.devnull,
     "TF_CPP_MIN_LOG_LEVEL": "1",
 }
-# Those that vision.py builds.
-MODELS = tuple(name for name in models.CATALOGUE)
 
 
 class TensorFlowStrategy(Strategy):
@@ -45,8 +42,6 @@ class TensorFlowStrategy(Strategy):
         """What the shared loop cannot do. Any `memory_format` will do: TensorFlow has one of its own."""
         if (why := limits.refuse(point)) is not None:
             return why
-        if point.workload.model not in MODELS:
-            return f"--model {point.workload.model}: not in Keras; tensorflow has {', '.join(MODELS)}"
         return options.refuse(point)
 
     def environ(self, _task: Task, _announced: Mapping[str, str]) -> dict[str, str]:

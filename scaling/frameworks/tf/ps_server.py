@@ -54,13 +54,14 @@ def _session(task: Task) -> tf.compat.v1.ConfigProto:
 
 def _keep_images(task: Task) -> str:
     """The file of a rank's first batches, one record each: images (batch, height, width, channels) as
-    float32, labels as int64. It is memory of this process and ends with it."""
-    feed = feeds.feed(task, models.spec(task.point.workload.model))
+    float32 or tokens as int64, labels as int64. It is memory of this process and ends with it."""
+    feed = feeds.feed(task, models.of(task.point.workload))
     memory = os.memfd_create("images")
     with open(memory, "wb", closefd=False) as file:
         for step in count():
             images, labels = feed.batch(step)
-            file.write(images.transpose(0, 2, 3, 1).tobytes() + labels.tobytes())
+            turned = images.transpose(0, 2, 3, 1) if images.ndim == 4 else images
+            file.write(turned.tobytes() + labels.tobytes())
             if feed.fixed or (step + 2) * (images.nbytes + labels.nbytes) > FED_BYTES:
                 break
     return f"/proc/self/fd/{memory}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -13,7 +14,7 @@ from scaling.frameworks.tf.loop import Learning, sources
 from scaling.frameworks.tf.ps import STRATEGY, TRAINER
 from scaling.frameworks.tf.rank import TensorFlowRank
 from scaling.records.task import Task
-from scaling.workloads.models import ModelSpec
+from scaling.workloads.specs import Images, MaskedTokens, ModelSpec, NextToken
 
 
 def connect(task: Task) -> Trainer:
@@ -95,7 +96,7 @@ class GradientExchange(TensorFlowRank):
         with self._cluster.strategy.scope():
             model = self.build()
         self.describe(model)
-        self._variables = sources(model)
+        self._variables = sources(self.trained(model))
         self._cluster.repeat(lambda: tuple(tf.zeros(each.shape) for each in self._variables))
         self._step = self._cluster.traced(self._one)
 
@@ -136,18 +137,17 @@ class Cluster:
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
 
     def feed(self, spec: ModelSpec) -> None:
-        """Trainers get the images that they announced."""
+        """Trainers get the images or tokens that they announced."""
         task = self._task
-        channels, height, width = spec.image
-        shape = (task.point.workload.batch_size, height, width, channels)
-        split = 4 * task.point.workload.batch_size * height * width * channels
-        record = split + 8 * task.point.workload.batch_size
+        taken, wanted, kind = _batch_of(spec, task.point.workload.batch_size)
+        split = kind.size * math.prod(taken)
+        record = split + tf.int64.size * math.prod(wanted)
         files = [task.announced[f"{TRAINER}{rank}"] for rank in range(task.point.world_size)]
 
         def decode(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            images = tf.io.decode_raw(tf.strings.substr(text, 0, split), tf.float32)
+            images = tf.io.decode_raw(tf.strings.substr(text, 0, split), kind)
             labels = tf.io.decode_raw(tf.strings.substr(text, split, record - split), tf.int64)
-            return tf.reshape(images, shape), tf.reshape(labels, shape[:1])
+            return tf.reshape(images, taken), tf.reshape(labels, wanted)
 
         def dataset() -> tf.data.Dataset:
             mine = tf.distribute.coordinator.experimental_get_current_worker_index()
@@ -181,3 +181,13 @@ class Cluster:
     def join(self) -> None:
         """Wait for all of them."""
         self._coordinator.join()
+
+
+def _batch_of(spec: ModelSpec, size: int) -> tuple[tuple[int, ...], tuple[int, ...], tf.DType]:
+    """The shapes of a batch's images or tokens and of its labels, and the type of the former."""
+    labels = (size,)
+    if isinstance(spec.input, Images):
+        return (size, spec.input.height, spec.input.width, spec.input.channels), labels, tf.float32
+    if isinstance(spec.target, NextToken | MaskedTokens):
+        labels = (size, spec.input.length)
+    return (size, spec.input.length), labels, tf.int64

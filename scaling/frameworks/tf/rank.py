@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from scaling.emulated.device import EmulatedDevice
-from scaling.frameworks.tf import vision
+from scaling.frameworks.tf import network
 from scaling.frameworks.tf.emulated import Variables
 from scaling.frameworks.tf.tracing import TensorFlowTracer
 from scaling.frameworks.tracing import Tracer
@@ -35,8 +35,8 @@ class TensorFlowRank:
         self._gpu = _gpu(task.device_index) if task.point.hardware.device == "cuda" else None
         self.cuda = self._gpu is not None and self.computes
         self.device = "/GPU:0" if self.cuda else "/CPU:0"
-        self.spec = models.spec(task.point.workload.model)
-        self.notes: tuple[str, ...] = vision.notes(self.spec)
+        self.spec = models.of(task.point.workload)
+        self.notes: tuple[str, ...] = network.notes(self.spec)
         self.is_done_on_return = task.point.hardware.device == "cpu"
         self._configure()
         self.device_name = self._name_device()
@@ -64,11 +64,16 @@ class TensorFlowRank:
             return Variables(self.emulated)
         keras.utils.set_random_seed(self.task.seed)
         keras.mixed_precision.set_dtype_policy(POLICIES.get(self.task.point.workload.precision, "float32"))
-        return vision.build(self.spec)
+        return network.build(self.spec, self.task.seed)
+
+    def trained(self, model: keras.Model) -> list[keras.Variable]:
+        """What is trained, in the order of the model's description, in which gradients are exchanged."""
+        found: list[keras.Variable] = model.trainable_variables
+        return found if self.emulated is not None else network.parameters(model)
 
     def describe(self, model: keras.Model) -> list[tuple[int, ...]]:
         """Set what is known of a model's size; returns the shape of each gradient (float32), in its order."""
-        shapes = [tuple(each.shape) for each in model.trainable_variables]
+        shapes = [tuple(each.shape) for each in self.trained(model)]
         self.parameters = sum(self._size(shape) for shape in shapes)
         self.gradient_bytes = self.parameters * tf.float32.size
         return shapes

@@ -6,18 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from scaling.frameworks.mx.library import mx
-from scaling.frameworks.mx.vision import build, initialize
+from scaling.frameworks.mx.network import build
 from tests.bench.plain import work
 
 autograd, gluon, nd = mx.autograd, mx.gluon, mx.nd
-SGD = {"learning_rate": work.SPEC.learning_rate, "momentum": 0.9}
+SGD = {"learning_rate": work.SPEC.recipe.rate, "momentum": 0.9}
 
 
 def network(contexts: list[Any]) -> Any:
     """The model on all contexts, hybridized."""
     mx.random.seed(1)
-    net = build(work.SPEC)
-    initialize(net, work.SPEC, contexts)
+    net = build(work.SPEC, 1, contexts)
     net.hybridize(static_alloc=True, static_shape=True)
     return net
 

@@ -9,7 +9,7 @@ import horovod.tensorflow as hvd  # type: ignore[import-not-found, import-untype
 import keras  # type: ignore[import-untyped, unused-ignore]
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from scaling.frameworks.tf.vision import build
+from scaling.frameworks.tf.network import build
 from tests.bench.plain import work
 
 
@@ -18,8 +18,8 @@ def main() -> None:
     told = work.read()
     hvd.init()
     feed = work.digits(told)
-    model = build(work.SPEC)
-    optimizer = keras.optimizers.SGD(work.SPEC.learning_rate, momentum=0.9)
+    model = build(work.SPEC, 1)
+    optimizer = keras.optimizers.SGD(work.SPEC.recipe.rate, momentum=0.9)
     optimizer.build(model.trainable_variables)
     criterion = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     hvd.broadcast_variables([each.value for each in (*model.variables, *optimizer.variables)], root_rank=0)

@@ -11,7 +11,7 @@ from typing import Any
 import keras  # type: ignore[import-untyped, unused-ignore]
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from scaling.frameworks.tf.vision import build
+from scaling.frameworks.tf.network import build
 from scaling.workloads.feeds.digits import load
 from tests.bench.plain import work
 
@@ -32,8 +32,8 @@ def coordinate(told: work.Work, resolver: Any) -> None:
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
     with strategy.scope():
-        model = build(work.SPEC)
-        optimizer = keras.optimizers.SGD(work.SPEC.learning_rate, momentum=0.9)
+        model = build(work.SPEC, 1)
+        optimizer = keras.optimizers.SGD(work.SPEC.recipe.rate, momentum=0.9)
         optimizer.build(model.trainable_variables)
         criterion = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -47,7 +47,7 @@ def coordinate(told: work.Work, resolver: Any) -> None:
     train_step = tf.function(lambda iterator: strategy.run(replica_step, args=next(iterator)))
 
     def dataset(_context: Any) -> Any:
-        images, labels = load(*work.SPEC.image[1:])
+        images, labels = load(*work.SPEC.input.shape[1:])
         digits = tf.data.Dataset.from_tensor_slices((images.transpose(0, 2, 3, 1), labels))
         return digits.shuffle(len(labels)).repeat().batch(told.batch_size).prefetch(2)
 

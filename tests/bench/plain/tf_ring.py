@@ -8,7 +8,7 @@ from typing import Any
 import keras  # type: ignore[import-untyped, unused-ignore]
 import tensorflow as tf  # type: ignore[import-untyped, unused-ignore]
 
-from scaling.frameworks.tf.vision import build
+from scaling.frameworks.tf.network import build
 from tests.bench.plain import work
 
 
@@ -21,8 +21,8 @@ def main() -> None:
     strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     feed = work.digits(told)
     with strategy.scope():
-        model = build(work.SPEC)
-        optimizer = keras.optimizers.SGD(work.SPEC.learning_rate, momentum=0.9)
+        model = build(work.SPEC, 1)
+        optimizer = keras.optimizers.SGD(work.SPEC.recipe.rate, momentum=0.9)
         criterion = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
 
     def replica_step(images: Any, labels: Any) -> Any:

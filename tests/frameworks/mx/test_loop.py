@@ -70,7 +70,7 @@ def test_2bit_compression_loses_the_same_on_all_ranks(name: str, size: int) -> N
     options = {"compression": "2bit", "compression_threshold": str(threshold)}
     found = run(name, size, steps=3, options=options)
     assert len({trained.digest for trained in found}) == 1
-    unit = models.spec("digits-cnn").learning_rate * threshold / (4 * size)
+    unit = models.spec("digits-cnn").recipe.rate * threshold / (4 * size)
     key = "000.0.weight"
     lengths = (found[0].after[key] - found[0].before[key]) / unit
     np.testing.assert_allclose(lengths, lengths.round(), atol=0.01)

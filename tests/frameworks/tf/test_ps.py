@@ -109,7 +109,7 @@ def coordinate(of: Sequence[Task], folder: Path, code: str) -> str:
 
 SPREAD = """
 trainer = ps_trainer.connect(task)
-places = [each.device for each in sources(trainer.model)]
+places = [each.device for each in sources(trainer.trained(trainer.model))]
 print(len(trainer.model.trainable_variables), len(places), *sorted(set(places)))
 """
 

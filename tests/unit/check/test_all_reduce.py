@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,26 +10,14 @@ from msgspec.structs import replace
 from scaling.agent import strategies
 from scaling.check import all_reduce
 from scaling.check.exchanger import FOR_GOOD, Exchanger
-from scaling.check.facts import AllReduce, Facts
+from scaling.check.facts import AllReduce
 from scaling.frameworks.pytorch import installed
 from scaling.records import all_reduce as records
-from scaling.records.all_reduce import AskedAllReduce, RankAllReduce, Timed
+from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
 from scaling.records.network import ALONE
-from tests.support.check_facts import FOUR, facts, gpu, ranks
+from tests.support.check_facts import FOUR, TORCH, facts, gpu, ranks, timed
 
-TORCH = {name: {"torch_cuda": ""} for name in FOUR}
 CUDA = {name: {"torch_cuda": "13.0"} for name in FOUR}
-
-
-def timed(busbw_bytes_per_s: float, members: int = 4) -> Timed:
-    """Three repetitions of 256 MB, of which the fastest is as fast as this and the median nine tenths of it."""
-    seconds = 2 * (members - 1) / members * 256e6 / busbw_bytes_per_s
-    return records.timed(members, 256_000_000, (2 * seconds, seconds / 0.9, seconds))
-
-
-def with_one(found: Facts, **changes: Any) -> Facts:
-    fields: dict[str, Any] = {"network": "ib", "backend": "gloo"}
-    return replace(found, all_reduces=(AllReduce(**{**fields, **changes}),))
 
 
 # ---------------------------------------------------------------- busbw

@@ -10,19 +10,9 @@ from msgspec.structs import replace
 from scaling.check import all_reduce, words
 from scaling.check.facts import AllReduce, Facts, Findings
 from scaling.check.verdicts.all_reduce import crossings
-from scaling.records import all_reduce as records
-from scaling.records.all_reduce import RankAllReduce, Timed
+from scaling.records.all_reduce import RankAllReduce
 from scaling.records.nccl import NcclChoice
-from tests.support.check_facts import FOUR, facts, links, ok, only, ranks, to_mend
-
-TORCH = {name: {"torch_cuda": ""} for name in FOUR}
-CUDA = {name: {"torch_cuda": "13.0"} for name in FOUR}
-
-
-def timed(busbw_bytes_per_s: float, members: int = 4) -> Timed:
-    """Three repetitions of 256 MB, of which the fastest is as fast as this and the median nine tenths of it."""
-    seconds = 2 * (members - 1) / members * 256e6 / busbw_bytes_per_s
-    return records.timed(members, 256_000_000, (2 * seconds, seconds / 0.9, seconds))
+from tests.support.check_facts import FOUR, TORCH, facts, links, ok, only, ranks, timed, to_mend
 
 
 def with_one(found: Facts, **changes: Any) -> Facts:

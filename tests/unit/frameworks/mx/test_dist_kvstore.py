@@ -119,3 +119,12 @@ def test_refuses_combinations_that_mxnet_does_not_have() -> None:
     half = one_task("mxnet:dist_sync", options={"compression": "2bit"}, precision="fp16", device="cuda").point
     assert STRATEGY.refuse(half) == ("--option compression=2bit: mxnet compresses fp32 gradients only, not fp16")
     assert STRATEGY.refuse(changed(half, precision="fp32")) is None
+
+
+def test_servers_that_count_pushes_update_by_sgd() -> None:
+    point = one_task("mxnet:dist_async", model="mnist-cnn").point
+    assert STRATEGY.refuse(point) == (
+        "--optimizer adadelta: the servers of mxnet:dist_async update by SGD; add --optimizer sgd"
+    )
+    assert STRATEGY.refuse(changed(point, optimizer="sgd")) is None
+    assert STRATEGY.refuse(replace(point, strategy="mxnet:dist_sync")) is None

@@ -11,7 +11,6 @@ from scaling.frameworks.base import PASSES
 from scaling.frameworks.mx import plain
 from scaling.frameworks.mx.plain import STRATEGY
 from scaling.records.point import Kind
-from scaling.workloads import models
 from tests.support.paper_tasks import one_task
 
 NAMES = [name for name in frameworks.NAMES if name.startswith("mxnet:")] + ["mxnet:plain"]
@@ -46,13 +45,7 @@ def test_mxnet_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert frameworks.load(name).missing(name) == "mxnet is not installed: ./launch/install mxnet"
 
 
-def test_all_models_but_googlenet_are_there() -> None:
-    assert [*models.CATALOGUE.keys() - set(plain.MODELS)] == ["googlenet"]
-
-
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"model": "googlenet"}, "--model googlenet: not in Gluon; mxnet has digits-cnn, resnet50, resnet101, "
-     "resnet152, alexnet, vgg16, inception_v3"),
     ({"precision": "bf16"}, "--precision bf16: mxnet computes in fp32 (fp16 with CUDA)"),
     ({"precision": "fp16"}, "--precision fp16: mxnet computes in fp32 (fp16 with CUDA)"),
     ({"precision": "tf32", "device": "cuda"}, "--precision tf32: mxnet computes in fp32 (fp16 with CUDA)"),

@@ -9,7 +9,7 @@ import pytest
 from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.frameworks import options
-from scaling.frameworks.base import PASSES, Strategy, Traits, read_options
+from scaling.frameworks.base import PASSES, Strategy, read_options
 from scaling.frameworks.pytorch import FRAMEWORK, ddp, fsdp, plain, ps
 from scaling.records.point import Kind
 from tests.support.paper_tasks import one_task

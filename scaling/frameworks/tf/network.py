@@ -1,0 +1,279 @@
+"""Networks in Keras 3, built of the layers that describe them (workloads/layers.py, sequences.py), channels last:
+TensorFlow's CPU kernels know no other order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import keras
+import numpy as np
+from keras import KerasTensor, ops
+from numpy.typing import NDArray
+
+from scaling.frameworks.tf import layers as ours
+from scaling.workloads import layers, sequences, weights
+from scaling.workloads.layers import Layer, Shape
+from scaling.workloads.specs import Images, ModelSpec
+
+Array: TypeAlias = NDArray[np.float32]
+# Of Keras' variables, by the name in the description.
+NAMES = {
+    layers.Conv: {"weight": "kernel"},
+    layers.Dense: {"weight": "kernel"},
+    layers.BatchNorm: {"weight": "gamma", "bias": "beta"},
+    sequences.LayerNorm: {"weight": "gamma", "bias": "beta"},
+    sequences.RMSNorm: {"weight": "scale"},
+    sequences.Embedding: {"weight": "embeddings"},
+    sequences.LSTM: {"weight_input": "kernel", "weight_state": "recurrent_kernel"},
+}
+ZEROS = {"kernel_initializer": "zeros"}
+
+
+def build(spec: ModelSpec, seed: int) -> keras.Model:
+    """The network with the weights of a seed: float32 variables, computing in the global dtype policy.
+
+    It takes images (batch, height, width, channels) or int64 tokens (batch, length), and returns logits.
+    """
+    model = empty(spec)
+    load(model, weights.draw(spec, seed))
+    return model
+
+
+def empty(spec: ModelSpec) -> keras.Model:
+    """The network, its weights all zero."""
+    keras.config.set_image_data_format("channels_last")
+    if isinstance(spec.input, Images):
+        taken = keras.Input((spec.input.height, spec.input.width, spec.input.channels))
+    else:
+        taken = keras.Input((spec.input.length,), dtype="int64")
+    model = keras.Model(taken, _Builder(spec).chain(spec.layers, taken, ""), name=spec.name.replace("-", "_"))
+    model.described = spec
+    return model
+
+
+def notes(_spec: ModelSpec) -> tuple[str, ...]:
+    """What a reader of its rate should know."""
+    return ("TensorFlow computes in channels_last",)
+
+
+# ---------------------------------------------------------------- weights
+
+
+def parameters(model: keras.Model) -> list[keras.Variable]:
+    """What is trained, in the description's order; Keras' own is the graph's."""
+    return [variable for _, variable, _ in _described(model)]
+
+
+def load(model: keras.Model, arrays: Iterable[tuple[str, Array]]) -> None:
+    """Set all that is trained from names and arrays of the description, in its order and in its shapes.
+
+    Raises ValueError where they are not the network's.
+    """
+    for (wanted, variable, flat), (name, array) in zip(_described(model), arrays, strict=True):
+        turned = _turned(variable, array, flat)
+        if name != wanted or turned.shape != tuple(variable.shape):
+            raise ValueError(f"{name} is {array.shape}, and the network has {wanted} {tuple(variable.shape)}")
+        variable.assign(turned)
+
+
+def read(model: keras.Model) -> Iterator[tuple[str, Array]]:
+    """The reverse: names and arrays as the description has them."""
+    return as_described(model, (np.array(ops.convert_to_numpy(each)) for each in parameters(model)))
+
+
+def as_described(model: keras.Model, arrays: Iterable[Array]) -> Iterator[tuple[str, Array]]:
+    """Arrays of all parameters, or of their gradients, by the description's names and in its shapes."""
+    for (name, variable, flat), array in zip(_described(model), arrays, strict=True):
+        yield name, _turned_back(variable, array, flat)
+
+
+def _shapes_before_flatten(spec: ModelSpec) -> dict[str, Shape]:
+    """The images (channels, height, width) that a dense layer sees flattened, by its path."""
+    found: dict[str, Shape] = {}
+    flat: Shape = ()
+    for each in spec.placed:
+        if isinstance(each.layer, layers.Flatten) and len(each.shape) == 3:
+            flat = each.shape
+        elif isinstance(each.layer, layers.Dense):
+            found[each.path], flat = flat, ()
+    return found
+
+
+def _described(model: keras.Model) -> Iterator[tuple[str, keras.Variable, Shape]]:
+    """The name in the description, Keras' variable, and the images that come to it flattened, if any do."""
+    flat = _shapes_before_flatten(model.described)
+    for placed in model.described.placed:
+        for each in placed.parameters:
+            variable = _variable(model, placed.path, placed.layer, each.name)
+            yield f"{placed.path}.{each.name}", variable, flat.get(placed.path, ())
+
+
+def _variable(model: keras.Model, path: str, layer: Layer, name: str) -> keras.Variable:
+    if isinstance(layer, sequences.Attention | sequences.Gated):
+        part, _, kind = name.rpartition("_")
+        return getattr(model.get_layer(f"{path}.{part}"), {"weight": "kernel"}.get(kind, kind))
+    found = model.get_layer(path)
+    if isinstance(layer, sequences.LSTM):
+        if layer.both_ways:
+            found = found.backward_layer if name.endswith("_reverse") else found.forward_layer
+        found, name = found.cell, name.removesuffix("_reverse")
+    return getattr(found, NAMES.get(type(layer), {}).get(name, name))
+
+
+def _turned(variable: keras.Variable, array: Array, flat: Shape) -> Array:
+    """A kernel as Keras has it: inputs before outputs, and flattened images with their channels innermost."""
+    if not variable.path.endswith("kernel"):
+        return array
+    if array.ndim == 4:
+        return array.transpose(2, 3, 1, 0)
+    if flat:
+        array = array.reshape(-1, *flat).transpose(0, 2, 3, 1).reshape(array.shape)
+    return array.T
+
+
+def _turned_back(variable: keras.Variable, array: Array, flat: Shape) -> Array:
+    """The reverse."""
+    if not variable.path.endswith("kernel"):
+        return array
+    if array.ndim == 4:
+        return array.transpose(3, 2, 0, 1)
+    if flat:
+        channels, height, width = flat
+        images = array.T.reshape(-1, height, width, channels)
+        return images.transpose(0, 3, 1, 2).reshape(array.T.shape)
+    return array.T
+
+
+# ---------------------------------------------------------------- layers
+
+
+class _Builder:
+    """Goes through a description once; `words` is the embedding that tied logits share."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._placed = {each.path: each for each in spec.placed}
+        self._words: keras.layers.Embedding | None = None
+
+    def chain(self, body: Iterable[Layer], x: KerasTensor, path: str) -> KerasTensor:
+        for index, layer in enumerate(body):
+            x = self.one(layer, x, f"{path}{index}")
+        return x
+
+    def one(self, layer: Layer, x: KerasTensor, path: str) -> KerasTensor:
+        match layer:
+            case layers.Chain(body):
+                return self.chain(body, x, f"{path}.")
+            case layers.Residual(body, shortcut):
+                ways = self.chain(body, x, f"{path}.body."), self.chain(shortcut, x, f"{path}.shortcut.")
+                return keras.layers.Add(name=path)(ways)
+            case layers.Branches(branches):
+                ways = [self.chain(each, x, f"{path}.{index}.") for index, each in enumerate(branches)]
+                return keras.layers.Concatenate(name=path)(ways)
+            case sequences.TiedLogits():
+                return ours.TiedLogits(self._words, layer.bias, name=path)(x)
+        placed = self._placed[path]
+        made = MAKERS[type(layer)](layer, x, placed.shape, placed.output, path)
+        if isinstance(layer, sequences.Embedding):
+            self._words = made._keras_history.operation
+        return made
+
+
+def _padded(x: KerasTensor, before: tuple[int, int], after: tuple[int, int], value: float = 0.0) -> KerasTensor:
+    """Images with a border above and left, below and right."""
+    if not any((*before, *after)):
+        return x
+    down, across = zip(before, after, strict=True)
+    return ops.pad(x, ((0, 0), down, across, (0, 0)), constant_values=value)
+
+
+def _conv(layer: layers.Conv, x: KerasTensor, _shape: Shape, _output: Shape, path: str) -> KerasTensor:
+    """Keras' "same" pads what strides on the far side alone, which moves the image by a pixel: by hand then."""
+    kernel, pad = layers.pair(layer.kernel), layers.pair(layer.pad)
+    same = layer.stride == 1 and all(2 * p == k - 1 for p, k in zip(pad, kernel, strict=True))
+    return keras.layers.Conv2D(
+        layer.channels, kernel, layer.stride, padding="same" if same else "valid", use_bias=layer.bias,
+        name=path, **ZEROS,
+    )(x if same else _padded(x, pad, pad))  # fmt: skip
+
+
+def _pool(layer: layers.Pool, x: KerasTensor, shape: Shape, output: Shape, path: str) -> KerasTensor:
+    """Keras rounds down, and its "same" leaves the border out of means: the border is made by hand."""
+    kind = keras.layers.MaxPooling2D if layer.kind == "max" else keras.layers.AveragePooling2D
+    if layer.kind == "max" and layer.stride == 1 and 2 * layer.pad == layer.kernel - 1:
+        return kind(layer.kernel, 1, padding="same", name=path)(x)
+    down, across = (
+        max(0, (count - 1) * layer.stride + layer.kernel - size - layer.pad)
+        for size, count in zip(shape[1:], output[1:], strict=True)
+    )
+    x = _padded(x, (layer.pad, layer.pad), (down, across), float("-inf") if layer.kind == "max" else 0.0)
+    return kind(layer.kernel, layer.stride, name=path)(x)
+
+
+def _activation(layer: layers.Activation, x: KerasTensor, _shape: Shape, _output: Shape, path: str) -> KerasTensor:
+    if layer.kind == "relu":
+        return keras.layers.ReLU(name=path)(x)
+    return ours.GELU(layer.kind == "gelu-tanh", name=path)(x)
+
+
+def _lstm(layer: sequences.LSTM, x: KerasTensor, _shape: Shape, _output: Shape, path: str) -> KerasTensor:
+    one = keras.layers.LSTM(layer.width, recurrent_initializer="zeros", name=path, **ZEROS)
+    return (keras.layers.Bidirectional(one, name=path) if layer.both_ways else one)(x)
+
+
+def _dense(x: KerasTensor, width: int, path: str, *, bias: bool = False) -> KerasTensor:
+    return keras.layers.Dense(width, use_bias=bias, name=path, **ZEROS)(x)
+
+
+def _attention(layer: sequences.Attention, x: KerasTensor, shape: Shape, _output: Shape, path: str) -> KerasTensor:
+    width, keys = layer.widths(shape[1])
+    if layer.fused:
+        joined = _dense(x, width + 2 * keys, f"{path}.qkv", bias=layer.bias)
+        parts = ops.split(joined, (width, width + keys), axis=-1)
+    else:
+        named = {"query": width, "key": keys, "value": keys}
+        parts = [_dense(x, wide, f"{path}.{name}", bias=layer.bias) for name, wide in named.items()]
+    mixed = ours.Attend(layer, name=path)(*parts)
+    return _dense(mixed, width, f"{path}.output", bias=layer.bias)
+
+
+def _gated(layer: sequences.Gated, x: KerasTensor, shape: Shape, _output: Shape, path: str) -> KerasTensor:
+    gate, up = (_dense(x, layer.width, f"{path}.{name}") for name in ("gate", "up"))
+    return _dense(ops.silu(gate) * up, shape[-1], f"{path}.down")
+
+
+def _simple(make: Callable[[Any, Shape], keras.layers.Layer]) -> Callable[..., KerasTensor]:
+    """What Keras, or layers.py, has as it is described."""
+
+    def apply(layer: Any, x: KerasTensor, shape: Shape, _output: Shape, path: str) -> KerasTensor:
+        made = make(layer, shape)
+        made.name = path
+        return made(x)
+
+    return apply
+
+
+MAKERS: dict[type[Layer], Callable[[Any, KerasTensor, Shape, Shape, str], KerasTensor]] = {
+    layers.Conv: _conv,
+    layers.Pool: _pool,
+    layers.GlobalMean: _simple(lambda _layer, _shape: keras.layers.GlobalAveragePooling2D()),
+    layers.Flatten: _simple(lambda _layer, _shape: keras.layers.Flatten()),
+    layers.BatchNorm: _simple(
+        lambda each, _shape: keras.layers.BatchNormalization(-1, each.momentum, each.epsilon)
+    ),
+    layers.Dense: lambda each, x, _shape, _output, path: _dense(x, each.width, path, bias=each.bias),
+    layers.Activation: _activation,
+    layers.Dropout: _simple(lambda each, _shape: keras.layers.Dropout(each.rate)),
+    sequences.OneHot: _simple(lambda each, _shape: ours.OneHot(each.words)),
+    sequences.Embedding: _simple(lambda each, _shape: keras.layers.Embedding(each.words, each.width, "zeros")),
+    sequences.Positions: _simple(lambda each, _shape: ours.Positions(each.length)),
+    sequences.Segments: _simple(lambda each, _shape: ours.Segments(each.kinds)),
+    sequences.Patches: _simple(lambda _layer, shape: keras.layers.Reshape((-1, shape[0]))),
+    sequences.ClassToken: _simple(lambda _layer, _shape: ours.ClassToken()),
+    sequences.First: lambda _layer, x, _shape, _output, _path: x[:, 0],
+    sequences.LSTM: _lstm,
+    sequences.LayerNorm: _simple(lambda each, _shape: keras.layers.LayerNormalization(epsilon=each.epsilon)),
+    sequences.RMSNorm: _simple(lambda each, _shape: keras.layers.RMSNormalization(epsilon=each.epsilon)),
+    sequences.Attention: _attention,
+    sequences.Gated: _gated,
+}

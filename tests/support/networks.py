@@ -1,0 +1,226 @@
+"""What networks come to in one framework, in a process of its own: their OpenMPs are not made for one process.
+
+python -m tests.support.networks torch|tensorflow|mxnet FILE NAME...
+
+FILE.npz then holds the logits of each network in inference, and for those of LEARNING the loss in training and all
+its gradients, as `name/what`; weights, inputs and labels are the same in every framework.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace as changed
+from typing import Any, Protocol
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from scaling.errors import UsageError
+from scaling.workloads import models, weights
+from scaling.workloads.layers import Branches, Chain, Dropout, Layer, Residual
+from scaling.workloads.sequences import Attention
+from scaling.workloads.specs import IGNORED, Binary, Classes, Images, MaskedTokens, ModelSpec, NextToken
+
+Array = NDArray[Any]
+# Whose gradients are compared: together they have every kind of layer that is trained, and every loss.
+LEARNING = ("fashion-cnn", "imdb-lstm", "nietzsche-lstm", "decoder-tiny", "gpt2-tiny", "bert-tiny", "vit-tiny")
+SEQUENCE, BATCH = 16, 3
+
+
+class Framework(Protocol):
+    """One that computes."""
+
+    def logits(self, spec: ModelSpec, taken: Array) -> Array:
+        """In inference."""
+
+    def learn(self, spec: ModelSpec, taken: Array, labels: Array) -> dict[str, Array]:
+        """The loss in training, and gradients by the description's names."""
+
+
+def small(name: str) -> ModelSpec:
+    """The network at the least size at which its layers fit, with ten classes."""
+    spec = models.spec(name)
+    if not isinstance(spec.input, Images):
+        return replace(spec, input=replace(spec.input, length=SEQUENCE))
+    spec = replace(spec, target=Classes(count=10))
+    # Below 8 x 8 a ViT has a single patch, or none.
+    for size in range(8 if "vit" in name else 1, spec.input.height + 1):
+        tried = replace(spec, input=replace(spec.input, height=size, width=size))
+        try:
+            assert tried.placed
+        except UsageError:
+            continue
+        return tried
+    raise AssertionError(name)
+
+
+def undropped(spec: ModelSpec) -> ModelSpec:
+    """Without what is random in training."""
+    network = spec.network
+    return replace(spec, network=lambda *sizes: tuple(map(_undropped, network(*sizes))))
+
+
+def _undropped(layer: Layer) -> Layer:
+    match layer:
+        case Dropout() | Attention():
+            return changed(layer, **{"rate" if isinstance(layer, Dropout) else "dropout": 0.0})
+        case Chain(body):
+            return Chain(tuple(map(_undropped, body)))
+        case Residual(body, shortcut):
+            return Residual(tuple(map(_undropped, body)), tuple(map(_undropped, shortcut)))
+        case Branches(branches):
+            return Branches(tuple(tuple(map(_undropped, each)) for each in branches))
+    return layer
+
+
+def drawn(spec: ModelSpec) -> Iterator[tuple[str, NDArray[np.float32]]]:
+    """First weights, but with biases and scales that none could swap unseen."""
+    random = np.random.default_rng(5)
+    for name, array in weights.draw(spec, 3):
+        noise = 0.1 * random.standard_normal(array.shape, dtype=np.float32) if array.ndim == 1 else 0
+        yield name, array + noise
+
+
+def batch(spec: ModelSpec) -> tuple[Array, Array]:
+    """Images (channels first) or tokens, and labels; of masked tokens some, other in number in each sample."""
+    random = np.random.default_rng(1)
+    words = spec.outputs
+    if isinstance(spec.input, Images):
+        taken: Array = random.standard_normal((BATCH, *spec.input.shape), dtype=np.float32)
+    else:
+        taken = random.integers(words, size=(BATCH, spec.input.length))
+    shape = taken.shape if isinstance(spec.target, NextToken | MaskedTokens) else (BATCH,)
+    labels = random.integers(2 if isinstance(spec.target, Binary) else words, size=shape)
+    if isinstance(spec.target, MaskedTokens):
+        labels[np.arange(SEQUENCE) > np.arange(1, BATCH + 1)[:, None]] = IGNORED
+    return taken, labels
+
+
+class Torch:
+    """PyTorch."""
+
+    def __init__(self) -> None:
+        import torch
+
+        from scaling.frameworks.pytorch import losses, network
+
+        torch.set_num_threads(1)
+        self._torch, self._losses, self._network = torch, losses, network
+
+    def _built(self, spec: ModelSpec) -> Any:
+        built = self._network.build(spec, 1)
+        self._network.load(built, drawn(spec))
+        return built
+
+    def logits(self, spec: ModelSpec, taken: Array) -> Array:
+        """In inference."""
+        with self._torch.no_grad():
+            found: Array = self._built(spec).eval()(self._torch.from_numpy(taken)).numpy()
+        return found
+
+    def learn(self, spec: ModelSpec, taken: Array, labels: Array) -> dict[str, Array]:
+        """By autograd."""
+        built = self._built(spec)
+        loss = self._losses.of(spec.target)(built(self._torch.from_numpy(taken)), self._torch.from_numpy(labels))
+        loss.backward()
+        names = (name for name, _ in drawn(spec))
+        gradients = (each.grad.numpy() for _, each in self._network.trained(built))
+        return {"loss": loss.detach().numpy(), **dict(zip(names, gradients, strict=True))}
+
+
+class Keras:
+    """TensorFlow."""
+
+    def __init__(self) -> None:
+        from scaling.frameworks.tf.plain import ENVIRON
+
+        os.environ.update(ENVIRON)
+        import tensorflow as tf
+
+        from scaling.frameworks.tf import losses, network
+
+        tf.config.threading.set_intra_op_parallelism_threads(1)
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+        self._tf, self._losses, self._network = tf, losses, network
+
+    def _built(self, spec: ModelSpec) -> Any:
+        model = self._network.empty(spec)
+        self._network.load(model, drawn(spec))
+        for (name, array), (wanted, given) in zip(self._network.read(model), drawn(spec), strict=True):
+            assert name == wanted
+            np.testing.assert_array_equal(array, given)
+        return model
+
+    def logits(self, spec: ModelSpec, taken: Array) -> Array:
+        """Channels last."""
+        return np.asarray(self._built(spec)(_last(taken), training=False))
+
+    def learn(self, spec: ModelSpec, taken: Array, labels: Array) -> dict[str, Array]:
+        """By a tape, with gradients turned to the description's shapes."""
+        model, tf = self._built(spec), self._tf
+        with tf.GradientTape() as tape:
+            loss = self._losses.of(spec.target)(model(_last(taken), training=True), tf.constant(labels))
+        variables = [each.value for each in self._network.parameters(model)]
+        gradients = [tf.convert_to_tensor(each).numpy() for each in tape.gradient(loss, variables)]
+        return {"loss": loss.numpy(), **dict(self._network.as_described(model, gradients))}
+
+
+def _last(taken: Array) -> Array:
+    return taken.transpose(0, 2, 3, 1) if taken.ndim == 4 else taken
+
+
+class Gluon:
+    """MXNet."""
+
+    def __init__(self) -> None:
+        from scaling.frameworks.mx import losses, network
+        from scaling.frameworks.mx.library import mx
+
+        self._mx, self._losses, self._network = mx, losses, network
+
+    def _built(self, spec: ModelSpec, taken: Array) -> tuple[Any, Any]:
+        net = self._network.empty(spec, [self._mx.cpu()])
+        self._network.load(net, drawn(spec))
+        for (name, array), (wanted, given) in zip(self._network.read(net), drawn(spec), strict=True):
+            assert name == wanted
+            np.testing.assert_array_equal(array, given)
+        net.hybridize(static_alloc=True, static_shape=True)
+        return net, self._mx.nd.array(taken, dtype="float32" if taken.dtype == np.float32 else "int32")
+
+    def logits(self, spec: ModelSpec, taken: Array) -> Array:
+        """Of hybridized graphs."""
+        net, given = self._built(spec, taken)
+        found: Array = net(given).asnumpy()
+        return found
+
+    def learn(self, spec: ModelSpec, taken: Array, labels: Array) -> dict[str, Array]:
+        """Gradients of the sum over the batch, divided by its size."""
+        (net, given), mx = self._built(spec, taken), self._mx
+        with mx.autograd.record():
+            losses = self._losses.of(spec.target)(net(given), mx.nd.array(labels))
+        losses.backward()
+        gradients = {name: each.grad().asnumpy() / BATCH for name, each in self._network.parameters(net).items()}
+        return {"loss": losses.mean().asnumpy()[0], **gradients}
+
+
+FRAMEWORKS: dict[str, type[Framework]] = {"torch": Torch, "tensorflow": Keras, "mxnet": Gluon}
+
+
+def main() -> None:
+    """Write what was asked for."""
+    framework, found = FRAMEWORKS[sys.argv[1]](), {}
+    for name in sys.argv[3:]:
+        spec = small(name)
+        taken, labels = batch(spec)
+        found[f"{name}/logits"] = framework.logits(spec, taken)
+        if name in LEARNING:
+            learnt = framework.learn(undropped(spec), taken, labels)
+            found |= {f"{name}/{what}": array for what, array in learnt.items()}
+    np.savez(sys.argv[2], **found)  # type: ignore[arg-type, unused-ignore]
+
+
+if __name__ == "__main__":
+    main()
