@@ -32,6 +32,8 @@ from scaling.records.run import Header
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Field = tuple[str, Any, Any]
 # Of a header, what only a resumed run needs.
+# What is a keyword of Python's has another name inside.
+RENAMED = {"pass_": "pass"}
 INTERNAL = frozenset({"estimate_s"})
 
 
@@ -49,9 +51,9 @@ def _struct(name: str, parts: Sequence[type[Struct]], more: Iterable[Field], wit
     found = {field.name: _field(field) for part in parts for field in fields(part) if field.name not in without}
     found.update({field[0]: field for field in more})
     made = [field if field[2] is not NODEFAULT else field[:2] for field in found.values()]
-    spelled = {field.name: field.encode_name for part in parts for field in fields(part)}
-    namespace = {"__doc__": parts[-1].__doc__}
-    return defstruct(name, made, kw_only=True, frozen=True, namespace=namespace, rename=spelled)
+    return defstruct(
+        name, made, kw_only=True, frozen=True, namespace={"__doc__": parts[-1].__doc__}, rename=RENAMED
+    )
 
 
 def _flat(name: str, part: type[Struct], *more: Field) -> Any:
@@ -79,7 +81,7 @@ RowJson = _flat(
 BaselineJson = _flat("Baseline", Baseline)
 ComparisonJson = _flat("Comparison", Comparison, ("distinguishable", bool, NODEFAULT))
 MinibatchJson = _flat("Minibatch", Minibatch, ("is_worse", bool, NODEFAULT))
-OverCpuJson = _flat("OverCpu", OverCpu)
+OverCpuJson = _flat("OverCpu", OverCpu, ("cpu", BaselineJson, NODEFAULT))
 RunJson = _struct("Run", (Header,), (), INTERNAL)
 ReportJson = defstruct(
     "Report",

@@ -55,6 +55,8 @@ def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu) -> dict[str,
                 fields[name]["verdict"] = standing.verdict
     if isinstance(entry, Minibatch):
         fields["is_worse"] = entry.is_worse
+    if isinstance(entry, OverCpu):
+        fields["cpu"] = _flat(entry.cpu)
     flat = {**fields.pop("workload"), **fields.pop("hardware"), **fields}
     formerly = {old: flat[new] for old, new in FORMERLY.items() if new in flat}
     if "images_per_s" in formerly and flat["unit"] != "images":
