@@ -18,7 +18,7 @@ EPILOG = "Exit codes: 0 all points measured, 1 a point failed, 2 a mistake in th
 DEFAULT = SweepConfig()
 _KINDS, _NETWORKS, _SERVERS = ",".join(DEFAULT.kinds), ",".join(DEFAULT.interconnect), str(DEFAULT.servers)
 # Flags that are no field of a run: they say what to do with one.
-ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "version")
+ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "page", "version")
 # Flags that are another spelling of a field.
 SUGAR = ("kv_store",)
 
@@ -81,6 +81,7 @@ def sweep(
     results: panels.Results = DEFAULT.results,
     name: panels.Name = DEFAULT.name,
     view: panels.View = "plain",
+    page: panels.Page = True,
     config: panels.Config = None,
     resume: panels.Resume = None,
     like: panels.Like = None,
@@ -109,6 +110,7 @@ def sweep(
         dry_run=dry_run,
         list_all=list_all,
         view=view,  # type: ignore[arg-type]
+        page=page,
     )
 
 

@@ -249,6 +249,10 @@ View = Annotated[
         envvar="SCALING_VIEW",
     ),
 ]
+Page = Annotated[
+    bool,
+    _out("--page/--no-page", help="Write page.html beside run.jsonl when the run ends.", envvar="SCALING_PAGE"),
+]
 
 # ---------------------------------------------------------------- runs
 
