@@ -101,7 +101,7 @@ def test_serious_marks_stand_above_the_figures_and_inside_one(scene: str) -> Non
     for mark in SERIOUS[scene]:
         assert f"<strong>{mark}</strong>" in above
         assert mark in "".join(re.findall(r"<svg.*?</svg>", rest, flags=re.DOTALL))
-    assert above.count('<p class="banner long"><strong>') == len(SERIOUS[scene])
+    assert above.count('<p class="banner"><strong>') == len(SERIOUS[scene])
 
 
 def test_the_answer_is_a_sentence_with_its_reason_and_a_way_out() -> None:

@@ -8,11 +8,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from scaling.report.figures.parts import Curve, Curves, Dot, shortened
-from scaling.report.formats.plots.sheet import Sheet, apart
+from scaling.report.formats.plots.sheet import Sheet, apart, label_width
 from scaling.report.formats.plots.style import GREY, MARKS, RED, color, shape
 
 HEIGHT_IN = 3.9
 LABEL_WIDTH = 27
+NAME_SIZE = 8
 # Marks whose word stands beside the dot.
 SAID = {"MISLABELLED", "AUDIT", "OVERSUBSCRIBED"}
 # Between curves on a logarithmic axis, in factors: else their whiskers hide each other.
@@ -23,7 +24,8 @@ NAMES_APART = 0.052
 
 def draw(sheet: Sheet, body: Curves) -> None:
     """Fill a sheet of `HEIGHT_IN`."""
-    axes = sheet.axes(left=0.62, right=2.15, bottom=0.48, top=0.28)
+    names = shortened(tuple(curve.label for curve in body.curves), LABEL_WIDTH)
+    axes = sheet.axes(left=0.62, right=0.25 + label_width((*names, "ideal"), NAME_SIZE), bottom=0.48, top=0.28)
     _scales(axes, body)
     _ideal(axes, body, sheet)
     if body.boundary is not None:
@@ -156,7 +158,9 @@ def _names(axes: Axes, body: Curves, sheet: Sheet) -> None:
             (float(end[0]), 1.03), (float(end[1]), place), transform=axes.transAxes, color=hue, alpha=0.5,
             linewidth=0.6, clip_on=False, solid_capstyle="butt",
         )  # fmt: skip
-        made = axes.text(1.04, place, text, transform=axes.transAxes, va="center", fontsize=8, color=sheet.ink)
+        made = axes.text(
+            1.04, place, text, transform=axes.transAxes, va="center", fontsize=NAME_SIZE, color=sheet.ink
+        )
         if index < len(named) and text != named[index][0]:
             made.set_gid(sheet.named(f"name-{index}", named[index][0]))
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
-from scaling.report.formats.plots.style import GREY, INK, RED, Theme
+from scaling.report.formats.plots.style import FONT, GREY, INK, RED, Theme
 from scaling.text import one_line
 
 WIDTH_IN = 7.4
-# Of a sign of the font at 9 points, on average; DejaVu Sans is wide.
-SIGN_IN = 0.078
+POINTS_PER_INCH = 72
 
 
 class Sheet:
@@ -90,9 +91,11 @@ def upright_labels(axes: Axes, labels: Sequence[str]) -> None:
     axes.tick_params(axis="y", length=0)
 
 
-def label_width(labels: Sequence[str]) -> float:
-    """Inches that names need at 9 points."""
-    return 0.2 + SIGN_IN * max((len(label) for label in labels), default=0)
+def label_width(labels: Sequence[str], size: float = 9.0) -> float:
+    """Inches that names need, with room around them, as wide as the font has their signs."""
+    font = FontProperties(family=FONT, size=size)
+    widths = [text_to_path.get_text_width_height_descent(one_line(text), font, False)[0] for text in labels]
+    return 0.22 + max(widths, default=0.0) / POINTS_PER_INCH
 
 
 def grid_along_x(axes: Axes) -> None:

@@ -39,6 +39,7 @@ def embedded(text: str, *, prefix: str, title: str, says: str, titles: Mapping[s
             del element.attrib["id"]
         elif gid is not None:
             element.set("id", f"{prefix}-{gid}")
+    _drop_undrawn(root)
     root.attrib = {
         "viewBox": root.get("viewBox", ""),
         "width": "100%",
@@ -84,6 +85,18 @@ def _tidy(root: ET.Element) -> None:
         if len(parent):
             parent.text = None
         parent.tail = None
+
+
+def _drop_undrawn(root: ET.Element) -> None:
+    """Without paths that have neither a filling nor a line: axes' and the figure's paper."""
+    for parent in list(root.iter()):
+        if parent.tag not in (f"{{{SVG}}}defs", f"{{{SVG}}}clipPath"):
+            for element in [one for one in parent if one.tag == f"{{{SVG}}}path" and _is_undrawn(one)]:
+                parent.remove(element)
+
+
+def _is_undrawn(path: ET.Element) -> bool:
+    return path.get("fill") == "none" and path.get("stroke", "none") == "none"
 
 
 def _referenced(root: ET.Element) -> set[str]:
