@@ -26,7 +26,7 @@ _HELPS = {
     "data_wait": "ranks wait for samples: a faster feed",
     "exposed": "compute does not hide it all: a faster network, a larger batch per device, fewer bytes",
     "small_batch": "a device's part of the batch is too small to keep it busy: a larger global batch",
-    "unexplained": "no control explains most of it: measure all kinds, in more rounds",
+    "unexplained": "measure all kinds of points in more rounds, since no control explains most of it",
 }
 
 
@@ -79,10 +79,15 @@ def verdict(material: Material) -> Verdict:
 
 
 def _losses(row: Row) -> list[tuple[str, float]]:
-    """The largest first."""
+    """The largest first, without what its interval does not tell from zero."""
     told = cells.told([row]) if row.breakdown else ()
-    found = [(cause, getattr(row.breakdown, cause)) for cause in told]
+    found = [(cause, getattr(row.breakdown, cause)) for cause in told if not _is_noise(row, cause)]
     return sorted(((cause, value) for cause, value in found if value >= LEAST), key=lambda one: -one[1])
+
+
+def _is_noise(row: Row, cause: str) -> bool:
+    interval = row.breakdown_intervals.get(cause)
+    return interval is not None and interval.holds_zero
 
 
 def _lost(row: Row) -> str:
@@ -141,7 +146,8 @@ def _tiles(row: Row) -> Iterator[Tile]:
         half = f"± {words.half(rate)}, " if words.half(rate) else ""
         yield Tile(number=words.mean(rate), says=f"{half}on {counted(row.world_size, 'device')}")
     if speedup:
-        yield Tile(number=f"{words.mean(speedup)} x", says=f"of {row.world_size}: speedup")
+        half = f", ± {words.half(speedup)}" if words.half(speedup) else ""
+        yield Tile(number=f"{words.mean(speedup)} x", says=f"speedup of {row.world_size}{half}")
     if efficiency := quantities.percent(row.efficiency):
         half = words.half(efficiency)
         yield Tile(number=words.mean(efficiency), says=f"efficiency{f', ± {half}' if half else ''}")

@@ -142,7 +142,10 @@ def _lines(body: Curves, shown: Callable[[Estimate | None], Quantity | None]) ->
 
 def _says(title: str, body: Curves) -> str:
     """The ends of the curves in words."""
+    unit = " %" if body.is_percent else ""
     ends = [
-        f"{curve.label} {dot.value:.3g} at N={dot.world_size}" for curve in body.curves for dot in curve.dots[-1:]
+        f"{curve.label} {dot.value:.3g}{unit} at N={dot.world_size}"
+        for curve in body.curves
+        for dot in curve.dots[-1:]
     ]
-    return f"{title}, {body.upright} over the number of devices: {'; '.join(ends) or 'nothing was measured'}"
+    return f"{title}, over the number of devices: {'; '.join(ends) or 'nothing was measured'}"

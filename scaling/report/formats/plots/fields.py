@@ -94,29 +94,31 @@ def draw_strips(sheet: Sheet, body: Strips) -> None:
         axes = sheet.axes(left=0.75, bottom=0.5 + STRIP_IN * below, top=0.25 + STRIP_IN * at, right=0.2)
         box = axes.get_position()
         axes.set_position((box.x0, box.y0, box.width, box.height * 0.76))
-        _strip(axes, strip)
+        _strip(axes, strip, is_time=body.across != "rank")
         if below:
             axes.tick_params(axis="x", labelbottom=False)
         else:
             axes.set_xlabel(body.across)
 
 
-def _strip(axes: Axes, strip: Strip) -> None:
+def _strip(axes: Axes, strip: Strip, *, is_time: bool) -> None:
+    """Between ranks there is nothing, so that these have no line."""
     at = [one.at_s for one in strip.readings]
-    axes.fill_between(
-        at, [one.low for one in strip.readings], [one.high for one in strip.readings], color="#0072b2", alpha=0.25,
-        linewidth=0,
-    )  # fmt: skip
+    if is_time:
+        lows, highs = ([one[end] for one in strip.readings] for end in (1, 3))
+        axes.fill_between(at, lows, highs, color="#0072b2", alpha=0.25, linewidth=0)
     few = len(at) < 40
-    axes.plot(at, [one.mean for one in strip.readings], color="#0072b2", linewidth=1.2, marker="o" if few else "",
-              markersize=3.5)  # fmt: skip
+    axes.plot(
+        at, [one.mean for one in strip.readings], color="#0072b2", linewidth=1.2, markersize=3.5,
+        linestyle="-" if is_time else "", marker="o" if few or not is_time else "",
+    )  # fmt: skip
     if few:
         for one in strip.readings:
             axes.plot((one.at_s, one.at_s), (one.low, one.high), color="#0072b2", linewidth=1)
     axes.set_title(strip.title, fontsize=8, loc="left", pad=3)
     top = max(one.high for one in strip.readings)
     axes.set_ylim(0, top * 1.12 if top > 0 else 1)
-    axes.locator_params(axis="y", nbins=3)
+    axes.locator_params(axis="y", nbins=4)
     axes.locator_params(axis="x", integer=True)
     axes.grid(visible=True)
 

@@ -18,6 +18,9 @@ XLINK = "http://www.w3.org/1999/xlink"
 HREF = f"{{{XLINK}}}href"
 # Two decimals of a pixel.
 _NUMBER = re.compile(r"-?\d+\.\d+")
+# Four corners; fewer bytes by lines that run along one axis.
+_RECTANGLE = re.compile(r"M (\S+) (\S+) L (\S+) \2 L \3 (\S+) L \1 \4(?: L \1 \2)? z ?")
+_NO_TURN = re.compile(r"rotate\(-?0 [^)]*\)")
 _GEOMETRY = ("d", "transform", "x", "y", "width", "height", "points")
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 _DROPPED = {f"{{{SVG}}}metadata", f"{{{SVG}}}style"}
@@ -40,6 +43,7 @@ def embedded(text: str, *, prefix: str, title: str, says: str, titles: Mapping[s
         elif gid is not None:
             element.set("id", f"{prefix}-{gid}")
     _drop_undrawn(root)
+    _unwrap(root)
     root.attrib = {
         "viewBox": root.get("viewBox", ""),
         "width": "100%",
@@ -95,6 +99,16 @@ def _drop_undrawn(root: ET.Element) -> None:
                 parent.remove(element)
 
 
+def _unwrap(parent: ET.Element) -> None:
+    """Groups that say nothing give way to what is in them."""
+    children: list[ET.Element] = []
+    for child in list(parent):
+        _unwrap(child)
+        is_empty = child.tag == f"{{{SVG}}}g" and not child.attrib
+        children += list(child) if is_empty else [child]
+    parent[:] = children
+
+
 def _is_undrawn(path: ET.Element) -> bool:
     return path.get("fill") == "none" and path.get("stroke", "none") == "none"
 
@@ -138,10 +152,14 @@ def _declare(element: ET.Element, name: str, value: str) -> None:
 
 
 def _rounded(element: ET.Element) -> None:
+    """Its geometry in as few bytes as show the same."""
     for name in _GEOMETRY:
         if (value := element.get(name)) is not None:
             short = _NUMBER.sub(lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), value)
-            element.set(name, " ".join(short.split()).replace("-0 ", "0 "))
+            short = _RECTANGLE.sub(r"M\1 \2H\3V\4H\1z", " ".join(_NO_TURN.sub("", short).split()))
+            element.set(name, short)
+            if not short:
+                del element.attrib[name]
 
 
 def _written(root: ET.Element) -> str:
