@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from scaling.analysis.joining import join, joinable
-from scaling.command import complain, open_streams
-from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
+from scaling.command import complain, deliver, open_streams
+from scaling.errors import Interrupted, ScalingError, UsageError
 from scaling.records.store import folder_of, load
 from scaling.report import flags
 from scaling.report.flags import FOR_FILES, NAME, Asked
@@ -45,20 +45,16 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     )
 
 
-def report(asked: Asked) -> bytes:
-    """What is to be printed: the report, or nothing where it went into a file."""
+def report(asked: Asked) -> None:
+    """Print the report, or write it into the file asked for."""
     if asked.output is None and asked.format in FOR_FILES and sys.stdout.isatty():
         raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{asked.format}")
     material = joined(asked.runs, although_different=asked.join)
     color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    data = rendered(asked, material, color=color)
-    if asked.output is None:
-        return data
-    _write(asked.output, data)
-    return b""
+    deliver(rendered(asked, material, color=color), asked.output)
 
 
-def rendered(asked: Asked, material: Material, *, color: bool) -> bytes:
+def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
     """The report in the format that was asked for."""
     match asked.format:
         case "html" | "svg" | "png" | "pdf":
@@ -73,10 +69,10 @@ def rendered(asked: Asked, material: Material, *, color: bool) -> bytes:
             text = csv.render(material.records)
         case "json":
             text = json.render(material.header, material.records, material.joined)
-    return text.encode()
+    return text
 
 
-def _drawn(asked: Asked, material: Material) -> bytes:
+def _drawn(asked: Asked, material: Material) -> str | bytes:
     """Whose libraries take longer to import than a table to make."""
     try:
         from scaling.report.formats import alone
@@ -85,58 +81,24 @@ def _drawn(asked: Asked, material: Material) -> bytes:
         missing = f"{error.name} is not installed: pip install matplotlib jinja2"
         raise UsageError(f"--format {asked.format}: {missing}") from None
     if asked.format == "html":
-        return page.render(material).encode()
+        return page.render(material)
     assert asked.figure is not None
     kind: Any = asked.format
     return alone.render(material, asked.figure, kind, theme=asked.theme, scale=asked.scale)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all: who opens it meanwhile finds what was there before."""
-    if path.is_dir():
-        raise UsageError(f"--output {path}: is a folder; name a file in it")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part") if path.is_file() or not path.exists() else path
-    try:
-        part.write_bytes(data)
-        if part != path:
-            part.replace(path)
-    except OSError as error:
-        if part != path:
-            part.unlink(missing_ok=True)
-        raise UsageError(f"--output {path}: {error.strerror}") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
     open_streams()
     try:
-        asked = flags.parse(sys.argv[1:] if argv is None else argv)
-        data = b"" if asked is None else report(asked)
+        if asked := flags.parse(sys.argv[1:] if argv is None else argv):
+            report(asked)
     except ScalingError as error:
         complain(error, NAME)
         return error.exit_code
     except Interrupted as stop:
         return stop.exit_code
-    try:
-        _print(data)
-    except OSError as error:
-        _to_nowhere()
-        complain(StoreError(f"standard output: {error.strerror}"), NAME)
-        return StoreError.exit_code
     return 0
-
-
-def _print(data: bytes) -> None:
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader (head, less) has left
-        _to_nowhere()
-
-
-def _to_nowhere() -> None:
-    """What Python flushes at exit must not complain either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

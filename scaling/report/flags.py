@@ -8,9 +8,10 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from scaling.command import command
+from scaling.command import command, show
 from scaling.errors import UsageError
 from scaling.records.point import Record
+from scaling.report import schema
 
 NAME = "scaling.report"
 Format = Literal["table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex"]
@@ -33,6 +34,18 @@ _JOIN = typer.Option("--join", help="Put runs into one table although hosts, dev
 _OUTPUT = typer.Option("-o", "--output", help="Write to this file.", metavar="FILE", show_default="stdout")
 
 app = typer.Typer(add_completion=False)
+
+
+def _print_schema(wanted: bool) -> None:
+    """Instead of any report; no RUN is needed."""
+    if wanted:
+        show(schema.text())
+        raise typer.Exit
+
+
+_SCHEMA = typer.Option(
+    "--schema", help="Print the JSON Schema of --format json.", callback=_print_schema, is_eager=True
+)
 
 
 class Asked(Record, frozen=True, kw_only=True):
@@ -62,6 +75,7 @@ def report(
     figure: Annotated[FigureName | None, _FIGURE] = None,
     theme: Annotated[Literal["light", "dark"], _THEME] = "light",
     scale: Annotated[float, _SCALE] = 2.0,
+    schema_: Annotated[bool, _SCHEMA] = False,
 ) -> Asked:
     """Tabulate and draw runs of scaling.run: images/s, speedup, efficiency, and where the loss went."""
     asked = Asked(

@@ -158,6 +158,7 @@ class Document(Record, frozen=True, kw_only=True):
     footnotes: tuple[str, ...]
     how_to_read: tuple[Entry, ...]
     last_line: str = ""
+    title: str = TITLE
 
     @property
     def tables(self) -> tuple[Section | Baselines, ...]:

@@ -20,7 +20,7 @@ from scaling.report.formats import layout as layouts
 from scaling.report.formats.bars import BAR, BESIDE, with_bars
 from scaling.report.formats.bars import stamps as stamps_of
 from scaling.report.formats.layout import INDENT, WIDTH, Layout
-from scaling.report.parts import TITLE, Baseline, Baselines, Detail, Document, Line, Quantity, Section
+from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Quantity, Section
 
 # Paragraphs and lists keep to the narrowest terminal in use.
 TEXT_WIDTH = 80
@@ -59,7 +59,7 @@ def draw(doc: Document, *, color: bool) -> str:
 
 
 def _print(console: Console, doc: Document) -> None:
-    _heading(console, TITLE)
+    _heading(console, doc.title)
     _pairs(console, [(fact.label, words.text(fact.phrase)) for fact in doc.facts])
     for notice in doc.notices:
         console.print()
