@@ -34,8 +34,8 @@ FOUND = {
 RING = {"torch": "torch:gloo", "tensorflow": "tensorflow:ring", "mxnet": "mxnet:dist_sync"}
 WHY = """\
 What differs, and why
-  device      This machine, one device and several; a K80, a P100, 32 and 16 vCPUs there. Several GPUs were "equal or
-              worse" there, and left out: here each network's table says what is lost to what.
+  device      This machine, one device and several; a K80, a P100, 32 and 16 vCPUs there. Several GPUs were "equal
+              or worse" there, and left out: here each network's table says what is lost to what.
   time        Seconds of an epoch by the rate that was measured; whole trainings there.
   cost        Of the whole machine, as instances are paid, whether one device works or all.
   framework   TensorFlow as there, or --framework; CNTK is no more.

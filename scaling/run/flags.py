@@ -21,7 +21,7 @@ DEFAULT = SweepConfig()
 _KINDS, _NETWORKS, _SERVERS = ",".join(DEFAULT.kinds), ",".join(DEFAULT.interconnect), str(DEFAULT.servers)
 _PASS = ",".join(DEFAULT.pass_)
 # Flags that are no field of a run: they say what to do with one.
-ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "version")
+ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "page", "version")
 # Flags that are another spelling of a field.
 SUGAR = ("kv_store",)
 
@@ -91,6 +91,7 @@ def sweep(
     results: run_panels.Results = DEFAULT.results,
     name: run_panels.Name = DEFAULT.name,
     view: run_panels.View = "plain",
+    page: run_panels.Page = True,
     config: run_panels.Config = None,
     resume: run_panels.Resume = None,
     like: run_panels.Like = None,
@@ -119,6 +120,7 @@ def sweep(
         dry_run=dry_run,
         list_all=list_all,
         view=view,  # type: ignore[arg-type]
+        page=page,
     )
 
 

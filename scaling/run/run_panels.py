@@ -52,6 +52,11 @@ View = Annotated[
     ),
 ]
 
+Page = Annotated[
+    bool,
+    _out("--page/--no-page", help="Write page.html beside run.jsonl when the run ends.", envvar="SCALING_PAGE"),
+]
+
 # ---------------------------------------------------------------- runs
 
 Config = Annotated[

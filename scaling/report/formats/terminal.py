@@ -31,7 +31,11 @@ def render(header: Header, records: Sequence[PointRecord], *, color: bool, joine
 
     `joined` are the lines that say how runs in one table differ.
     """
-    doc = document(header, records, joined)
+    return whole(document(header, records, joined), color=color)
+
+
+def whole(doc: Document, *, color: bool) -> str:
+    """Return the text of a report, and its line for programs."""
     return f"{draw(doc, color=color)}\n{doc.last_line}\n"
 
 
