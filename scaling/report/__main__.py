@@ -9,13 +9,15 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from scaling.analysis import prices
+from scaling.analysis.cost import Pricing
 from scaling.analysis.joining import join, joinable
 from scaling.command import complain, deliver, open_streams
 from scaling.errors import Interrupted, ScalingError, UsageError
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import folder_of, load
 from scaling.report import flags
-from scaling.report.flags import NAME, Asked, Format
+from scaling.report.flags import NAME, Asked
 from scaling.report.formats import csv, json, markdown, terminal
 
 
@@ -45,21 +47,22 @@ def report(asked: Asked) -> None:
     """Print the report, or write it into the file asked for."""
     joined = Joined(asked.runs, although_different=asked.join)
     color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    deliver(rendered(asked.format, joined, color=color), asked.output)
+    deliver(rendered(asked, joined, color=color), asked.output)
 
 
-def rendered(kind: Format, joined: Joined, *, color: bool) -> str:
+def rendered(asked: Asked, joined: Joined, *, color: bool) -> str:
     """The report's text."""
     header, records, notices = joined.header, joined.records, joined.notices
-    match kind:
+    pricing = Pricing(prices.read(asked.prices), asked.epoch_samples, asked.knee) if asked.prices else None
+    match asked.format:
         case "table":
-            return terminal.render(header, records, color=color, joined=notices)
+            return terminal.render(header, records, color=color, joined=notices, pricing=pricing)
         case "markdown":
-            return markdown.render(header, records, notices)
+            return markdown.render(header, records, notices, pricing)
         case "csv":
-            return csv.render(records)
+            return csv.render(records, header, pricing)
         case "json":
-            return json.render(header, records, notices)
+            return json.render(header, records, notices, pricing)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis.analyse import analyse, kept
+from scaling.analysis.cost import Pricing
 from scaling.analysis.rows import Row
 from scaling.records.run import Header, PointRecord
-from scaling.report import labels
+from scaling.report import costs, labels
 from scaling.report.baselines import baselines
 from scaling.report.comparison import Comparisons
 from scaling.report.curves import by_curve, curve
@@ -16,8 +17,11 @@ from scaling.report.parts import Document, Notes
 from scaling.report.reading import how_to_read
 
 
-def document(header: Header, records: Sequence[PointRecord], joined: Sequence[str] = ()) -> Document:
-    """Say all that the records of a run say; `joined` are the lines about runs in one table."""
+def document(
+    header: Header, records: Sequence[PointRecord], joined: Sequence[str] = (), pricing: Pricing | None = None
+) -> Document:
+    """Say all that the records of a run say; `joined` are the lines about runs in one table. With `pricing`, what
+    it costs."""
     analysis, notes = analyse(records), Notes()
     rows = analysis.rows
     context = labels.context(rows)
@@ -28,7 +32,10 @@ def document(header: Header, records: Sequence[PointRecord], joined: Sequence[st
         facts=facts(header, kept(records), rows, context),
         notices=(*_emulated(rows), *joined, *_too_little(rows)),
         comparisons=compared,
-        sections=tuple(curve(of_curve, context, planned, notes, stale) for of_curve in by_curve(rows)),
+        sections=(
+            *(curve(of_curve, context, planned, notes, stale) for of_curve in by_curve(rows)),
+            *(costs.sections(rows, header, context, pricing, notes) if pricing else ()),
+        ),
         baselines=baselines(analysis, context, notes, compares=bool(compared)),
         footnotes=notes.texts(),
         how_to_read=how_to_read(analysis, compares=bool(compared)),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from scaling.analysis.cost import KNEE
 from scaling.command import command, show
+from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.report import schema
 
@@ -18,6 +21,13 @@ Format = Literal["table", "markdown", "csv", "json"]
 _RUNS = typer.Argument(help="Run folders, or their run.jsonl.", metavar="RUN", show_default=False)
 _FORMAT = typer.Option("--format", help="For people: table, markdown. For programs: csv, json.")
 _JOIN = typer.Option("--join", help="Put runs into one table although hosts, devices, versions or code differ.")
+_PRICES = typer.Option(
+    "--prices", help="What machines cost: adds what rows cost.", metavar="FILE", envvar="SCALING_PRICES"
+)
+_EPOCH = typer.Option(
+    "--epoch-samples", help="Samples of an epoch, for its price.", metavar="N", show_default="known data's own"
+)
+_KNEE = typer.Option("--knee", help="The most that added samples may cost, in means of all, to be worth it.")
 _OUTPUT = typer.Option("--output", help="Write to this file.", metavar="FILE", show_default="stdout")
 
 app = typer.Typer(add_completion=False)
@@ -42,6 +52,9 @@ class Asked(Record, frozen=True, kw_only=True):
     format: Format = "table"
     join: bool = False
     output: Path | None = None
+    prices: Path | None = None
+    epoch_samples: int = 0
+    knee: float = KNEE
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -56,7 +69,22 @@ def report(
     format_: Annotated[Format, _FORMAT] = "table",
     join_: Annotated[bool, _JOIN] = False,
     output: Annotated[Path | None, _OUTPUT] = None,
+    prices: Annotated[Path | None, _PRICES] = None,
+    epoch_samples: Annotated[int, _EPOCH] = 0,
+    knee: Annotated[float, _KNEE] = KNEE,
     schema_: Annotated[bool, _SCHEMA] = False,
 ) -> Asked:
     """Tabulate runs of scaling.run: images/s, speedup, efficiency, and where the loss went."""
-    return Asked(runs=tuple(runs), format=format_, join=join_, output=output)
+    if not 1 <= knee < inf:
+        raise UsageError(f"--knee {knee:g}: how many times the mean added samples may cost; 1 or more, like 1.5")
+    if epoch_samples < 0:
+        raise UsageError(f"--epoch-samples {epoch_samples}: a number of samples, like 1281167")
+    return Asked(
+        runs=tuple(runs),
+        format=format_,
+        join=join_,
+        output=output,
+        prices=prices,
+        epoch_samples=epoch_samples,
+        knee=knee,
+    )

@@ -13,9 +13,10 @@ from types import GenericAlias
 from typing import Any
 
 import msgspec
-from msgspec import NODEFAULT, Struct, defstruct
+from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import FieldInfo, fields
 
+from scaling.analysis.cost import Bill
 from scaling.analysis.rows import Baseline, Comparison, Resolution, Row, Standing, Verdict
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import Header
@@ -77,6 +78,8 @@ ReportJson = defstruct(
         ("baselines", _many(BaselineJson)),
         ("comparisons", _many(ComparisonJson)),
         ("resolutions", tuple[Resolution, ...], ()),
+        # With --prices.
+        ("costs", tuple[Bill, ...] | UnsetType, UNSET),
     ],
     kw_only=True,
     frozen=True,
