@@ -114,6 +114,7 @@ NAMED = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:py|toml|json|md|sbatch|
 NOT_OURS = {
     "FILE.toml",
     "sweep.toml",
+    "prices.toml",
     "mine.py",
     "mine_trainer.py",
     "_server.py",

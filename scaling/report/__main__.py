@@ -10,6 +10,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from scaling.analysis import prices
+from scaling.analysis.cost import Pricing
 from scaling.analysis.joining import join, joinable
 from scaling.command import complain, deliver, open_streams
 from scaling.errors import Interrupted, ScalingError, UsageError
@@ -20,7 +22,7 @@ from scaling.report.formats import csv, json, latex, markdown, terminal
 from scaling.report.material import Material, source_of
 
 
-def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
+def joined(paths: Sequence[Path], *, although_different: bool, pricing: Pricing | None = None) -> Material:
     """The runs of one report: the first one's header with the hosts of all, the records of all, and what the table
     must say about them (nothing when it is one run).
 
@@ -42,6 +44,7 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
         join([records for _, records in runs]),
         (*several, *(f"joined although {reason}" for reason in reasons)),
         [source_of(path) for path in paths],
+        pricing,
     )
 
 
@@ -49,7 +52,8 @@ def report(asked: Asked) -> None:
     """Print the report, or write it into the file asked for."""
     if asked.output is None and asked.format in FOR_FILES and sys.stdout.isatty():
         raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{asked.format}")
-    material = joined(asked.runs, although_different=asked.join)
+    pricing = Pricing(prices.read(asked.prices), asked.epoch_samples, asked.knee) if asked.prices else None
+    material = joined(asked.runs, although_different=asked.join, pricing=pricing)
     color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     deliver(rendered(asked, material, color=color), asked.output)
 
@@ -66,9 +70,9 @@ def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
         case "latex":
             text = latex.render(material.doc)
         case "csv":
-            text = csv.render(material.records)
+            text = csv.render(material.records, material.header, material.pricing)
         case "json":
-            text = json.render(material.header, material.records, material.joined)
+            text = json.render(material.header, material.records, material.joined, material.pricing)
     return text
 
 

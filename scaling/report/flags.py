@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import typer
 
+from scaling.analysis.cost import KNEE
 from scaling.command import command, show
 from scaling.errors import UsageError
 from scaling.records.point import Record
@@ -31,6 +33,13 @@ _FIGURE = typer.Option("--figure", help="Which figure svg, png and pdf show.", s
 _THEME = typer.Option("--theme", help="Of svg, png and pdf. A page follows its reader's.")
 _SCALE = typer.Option("--scale", help="Of png: times 100 dots per inch.", metavar="X")
 _JOIN = typer.Option("--join", help="Put runs into one table although hosts, devices, versions or code differ.")
+_PRICES = typer.Option(
+    "--prices", help="What machines cost: adds what rows cost.", metavar="FILE", envvar="SCALING_PRICES"
+)
+_EPOCH = typer.Option(
+    "--epoch-samples", help="Samples of an epoch, for its price.", metavar="N", show_default="known data's own"
+)
+_KNEE = typer.Option("--knee", help="The most that added samples may cost, in means of all, to be worth it.")
 _OUTPUT = typer.Option("-o", "--output", help="Write to this file.", metavar="FILE", show_default="stdout")
 
 app = typer.Typer(add_completion=False)
@@ -58,6 +67,9 @@ class Asked(Record, frozen=True, kw_only=True):
     figure: FigureName | None = None
     theme: Literal["light", "dark"] = "light"
     scale: float = 2.0
+    prices: Path | None = None
+    epoch_samples: int = 0
+    knee: float = KNEE
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -75,18 +87,30 @@ def report(
     figure: Annotated[FigureName | None, _FIGURE] = None,
     theme: Annotated[Literal["light", "dark"], _THEME] = "light",
     scale: Annotated[float, _SCALE] = 2.0,
+    prices: Annotated[Path | None, _PRICES] = None,
+    epoch_samples: Annotated[int, _EPOCH] = 0,
+    knee: Annotated[float, _KNEE] = KNEE,
     schema_: Annotated[bool, _SCHEMA] = False,
 ) -> Asked:
     """Tabulate and draw runs of scaling.run: images/s, speedup, efficiency, and where the loss went."""
     asked = Asked(
-        runs=tuple(runs), format=format_, join=join_, output=output, figure=figure, theme=theme, scale=scale
+        runs=tuple(runs),
+        format=format_,
+        join=join_,
+        output=output,
+        figure=figure,
+        theme=theme,
+        scale=scale,
+        prices=prices,
+        epoch_samples=epoch_samples,
+        knee=knee,
     )
     _validate(asked)
     return asked
 
 
 def _validate(asked: Asked) -> None:
-    """Raises UsageError for flags that do not go together."""
+    """Raises UsageError for flags that do not go together, and numbers that are none."""
     names = ", ".join(get_args(FigureName))
     if asked.format in PICTURES and asked.figure is None:
         raise UsageError(f"--format {asked.format}: which figure? Add --figure, one of {names}")
@@ -96,3 +120,9 @@ def _validate(asked: Asked) -> None:
         )
     if not 0.1 <= asked.scale <= MOST_SCALE:
         raise UsageError(f"--scale {asked.scale:g}: not from 0.1 to {MOST_SCALE:g}")
+    if not 1 <= asked.knee < inf:
+        raise UsageError(
+            f"--knee {asked.knee:g}: how many times the mean added samples may cost; 1 or more, like 1.5"
+        )
+    if asked.epoch_samples < 0:
+        raise UsageError(f"--epoch-samples {asked.epoch_samples}: a number of samples, like 1281167")

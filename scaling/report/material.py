@@ -11,6 +11,7 @@ from typing import NamedTuple
 from scaling.analysis.analyse import Analysis, analyse, kept
 from scaling.analysis.cell import Cell
 from scaling.analysis.controls import Controls
+from scaling.analysis.cost import Pricing
 from scaling.analysis.curves import exchanges
 from scaling.analysis.rows import Row
 from scaling.records.run import Header, PointRecord
@@ -39,7 +40,7 @@ def source_of(run: Path) -> Source:
 
 
 class Material:
-    """The runs of one report; `joined` says how several in one table differ."""
+    """The runs of one report; `joined` says how several in one table differ, `pricing` what they cost."""
 
     def __init__(
         self,
@@ -47,11 +48,13 @@ class Material:
         records: Iterable[PointRecord],
         joined: Sequence[str] = (),
         sources: Sequence[Source] = (),
+        pricing: Pricing | None = None,
     ) -> None:
         self.header = header
         self.records = kept(records)
         self.joined = joined
         self.sources = sources
+        self.pricing = pricing
 
     @cached_property
     def analysis(self) -> Analysis:
@@ -61,7 +64,7 @@ class Material:
     @cached_property
     def doc(self) -> Document:
         """What people read."""
-        return said(self.header, self.records, self.analysis, self.joined)
+        return said(self.header, self.records, self.analysis, self.joined, self.pricing)
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -13,9 +13,10 @@ from types import GenericAlias
 from typing import Any
 
 import msgspec
-from msgspec import NODEFAULT, Struct, defstruct
+from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import FieldInfo, fields
 
+from scaling.analysis.cost import Bill
 from scaling.analysis.rows import (
     Baseline,
     Comparison,
@@ -94,6 +95,8 @@ ReportJson = defstruct(
         ("resolutions", tuple[Resolution, ...], ()),
         ("minibatches", _many(MinibatchJson), ()),
         ("over_cpu", _many(OverCpuJson), ()),
+        # With --prices.
+        ("costs", tuple[Bill, ...] | UnsetType, UNSET),
     ],
     kw_only=True,
     frozen=True,
