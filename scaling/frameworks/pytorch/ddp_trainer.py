@@ -24,6 +24,7 @@ FLOAT32_BYTES = 4
 # What gradients travel as, by the option `compress`, and DDP's own hook for it.
 WIRE = {"none": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+BUFFERS_AT_ONCE_BYTES = 250 * MIB  # DistributedDataParallel.broadcast_bucket_size
 
 
 def connect(task: Task) -> Trainer:
@@ -83,8 +84,8 @@ class ShardedOptimizer(Parallel):
 
 
 class GradientExchange(TorchRank):
-    """The all-reduces of one DDP step and nothing else: what network and backend take for this model's
-    gradients when no compute hides them."""
+    """The collectives of one DDP step and nothing else: what network and backend take for this model's gradients,
+    and its buffers, when no compute hides them."""
 
     samples = 0
 
@@ -104,8 +105,14 @@ class GradientExchange(TorchRank):
             # Of parameters without gradients: it updates nothing and sends all.
             self._optimizer = sharded(self.compute.make_optimizer(self.compute.place(module).parameters()))
 
+        self._group = distributed.distributed_c10d._get_default_group()
+        self._buffers = [each.detach().to(self.device) for each in module.buffers()]
+
     def step(self) -> None:
-        """As DDP does: each bucket divided by the ranks and summed over them, all in flight at once."""
+        """As DDP does: before forward rank 0's buffers (running means) for all; then each bucket divided by the
+        ranks and summed over them, all in flight at once."""
+        if self._buffers:
+            distributed._broadcast_coalesced(self._group, self._buffers, BUFFERS_AT_ONCE_BYTES, 0)
         flying = list(self._sent())
         for bucket, sent, work in flying:
             work.wait()
