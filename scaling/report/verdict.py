@@ -74,7 +74,7 @@ def verdict(material: Material) -> Verdict:
         sentence += f". Nothing is claimed of its efficiency: {why}."
     else:
         sentence += f", {words.mean(speedup)} times one device: {words.mean(efficiency)} of the ideal."
-        sentence += _lost(row)
+        sentence += _lost(row) + _ranked(row)
     return Verdict(sentence=sentence, advice=_advice(row), tiles=tuple(_tiles(row)), stamps=stamps)
 
 
@@ -93,6 +93,14 @@ def _is_noise(row: Row, cause: str) -> bool:
 def _lost(row: Row) -> str:
     said = [f"{_percent(value)} to {_called(cause)}" for cause, value in _losses(row)[:3]]
     return f" Lost: {', '.join(said)}." if said else ""
+
+
+def _ranked(row: Row) -> str:
+    """Whether it was told from its rivals."""
+    verdicts = {one.verdict for one in (row.standing, row.framework_standing) if one}
+    if verdicts == {"best"}:
+        return " It is the best of its rivals."
+    return " Not all of its rivals can be told from it." if "leading" in verdicts else ""
 
 
 def _called(cause: str) -> str:

@@ -66,13 +66,15 @@ def _bar(row: Row, label: str, causes: Sequence[str]) -> Bar:
     return Bar(
         label=label,
         parts=(100 * row.efficiency.mean, *(None if part is None else 100 * part for part in parts)),
+        says=cells.NOT_COMPARABLE if row.learnt_less else "",
         mark=mark,
     )
 
 
 def _line(bar: Bar) -> tuple[str, ...]:
     numbers = [words.NONE if part is None else words.number(part, 1) for part in bar.parts]
-    return (bar.label, *(numbers or (bar.says,)), bar.mark)
+    shown = [bar.says, *numbers[1:]] if bar.says else numbers
+    return (bar.label, *shown, bar.mark)
 
 
 def _says(material: Material, rows: Sequence[Row], made: Sequence[Bar], names: Sequence[str]) -> str:
@@ -85,5 +87,9 @@ def _says(material: Material, rows: Sequence[Row], made: Sequence[Bar], names: S
 def _said(bar: Bar, names: Sequence[str]) -> str:
     if bar.says:
         return f"{bar.label} {bar.says}"
-    parts = [f"{name} {part:.1f} %" for name, part in zip(names, bar.parts, strict=True) if part is not None]
+    parts = [
+        f"{name} {words.number(part, 1)} %"
+        for name, part in zip(names, bar.parts, strict=True)
+        if part is not None
+    ]
     return f"{bar.label}: {', '.join(parts)}"

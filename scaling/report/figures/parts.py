@@ -52,7 +52,8 @@ class Curves(Record, frozen=True, kw_only=True):
 
 
 class Bar(Record, frozen=True, kw_only=True):
-    """A row as a bar of parts in the order of `Bars.names`, None where one is not told; `says` in their place."""
+    """A row as a bar of parts in the order of `Bars.names`, None where one is not told; `says` in their place, or
+    in that of the first one's number."""
 
     label: str
     parts: tuple[float | None, ...] = ()

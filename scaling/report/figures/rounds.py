@@ -26,8 +26,8 @@ def rounds(material: Material) -> Iterator[Figure]:
         name="rounds",
         title="Every round, against the mean of its row",
         says=(
-            f"The rounds of {widest.label} lie farthest apart: from {min(widest.values):+.1f} to "
-            f"{max(widest.values):+.1f} % of their mean"
+            f"The rounds of {widest.label} lie farthest apart: from {words.number(min(widest.values), 1)} to "
+            f"{words.number(max(widest.values), 1)} % off their mean"
         ),
         body=Spreads(spreads=tuple(found)),
         table=Table(("row", "rounds, % off the mean", "marks"), tuple(map(_line, found))),

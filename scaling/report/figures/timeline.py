@@ -37,9 +37,15 @@ def timeline(material: Material) -> Iterator[Figure]:
         says=f"{counted(len(records), 'point')} in {counted(len(lanes), 'round')}, {failures} of them failed",
         body=Lanes(kinds=kinds, lanes=lanes),
         table=Table(("round", "points", "from", "to", "failed"), tuple(map(_line, lanes, by_round.values()))),
-        stamps=stamps({"FAILED"} if failures else set()),
+        stamps=stamps(_flags(records) | ({"FAILED"} if failures else set())),
         left_out="" if by_window else "points as a whole, start-up included; their windows have no room",
     )
+
+
+def _flags(records: Iterable[PointRecord]) -> set[str]:
+    """EMULATED, also where no exchange has ended: the seconds are those of the clock."""
+    is_emulated = any(record.point.hardware.profile for record in records)
+    return {"EMULATED"} if is_emulated else set()
 
 
 def _most_windows(record: PointRecord) -> int:

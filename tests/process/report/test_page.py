@@ -28,6 +28,7 @@ from scaling.report.formats.plots.draw import Kind
 from scaling.report.formats.plots.style import CURRENT, RED
 from scaling.report.material import Material, source_of
 from tests.support import hostile
+from tests.support.emulated_records import emulated_run
 from tests.support.report_scenes import SCENES, cluster_run, networks_run
 from tests.support.scripted_records import failed, written
 
@@ -104,13 +105,32 @@ def test_serious_marks_stand_above_the_figures_and_inside_one(scene: str) -> Non
     assert above.count('<p class="banner"><strong>') == len(SERIOUS[scene])
 
 
+def test_emulated_figures_say_so_everywhere() -> None:
+    """Above, beside the answer and each of its tiles, in every figure and in what is saved alone."""
+    of = Material(*emulated_run())
+    text = page.render(of)
+    assert '<p class="banner notice">EMULATED: no device computed anything' in text
+    assert re.findall(r'<p class="verdict"><span class="mark">EMULATED</span>', text)
+    tiles = re.findall(r'<div class="tile">.*?</div>', text, flags=re.DOTALL)
+    assert tiles and all("EMULATED" in tile for tile in tiles)
+    for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
+        assert ">EMULATED</text>" in svg
+    assert ">EMULATED</text>" in alone.render(of, "loss", "svg").decode()
+
+
 def test_the_answer_is_a_sentence_with_its_reason_and_a_way_out() -> None:
     said = Markup(made("cluster")).text
     assert (
         "On 16 devices torch:nccl over ib0 trains 3937 images/s ± 25, 12.31 times one device: 76.9 % of the "
-        "ideal. Lost: 20.0 % to exposed communication, 1.6 % to contention, 1.4 % to straggling." in said
+        "ideal. Lost: 20.0 % to exposed communication, 1.6 % to contention, 1.4 % to straggling. "
+        "It is the best of its rivals." in said
     )
     assert "What would help: compute does not hide it all: a faster network" in said
+
+
+def test_who_cannot_be_told_from_others_says_so_with_the_answer() -> None:
+    said = Markup(made("frameworks")).text
+    assert "On 4 devices torch:gloo trains 1176 images/s" in said and "Not all of its rivals can be told" in said
 
 
 def test_a_largest_world_size_that_failed_is_the_first_thing_said() -> None:

@@ -12,6 +12,7 @@ from scaling.report.formats import csv
 from scaling.report.formats.html import page as pages
 from scaling.report.material import Material
 from tests.support import browser, hostile
+from tests.support.emulated_records import emulated_run
 from tests.support.report_scenes import SCENES, cluster_run
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 JENKINS = "sandbox; default-src 'none'; img-src 'self'; style-src 'self'"
 # A4 landscape between margins of 12 mm, at 96 pixels to the inch.
 PRINTED_PX = 1032
-RUNS = {**SCENES, "hostile": hostile.hostile_run}
+RUNS = {**SCENES, "emulated": emulated_run, "hostile": hostile.hostile_run}
 # How much wider another font than the one that was measured may make a text.
 SLACK_PX = 3.0
 

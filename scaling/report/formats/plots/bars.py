@@ -54,9 +54,9 @@ def _bar(axes: Axes, at: int, bar: Bar, hues: list[str]) -> None:
         start = right if part > 0 else left
         axes.barh(at, part, left=start, height=0.72, color=hue, edgecolor=_edge(bar), linewidth=0.9)
         if hue == EFFICIENT and part > 12:
-            axes.text(1, at, f"{part:.1f} %", color="#ffffff", fontsize=7.5, va="center")
+            axes.text(1, at, bar.says or f"{part:.1f} %", color="#ffffff", fontsize=7.5, va="center")
         right, left = (right + part, left) if part > 0 else (right, left + part)
-    if bar.says:
+    if bar.says and not bar.parts:
         axes.text(1, at, bar.says, color=RED if bar.mark == "FAILED" else GREY, fontsize=8, va="center")
     elif bar.mark in ("MISLABELLED", "AUDIT"):
         axes.text(min(right, 100) - 1, at, bar.mark, color=RED, fontsize=7, va="center", ha="right", weight="bold",

@@ -112,6 +112,8 @@ def test_a_cause_that_is_not_told_is_absent_and_not_zero() -> None:
     at = figure.body.names.index("straggling")
     told = {bar.label: bar.parts[at] for bar in figure.body.bars if bar.parts}
     assert told["mxnet:dist_async N=4"] is None and told["mxnet:dist_sync N=4"] is not None
+    says = {bar.label: bar.says for bar in figure.body.bars}
+    assert (says["mxnet:dist_async N=4"], says["mxnet:dist_sync N=4"]) == ("not comparable", "")
 
 
 def test_every_round_is_a_dot() -> None:
