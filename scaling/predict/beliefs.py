@@ -37,6 +37,7 @@ BELIEFS: dict[str, Belief] = {
     "bus.nvlink": Belief(50e9, 1.8, "B/s", "NVLink 2: 25 GB/s a link, 1 to 6 rings"),
     "bus.nvswitch": Belief(100e9, 1.8, "B/s", "NVSwitch: 150 GB/s each way"),
     "bus.host": Belief(10e9, 2.0, "B/s", "PCIe 3.0 x16 to the host's memory: 12 GB/s"),
+    "bus.loopback": Belief(1e9, 3.0, "B/s", "TCP to the host itself: 0.3 to 3 GB/s, less where cores are busy"),
     "fade.tcp": Belief(0.1, 2.0, "power of nodes / 2", _GUESS),
     "fade.rdma": Belief(0.03, 2.0, "power of nodes / 2", _GUESS),
     "alpha.tcp": Belief(35e-6, 1.7, "s a message and step", "ping-pong over TCP: 20 to 50 us"),

@@ -18,7 +18,11 @@ from scaling.predict.setting import At, Observed, Setting
 from scaling.predict.walk import covariance
 
 DRAWS, SEED = 4000, 20260101
-ROUNDS = 4
+ROUNDS, MOST_ROUNDS = 4, 16
+# As many even draws shall be left, else more proposals are tried.
+ENOUGH = 250
+# Controls tell their parts of a step with more scatter than their rounds show: Student's t.
+CONTROL_FREEDOM = 4.0
 # A proposal is fitted to weights that are this even at least, in draws for each constant.
 EVEN = 4.0
 PROPOSAL_FREEDOM = 8.0
@@ -167,7 +171,8 @@ def _log_likelihood(
         total = _student(residuals, _seen_covariance(priors.walk, known), priors.walk.freedom)
     for one in (*known.exchanges, *known.shares):
         _, parts = _relative(setting, known.anchor, priors, names, z, [one.at])
-        total = total - 0.5 * (_miss(one, parts) / one.noise) ** 2
+        off = (_miss(one, parts) / one.noise) ** 2
+        total = total - 0.5 * (CONTROL_FREEDOM + 1) * np.log1p(off / CONTROL_FREEDOM)
     return total, residuals
 
 
@@ -230,22 +235,30 @@ Likelihood = Callable[[Floats], tuple[Floats, Floats]]
 def _adapt(
     likelihood: Likelihood, size: int, rounds: int, count: int, rng: np.random.Generator
 ) -> tuple[Floats, Floats, Floats, float]:
+    """Draw from the prior, then from what fits the draws so far, until enough of them count evenly."""
     proposals: list[_Proposal | None] = [None]
     z = rng.standard_normal((count, size))
     target, residuals = likelihood(z)
-    for _ in range(rounds - 1):
-        proposals.append(_fitted(z, _log_weights(z, target, proposals[:], count), size))
-        more = proposals[-1].draw(count, rng)  # type: ignore[union-attr]
+    logs = _log_weights(z, target, proposals)
+    while len(proposals) < rounds or (rounds > 1 and _too_few(logs) and len(proposals) < MOST_ROUNDS):
+        proposal = _fitted(z, logs, size)
+        more = proposal.draw(count, rng)
         extra, misses = likelihood(more)
+        proposals.append(proposal)
         z, target = np.concatenate([z, more]), np.concatenate([target, extra])
         residuals = np.concatenate([residuals, misses])
-    logs = _log_weights(z, target, proposals, count)
+        logs = _log_weights(z, target, proposals)
     most = float(np.max(logs))
     weights = np.exp(logs - most)
     return z, weights / weights.sum(), residuals, most + float(np.log(np.mean(weights)))
 
 
-def _log_weights(z: Floats, target: Floats, proposals: Sequence[_Proposal | None], count: int) -> Floats:
+def _too_few(logs: Floats) -> bool:
+    weights = np.exp(logs - np.max(logs))
+    return float(weights.sum() ** 2 / np.sum(weights**2)) < ENOUGH
+
+
+def _log_weights(z: Floats, target: Floats, proposals: Sequence[_Proposal | None]) -> Floats:
     """Of each draw under the mixture of all that were drawn from, its size apart."""
     prior = -0.5 * np.sum(z**2, axis=1)
     densities = [prior if one is None else one.log_density(z) for one in proposals]

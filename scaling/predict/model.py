@@ -29,7 +29,9 @@ Values = Mapping[str, Floats]
 TAX_STEP_S, TAX_POWER = 0.3, 0.75
 BUCKET_BYTES, FUSION_BYTES, FUSION_CYCLE_S = 25e6, 64e6, 5e-3
 # Of one step inside a node, NVLink and PCIe: NCCL's src/graph/tuning.cc has 3.4 and 5.7 us.
-INSIDE_LATENCY_S: Mapping[str, float] = {"nvlink": 3.4e-6, "nvswitch": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6}
+INSIDE_LATENCY_S: Mapping[str, float] = {
+    "nvlink": 3.4e-6, "nvswitch": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6, "loopback": 30e-6,
+}  # fmt: skip
 # How often servers of their own carry a gradient one after the other: pushes and pulls are full duplex.
 SERVERS_SERIAL, SERVERS_OVERLAPPED = 2.0, 1.1
 TREE_STEPS = 3.0

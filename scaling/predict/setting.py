@@ -6,7 +6,7 @@ from typing import Literal
 
 from scaling.records.point import Record
 
-Bus = Literal["pcie", "nvlink", "nvswitch", "host"]
+Bus = Literal["pcie", "nvlink", "nvswitch", "host", "loopback"]
 Link = Literal["none", "tcp10", "tcp", "rdma", "rdma_several", "unknown"]
 Method = Literal["ring", "hierarchical", "servers_apart", "servers_beside", "servers_in_host", "sharded"]
 Overlap = Literal["ddp", "horovod", "other", "mwms", "serial"]
