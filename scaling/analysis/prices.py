@@ -1,12 +1,12 @@
-"""What machines cost by the hour, as a file of the user's tells: never shipped, since prices change. Pure but for the file.
+"""What machines cost by the hour, by a file of the user's: never shipped, since prices change.
 
-    currency = "USD"
-    [[price]]
-    name = "p3.8xlarge"
-    match = { gpu = "Tesla V100*" }        # or host, cpu, emulated: shell patterns; the first price that matches holds
-    devices = 4                            # in one of them: a machine is paid whole
-    per_hour = { on_demand = 12.24 }
-    network = "tcp:10"                     # what the planner takes between them; the run's own where it is not given
+currency = "USD"
+[[price]]
+name = "p3.8xlarge"
+match = { gpu = "Tesla V100*" }        # or host, cpu, emulated: shell patterns
+devices = 4                            # in one of them: a machine is paid whole
+per_hour = { on_demand = 12.24 }
+network = "tcp:10"                     # what is between them; the run's own where it is not given
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def _sound(path: Path, prices: Prices) -> Prices:
         if wrong:
             raise UsageError(f"--prices {path}: {price.name}: {wrong[0]}: a price is 0 or more")
         if not price.per_hour:
-            raise UsageError(f"--prices {path}: {price.name}: per_hour is empty; per_hour = {{ on_demand = 3.06 }}")
+            raise UsageError(
+                f"--prices {path}: {price.name}: per_hour is empty; per_hour = {{ on_demand = 3.06 }}"
+            )
         if price.devices < 1:
             raise UsageError(f"--prices {path}: {price.name}: devices = {price.devices}; 1 or more")
     return prices

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from scaling.command import complain, open_streams
 from scaling.errors import Interrupted, ScalingError
-from scaling.predict import asking, flags, planner, priors, words
+from scaling.predict import asking, flags, healthy, planner, priors, words
 from scaling.predict.flags import NAME, Asked
-from scaling.predict.forecast import forecasts, measure_next
+from scaling.predict.forecast import forecasts, measure_next, relieved
 from scaling.records.store import load
 
 
@@ -21,11 +21,12 @@ def predict(asked: Asked) -> str:
     if asked.target is not None and asked.prices is not None:
         return planner.planned(asked, case, believed)
     look = asking.look(asked, case, believed)
-    sizes = asking.world_sizes(asked, case)
-    rows = forecasts(look, sizes)
+    relief = None if run is None or not asked.without else healthy.without(asked.without, case, run[1])
+    sizes = asking.world_sizes(asked, case, relief)
+    rows = tuple(relieved(row, relief) for row in forecasts(look, sizes))
     following = measure_next(look, sizes[-1])
     write = words.json if asked.format == "json" else words.table
-    return write(case, rows, asking.supposed(asked, case), following)
+    return write(case, rows, asking.supposed(asked, case, relief), following)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

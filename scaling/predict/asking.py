@@ -12,6 +12,7 @@ from scaling.predict import evidence
 from scaling.predict.case import Case, network
 from scaling.predict.flags import Asked
 from scaling.predict.forecast import FARTHEST, FARTHEST_COLD, Outlook, outlook
+from scaling.predict.healthy import Relief
 from scaling.predict.infer import Known
 from scaling.predict.models import KNOWN, KnownModel
 from scaling.predict.priors import Priors
@@ -37,7 +38,9 @@ def _alike(asked: Asked) -> None:
     if asked.cold and asked.run is not None:
         raise UsageError("--cold: predicts without a run; leave RUN or --cold out")
     if not asked.cold and asked.run is None:
-        raise UsageError("RUN: give a run's folder, or --cold --rate R --model NAME --batch-size B --network KIND:GBIT")
+        raise UsageError(
+            "RUN: give a run's folder, or --cold --rate R --model NAME --batch-size B --network KIND:GBIT"
+        )
     if asked.compress < 1:
         raise UsageError(f"--compress {asked.compress:g}: divides the gradients' bytes; 1 or more")
     if asked.rate is not None and asked.rate <= 0:
@@ -69,8 +72,9 @@ def _cold(asked: Asked) -> Case:
     return Case(
         title=f"{known.name}, batch {batch} per device, {rate:g} samples/s on one, {each} a node, {asked.network}",
         setting=setting, known=Known(At(world_size=1, nodes=1)), rate=rate, batch_size=batch, unit="samples",
-        devices_per_node=each, model=known.name, cold=True, rates=((known.name, batch, rate),), device=asked.device,
-        notes=(f"nothing was measured: assumed an all-reduce that overlaps as DDP's, float32, {_bus(each)} in nodes",),
+        devices_per_node=each, model=known.name, cold=True, rates=((known.name, batch, rate),),
+        device=asked.device,
+        notes=(f"nothing was measured; assumed: an all-reduce that overlaps as DDP's, float32, {_bus(each)}",),
     )  # fmt: skip
 
 
@@ -124,19 +128,22 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
 # ---------------------------------------------------------------- world sizes
 
 
-def world_sizes(asked: Asked, case: Case) -> tuple[int, ...]:
+def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[int, ...]:
     """Those that are asked for, ascending, each within what may be claimed. Raises UsageError."""
-    sizes = _sizes(asked.world_sizes) if asked.world_sizes else _beyond(case)
+    usual = (relief.world_size,) if relief else _beyond(case)
+    sizes = _sizes(asked.world_sizes) if asked.world_sizes else usual
     most = FARTHEST_COLD if case.cold else FARTHEST * case.largest
     if sizes[-1] > most:
         why = "the largest that was ever published" if case.cold else f"{FARTHEST} times the largest measured"
-        mend = "" if case.cold else f"; measure a larger one: mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command}"
+        mend = (
+            "" if case.cold else f"; measure a larger one: mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command}"
+        )
         raise UsageError(f"--world-sizes {sizes[-1]}: more than {most}, {why}{mend}")
     crosses = sizes[-1] > case.devices_per_node
     if crosses and not asked.network and all(one.at.nodes == 1 for one in case.known.observed):
         raise UsageError(
-            f"--world-sizes {sizes[-1]}: only one node was measured, and nodes have {case.devices_per_node} devices: "
-            "say what is between them, --network ib:100, or measure two nodes"
+            f"--world-sizes {sizes[-1]}: only one node was measured, and nodes have {case.devices_per_node} "
+            "devices: say what is between them, --network ib:100, or measure two nodes"
         )
     return sizes
 
@@ -158,16 +165,27 @@ def _sizes(words: str) -> tuple[int, ...]:
     raise UsageError(f"--world-sizes {words}: not 32,64,128 nor 32..1024")
 
 
-def supposed(asked: Asked, case: Case) -> tuple[str, ...]:
+def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[str, ...]:
     """What was changed of what was measured, a line each."""
     if case.cold:
         return ()
     said = (
+        (relief, _relieved(relief)),
         (asked.network, f"over {asked.network}, which was not measured"),
         (asked.batch_size, f"batch {asked.batch_size} per device"),
         (asked.model, f"model {asked.model}"),
         (asked.rate, f"{asked.rate or 0:g} samples/s on one device, as --rate says"),
-        (asked.compress > 1, f"gradients / {asked.compress:g}; what compressing them costs is not known, nor counted"),
+        (
+            asked.compress > 1,
+            f"gradients / {asked.compress:g}; what compressing them costs is not known, nor counted",
+        ),
         (asked.devices_per_node, f"{asked.devices_per_node} devices a node"),
     )
     return tuple(f"what if: {text}" for given, text in said if given)
+
+
+def _relieved(relief: Relief | None) -> str:
+    if relief is None:
+        return ""
+    saved = f"{100 * relief.share:.1f} % of a step"
+    return f"without {relief.node}, for whose ranks the others wait {saved}, as `together` tells"

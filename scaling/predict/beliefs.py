@@ -45,7 +45,7 @@ BELIEFS: dict[str, Belief] = {
     "hide.ddp": Belief(1.2, 1.0, "logit", _GUESS),
     "hide.horovod": Belief(1.2, 1.0, "logit", _GUESS),
     "hide.other": Belief(1.2, 1.0, "logit", _GUESS),
-    "hide.mwms": Belief(-1.1, 1.0, "logit", "TensorFlow 2.3 starts it when backward has ended, but for packs that are ready"),
+    "hide.mwms": Belief(-1.1, 1.0, "logit", "published as of little overlap"),
     "hide.serial": Belief(0.0, 1e-6, "logit", "nothing is hidden, by definition"),
     "window": Belief(0.66, 1.12, "share of a step", "backward has two thirds of the operations"),
     "tax": Belief(0.02, 2.0, "share of a step of 0.3 s", _GUESS),
@@ -62,10 +62,10 @@ FIXED = frozenset({"hide.serial", "wire"})
 
 def before() -> Priors:
     """The beliefs as priors."""
-    return Priors(walk=WALK, constants={name: prior(name, belief) for name, belief in BELIEFS.items()})
+    return Priors(walk=WALK, constants={name: prior(belief) for name, belief in BELIEFS.items()})
 
 
-def prior(name: str, belief: Belief) -> Prior:
+def prior(belief: Belief) -> Prior:
     """On the scale on which it is normal."""
     if belief.unit in ("logit", "above 0: full, below: half"):
         return Prior(mean=belief.value, sd=belief.factor)

@@ -38,6 +38,7 @@ class Case(NamedTuple):
     largest: int = 1
     rates: tuple[tuple[str, int, float], ...] = ()
     model: str = ""
+    strategy: str = ""
     emulated: bool = False
     cold: bool = False
     device: str = ""

@@ -1,12 +1,11 @@
 """A run's records -> what a prediction stands on: rows, controls, exchanges alone, the network. Pure.
 
-Taxes and straggling come from the controls, exchange times from `comm`, and the noise of each point is the run's own
-interval over rounds.
+Taxes and straggling come from the controls, exchange times from `comm`, and the noise of each point is the run's
+own interval over rounds.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from math import log, sqrt
 from statistics import fmean, stdev
@@ -20,8 +19,8 @@ from scaling.analysis.rows import Baseline, Row
 from scaling.errors import UsageError
 from scaling.predict.case import Case, Measured
 from scaling.predict.infer import Exchange, Known, Share
-from scaling.predict.models import known_model
-from scaling.predict.setting import At, Bus, Link, Messages, Method, Observed, Overlap, Setting
+from scaling.predict.installation import device, devices_per_node, setting_of
+from scaling.predict.setting import At, Observed
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord
 
@@ -41,7 +40,10 @@ class Wanted(NamedTuple):
     interconnect: str = ""
 
 
-def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = Wanted()) -> Case:
+ANY = Wanted()
+
+
+def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -> Case:
     """The curve that was asked for, else the fastest at the largest world size. Raises UsageError, with what would
     mend it."""
     analysis = analyse(records)
@@ -55,24 +57,27 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = Wanted
         why = f" ({'; '.join(left_out)})" if left_out else ""
         raise UsageError(f"RUN: one device alone and one sound exchange of several are needed{why}: {again}")
     rate = baseline.samples_per_s.mean
-    setting = _setting(header, records, row, rate)
     observed = tuple(
         Observed(at=_at(one), value=one.efficiency.mean, noise=_noise(one)) for one in sound if one.efficiency
     )
     return Case(
-        title=f"{row.strategy} over {row.interconnect}, {row.workload.model}, batch {row.workload.batch_size} per device",
-        setting=setting,
+        title=_title(row),
+        setting=setting_of(header, records, row, rate),
         known=Known(At(world_size=1, nodes=1), observed, _exchanges(records, row), _shares(sound)),
         rate=rate,
         batch_size=row.workload.batch_size,
         unit=row.workload.unit,
-        devices_per_node=_devices_per_node(header),
-        measured=(Measured(at=At(world_size=1, nodes=1), samples_per_s=rate, efficiency=1.0), *map(_measured, sound)),
+        devices_per_node=devices_per_node(header),
+        measured=(
+            Measured(at=At(world_size=1, nodes=1), samples_per_s=rate, efficiency=1.0),
+            *map(_measured, sound),
+        ),
         largest=last.world_size,
         rates=_rates(analysis.baselines, row),
         model=row.workload.model,
+        strategy=row.strategy,
         emulated=bool(row.hardware.profile),
-        device=row.hardware.profile or _device(header),
+        device=row.hardware.profile or device(header),
         notes=left_out,
         command=_command(row),
     )
@@ -85,8 +90,8 @@ def _curve(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
         if named and (not wanted.interconnect or row.interconnect == wanted.interconnect):
             curves.setdefault(row.curve, []).append(row)
     if not curves:
-        asked = " ".join(filter(None, (f"--strategy {wanted.strategy}" if wanted.strategy else "",
-                                       f"--interconnect {wanted.interconnect}" if wanted.interconnect else "")))  # fmt: skip
+        flags = (("--strategy", wanted.strategy), ("--interconnect", wanted.interconnect))
+        asked = " ".join(f"{flag} {word}" for flag, word in flags if word)
         known = sorted({f"{row.strategy} over {row.interconnect}" for row in rows})
         raise UsageError(f"{asked or 'RUN'}: the run has no such exchange; it has {', '.join(known) or 'none'}")
     return max(curves.values(), key=_standing)
@@ -143,6 +148,16 @@ def _noise(row: Row) -> float:
     return min(max(LEAST_NOISE, log(one.high / one.low) / 2 / NORMAL_95), 0.2)
 
 
+def _title(row: Row) -> str:
+    emulated = f", EMULATED {row.hardware.profile}" if row.hardware.profile else ""
+    work = row.workload
+    return f"{row.strategy} over {row.interconnect}, {work.model}, batch {work.batch_size} per device{emulated}"
+
+
+def _alone(rate: float) -> Measured:
+    return Measured(at=At(world_size=1, nodes=1), samples_per_s=rate, efficiency=1.0)
+
+
 def _measured(row: Row) -> Measured:
     rate, efficiency = row.samples_per_s, row.efficiency
     return Measured(
@@ -179,89 +194,6 @@ def _rates(baselines: Iterable[Baseline], row: Row) -> tuple[tuple[str, int, flo
 def _command(row: Row) -> str:
     device = f"emulated:{row.hardware.profile}" if row.hardware.profile else row.hardware.device
     return f"python -m scaling.run --strategy {row.strategy} --model {row.workload.model} --device {device}"
-
-
-# ---------------------------------------------------------------- the setting
-
-
-def _setting(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Setting:
-    known = known_model(row.workload.model)
-    link, line = _link(header, row)
-    method, overlap, messages = _way(row)
-    return Setting(
-        gradient_bytes=gradient_bytes(records, row),
-        tail=known.tail if known else 0.05,
-        step_s=row.workload.batch_size / rate,
-        bus=_bus(header, row),
-        link=link,
-        line_bytes_per_s=line,
-        method=method,
-        overlap=overlap,
-        messages=messages,
-        tensors=known.tensors if known else 200,
-    )
-
-
-def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
-    """Bytes of one step's gradients, as the row's workers counted them; what emulation shrank is undone."""
-    found = [
-        rank.ready.gradient_bytes
-        for record in records
-        if record.point.workload == row.workload and record.point.hardware == row.hardware
-        for rank in record.ranks
-        if rank.ready is not None and rank.ready.gradient_bytes
-    ]
-    if found:
-        return max(found) * row.hardware.shrink
-    known = known_model(row.workload.model)
-    if known is None:
-        raise UsageError(f"RUN: no worker told the gradients of {row.workload.model}: measure it anew")
-    return 4.0 * known.parameters
-
-
-def _way(row: Row) -> tuple[Method, Overlap, Messages]:
-    """How a strategy exchanges, in the model's words."""
-    framework, _, mode = row.strategy.partition(":")
-    if mode == "horovod":
-        return "ring", "horovod", "fusion"
-    if row.servers:
-        return ("servers_beside" if row.server_hosts == "shared" else "servers_apart"), "other", "tensors"
-    if mode == "local":
-        return "servers_in_host", "other", "tensors"
-    if framework == "torch":
-        return "ring", "ddp", "buckets"
-    return "ring", "mwms" if framework == "tensorflow" else "other", "tensors"
-
-
-def _bus(header: Header, row: Row) -> Bus:
-    links = {link for host in header.hosts for gpu in host.gpus for link in gpu.links}
-    if row.hardware.device != "cuda":
-        return "loopback"
-    return "nvlink" if any(link.startswith("NV") for link in links) else "pcie"
-
-
-def _link(header: Header, row: Row) -> tuple[Link, float]:
-    """What the run's network is: rates of emulated links are those of the cluster that is emulated."""
-    network = next((one for one in header.networks if one.word == row.interconnect), None)
-    if network is None or network.rate_bits_per_s is None:
-        return ("unknown", 0.0) if row.nodes > 1 else ("none", 0.0)
-    line = network.rate_bits_per_s / 8
-    if row.hardware.profile:
-        return "tcp10", line
-    cards = max((len(place.hca.split(",")) for place in network.places.values() if place.hca), default=0)
-    if cards and row.strategy.endswith(("nccl", "horovod")):
-        card = (network.card_bits_per_s or network.rate_bits_per_s) / 8
-        return ("rdma_several" if cards > 1 else "rdma"), card * cards
-    return ("tcp10" if line <= 1.25e9 else "tcp"), line
-
-
-def _device(header: Header) -> str:
-    gpus = {gpu.name for host in header.hosts for gpu in host.gpus} if header.device == "cuda" else set()
-    return next(iter(sorted(gpus)), header.hosts[0].cpu_model if header.hosts else "")
-
-
-def _devices_per_node(header: Header) -> int:
-    return max(Counter(header.host_of_rank).values(), default=1)
 
 
 # ---------------------------------------------------------------- what controls tell

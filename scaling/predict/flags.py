@@ -16,7 +16,9 @@ from scaling.records.point import Record
 NAME = "scaling.predict"
 Format = Literal["table", "json"]
 
-EPILOG = "Exit codes: 0 predicted, 1 a run that cannot be read, 2 a mistake in the call, or nothing sound to predict from."
+EPILOG = (
+    "Exit codes: 0 predicted, 1 a run that cannot be read, 2 a mistake in the call or nothing to predict from."
+)
 
 app = typer.Typer(add_completion=False)
 
@@ -65,12 +67,12 @@ def predict(
     ] = "",
     strategy: Annotated[str, Option(help="Of a run with several.", metavar="NAME", show_default="fastest")] = "",
     interconnect: Annotated[str, Option(help="The same.", metavar="NAME", show_default="fastest")] = "",
-    network: Annotated[str, Option(help=_NETWORK, metavar="NET", rich_help_panel=_WHAT_IF, show_default="the run's")] = "",
+    network: Annotated[str, Option(help=_NETWORK, metavar="NET", rich_help_panel=_WHAT_IF)] = "",
     batch_size: Annotated[
         int | None, Option(help="Per device; one device must have run it.", min=1, rich_help_panel=_WHAT_IF)
     ] = None,
     model: Annotated[
-        str, Option(help="Another one; one device must have run it, or --rate.", metavar="NAME", rich_help_panel=_WHAT_IF)
+        str, Option(help="One device must have run it, or --rate.", metavar="NAME", rich_help_panel=_WHAT_IF)
     ] = "",
     compress: Annotated[
         float, Option(help="Divide gradients' bytes by this. What compressing costs is not known.",
@@ -80,7 +82,7 @@ def predict(
         int | None, Option(help="Of nodes to come.", min=1, rich_help_panel=_WHAT_IF, show_default="the run's")
     ] = None,
     without: Annotated[
-        str, Option(help="Leave this node out: what the others would do.", metavar="NODE", rich_help_panel=_WHAT_IF)
+        str, Option(help="What the other nodes would do.", metavar="NODE", rich_help_panel=_WHAT_IF)
     ] = "",
     rate: Annotated[
         float | None, Option(help="Samples/s of one device alone.", metavar="R", rich_help_panel=_COLD)
@@ -97,9 +99,9 @@ def predict(
                              rich_help_panel=_PLAN)
     ] = None,
     prices: Annotated[
-        Path | None, Option(help="TOML file of prices.", metavar="FILE", envvar="SCALING_PRICES", rich_help_panel=_PLAN)
+        Path | None, Option(help="TOML file.", metavar="FILE", envvar="SCALING_PRICES", rich_help_panel=_PLAN)
     ] = None,
-    priors: Annotated[Path, Option(help="Of python -m scaling.predict.learn.", show_default="the package's")] = FILE,
+    priors: Annotated[Path, Option(help="Of scaling.predict.learn.", show_default="the package's")] = FILE,
     format_: Annotated[Format, Option("--format", help="For people: table; for programs: json.")] = "table",
 ) -> Asked:  # fmt: skip
     """Predict images/s and efficiency of world sizes, networks, batches and models that were not measured."""

@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from scaling.predict import infer, latent
 from scaling.predict.case import Case
-from scaling.predict.infer import Floats, Posterior, Predicted
+from scaling.predict.healthy import Relief
+from scaling.predict.infer import Posterior, Predicted
+from scaling.predict.model import Floats
 from scaling.predict.priors import Priors
 from scaling.predict.setting import At, Setting
 from scaling.records.point import Record
@@ -18,15 +20,15 @@ from scaling.records.point import Record
 LOW, HIGH = 0.1, 0.9
 # An interval wider than this is no claim.
 WIDEST = 0.15
-# How many times the largest measured world size, and without any how many devices (the largest that was published).
+# How many times the largest measured world size; without any, the largest that was published.
 FARTHEST, FARTHEST_COLD = 64, 1024
 # What measuring a point leaves of it unknown, as a standard deviation of its logarithm.
 MEASURED_NOISE = 0.01
 
 
 class Forecast(Record, frozen=True, kw_only=True):
-    """One PREDICTED world size: medians with the ends of their 80 % interval; parts of the step are fractions of it
-    that the model explains, `unexplained` what is left."""
+    """One PREDICTED world size: medians with the ends of their 80 % interval; parts are fractions of the step,
+    `unexplained` what the model does not tell."""
 
     at: At
     samples_per_s: float
@@ -97,7 +99,9 @@ def carried(found: Posterior, changed: Setting) -> Posterior:
         residuals = residuals[:, kept]
     if changed.step_spread:
         columns.append(rng.standard_normal(len(found.z)))
-    return found._replace(setting=changed, names=names, known=known, z=np.column_stack(columns), residuals=residuals)
+    return found._replace(
+        setting=changed, names=names, known=known, z=np.column_stack(columns), residuals=residuals
+    )
 
 
 def forecasts(look: Outlook, world_sizes: Sequence[int]) -> tuple[Forecast, ...]:
@@ -134,6 +138,16 @@ def _forecast(look: Outlook, at: At, predicted: Predicted, ends: Floats, index: 
     )
 
 
+def relieved(row: Forecast, relief: Relief | None) -> Forecast:
+    """The same without waiting for a slow node."""
+    if relief is None:
+        return row
+    names = ("samples_per_s", "samples_per_s_low", "samples_per_s_high", "efficiency", "low", "high")
+    better = {name: getattr(row, name) * relief.factor for name in names}
+    gained = better["efficiency"] - row.efficiency
+    return replace(row, **better, unexplained=row.unexplained - gained)
+
+
 # ---------------------------------------------------------------- what to measure next
 
 
@@ -152,7 +166,9 @@ def measure_next(look: Outlook, asked: int) -> Next | None:
     goal = values[:, -1]
     ends = np.exp(infer.quantiles(values[:, [-1]], weights, [LOW, HIGH]))
     now = float(ends[1, 0] - ends[0, 0]) / 2
-    left = {f"N={size}": _left(weights, values[:, index], goal, MEASURED_NOISE) for index, size in enumerate(sizes)}
+    left = {
+        f"N={size}": _left(weights, values[:, index], goal, MEASURED_NOISE) for index, size in enumerate(sizes)
+    }
     if not case.known.exchanges and not case.cold:
         exchange = np.log(np.maximum(predicted.parts.exchange_s, 1e-9))
         for index, size in enumerate(sizes[:1]):
@@ -174,8 +190,3 @@ def _left(weights: Floats, one: Floats, goal: Floats, noise: float) -> float:
     a, b = one - weights @ one, goal - weights @ goal
     own, other, both = float(weights @ a**2), float(weights @ b**2), float(weights @ (a * b))
     return float(np.sqrt(max(0.0, 1 - both**2 / max(other * (own + noise**2), 1e-18))))
-
-
-def changed(setting: Setting, **values: object) -> Setting:
-    """The setting with some of it replaced."""
-    return replace(setting, **values)

@@ -1,12 +1,14 @@
 """From what is believed and what was measured to what is predicted: importance sampling with a fixed seed. Pure.
 
-Proposals adapt over a few rounds and count as one mixture (Cornuet et al., "Adaptive multiple importance sampling",
-2012). The walk of `walk.py` is not sampled: given the constants it is Student's t, whose conditional is known.
+Proposals adapt over a few rounds and count as one mixture (Cornuet et al., "Adaptive multiple importance
+sampling", 2012). The walk of `walk.py` is not sampled: given the constants it is Student's t, whose conditional is
+known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import lgamma, log
 from typing import NamedTuple
 
 import numpy as np
@@ -169,7 +171,8 @@ def _log_likelihood(
         relative, _ = _relative(setting, known.anchor, priors, names, z, seen)
         residuals = np.log([one.value for one in known.observed]) - relative
         total = _student(residuals, _seen_covariance(priors.walk, known), priors.walk.freedom)
-    for one in (*known.exchanges, *known.shares):
+    controls: list[Exchange | Share] = [*known.exchanges, *known.shares]
+    for one in controls:
         _, parts = _relative(setting, known.anchor, priors, names, z, [one.at])
         off = (_miss(one, parts) / one.noise) ** 2
         total = total - 0.5 * (CONTROL_FREEDOM + 1) * np.log1p(off / CONTROL_FREEDOM)
@@ -178,9 +181,9 @@ def _log_likelihood(
 
 def _miss(one: Exchange | Share, parts: Parts) -> Floats:
     if isinstance(one, Exchange):
-        return np.log(one.seconds / np.maximum(parts.exchange_s[:, 0], 1e-9))
+        return np.asarray(np.log(one.seconds / np.maximum(parts.exchange_s[:, 0], 1e-9)))
     part = parts.contention_s if one.part == "contention" else parts.straggling_s
-    return one.fraction - (part / parts.alone_s)[:, 0]
+    return np.asarray(one.fraction - (part / parts.alone_s)[:, 0])
 
 
 def _seen_covariance(walk: Walk, known: Known) -> Floats:
@@ -223,8 +226,6 @@ class _Proposal(NamedTuple):
 
 def _student_constant(size: int) -> float:
     """What a normal density of this size leaves out and a Student's of PROPOSAL_FREEDOM does not."""
-    from math import lgamma, log
-
     half = PROPOSAL_FREEDOM / 2
     return lgamma(half + size / 2) - lgamma(half) - size / 2 * log(half)
 

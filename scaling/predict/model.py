@@ -8,7 +8,7 @@
 
 Sources: the ring's volume 2 (N-1)/N and latency of 2 (N-1) messages are Patarasuk and Yuan's ("Bandwidth optimal
 all-reduce algorithms", 2009), the tree's 2 log2(M) NCCL's (src/graph/tuning.cc), Z Blom's ("Statistical estimates
-and transformed beta-variables", 1958), the first in, first out timeline of gradients Shi's (MG-WFBP, arXiv:1811.11141).
+and transformed beta-variables", 1958), the timeline of gradients Shi's (MG-WFBP, arXiv:1811.11141).
 The tax and the shape of the rest are this project's own.
 """
 
@@ -93,8 +93,7 @@ def parts(setting: Setting, values: Values, at: Sizes, alone_s: Floats) -> Parts
 
 def exchange_s(setting: Setting, values: Values, at: Sizes, t1: Floats) -> Floats:
     """What all gradients take with nothing beside them."""
-    wire = {"full": 1.0, "half": 0.5, "unknown": np.where(values["wire"] > 0, 1.0, 0.5)}[setting.wire]
-    size = setting.gradient_bytes / setting.compress * wire
+    size = np.asarray(setting.gradient_bytes / setting.compress * _wire(setting, values))
     network = network_bytes_per_s(setting, values, at)
     time = moved_s(setting, values["bus"], network, at, size)
     time = time + messages(setting, size, t1 * values["window"]) * latency_s(setting, values, at)
@@ -103,12 +102,19 @@ def exchange_s(setting: Setting, values: Values, at: Sizes, t1: Floats) -> Float
     return time
 
 
+def _wire(setting: Setting, values: Values) -> Floats:
+    """The share of float32's bytes that travels."""
+    if setting.wire == "unknown":
+        return np.where(values["wire"] > 0, 1.0, 0.5)
+    return np.array(1.0 if setting.wire == "full" else 0.5)
+
+
 def network_bytes_per_s(setting: Setting, values: Values, at: Sizes) -> Floats:
     """What a node's link carries for an exchange among these nodes."""
     line = setting.line_bytes_per_s
     fade = (np.maximum(at.nodes, 2) / 2) ** -values["fade"]
     if setting.link == "tcp":
-        return np.minimum(TCP_EFFICIENCY * line, values["network"]) * fade
+        return np.asarray(np.minimum(TCP_EFFICIENCY * line, values["network"]) * fade)
     if setting.link == "unknown":
         return values["network"] * fade
     return values["network"] * max(line, 1.0) * fade
@@ -119,7 +125,7 @@ def _slowest(bus: Floats, network: Floats, at: Sizes) -> Floats:
     return np.where(at.nodes > 1, np.minimum(network, inside), bus)
 
 
-def moved_s(setting: Setting, bus: Floats, network: Floats, at: Sizes, size: Floats | float) -> Floats:
+def moved_s(setting: Setting, bus: Floats, network: Floats, at: Sizes, size: Floats) -> Floats:
     """The bytes of the exchange at their rates, latency apart."""
     ring = 2 * (at.world - 1) / at.world
     inside = 2 * (at.each - 1) / at.each * size / bus
@@ -127,20 +133,20 @@ def moved_s(setting: Setting, bus: Floats, network: Floats, at: Sizes, size: Flo
     match setting.method:
         case "ring" | "sharded":
             factor = SHARDED_VOLUME if setting.method == "sharded" else 1.0
-            return factor * ring * size / _slowest(bus, network, at)
+            return np.asarray(factor * ring * size / _slowest(bus, network, at))
         case "hierarchical":
-            return inside + np.where(crosses, 2 * (at.nodes - 1) / at.nodes * size / network, 0.0)
+            return np.asarray(inside + np.where(crosses, 2 * (at.nodes - 1) / at.nodes * size / network, 0.0))
         case "servers_apart":
             often = SERVERS_SERIAL if setting.overlap == "serial" else SERVERS_OVERLAPPED
-            return inside + np.where(crosses, often * size / network, 0.0)
+            return np.asarray(inside + np.where(crosses, often * size / network, 0.0))
         case "servers_beside":
             between = 2 * (at.nodes - 1) / at.nodes * size / network
-            return at.each * size / bus * (at.each > 1) + np.where(crosses, between, 0.0)
+            return np.asarray(at.each * size / bus * (at.each > 1) + np.where(crosses, between, 0.0))
         case "servers_in_host":
-            return at.each * size / bus * (at.each > 1) + np.where(crosses, 2 * size / network, 0.0)
+            return np.asarray(at.each * size / bus * (at.each > 1) + np.where(crosses, 2 * size / network, 0.0))
 
 
-def messages(setting: Setting, size: Floats | float, window_s: Floats) -> Floats | float:
+def messages(setting: Setting, size: Floats, window_s: Floats) -> Floats | float:
     """How many messages carry one step's gradients."""
     match setting.messages:
         case "one":

@@ -1,5 +1,4 @@
-"""The cheapest cluster for a target: the fewest machines whose lower end reaches it, by the user's prices. Pure but
-for the file of prices."""
+"""The cheapest cluster for a target: the fewest machines whose lower end reaches it, by the user's prices."""
 
 from __future__ import annotations
 
@@ -89,8 +88,10 @@ def _fewest(asked: Asked, case: Case, priors: Priors, price: Price, batch: int, 
     if word:
         link, line = network(word, emulated=case.emulated)
         setting = replace(setting, link=link, line_bytes_per_s=line)
-    if setting.link == "none":
-        raise UsageError(f"--prices: {price.name}: nothing is known between machines: network = \"tcp:25\" or --network")
+    if setting.link == "none" and not word:
+        raise UsageError(
+            f"--prices: {price.name}: nothing is known between machines: give --network, such as tcp:25"
+        )
     look = outlook(own, priors, None if setting == case.setting else setting, rate)
     machines = _machines(asked.target or 0.0, rate, price, case)
     points = [At(world_size=count * price.devices, nodes=count) for count in machines]
@@ -102,16 +103,15 @@ def _fewest(asked: Asked, case: Case, priors: Priors, price: Price, batch: int, 
 def _machines(target: float, rate: float, price: Price, case: Case) -> list[int]:
     """Counts to try: all up to 64, then in steps of a sixteenth."""
     most = (FARTHEST_COLD if case.cold else FARTHEST * case.largest) // price.devices
-    count, found = max(1, int(target / rate / price.devices * 0.9)), []
+    found: list[int] = []
+    count = max(1, int(target / rate / price.devices * 0.9))
     while count <= most and len(found) < 96:
         found.append(count)
         count += max(1, count // 16)
     return found
 
 
-def _first(
-    look: Outlook, points: Sequence[At], price: Price, batch: int, word: str, target: float
-) -> Plan | None:
+def _first(look: Outlook, points: Sequence[At], price: Price, batch: int, word: str, target: float) -> Plan | None:
     predicted = infer.predict(look.posterior, points)
     ends = np.exp(infer.quantiles(predicted.log_efficiency, predicted.weights, [0.5, LOWER, UPPER]))
     ideal = np.array([at.world_size * look.rate for at in points])

@@ -1,4 +1,4 @@
-"""What is believed of clusters before any is measured: the file of priors, read and written. Pure but for the file.
+"""What is believed of clusters before any is measured: the file of priors, read. Pure but for the file.
 
 Each entry is a normal distribution of the logarithm (of a logit for the shares called `hide`, of the value itself
 for `wire`) of a constant of the model.
@@ -33,7 +33,7 @@ class Prior(Record, frozen=True, kw_only=True):
 
 class Walk(Record, frozen=True, kw_only=True):
     """What the model lacks, as steps of a random walk of ln(efficiency) over log2 N: standard deviations per
-    doubling inside a node, once on leaving it, and per doubling of nodes; `tail` is Student's degrees of freedom."""
+    doubling inside a node, once on leaving it, and per doubling of nodes; `freedom` is Student's."""
 
     inside: float
     leaving: float

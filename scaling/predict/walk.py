@@ -1,4 +1,4 @@
-"""What the model lacks: a random walk of ln(efficiency) over world sizes, which starts where something is known. Pure."""
+"""What the model lacks: a random walk of ln(efficiency) over world sizes, 0 where something is known. Pure."""
 
 from __future__ import annotations
 

@@ -11,7 +11,20 @@ from scaling.predict.case import Case, Measured
 from scaling.predict.forecast import WIDEST, Forecast, Next
 from scaling.text import rounded
 
-HEAD = ("N", "nodes", "", "/s", "80 %", "efficiency", "80 %", "contention", "straggling", "exposed", "unexpl.", "most")
+HEAD = (
+    "N",
+    "nodes",
+    "",
+    "/s",
+    "80 %",
+    "efficiency",
+    "80 %",
+    "contention",
+    "straggling",
+    "exposed",
+    "unexpl.",
+    "most",
+)
 CHECKED = "how often such intervals held published series that taught nothing: scaling/predict/README.md"
 
 
@@ -22,19 +35,21 @@ def table(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following:
     head = tuple(f"{case.unit}/s" if word == "/s" else word for word in HEAD)
     cells = [head, *(_measured(one) for one in case.measured), *(_predicted(row) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
-    lines += [
-        "  ".join(_placed(word, width, column) for column, (word, width) in enumerate(zip(line, widths, strict=True))).rstrip()
-        for line in cells
-    ]
+    lines += [_line(line, widths) for line in cells]
     if any(not row.claimed for row in rows):
         lines.append(f"not claimed: the interval is wider than ± {100 * WIDEST:.0f} points")
     if following is not None:
         lines.append(
-            f"measure next: {following.what} (the interval at {following.asked:,} would be ± {100 * following.then:.1f} "
-            f"instead of ± {100 * following.now:.1f})"
+            f"measure next: {following.what} (the interval at {following.asked:,} would be "
+            f"± {100 * following.then:.1f} instead of ± {100 * following.now:.1f})"
         )
     lines += [f"PREDICTED rows are never ranked against measured ones; losses are per cent of a step; {CHECKED}"]
     return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    placed = (_placed(word, width, at) for at, (word, width) in enumerate(zip(cells, widths, strict=True)))
+    return "  ".join(placed).rstrip()
 
 
 def _placed(word: str, width: int, column: int) -> str:

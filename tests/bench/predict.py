@@ -2,7 +2,7 @@
 
 python -m tests.bench.predict                       each publisher's series from priors learned on all others
 python -m tests.bench.predict --by source           each source's (a publisher has several of one cluster)
-python -m tests.bench.predict --judge other.json    series that are not among ours, from priors learned on all of ours
+python -m tests.bench.predict --judge other.json    series that are not among ours, from priors learned on ours
 python -m tests.bench.predict --as-shipped FILE     the same from the package's priors as they are
 """
 

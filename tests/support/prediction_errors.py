@@ -39,6 +39,9 @@ class Miss(NamedTuple):
     naive: float
 
 
+Task = tuple[str, Sequence[Observed], Sequence[Observed]]
+
+
 class Errors(NamedTuple):
     """Of one task: points of efficiency and per cent."""
 
@@ -51,9 +54,10 @@ class Errors(NamedTuple):
     half_width: float
 
 
-def tasks(series: Series) -> list[tuple[str, Sequence[Observed], Sequence[Observed]]]:
+def tasks(series: Series) -> list[Task]:
     """What is known and what is asked: C one device, E1 up to one full node, E2 up to two nodes."""
-    seen, found = series.observed, []
+    seen = series.observed
+    found: list[Task] = []
     inside, beyond = [one for one in seen if one.at.nodes == 1], [one for one in seen if one.at.nodes > 1]
     two, more = [one for one in seen if one.at.nodes <= 2], [one for one in seen if one.at.nodes > 2]
     if series.anchor.world_size == 1:
@@ -123,7 +127,7 @@ def verdict(task: str, trust: str, found: Errors) -> str:
 
 
 HEADING = (
-    "| known | trust | points | median / 90th, points | naive rule | 80 % interval covers | its half width | bar |\n"
+    "| known | trust | points | median / 90th, points | naive rule | 80 % covers | half width | bar |\n"
     "| --- | --- | --: | --: | --: | --: | --: | --- |"
 )
 KNOWN = {"C": "C: one device, data sheet", "E1": "E1: up to one full node", "E2": "E2: up to two nodes"}
@@ -136,8 +140,9 @@ def table(found: Sequence[Miss]) -> str:
         if not any(miss.task == task and miss.trust in trust for miss in found):
             continue
         one = errors(found, task, trust)
+        who = "A" if trust == "A" else "A and B"
         lines.append(
-            f"| {KNOWN[task]} | {'A' if trust == 'A' else 'A and B'} | {one.points} | {one.median:.1f} / {one.p90:.1f} "
+            f"| {KNOWN[task]} | {who} | {one.points} | {one.median:.1f} / {one.p90:.1f} "
             f"| {one.naive_median:.1f} / {one.naive_p90:.1f} | {one.coverage:.0f} % | ± {one.half_width:.1f} "
             f"| {median:g} / {p90:g}: {verdict(task, trust, one)} |"
         )

@@ -1,13 +1,13 @@
 """Published series -> priors: expectation maximisation over random effects, one cluster being one draw. Pure.
 
-Each series is weighed down by how many share its source, so that whoever published forty tables of one cluster does
-not count forty clusters.
+Each series is weighed down by how many share its source: forty tables of one cluster are not forty clusters.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from math import sqrt
 from typing import NamedTuple
 
@@ -21,8 +21,7 @@ from scaling.predict.published import Series
 from scaling.predict.setting import At
 
 ROUNDS, DRAWS = 6, 1200
-# Weaker than a series, so that a constant with few does not become certain.
-LEAST_SD_SHARE = 0.5
+# How many series the walk that is believed in counts as.
 WALK_SHARE = 3.0
 
 
@@ -85,7 +84,7 @@ def _steps(found: Posterior) -> list[tuple[str, float, float]]:
     places: list[At] = [known.anchor, *(one.at for one in known.observed)]
     residuals = np.column_stack([np.zeros(len(weights)), found.residuals])
     told = []
-    for index, (one, other) in enumerate(zip(places, places[1:], strict=False)):
+    for index, (one, other) in enumerate(pairwise(places)):
         kind, doublings = _kind(one, other)
         if kind:
             expected = _expected(walk, kind) * doublings + 2 * 0.005**2

@@ -11,9 +11,10 @@ from scaling.predict.priors import Prior, Priors
 _HEAD = """\
 # What scaling.predict believes of clusters before any is measured. Written by
 #     python -m scaling.predict.learn {name}
-# Expectation maximisation over random effects, one cluster being one draw; a series counts 1 / sqrt(series of its source),
-# half of that at trust B; `before` counts as one series. `mean` and `sd` are of the logarithm (of the logit of `hide.*`,
-# of the value itself for `wire`); `value` and `factor` are the median and what one standard deviation multiplies it by.
+# Expectation maximisation over random effects, one cluster being one draw; a series counts 1 / sqrt(series of its
+# source), half of that at trust B; `before` counts as one. `mean` and `sd` are of the logarithm (of the logit of
+# `hide.*`, of the value itself for `wire`); `value` and `factor` are the median and what one standard deviation
+# multiplies it by.
 """
 
 
@@ -22,7 +23,7 @@ def toml(priors: Priors, name: str) -> str:
     walk = priors.walk
     lines = [
         _HEAD.format(name=name),
-        "# Standard deviations of ln(efficiency): per doubling in a node, once on leaving it, per doubling of nodes.",
+        "# Standard deviations of ln(efficiency): per doubling in a node, on leaving it, per doubling of nodes.",
         "[walk]",
         *(f"{kind} = {getattr(walk, kind):.4f}" for kind in ("inside", "leaving", "beyond")),
         f"freedom = {walk.freedom:g}",
