@@ -28,7 +28,7 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
     if run is None:
         return _cold(asked)
     header, records = run
-    found = evidence.case(header, records, evidence.Wanted(asked.strategy, asked.interconnect))
+    found = evidence.case(header, records, evidence.Wanted(asked.strategy, asked.interconnect, asked.up_to))
     if asked.devices_per_node:
         found = found._replace(devices_per_node=asked.devices_per_node)
     return found
@@ -140,7 +140,7 @@ def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple
         )
         raise UsageError(f"--world-sizes {sizes[-1]}: more than {most}, {why}{mend}")
     crosses = sizes[-1] > case.devices_per_node
-    if crosses and not asked.network and all(one.at.nodes == 1 for one in case.known.observed):
+    if crosses and not asked.network and case.setting.link in ("none", "unknown"):
         raise UsageError(
             f"--world-sizes {sizes[-1]}: only one node was measured, and nodes have {case.devices_per_node} "
             "devices: say what is between them, --network ib:100, or measure two nodes"

@@ -38,6 +38,7 @@ class Wanted(NamedTuple):
 
     strategy: str = ""
     interconnect: str = ""
+    up_to: int | None = None
 
 
 ANY = Wanted()
@@ -48,9 +49,10 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
     mend it."""
     analysis = analyse(records)
     curve = _curve(analysis.rows, wanted)
-    row, last = curve[0], curve[-1]
+    row = curve[0]
     _weak(row)
-    sound, left_out = _sound(curve)
+    known = [one for one in curve if wanted.up_to is None or one.world_size <= wanted.up_to]
+    sound, left_out = _sound(known)
     baseline = _baseline(analysis.baselines, row)
     if baseline is None or baseline.samples_per_s is None or not sound:
         again = f"mpirun -np 2 python -m scaling.run --strategy {row.strategy} --world-sizes 1,2"
@@ -63,16 +65,16 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
     return Case(
         title=_title(row),
         setting=setting_of(header, records, row, rate),
-        known=Known(At(world_size=1, nodes=1), observed, _exchanges(records, row), _shares(sound)),
+        known=Known(At(world_size=1, nodes=1), observed, _exchanges(records, row, wanted.up_to), _shares(sound)),
         rate=rate,
         batch_size=row.workload.batch_size,
         unit=row.workload.unit,
         devices_per_node=devices_per_node(header),
         measured=(
             Measured(at=At(world_size=1, nodes=1), samples_per_s=rate, efficiency=1.0),
-            *map(_measured, sound),
+            *(_measured(one) for one in curve if one.efficiency and one.world_size > 1),
         ),
-        largest=last.world_size,
+        largest=sound[-1].world_size,
         rates=_rates(analysis.baselines, row),
         model=row.workload.model,
         strategy=row.strategy,
@@ -131,10 +133,17 @@ def _unsound(row: Row) -> str:
         return ", ".join(marks) or "no efficiency"
     if row.servers and row.servers != row.nodes:
         return f"{row.servers} parameter servers on {row.nodes} nodes: one per node is predicted"
-    rest = row.breakdown.unexplained if row.breakdown else 0.0
+    rest = _unexplained(row)
     if rest > MOST_UNEXPLAINED:
         return f"{100 * rest:.0f} points of its loss are unexplained"
     return ""
+
+
+def _unexplained(row: Row) -> float:
+    """What controls do not tell although all are there: without `comm` the exchange itself is in the rest."""
+    lost = row.breakdown
+    told = lost is not None and (lost.exposed is not None or lost.waiting is not None)
+    return lost.unexplained if lost is not None and told else 0.0
 
 
 def _at(row: Row) -> At:
@@ -199,13 +208,13 @@ def _command(row: Row) -> str:
 # ---------------------------------------------------------------- what controls tell
 
 
-def _exchanges(records: Sequence[PointRecord], row: Row) -> tuple[Exchange, ...]:
+def _exchanges(records: Sequence[PointRecord], row: Row, up_to: int | None) -> tuple[Exchange, ...]:
     """The exchange alone (`comm`) of each world size, over rounds."""
     latest = kept(records)
     controls, found = Controls(latest), []
     for cell in exchanges(latest):
         point = cell.point
-        if _same(point, row) and point.world_size > 1:
+        if _same(point, row) and 1 < point.world_size <= (up_to or point.world_size):
             told = [one.comm_s for one in rounds(cell, controls) if one.comm_s]
             if told:
                 at = At(world_size=point.world_size, nodes=cell.nodes)

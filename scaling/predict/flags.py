@@ -30,6 +30,7 @@ class Asked(Record, frozen=True, kw_only=True):
     world_sizes: str = ""
     strategy: str = ""
     interconnect: str = ""
+    up_to: int | None = None
     network: str = ""
     batch_size: int | None = None
     model: str = ""
@@ -67,6 +68,10 @@ def predict(
     ] = "",
     strategy: Annotated[str, Option(help="Of a run with several.", metavar="NAME", show_default="fastest")] = "",
     interconnect: Annotated[str, Option(help="The same.", metavar="NAME", show_default="fastest")] = "",
+    up_to: Annotated[
+        int | None,
+        Option(help="Learn from world sizes up to this one; larger ones are predicted beside measured.", min=2),
+    ] = None,
     network: Annotated[str, Option(help=_NETWORK, metavar="NET", rich_help_panel=_WHAT_IF)] = "",
     batch_size: Annotated[
         int | None, Option(help="Per device; one device must have run it.", min=1, rich_help_panel=_WHAT_IF)
@@ -106,7 +111,8 @@ def predict(
 ) -> Asked:  # fmt: skip
     """Predict images/s and efficiency of world sizes, networks, batches and models that were not measured."""
     return Asked(
-        run=run, world_sizes=world_sizes, strategy=strategy, interconnect=interconnect, network=network,
-        batch_size=batch_size, model=model, compress=compress, devices_per_node=devices_per_node, without=without,
-        rate=rate, cold=cold, device=device, target=target, prices=prices, priors=priors, format=format_,
+        run=run, world_sizes=world_sizes, strategy=strategy, interconnect=interconnect, up_to=up_to,
+        network=network, batch_size=batch_size, model=model, compress=compress, devices_per_node=devices_per_node,
+        without=without, rate=rate, cold=cold, device=device, target=target, prices=prices, priors=priors,
+        format=format_,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """What a cluster would do without one of its nodes, if the others are as they were measured. Pure.
 
 Ranks that exchange gradients wait for the slowest: what its node costs all of them is how much slower its ranks
-were beside the others (`together`) than the slowest of those. A node that is slow in its exchange alone is not seen so.
+were beside the others (`together`) than the slowest of those. A node slow in its exchange alone is not seen.
 """
 
 from __future__ import annotations

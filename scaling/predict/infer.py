@@ -23,7 +23,8 @@ DRAWS, SEED = 4000, 20260101
 ROUNDS, MOST_ROUNDS = 4, 16
 # As many even draws shall be left, else more proposals are tried.
 ENOUGH = 250
-# Controls tell their parts of a step with more scatter than their rounds show: Student's t.
+# Shares of a step differ from what the model calls so by more than rounds show: Student's t. The exchange alone is
+# what the model's T is.
 CONTROL_FREEDOM = 4.0
 # A proposal is fitted to weights that are this even at least, in draws for each constant.
 EVEN = 4.0
@@ -175,7 +176,8 @@ def _log_likelihood(
     for one in controls:
         _, parts = _relative(setting, known.anchor, priors, names, z, [one.at])
         off = (_miss(one, parts) / one.noise) ** 2
-        total = total - 0.5 * (CONTROL_FREEDOM + 1) * np.log1p(off / CONTROL_FREEDOM)
+        direct = isinstance(one, Exchange)
+        total = total - (0.5 * off if direct else 0.5 * (CONTROL_FREEDOM + 1) * np.log1p(off / CONTROL_FREEDOM))
     return total, residuals
 
 

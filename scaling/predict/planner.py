@@ -14,7 +14,7 @@ from scaling.errors import UsageError
 from scaling.predict import infer
 from scaling.predict.case import Case, network
 from scaling.predict.flags import Asked
-from scaling.predict.forecast import FARTHEST, FARTHEST_COLD, Outlook, outlook
+from scaling.predict.forecast import FARTHEST, FARTHEST_COLD, Outlook, carried, outlook
 from scaling.predict.priors import Priors
 from scaling.predict.setting import At
 from scaling.records.point import Record
@@ -22,6 +22,7 @@ from scaling.text import rounded
 
 # The lower end of a one-sided 80 % interval, and the upper.
 LOWER, UPPER = 0.2, 0.8
+MOST_COUNTS = 48
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -72,40 +73,39 @@ def _is_ours(price: Price, case: Case) -> bool:
 
 
 def _plans(asked: Asked, case: Case, priors: Priors, fitting: Sequence[Price]) -> Iterator[Plan]:
+    look = outlook(case, priors)
     for price in fitting:
         for model, batch, rate in case.rates:
             if model == case.model:
-                plan = _fewest(asked, case, priors, price, batch, rate)
+                plan = _fewest(asked, look, price, batch, rate)
                 if plan is not None:
                     yield plan
 
 
-def _fewest(asked: Asked, case: Case, priors: Priors, price: Price, batch: int, rate: float) -> Plan | None:
+def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) -> Plan | None:
     """The fewest of these machines whose lower end reaches the target."""
-    word = asked.network or price.network
-    own = case._replace(devices_per_node=price.devices, rate=rate)
+    case, word, target = look.case, asked.network or price.network, asked.target or 0.0
     setting = replace(case.setting, step_s=batch / rate, compress=asked.compress)
     if word:
         link, line = network(word, emulated=case.emulated)
         setting = replace(setting, link=link, line_bytes_per_s=line)
-    if setting.link == "none" and not word:
+    if setting.link == "none":
         raise UsageError(
             f"--prices: {price.name}: nothing is known between machines: give --network, such as tcp:25"
         )
-    look = outlook(own, priors, None if setting == case.setting else setting, rate)
-    machines = _machines(asked.target or 0.0, rate, price, case)
-    points = [At(world_size=count * price.devices, nodes=count) for count in machines]
+    points = [At(world_size=count * price.devices, nodes=count) for count in _machines(target, rate, price, case)]
     if not points:
         return None
-    return _first(look, points, price, batch, word or "the run's", asked.target or 0.0)
+    own = look._replace(posterior=carried(look.posterior, setting), rate=rate)
+    return _first(own, points, price, batch, word or "the run's", target)
 
 
 def _machines(target: float, rate: float, price: Price, case: Case) -> list[int]:
-    """Counts to try: all up to 64, then in steps of a sixteenth."""
+    """Counts to try, from what perfect scaling would need: each up to 16, then in steps of a sixteenth."""
     most = (FARTHEST_COLD if case.cold else FARTHEST * case.largest) // price.devices
     found: list[int] = []
     count = max(1, int(target / rate / price.devices * 0.9))
-    while count <= most and len(found) < 96:
+    while count <= most and len(found) < MOST_COUNTS:
         found.append(count)
         count += max(1, count // 16)
     return found

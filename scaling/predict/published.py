@@ -86,7 +86,8 @@ def series(published: Sequence[Published]) -> list[Series]:
 
 def _series(one: Published) -> Series | None:
     points = sorted(one.points, key=lambda point: (point.nodes, point.gpus))
-    if one.grad_bytes_fp32 is None or len(points) < 2:
+    positive = all(min(point.throughput, point.gpus, point.nodes, point.accum) > 0 for point in points)
+    if one.grad_bytes_fp32 is None or len(points) < 2 or not positive:
         return None
     anchor, first = _at(points[0]), points[0]
     each = first.throughput / first.gpus
