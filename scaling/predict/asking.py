@@ -117,7 +117,7 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
             f"--{'model ' + model if asked.model else f'batch-size {batch}'}: one device has not run it; measure "
             f"mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its samples/s as --rate"
         )
-    setting = replace(case.setting, step_s=batch / rate)
+    setting = replace(case.setting, step_s=batch / rate / case.accumulation)
     if model != case.model:
         known = known_by_name(model)
         size = 4.0 * known.parameters

@@ -42,12 +42,14 @@ class Case(NamedTuple):
     emulated: bool = False
     cold: bool = False
     device: str = ""
+    accumulation: int = 1
     notes: tuple[str, ...] = ()
     command: str = "python -m scaling.run"
 
     def layout(self, world_size: int) -> At:
         """Where so many devices are: nodes are filled one after the other."""
-        return At(world_size=world_size, nodes=-(-world_size // self.devices_per_node))
+        nodes = -(-world_size // self.devices_per_node)
+        return At(world_size=world_size, nodes=nodes, accumulation=self.accumulation)
 
 
 def network(words: str, *, emulated: bool = False) -> tuple[Link, float]:

@@ -19,7 +19,7 @@ from scaling.analysis.rows import Baseline, Row
 from scaling.errors import UsageError
 from scaling.predict.case import Case, Measured
 from scaling.predict.infer import Exchange, Known, Share
-from scaling.predict.installation import device, devices_per_node, setting_of
+from scaling.predict.installation import accumulation, device, devices_per_node, setting_of
 from scaling.predict.setting import At, Observed
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord
@@ -59,19 +59,21 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
         why = f" ({'; '.join(left_out)})" if left_out else ""
         raise UsageError(f"RUN: one device alone and one sound exchange of several are needed{why}: {again}")
     rate = baseline.samples_per_s.mean
+    anchor = At(world_size=1, nodes=1, accumulation=accumulation(row))
     observed = tuple(
         Observed(at=_at(one), value=one.efficiency.mean, noise=_noise(one)) for one in sound if one.efficiency
     )
     return Case(
         title=_title(row),
         setting=setting_of(header, records, row, rate),
-        known=Known(At(world_size=1, nodes=1), observed, _exchanges(records, row, wanted.up_to), _shares(sound)),
+        known=Known(anchor, observed, _exchanges(records, row, wanted.up_to), _shares(sound)),
         rate=rate,
         batch_size=row.workload.batch_size,
         unit=row.workload.unit,
         devices_per_node=devices_per_node(header),
+        accumulation=accumulation(row),
         measured=(
-            Measured(at=At(world_size=1, nodes=1), samples_per_s=rate, efficiency=1.0),
+            _alone(rate),
             *(_measured(one) for one in curve if one.efficiency and one.world_size > 1),
         ),
         largest=sound[-1].world_size,
@@ -147,7 +149,7 @@ def _unexplained(row: Row) -> float:
 
 
 def _at(row: Row) -> At:
-    return At(world_size=row.world_size, nodes=row.nodes)
+    return At(world_size=row.world_size, nodes=row.nodes, accumulation=accumulation(row))
 
 
 def _noise(row: Row) -> float:

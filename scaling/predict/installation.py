@@ -8,8 +8,11 @@ from collections.abc import Iterable, Sequence
 from scaling.analysis.rows import Row
 from scaling.errors import UsageError
 from scaling.predict.models import known_model
-from scaling.predict.setting import Bus, Link, Messages, Method, Overlap, Setting
+from scaling.predict.setting import Bus, Link, Messages, Method, Overlap, Setting, Wire
 from scaling.records.run import Header, PointRecord
+
+# Of each pair of GPUs, where a switch joins them.
+SWITCHED_LINKS = 6
 
 
 def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Setting:
@@ -19,7 +22,8 @@ def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: f
     return Setting(
         gradient_bytes=gradient_bytes(records, row),
         tail=known.tail if known else 0.05,
-        step_s=row.workload.batch_size / rate,
+        step_s=row.workload.batch_size / rate / accumulation(row),
+        wire=_wire(row),
         bus=_bus(header, row),
         link=link,
         line_bytes_per_s=line,
@@ -28,6 +32,16 @@ def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: f
         messages=messages,
         tensors=known.tensors if known else 200,
     )
+
+
+def accumulation(row: Row) -> int:
+    """The micro steps between two exchanges, among which the batch of a device is divided."""
+    return int(row.options.get("accumulate", "1"))
+
+
+def _wire(row: Row) -> Wire:
+    """What the strategy's own compression makes of float32; its 2 bits (MXNet) are taken as half, at most."""
+    return "full" if row.options.get("compression", "none") == "none" else "half"
 
 
 def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
@@ -62,10 +76,14 @@ def _way(row: Row) -> tuple[Method, Overlap, Messages]:
 
 
 def _bus(header: Header, row: Row) -> Bus:
-    links = {link for host in header.hosts for gpu in host.gpus for link in gpu.links}
+    links = {link for host in header.hosts for gpu in host.gpus for link in gpu.links} - {"self"}
     if row.hardware.device != "cuda":
         return "loopback"
-    return "nvlink" if any(link.startswith("NV") for link in links) else "pcie"
+    if not any(link.startswith("NV") for link in links):
+        return "pcie"
+    # Through a switch every pair has all links of a GPU; 6 of them is the fewest that any has (DGX-2).
+    whole = all(link.startswith("NV") and int(link[2:] or 0) >= SWITCHED_LINKS for link in links)
+    return "nvswitch" if whole else "nvlink"
 
 
 def _link(header: Header, row: Row) -> tuple[Link, float]:

@@ -85,7 +85,7 @@ def _plans(asked: Asked, case: Case, priors: Priors, fitting: Sequence[Price]) -
 def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) -> Plan | None:
     """The fewest of these machines whose lower end reaches the target."""
     case, word, target = look.case, asked.network or price.network, asked.target or 0.0
-    setting = replace(case.setting, step_s=batch / rate, compress=asked.compress)
+    setting = replace(case.setting, step_s=batch / rate / case.accumulation, compress=asked.compress)
     if word:
         link, line = network(word, emulated=case.emulated)
         setting = replace(setting, link=link, line_bytes_per_s=line)
@@ -93,7 +93,10 @@ def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) 
         raise UsageError(
             f"--prices: {price.name}: nothing is known between machines: give --network, such as tcp:25"
         )
-    points = [At(world_size=count * price.devices, nodes=count) for count in _machines(target, rate, price, case)]
+    points = [
+        At(world_size=count * price.devices, nodes=count, accumulation=case.accumulation)
+        for count in _machines(target, rate, price, case)
+    ]
     if not points:
         return None
     own = look._replace(posterior=carried(look.posterior, setting), rate=rate)

@@ -170,20 +170,20 @@ def _bus(one: Published) -> Bus:
 
 def _link(one: Published) -> tuple[Link, float]:
     text = f"{one.network} {one.comm}".lower()
-    rate = re.search(r"(\d+)(?:-(\d+))?\s*(?:gb/s|gbe|gbit)", one.network.lower())
+    rate = re.search(r"(\d+(?:\.\d+)?)(?:-(\d+))?\s*(?:gb/s|gbe|gbit|gbps)", one.network.lower())
     gbit = float(rate[2] or rate[1]) if rate else 0.0
-    cards = re.search(r"(\d+)\s*x\s*(?:[a-z]+\s*)?\d+\s*gb/s", one.network.lower())
+    cards = re.search(r"(\d+)\s*x\s*(?:[a-z]+\s*)?\d+\s*(?:gb/s|gbps|gbit)", one.network.lower())
     count = int(cards[1]) if cards else one.gpus_per_node if "per gpu" in one.network.lower() else 1
     line = gbit * count * GBIT_BYTES
     tcp = re.search(r"tcp|ethernet|ipoib|ib_disable|\bvm\b|\d+\s*gbe", text) and not re.search(
-        r"roce|(?<!not )rdma(?! )", one.network.lower()
+        r"roce|(?<!not )rdma", one.network.lower()
     )
     if not gbit:
         rdma = re.search(r"infiniband|rdma|roce|mlx", text) and not tcp
         return ("rdma", 100 * GBIT_BYTES) if rdma else ("unknown", 0.0)
     if tcp:
         return ("tcp10" if gbit <= 10 else "tcp"), line
-    if re.search(r"infiniband|rdma|roce|\bib\b|edr|hdr|ndr|fdr", text):
+    if re.search(r"infiniband|rdma|roce|\bib\b|edr|hdr|ndr|fdr|omni-?path|\bopa\b|slingshot|\befa\b", text):
         return ("rdma_several" if count > 1 else "rdma"), line
     return "tcp" if gbit > 10 else "tcp10", line
 

@@ -14,6 +14,8 @@ from scaling.predict import __main__ as command
 from scaling.predict import evidence, healthy, infer, priors
 from scaling.predict.case import Case
 from scaling.predict.evidence import Wanted
+from scaling.records.host import Gpu
+from scaling.records.point import Hardware
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import asynchronous, header, host, point, record, sweep, warning, written
 
@@ -149,3 +151,22 @@ def test_a_run_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert command.main([str(tmp_path)]) in (1, 2)
     assert capsys.readouterr().err.count("\n") == 1
     assert warning("text").kind == "other"
+
+
+@pytest.mark.parametrize(
+    ("links", "bus"),
+    [(("self", "NV12", "NV12"), "nvswitch"), (("self", "NV2", "SYS"), "nvlink"), (("self", "PIX", "SYS"), "pcie")],
+)
+def test_what_joins_gpus(links: tuple[str, ...], bus: str) -> None:
+    gpu = Gpu(index=0, name="Tesla V100", uuid="GPU-0", memory_bytes=1, links=links)
+    cuda = [replace(one, point=replace(one.point, hardware=Hardware(device="cuda"))) for one in run()]
+    found = evidence.case(header((replace(host(), gpus=(gpu,)),), device="cuda"), cuda)
+    assert (str(found.setting.bus), found.device) == (bus, "Tesla V100")
+
+
+def test_micro_steps_and_compression_of_the_strategy_count() -> None:
+    found = case(run(options={"accumulate": "4", "compression": "fp16"}))
+    assert found.setting.step_s == pytest.approx(0.1 / 4)
+    assert found.setting.wire == "half"
+    assert found.layout(8).accumulation == 4
+    assert found.known.anchor.accumulation == 4

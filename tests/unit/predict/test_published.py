@@ -39,6 +39,10 @@ def told(**words: Any) -> Setting:
         ("8x HDR 200 Gb/s IB per DGX A100", "rdma_several", 200),
         ("100 Gb/s IB NIC used as IPoIB TCP/IP", "tcp", 12.5),
         ("100 Gb/s RoCEv2 RDMA", "rdma", 12.5),
+        ("Omni-Path 100 Gbps", "rdma", 12.5),
+        ("100 GbE RDMA", "rdma", 12.5),
+        ("4 x 100 Gb/s EFA", "rdma_several", 50),
+        ("2.5 Gbps Ethernet", "tcp10", 0.3125),
         ("not stated", "unknown", 0),
     ],
 )
