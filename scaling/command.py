@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scaling.errors import Interrupted, ScalingError, UsageError
+from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
 
 if TYPE_CHECKING:
     import typer
@@ -50,3 +50,27 @@ def open_streams() -> None:
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:
             setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115
+
+
+def deliver(text: str, output: Path | None) -> None:
+    """Write what a command found to its `--output`, or print it. Raises UsageError when the file cannot be
+    written, StoreError when stdout cannot."""
+    if output is None:
+        show(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {output}: {error.strerror}") from None
+
+
+def show(text: str) -> None:
+    """Print to stdout; a reader that has left (head, less) is no error. Raises StoreError on a full disk."""
+    try:
+        sys.stdout.buffer.write(text.encode())
+        sys.stdout.flush()
+    except OSError as error:
+        # What Python flushes at exit must not complain either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise StoreError(f"standard output: {error.strerror}") from None

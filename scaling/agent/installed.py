@@ -5,6 +5,7 @@ python -m scaling.agent.installed FRAMEWORK STRATEGY...      (started by an agen
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import msgspec
 from scaling import frameworks
 from scaling.agent import strategies
 from scaling.frameworks.pytorch import installed
-from scaling.hosts import info
+from scaling.hosts import compilers, info
 from scaling.records.interpreter import Installed
 
 # What a worker imports beside its framework.
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         missing=lacking.anywhere,
         missing_on_cuda=lacking.on_cuda,
         cuda=installed.cuda() if framework == "torch" else None,
+        compile_lacks=compilers.lacks(os.environ) if framework == "torch" else "",
     )
     sys.stdout.write(msgspec.json.encode(answer).decode())
     return 0

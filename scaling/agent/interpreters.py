@@ -78,6 +78,7 @@ class Question:
             python=found.python,
             versions=found.versions,
             cuda=found.cuda,
+            compile_lacks=found.compile_lacks,
         )
 
     def _placed(self, missing: Mapping[str, str]) -> dict[str, str]:
@@ -134,7 +135,7 @@ def beside() -> tuple[Interpreter, ...]:
 
 
 def on(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
-    """The host with these interpreters, and with the versions that its workers meet.
+    """The host with these interpreters, and with the versions and what torch.compile lacks as its workers meet it.
 
     What the agent's own environment has in another version, or lacks for frameworks that run there, is called by
     its framework too: `horovod (tensorflow)`.
@@ -150,4 +151,5 @@ def on(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
             known = versions.setdefault(package, version) if package in moved else versions.get(package)
             if known != version:
                 versions[f"{package} ({one.framework})"] = version
-    return replace(host, versions=versions, interpreters=tuple(found))
+    lacks = next((one.compile_lacks for one in found if one.framework == "torch"), host.compile_lacks)
+    return replace(host, versions=versions, interpreters=tuple(found), compile_lacks=lacks)

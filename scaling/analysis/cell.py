@@ -123,6 +123,13 @@ class Cell:
         """Whether each worker had a core of its own."""
         return not audit.oversubscribed(self.records)
 
+    @property
+    def competes(self) -> bool:
+        """Whether it may be ranked: it has a result, a core per worker, and is what its name says (a row whose
+        bytes took another network than it asked for is not)."""
+        is_mislabelled = self.receipt is not None and self.receipt.verdict == "MISLABELLED"
+        return bool(self.times) and self.claims_efficiency and not is_mislabelled
+
     @cached_property
     def audits(self) -> tuple[str, ...]:
         """What the audit found, round by round."""

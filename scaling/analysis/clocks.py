@@ -41,7 +41,7 @@ def clocks(records: Sequence[PointRecord]) -> Clocks | None:
     if not samples:
         return None
     busy = [sample for sample in samples if sample.utilisation_percent != 0]
-    known = [sample.sm_clock_mhz for sample in busy if sample.sm_clock_mhz is not None]
+    known = [clock_mhz for sample in samples if (clock_mhz := at_work_mhz(sample)) is not None]
     parts = [part for telemetry in read for part in _of_max(telemetry)]
     return Clocks(
         sm_mhz=fmean(known) if known else None,
@@ -49,6 +49,11 @@ def clocks(records: Sequence[PointRecord]) -> Clocks | None:
         power_limited=fmean(POWER_CAP in sample.throttle for sample in busy or samples),
         throttled=tuple(throttled(samples)),
     )
+
+
+def at_work_mhz(sample: Sample) -> float | None:
+    """The SM clock of a reading; None where it is not known, and of an idle GPU, which lowers it."""
+    return None if sample.utilisation_percent == 0 else sample.sm_clock_mhz
 
 
 def throttled(samples: Sequence[Sample]) -> list[str]:
@@ -94,5 +99,6 @@ def _telemetry(record: PointRecord) -> Iterator[Telemetry]:
 def _of_max(telemetry: Telemetry) -> Iterator[float]:
     most_mhz = telemetry.max_sm_clock_mhz
     for sample in telemetry.samples:
-        if most_mhz and sample.sm_clock_mhz is not None and sample.utilisation_percent != 0:
-            yield sample.sm_clock_mhz / most_mhz
+        clock_mhz = at_work_mhz(sample)
+        if most_mhz and clock_mhz is not None:
+            yield clock_mhz / most_mhz

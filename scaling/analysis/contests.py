@@ -6,7 +6,8 @@ and one contest (contrasts.py) covers both, since all its pairs are tested at on
     exchanges     inside a framework, where step times and efficiencies have one ratio: their baseline is the same
     frameworks    by samples/s, each by its fastest exchange; which one that is may be chosen by the data
 
-Rows that are OVERSUBSCRIBED take no part.
+Rows that are OVERSUBSCRIBED or MISLABELLED take no part: the bytes of the latter took another network than their
+name says.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 def contests(group: Sequence[Cell]) -> Iterator[Contest]:
     """Of a group of rivals, synchronous first; none where there is no rival."""
-    able = [cell for cell in group if cell.times and cell.claims_efficiency]
+    able = [cell for cell in group if cell.competes]
     for synchronous in (True, False):
         rivals = tuple(cell for cell in able if cell.synchronous == synchronous)
         if len(rivals) > 1:

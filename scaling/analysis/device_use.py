@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import fmean
 
+from scaling.analysis.clocks import at_work_mhz
 from scaling.records.events import Finished
 from scaling.records.point import Record
 from scaling.records.run import PointRecord, RankRecord
@@ -15,9 +16,10 @@ from scaling.records.telemetry import Sample, Telemetry
 class DeviceUse(Record, frozen=True, kw_only=True):
     """Means over devices and rounds, each device's over its readings; None where no device tells.
 
-    `slowest_sm_clock_mhz` is the mean of the slowest device, `max_sm_clock_mhz` the highest reading of any.
-    `peak_memory_bytes` is the most that a framework had in use on one device, else what NVML saw there.
-    `samples_per_j` counts the energy of the devices alone; None unless each of them tells it in some round.
+    Clocks are those of GPUs at work. `slowest_sm_clock_mhz` is the mean of the slowest device, `max_sm_clock_mhz`
+    the highest reading of any. `peak_memory_bytes` is the most that a framework had in use on one device, else
+    what NVML saw there. `samples_per_j` counts the energy of the devices alone; None unless each of them tells it
+    in some round.
     """
 
     sm_clock_mhz: float | None = None
@@ -43,8 +45,8 @@ def of(records: Sequence[PointRecord]) -> DeviceUse | None:
                 by_device[record.point.round, child, sample.device_index].append(sample)
     if not by_device:
         return None
-    clocks = _means(by_device.values(), lambda sample: sample.sm_clock_mhz)
-    highest = [sample.sm_clock_mhz for found in by_device.values() for sample in found if sample.sm_clock_mhz]
+    clocks = _means(by_device.values(), at_work_mhz)
+    highest = [clock_mhz for found in by_device.values() for sample in found if (clock_mhz := at_work_mhz(sample))]
     return DeviceUse(
         sm_clock_mhz=_mean(clocks),
         slowest_sm_clock_mhz=min(clocks, default=None),

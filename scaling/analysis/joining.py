@@ -11,12 +11,21 @@ from scaling.records.run import Header, PointRecord
 
 def joinable(headers: Sequence[Header]) -> tuple[str, ...]:
     """Return the reasons why runs cannot share a table: what differs, as each run has it. Empty: they can."""
-    found = []
-    for what, of in _COMPARED.items():
-        values = list(dict.fromkeys(of(header) for header in headers))
-        if len(values) > 1:
-            found.append(f"{what} differ: {' | '.join(values)}")
-    return (*found, *_versions_differ(headers))
+    return tuple(f"{what} differ: {values}" for what, values in differing(headers).items())
+
+
+def differing(headers: Sequence[Header]) -> dict[str, str]:
+    """Return what of their launches is not the same for all runs, and what each has: `{"hosts": "a | b"}`."""
+    launches = [launch(header) for header in headers]
+    known = [*_COMPARED, *sorted({what for one in launches for what in one} - _COMPARED.keys())]
+    found = {what: list(dict.fromkeys(one.get(what, "none") for one in launches)) for what in known}
+    return {what: " | ".join(values) for what, values in found.items() if len(values) > 1}
+
+
+def launch(header: Header) -> dict[str, str]:
+    """Return what a run was launched with, by what it is called: hosts, devices, code, versions."""
+    own = {what: of(header) for what, of in _COMPARED.items()}
+    return own | {f"versions of {name}": version for name, version in _versions(header).items()}
 
 
 def _hosts(header: Header) -> str:
@@ -37,11 +46,15 @@ def _emulation(header: Header) -> str:
     return f"{config.get('device')}, sizes / {config.get('shrink', 1):g}, times x {config.get('dilate', 1):g}"
 
 
+HOSTS, VERSION, CODE = "hosts", "versions of scaling", "revisions of its code"
+# What two launches may differ in and still be compared: a change of the code is what is looked for, and a CI's
+# runners have new names each time.
+EXPECTED = frozenset({HOSTS, VERSION, CODE})
 _COMPARED: Mapping[str, Callable[[Header], str]] = {
-    "hosts": _hosts,
+    HOSTS: _hosts,
     "devices": _devices,
-    "versions of scaling": lambda header: header.version,
-    "revisions of its code": lambda header: header.code,
+    VERSION: lambda header: header.version,
+    CODE: lambda header: header.code,
     "MPI libraries": lambda header: header.mpi,
 }
 
@@ -53,13 +66,6 @@ def _versions(header: Header) -> dict[str, str]:
         for name, version in {**host.versions, "Python": host.python}.items():
             found.setdefault(name, set()).add(version)
     return {name: "/".join(sorted(versions)) for name, versions in found.items()}
-
-
-def _versions_differ(headers: Sequence[Header]) -> tuple[str, ...]:
-    runs = [_versions(header) for header in headers]
-    names = sorted(set().union(*runs))
-    by_name = {name: list(dict.fromkeys(run.get(name, "none") for run in runs)) for name in names}
-    return tuple(f"versions of {name} differ: {' | '.join(v)}" for name, v in by_name.items() if len(v) > 1)
 
 
 def join(runs: Sequence[Sequence[PointRecord]]) -> tuple[PointRecord, ...]:

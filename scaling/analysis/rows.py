@@ -89,9 +89,9 @@ class Row(Record, frozen=True, kw_only=True):
     `staleness` is None in synchronous modes; else the steps of other ranks between a step's pull and its
     push, mean over ranks, windows and rounds. `server_cpu_percent` is of one core, the mean of
     `server_use`; `standing` is among the exchanges of its `framework`, `framework_standing` among frameworks, for
-    the fastest exchange of each; None for a row without rival and when OVERSUBSCRIBED. Rows of one scaling curve
-    share `curve`, those whose rates may be compared at one world size `group`. `learnt_less`: at `loss_at_samples`
-    an asynchronous row's loss was above that of all synchronous ones.
+    the fastest exchange of each; None for a row without rival, when OVERSUBSCRIBED or MISLABELLED. Rows of one
+    scaling curve share `curve`, those whose rates may be compared at one world size `group`. `learnt_less`: at
+    `loss_at_samples` an asynchronous row's loss was above that of all synchronous ones.
     `machine_cpu_percent` is of all cores of the machine that emulated, `emulation` how well it does; None for
     real devices. `traced` is what steps with profilers on show, None where none ran. `exchange_cpu_parts` are
     fractions of the step that are known of `breakdown.exchange_cpu`: threads by name that plain loops do not have,

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
+from scaling.hosts import pcie
 from scaling.hosts.nvml import ask, reachable, session, text, visible
 from scaling.records.gpu_health import GpuHealth, GpuHost
 
@@ -78,6 +79,7 @@ def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
         processes=_processes(nvml, handle, root),
         fabric=fabric,
         fabric_fault=fault,
+        acs_redirects=_acs_redirects(nvml, handle, root),
         **_pcie(nvml, handle),
         **_clocks_and_power(nvml, handle),
     )
@@ -91,6 +93,11 @@ def _pcie(nvml: Any, handle: Any) -> dict[str, Any]:
         "pcie_width": ask(nvml, "nvmlDeviceGetCurrPcieLinkWidth", handle),
         "pcie_width_max": ask(nvml, "nvmlDeviceGetMaxPcieLinkWidth", handle),
     }
+
+
+def _acs_redirects(nvml: Any, handle: Any, root: Path) -> tuple[str, ...] | None:
+    pci = ask(nvml, "nvmlDeviceGetPciInfo", handle)
+    return None if pci is None else pcie.redirecting(f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0", root)
 
 
 def _clocks_and_power(nvml: Any, handle: Any) -> dict[str, Any]:

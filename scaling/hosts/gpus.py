@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,14 +65,24 @@ def unsupported(found: Found, root: Path = proc.ROOT) -> str:
 
     The kernel driver of AMD's GPUs shows them to programs as `kfd` (docs.kernel.org, "AMDKFD"). Containers get
     devices and libraries apart: NVML comes with the capability `utility` (NVIDIA container toolkit, "Driver
-    Capabilities").
+    Capabilities"). A Jetson's processor is a Tegra (devicetree bindings of Linux, arm/tegra), and NVML came to it
+    late (NVIDIA/k8s-device-plugin issue 132, vllm issue 9728).
     """
     said = []
     if not found.driver and (root / "dev/nvidiactl").exists():
         said.append("NVIDIA GPU found without libnvidia-ml: NVIDIA_DRIVER_CAPABILITIES lacks utility")
+    if not found.driver and b"nvidia,tegra" in _device_tree(root):
+        said.append("NVIDIA Jetson found, not supported: its driver has no NVML")
     if any((root / place).exists() for place in ("sys/class/kfd", "dev/kfd")):
         said.append("AMD GPU found, not supported")
     return "; ".join(said)
+
+
+def _device_tree(root: Path) -> bytes:
+    """What boards without a BIOS call themselves."""
+    with suppress(OSError):
+        return (root / "proc/device-tree/compatible").read_bytes()
+    return b""
 
 
 def _cuda(nvml: Any) -> tuple[int, int] | None:

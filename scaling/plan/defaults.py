@@ -120,11 +120,11 @@ def _why(given: SweepConfig, choice: Choice, gpus: Sequence[Gpu], refusals: Iter
 
 
 def why_batch(given: SweepConfig, chosen: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> str:
-    """`batch 256: 80 GB of memory`; "" where the memory has no say."""
+    """`batch 256: 80 GB of memory`; "" where the memory has no say. NVML tells none of integrated GPUs."""
     if device != "cuda" or given.batch_size or chosen.batch_size is None or chosen.model not in BATCHES:
         return ""
     memory_gb = min((gpu.memory_bytes for gpu in gpus), default=0) / GB
-    return f"batch {chosen.batch_size}: {memory_gb:.0f} GB of memory"
+    return f"batch {chosen.batch_size}: " + (f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown")
 
 
 # ---------------------------------------------------------------- pace and clocks

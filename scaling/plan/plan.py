@@ -134,7 +134,7 @@ def make(
     slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = devices.choose(config, slots, enrolled)
     names = _names(config, device)
-    missing = _missing(names, enrolled, device)
+    missing = _missing(names, enrolled, device, why)
     gpus = defaults.gpus_of(enrolled)
     known = emulation.settled(_resolved(config, names, slots, device, gpus), slots, enrolled, lab_bits_per_s)
     defaults.check_compile(known, enrolled)
@@ -222,17 +222,16 @@ def default_world_sizes(size: int) -> tuple[int, ...]:
     return tuple(sorted({*powers, size}))
 
 
-def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device) -> dict[str, str]:
-    """Why strategies cannot run on some host. Raises UsageError where another device is needed, or
-    when nothing that was asked for can run."""
+def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why: str) -> dict[str, str]:
+    """Why strategies cannot run on some host. Raises UsageError where another device is needed than the launch
+    runs on, and `why` it does, or when nothing that was asked for can run."""
     reasons: dict[str, str] = {}
     for name in names:
         strategy = frameworks.load(name)
         if device not in strategy.devices(name):
             needs = " or ".join(strategy.devices(name))
-            host = enrolled[0].host.hostname
             hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else ""
-            raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({host}){hint}")
+            raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({why}){hint}")
         for enrol in enrolled:
             if reason := enrol.lacks(name, device) or enrol.lacks(strategy.baseline, device):
                 reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")

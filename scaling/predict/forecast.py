@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from scaling.predict import infer, latent
 from scaling.predict.case import Case
 from scaling.predict.healthy import Relief
-from scaling.predict.infer import Posterior, Predicted
+from scaling.predict.infer import Posterior
 from scaling.predict.model import Floats
 from scaling.predict.priors import Priors
 from scaling.predict.setting import At, Setting
@@ -105,20 +105,18 @@ def carried(found: Posterior, changed: Setting) -> Posterior:
 
 
 def forecasts(look: Outlook, world_sizes: Sequence[int]) -> tuple[Forecast, ...]:
-    """Predict each of these world sizes, smallest first."""
-    points = [look.case.layout(size) for size in world_sizes]
-    predicted = infer.predict(look.posterior, points)
+    """Predict each of these world sizes by itself, so that none depends on what else is asked."""
+    return tuple(_forecast(look, look.case.layout(size)) for size in world_sizes)
+
+
+def _forecast(look: Outlook, at: At) -> Forecast:
+    predicted = infer.predict(look.posterior, [at])
     ends = np.exp(infer.quantiles(predicted.log_efficiency, predicted.weights, [0.5, LOW, HIGH]))
-    return tuple(_forecast(look, at, predicted, ends, index) for index, at in enumerate(points))
-
-
-def _forecast(look: Outlook, at: At, predicted: Predicted, ends: Floats, index: int) -> Forecast:
-    middle, low, high = (float(value) for value in ends[:, index])
+    middle, low, high = (float(value) for value in ends[:, 0])
     parts, ideal = predicted.parts, at.world_size * look.rate
-    step_s = parts.step_s[:, index]
 
     def share(seconds: Floats) -> float:
-        return float(predicted.weights @ (seconds[:, index] / step_s))
+        return float(predicted.weights @ (seconds / parts.step_s)[:, 0])
 
     contention, straggling = share(parts.contention_s), share(parts.straggling_s)
     exposed = share(parts.exposed_s)

@@ -13,7 +13,8 @@ class GpuHealth(Record, frozen=True, kw_only=True):
     and slot can do together, `pcie_generation_own` what the GPU could in a better slot. `application_sm_mhz` is
     the clock that it was told to take under load, by default `default_sm_mhz`. `processes` compute on it, by name
     or number. `fabric` is how far an NVSwitch's fabric manager is with it (`completed` is well, "" where there is
-    none), and `fabric_fault` the error with which that ended.
+    none), and `fabric_fault` the error with which that ended. `acs_redirects` are the ports of PCIe switches above
+    it that send what it tells its peers up to the root complex; only root is told.
     """
 
     uuid: str
@@ -39,6 +40,7 @@ class GpuHealth(Record, frozen=True, kw_only=True):
     processes: tuple[str, ...] = ()
     fabric: str = ""
     fabric_fault: str = ""
+    acs_redirects: tuple[str, ...] | None = None
 
 
 class GpuHost(Record, frozen=True, kw_only=True):

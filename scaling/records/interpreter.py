@@ -9,7 +9,8 @@ class Interpreter(Record, frozen=True, kw_only=True):
     """The Python that runs a framework's children on a host, where that is not the agent's own.
 
     `python` is its version, "" where it does not work; `versions` are those of the framework's packages there;
-    `cuda` is the CUDA release that its torch is built with, "" for a build without any, None without torch.
+    `cuda` is the CUDA release that its torch is built with, "" for a build without any, None without torch;
+    `compile_lacks` is what its torch.compile would need and does not find.
     """
 
     framework: str
@@ -17,6 +18,7 @@ class Interpreter(Record, frozen=True, kw_only=True):
     python: str = ""
     versions: dict[str, str] = {}
     cuda: str | None = None
+    compile_lacks: str = ""
 
 
 class Installed(Record, frozen=True, kw_only=True):
@@ -28,3 +30,4 @@ class Installed(Record, frozen=True, kw_only=True):
     missing: dict[str, str] = {}
     missing_on_cuda: dict[str, str] = {}
     cuda: str | None = None
+    compile_lacks: str = ""

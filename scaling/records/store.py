@@ -84,6 +84,19 @@ def _damage(path: Path, lines: list[bytes], schema: int) -> str:
     raise AssertionError("only called on a damaged file")
 
 
+def is_being_written(run: Path) -> bool:
+    """Whether a sweep still writes into a run, as far as this machine can see: it holds the file's lock."""
+    path = folder_of(run) / FILE
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def done_keys(records: Iterable[PointRecord]) -> set[str]:
     """Keys of the points that were measured; what failed is measured again."""
     return {record.point.key for record in records if isinstance(record.outcome, Finished)}

@@ -10,8 +10,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from scaling.analysis.joining import join, joinable
-from scaling.command import complain, open_streams
-from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
+from scaling.command import complain, deliver, open_streams
+from scaling.errors import Interrupted, ScalingError, UsageError
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import folder_of, load
 from scaling.report import flags
@@ -41,15 +41,11 @@ class Joined:
         self.notices = (*several, *(f"joined although {reason}" for reason in reasons))
 
 
-def report(asked: Asked) -> str:
-    """What is to be printed: the report, or nothing where it went into a file."""
+def report(asked: Asked) -> None:
+    """Print the report, or write it into the file asked for."""
     joined = Joined(asked.runs, although_different=asked.join)
     color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    text = rendered(asked.format, joined, color=color)
-    if asked.output is None:
-        return text
-    _write(asked.output, text)
-    return ""
+    deliver(rendered(asked.format, joined, color=color), asked.output)
 
 
 def rendered(kind: Format, joined: Joined, *, color: bool) -> str:
@@ -66,44 +62,18 @@ def rendered(kind: Format, joined: Joined, *, color: bool) -> str:
             return json.render(header, records, notices)
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--output {path}: {error.strerror}") from None
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
     open_streams()
     try:
-        asked = flags.parse(sys.argv[1:] if argv is None else argv)
-        text = "" if asked is None else report(asked)
+        if asked := flags.parse(sys.argv[1:] if argv is None else argv):
+            report(asked)
     except ScalingError as error:
         complain(error, NAME)
         return error.exit_code
     except Interrupted as stop:
         return stop.exit_code
-    try:
-        _print(text)
-    except OSError as error:
-        _to_nowhere()
-        complain(StoreError(f"standard output: {error.strerror}"), NAME)
-        return StoreError.exit_code
     return 0
-
-
-def _print(text: str) -> None:
-    try:
-        sys.stdout.buffer.write(text.encode())
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader (head, less) has left
-        _to_nowhere()
-
-
-def _to_nowhere() -> None:
-    """What Python flushes at exit must not complain either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ BREAKDOWN = "loss by cause"
 # The efficiency of asynchronous ranks that learnt less from as many samples.
 NOT_COMPARABLE = "not comparable"
 RATE = "samples_per_s"
+# In the place of a standing: its bytes took another network than its name says.
+NOT_RANKED = "not ranked"
 
 NAME = Column(key="name", title="contender", is_text=True)
 WORLD_SIZE = Column(key="world_size", title="N")
@@ -93,7 +95,7 @@ def _measured(row: Row) -> tuple[dict[str, Cell], str]:
     cells: dict[str, Cell] = {
         RATE: quantities.rate(row.samples_per_s, row.workload.unit),
         SPEEDUP.key: quantities.speedup(row.speedup),
-        AGAINST_BEST.key: quantities.against(row.standing),
+        AGAINST_BEST.key: NOT_RANKED if is_mislabelled(row) else quantities.against(row.standing),
         AGAINST_FASTEST_FRAMEWORK.key: quantities.against(row.framework_standing),
     }
     if row.efficiency is None or row.breakdown is None:
@@ -110,6 +112,11 @@ def _lost(row: Row, breakdown: Breakdown) -> dict[str, Cell]:
         interval = row.breakdown_intervals.get(cause)
         found[cause] = None if value is None else quantities.fraction(value, interval)
     return found
+
+
+def is_mislabelled(row: Row) -> bool:
+    """Whether its bytes took another network than it asked for."""
+    return "MISLABELLED" in row.flags
 
 
 def notes_of(row: Row, planned: int) -> tuple[str, ...]:

@@ -61,10 +61,11 @@ class Comparisons:
     # ------------------------------------------------------------ lines
 
     def _exchanges(self, rivals: Sequence[Row]) -> Iterator[Line]:
-        """Synchronous rows, then the asynchronous ones; the fastest framework first, and in it the fastest row."""
+        """Synchronous rows, then the asynchronous ones; the fastest framework first, and in it the fastest row.
+        Who is not ranked stands behind."""
         waiting = [row for row in rivals if row.synchronous]
         for synchronous in (True, False):
-            found = sorted((row for row in rivals if row.synchronous == synchronous), key=_rate, reverse=True)
+            found = sorted((row for row in rivals if row.synchronous == synchronous), key=_place, reverse=True)
             place = {name: index for index, name in enumerate(dict.fromkeys(row.framework for row in found))}
             found.sort(key=lambda row: place[row.framework])
             for row, above in zip(found, _above(found), strict=True):
@@ -108,6 +109,10 @@ def _above(rows: Sequence[Row]) -> Iterator[str]:
 
 def _rate(row: Row) -> float:
     return row.samples_per_s.mean if row.samples_per_s else -1.0
+
+
+def _place(row: Row) -> tuple[bool, float]:
+    return not cells.is_mislabelled(row), _rate(row)
 
 
 def _remark(row: Row, synchronous: Sequence[Row]) -> Phrase:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from scaling.analysis.analyse import analyse, kept
+from scaling.analysis.analyse import Analysis, analyse, kept
 from scaling.analysis.rows import Row
 from scaling.records.run import Header, PointRecord
 from scaling.report import labels
@@ -12,13 +12,21 @@ from scaling.report.baselines import baselines
 from scaling.report.comparison import Comparisons
 from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts
+from scaling.report.headline import last_line
 from scaling.report.parts import Document, Notes
 from scaling.report.reading import how_to_read
 
 
 def document(header: Header, records: Sequence[PointRecord], joined: Sequence[str] = ()) -> Document:
     """Say all that the records of a run say; `joined` are the lines about runs in one table."""
-    analysis, notes = analyse(records), Notes()
+    return said(header, records, analyse(records), joined)
+
+
+def said(
+    header: Header, records: Sequence[PointRecord], analysis: Analysis, joined: Sequence[str] = ()
+) -> Document:
+    """The same, given the analysis of these records."""
+    notes = Notes()
     rows = analysis.rows
     context = labels.context(rows)
     planned = max((row.rounds_tried for row in rows), default=0)
@@ -32,6 +40,7 @@ def document(header: Header, records: Sequence[PointRecord], joined: Sequence[st
         baselines=baselines(analysis, context, notes, compares=bool(compared)),
         footnotes=notes.texts(),
         how_to_read=how_to_read(analysis, compares=bool(compared)),
+        last_line=last_line(rows),
     )
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from scaling.command import command
+from scaling.command import command, show
 from scaling.records.point import Record
+from scaling.report import schema
 
 NAME = "scaling.report"
 Format = Literal["table", "markdown", "csv", "json"]
@@ -20,6 +21,18 @@ _JOIN = typer.Option("--join", help="Put runs into one table although hosts, dev
 _OUTPUT = typer.Option("--output", help="Write to this file.", metavar="FILE", show_default="stdout")
 
 app = typer.Typer(add_completion=False)
+
+
+def _print_schema(wanted: bool) -> None:
+    """Instead of any report; no RUN is needed."""
+    if wanted:
+        show(schema.text())
+        raise typer.Exit
+
+
+_SCHEMA = typer.Option(
+    "--schema", help="Print the JSON Schema of --format json.", callback=_print_schema, is_eager=True
+)
 
 
 class Asked(Record, frozen=True, kw_only=True):
@@ -43,6 +56,7 @@ def report(
     format_: Annotated[Format, _FORMAT] = "table",
     join_: Annotated[bool, _JOIN] = False,
     output: Annotated[Path | None, _OUTPUT] = None,
+    schema_: Annotated[bool, _SCHEMA] = False,
 ) -> Asked:
     """Tabulate runs of scaling.run: images/s, speedup, efficiency, and where the loss went."""
     return Asked(runs=tuple(runs), format=format_, join=join_, output=output)

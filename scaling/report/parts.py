@@ -147,7 +147,8 @@ class Entry(Record, frozen=True, kw_only=True):
 
 
 class Document(Record, frozen=True, kw_only=True):
-    """All of a report; `marks` of lines are numbers of `footnotes`, of which the first is number 1."""
+    """All of a report; `marks` of lines are numbers of `footnotes`, of which the first is number 1. `last_line`
+    says in one line, for programs, what the headline row is."""
 
     facts: tuple[Entry, ...]
     notices: tuple[str, ...]
@@ -156,6 +157,8 @@ class Document(Record, frozen=True, kw_only=True):
     baselines: tuple[Baselines, ...]
     footnotes: tuple[str, ...]
     how_to_read: tuple[Entry, ...]
+    last_line: str = ""
+    title: str = TITLE
 
     @property
     def tables(self) -> tuple[Section | Baselines, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from scaling.analysis.analyse import Analysis
 from scaling.analysis.rows import Baseline, Row
 from scaling.report import labels
+from scaling.report.cells import is_mislabelled
 from scaling.report.parts import Entry
 
 
@@ -96,8 +97,13 @@ def _ranked(rows: Sequence[Row]) -> str:
     return (
         f"{labels.rates(rows)} against {against}, over the rounds that both have; ± is half the 95 % interval, "
         "which holds for all differences of this report at once. best: told from each of the others; leading: the "
-        f"fastest as measured, and those that cannot be told from it.{apart}"
+        f"fastest as measured, and those that cannot be told from it.{apart}{_not_ranked(rows)}"
     )
+
+
+def _not_ranked(rows: Iterable[Row]) -> str:
+    found = any(is_mislabelled(row) for row in rows)
+    return " MISLABELLED contenders are not ranked: they are not what their names say." if found else ""
 
 
 def _freedom(rows: Iterable[Row]) -> str:

@@ -10,7 +10,7 @@ from scaling.emulated import fits, profiles
 from scaling.emulated.published import Profile
 from scaling.frameworks.base import Traits
 from scaling.hosts.info import describe
-from scaling.plan import placement, plan
+from scaling.plan import defaults, placement, plan
 from scaling.plan.config import SweepConfig
 from scaling.records import network
 from scaling.records.interpreter import Interpreter
@@ -38,7 +38,9 @@ def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol]) -> str:
     lines += ["models (--model), and their trained parameters"]
     for spec in models.CATALOGUE.values():
         shape = "x".join(map(str, spec.image))
-        batches = ", ".join(f"{batch} on {kind}" for kind, batch in spec.batch_size.items())
+        batches = ", ".join(
+            f"{_batch_on(spec.name, kind, least)} on {kind}" for kind, least in spec.batch_size.items()
+        )
         lines.append(f"  {spec.name:<16}{shape}, {spec.classes} classes, batch {batches}; {spec.source}")
         lines.append(f"    {_counts(spec)}")
     lines += ["", "emulated devices (--device emulated:PROFILE), and whose images/s they have"]
@@ -140,6 +142,12 @@ def _slot(one: placement.Slot, device: Device) -> str:
     cpus = ranges(one.cpus if device == "emulated" else one.cpus_on(device))
     where = ", ".join(filter(None, (gpu, cpus and f"CPUs {cpus}")))
     return f"  rank {one.launch_rank}: {one.host}, {where}, {one.threads_on(device)} threads"
+
+
+def _batch_on(model: str, device: str, least: int) -> str:
+    """`64`, or `256, 128 or 64 by memory`: what a device of a kind is given where nobody says."""
+    larger = [str(size) for _, size in defaults.BATCHES.get(model, ()) if device == "cuda"]
+    return f"{', '.join(larger)} or {least} by memory" if larger else str(least)
 
 
 def _batch(config: SweepConfig) -> str:

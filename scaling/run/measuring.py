@@ -77,10 +77,12 @@ def _conclude(
 
 
 def _print_table(
-    header: Header, records: Sequence[PointRecord], output: TextIO, last: str, *, color: bool
+    header: Header, records: Sequence[PointRecord], output: TextIO, where: str, *, color: bool
 ) -> None:
+    """The table, where the run is kept, and last of all the line for programs."""
+    from scaling.report.document import document
     from scaling.report.formats import terminal  # rich: rank 0 alone needs it
 
-    stream = Stream(output)
-    stream.write(f"{terminal.render(header, records, color=color)}\n{last}\n")
+    doc, stream = document(header, records), Stream(output)
+    stream.write(f"{terminal.draw(doc, color=color)}\n{where}\n{doc.last_line}\n")
     stream.flush()

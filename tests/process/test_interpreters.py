@@ -149,6 +149,19 @@ def test_the_preflight_looks_at_torch_where_its_workers_run(tmp_path: Path) -> N
     assert (found.versions["torch"], found.cuda) == ("2.13.0", "12.6")
 
 
+def test_what_torch_compile_lacks_is_told_by_torchs_own_interpreter(tmp_path: Path) -> None:
+    """It has headers of its own; the compilers are taken away here, which shows that it was asked."""
+    other = Environment(tmp_path / "other")
+    base = {**forked.beside(tmp_path), "PATH": str(tmp_path), "CC": "", "CXX": ""}
+    names = ["torch:plain", "fake:plain"]
+    environ = {f"SCALING_PYTHON_{one}": str(other.python) for one in ("TORCH", "FAKE")}
+    found = {
+        one.interpreter().framework: one.interpreter() for one in interpreters.ask(names, {**base, **environ})
+    }
+    assert found["torch"].compile_lacks.startswith("C compiler and C++ compiler")
+    assert found["fake"].compile_lacks == ""
+
+
 # ---------------------------------------------------------------- fork servers
 
 

@@ -36,6 +36,24 @@ TF_CUDA = (
     "('cudnn_version', '9'), ('is_cuda_build', True), ('is_rocm_build', False), ('is_tensorrt_build', False)])"
 )
 
+# As torch 2.13 lists the capabilities of its wheels, in torch/cuda.
+TORCH_RELEASES = """
+import torch
+PYTORCH_RELEASES_CODE_CC: dict[str, dict[str, set[int]]] = {
+    "12.6": {
+        "x86_64": {50, 60, 70, 75, 80, 86, 90},
+        "aarch64": {80, 90},
+    },
+    "12.9": {
+        "x86_64": {75, 80, 86, 90, 100, 120},
+        "aarch64": {80, 90, 100, 120},
+    },
+}
+
+
+def other() -> dict[str, int]: return {}
+"""
+
 P100 = ("Tesla P100-PCIE-16GB", (6, 0))
 V100 = ("Tesla V100-PCIE-32GB", (7, 0))
 T4 = ("Tesla T4", (7, 5))
@@ -85,10 +103,13 @@ class Builds:
             self._monkeypatch.setattr(module, "find_spec", lambda _: spec)
         return place
 
-    def torch(self, cuda: str | None, version: str = "2.13.0") -> None:
-        """A PyTorch for this CUDA."""
+    def torch(self, cuda: str | None, version: str = "2.13.0", listed: str = "") -> None:
+        """A PyTorch for this CUDA; `listed` is what it says of its releases in torch/cuda."""
         self._versions["torch"] = version
-        (self._package("torch") / "version.py").write_text(TORCH_VERSION.format(repr(cuda)))
+        place = self._package("torch")
+        (place / "version.py").write_text(TORCH_VERSION.format(repr(cuda)))
+        (place / "cuda").mkdir(exist_ok=True)
+        (place / "cuda/__init__.py").write_text(listed)
 
     def tensorflow(self, text: str, name: str = "tensorflow") -> None:
         """A TensorFlow with this build_info.py."""

@@ -38,12 +38,8 @@ from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
 
 # Points by themselves, as many and as long as on devices that hold one model at a time.
-ALONE: dict[str, Any] = {
-    "interleave": False,
-    "rounds": 3,
-    "windows": 10,
-    "kinds": ["exchange", "solo", "together", "comm"],
-}
+KINDS = ["exchange", "solo", "together", "comm"]
+ALONE: dict[str, Any] = {"interleave": False, "rounds": 3, "windows": 10, "kinds": KINDS}
 
 
 class Clock:
@@ -71,8 +67,7 @@ class Run(NamedTuple):
         return [
             record
             for record in self.records
-            if record.point.kind == kind
-            and record.point.world_size == size
+            if (record.point.kind, record.point.world_size) == (kind, size)
             and strategy in (None, record.point.strategy)
         ]
 

@@ -18,10 +18,10 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"frameworks"}),
     frozenset({"plan", "agent", "worker"}),
     frozenset({"sweep", "report"}),
-    frozenset({"run", "check", "compare", "predict", "convert"}),
+    frozenset({"run", "check", "compare", "history", "predict", "convert"}),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-READERS = frozenset({"analysis", "report", "compare", "predict", "convert"})
+READERS = frozenset({"analysis", "report", "compare", "history", "predict", "convert"})
 READ = frozenset({"errors", "text", "command", "records"}) | READERS
 USERS: Mapping[str, frozenset[str]] = {
     "mpi4py": frozenset({"transport/mpi.py"}),

@@ -1,9 +1,9 @@
 """What `nvidia-smi topo -m` printed on real machines, columns of network cards left out, and GPUs that NVML would
-tell of there."""
+tell of there. The last rows of some were cut off where they were found, and follow by symmetry."""
 
 from __future__ import annotations
 
-from tests.support.fake_nvml import SWITCH, FakeGpu
+from tests.support.fake_nvml import GPU, SWITCH, FakeGpu
 
 # How far apart the kernel numbers the two hardware threads of a core, by machine, and what was printed.
 MATRICES: dict[str, tuple[int, str]] = {
@@ -50,8 +50,47 @@ MATRICES: dict[str, tuple[int, str]] = {
         GPU1 NV12 X 48-63,176-191 3
         """,
     ),
+    # https://github.com/NVIDIA/nccl/issues/428: one GPU on a socket, three on the other
+    "4 x T4": (
+        32,
+        """
+        GPU0 X SYS SYS SYS 0-15,32-47 0
+        GPU1 SYS X NODE NODE 16-31,48-63 1
+        GPU2 SYS NODE X NODE 16-31,48-63 1
+        GPU3 SYS NODE NODE X 16-31,48-63 1
+        """,
+    ),
+    # https://github.com/NVIDIA/nccl-tests/issues/29 (one or two links between some pairs, none between others)
+    "8 x V100": (
+        48,
+        """
+        GPU0 X NV2 NV2 NV1 NV1 SYS SYS SYS 0-23,48-71 0
+        GPU1 NV2 X NV1 NV2 SYS NV1 SYS SYS 0-23,48-71 0
+        GPU2 NV2 NV1 X NV1 SYS SYS NV2 SYS 0-23,48-71 0
+        GPU3 NV1 NV2 NV1 X SYS SYS SYS NV2 0-23,48-71 0
+        GPU4 NV1 SYS SYS SYS X NV2 NV2 NV1 24-47,72-95 1
+        GPU5 SYS NV1 SYS SYS NV2 X NV1 NV2 24-47,72-95 1
+        GPU6 SYS SYS NV2 SYS NV2 NV1 X NV1 24-47,72-95 1
+        GPU7 SYS SYS SYS NV2 NV1 NV2 NV1 X 24-47,72-95 1
+        """,
+    ),
 }
+# Machines of which every pair of GPUs has links of its own, where others have a switch.
+POINT_TO_POINT = {"8 x V100"}
 LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
+
+
+def two_pairs() -> list[FakeGpu]:
+    """Two pairs, joined by 4 NVLinks inside a pair; the second pair hangs on the other socket."""
+    gpus = []
+    for bus in range(4):
+        mate = bus ^ 1
+        topology = {other: LEVELS["PIX"] if other == mate else LEVELS["SYS"] for other in range(4)}
+        p2p = {mate: {0, 2}}
+        uuid = f"GPU-{'abcd'[bus]}000-{bus}"
+        links = ((GPU, mate),) * 4
+        gpus.append(FakeGpu(uuid=uuid, bus=bus, nvlinks=links, topology=topology, p2p=p2p))
+    return gpus
 
 
 def matrix(machine: str) -> list[tuple[str, ...]]:
@@ -74,7 +113,7 @@ def fake_gpus(machine: str) -> list[FakeGpu]:
     return [
         FakeGpu(
             uuid=f"GPU-{bus}", bus=bus, near=cpus(near(machine)[bus]),
-            nvlinks=tuple((SWITCH, 200) for _ in range(max(map(_nvlinks, row)))),
+            nvlinks=_links(machine, row),
             topology={other: LEVELS[word] for other, word in enumerate(row) if word in LEVELS},
             p2p={other: {0, 2} for other, word in enumerate(row) if _nvlinks(word)},
         )
@@ -86,6 +125,12 @@ def cpus(text: str) -> tuple[int, ...]:
     """Of a list as the kernel writes it."""
     bounds = [[int(number) for number in part.split("-")] for part in text.split(",")]
     return tuple(cpu for first, *last in bounds for cpu in range(first, (last or [first])[0] + 1))
+
+
+def _links(machine: str, row: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    if machine in POINT_TO_POINT:
+        return tuple((GPU, other) for other, word in enumerate(row) for _ in range(_nvlinks(word)))
+    return tuple((SWITCH, 200) for _ in range(max(map(_nvlinks, row))))
 
 
 def _lines(machine: str) -> list[list[str]]:

@@ -161,6 +161,13 @@ FAULTS = (
     ),
     Fault(
         "warning",
+        "PCIe switches send it up to the root complex to reach GPUs and RDMA cards beside it (ACS)",
+        "as root after each boot: setpci -s PORT ECAP_ACS+6.w=0000 for each port; or IO virtualisation off in the "
+        "BIOS, where no virtual machine needs it",
+        lambda gpu: some(gpu.acs_redirects or ()),
+    ),
+    Fault(
+        "warning",
         "others compute there",
         "end them (nvidia-smi shows them), or take nodes for this job alone (Slurm: --exclusive)",
         lambda gpu: some(gpu.processes),
@@ -225,5 +232,6 @@ def _summary(gpu: GpuHealth) -> str:
     capability = f"compute capability {gpu.compute_capability}" if gpu.compute_capability else ""
     ecc = f"ECC {_ecc(gpu)}" if _ecc(gpu) else ""
     persistence = "persistence on" if gpu.is_persistent else ""
-    parts = (capability, slot, _clock(gpu), _power(gpu), ecc, persistence)
+    acs = "no ACS redirects" if gpu.acs_redirects == () else ""
+    parts = (capability, slot, acs, _clock(gpu), _power(gpu), ecc, persistence)
     return ", ".join(filter(None, parts)) or "NVML tells nothing"

@@ -14,11 +14,14 @@ NCCL_SEGMENTS_PER_RANK = 4
 # What NCCL's troubleshooting guide ("Shared memory") and MXNet (apache/mxnet issue 18224) advise for containers;
 # data loaders of torch and MXNet with worker processes hand their batches over through it too.
 SHM_ADVISED_BYTES = 1 << 30
+# What the kernel calls the link layer of a card that is neither InfiniBand nor Ethernet (its link_layer_show).
+EFA = "Unknown"
 BUSY_SHARE, BUSY_CORES = 0.1, 0.3
 
 
 def memlock(facts: Facts) -> Iterator[Verdict]:
-    """RDMA locks the memory that it reads and writes."""
+    """RDMA locks the memory that it reads and writes. Whoever has InfiniBand or EFA wants it used, and both fail
+    without (of EFA: awslabs/awsome-distributed-ai issue 647); RoCE is what many Ethernet cards can do beside."""
     cards = {node: facts.host(node).hcas for node in facts.nodes if facts.host(node).hcas}
     limits = {node: _tightest(facts.of(node)) for node in facts.nodes}
     if not cards:
@@ -29,9 +32,9 @@ def memlock(facts: Facts) -> Iterator[Verdict]:
     if not tight:
         yield Verdict(level="ok", topic="memlock", text="unlimited wherever there is an RDMA card")
         return
-    infiniband = any(card.link_layer == "InfiniBand" for node in tight for card in cards[node])
+    is_fatal = any(card.link_layer in ("InfiniBand", EFA) for node in tight for card in cards[node])
     yield Verdict(
-        level="error" if infiniband else "warning",
+        level="error" if is_fatal else "warning",
         topic="memlock",
         text=f"limited where there is an RDMA card, which must lock its buffers: {grouped(tight)}",
         mend="ulimit -l unlimited (limits.d: `* - memlock unlimited`; slurmd.service: LimitMEMLOCK=infinity; "

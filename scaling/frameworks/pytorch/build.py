@@ -8,9 +8,9 @@ from scaling.frameworks import cuda
 from scaling.frameworks.pytorch import installed
 from scaling.hosts import gpus
 
-# What PyTorch's wheels are compiled for, by CUDA version (https://github.com/pytorch/pytorch, .ci/manywheel/
-# build_cuda.sh for CUDA 12; 13.0 is read off the ELF sections of 2.13's libtorch_cuda.so), and whether PTX is
-# among it.
+# What PyTorch's wheels are compiled for, by CUDA version, where torch does not list it itself (2.13 does):
+# https://github.com/pytorch/pytorch, .ci/manywheel/build_cuda.sh for CUDA 12; 13.0 is read off the ELF sections of
+# 2.13's libtorch_cuda.so. And whether PTX is among it.
 COMPILED: dict[cuda.Version, tuple[tuple[cuda.Version, ...], bool]] = {
     (12, 6): (((5, 0), (6, 0), (7, 0), (7, 5), (8, 0), (8, 6), (9, 0)), False),
     (12, 8): (((7, 0), (7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0)), False),
@@ -30,10 +30,9 @@ def unfit() -> str | None:
     built = cuda.version(release)
     if why := cuda.driver_too_old(name, built, _mend()):
         return why
-    if built not in COMPILED:
-        return None
-    compiled, has_ptx = COMPILED[built]
-    return cuda.no_kernels(name, compiled, _mend(), newer=has_ptx)
+    known, has_ptx = COMPILED.get(built, ((), True))
+    compiled = installed.capabilities(release) or known
+    return cuda.no_kernels(name, compiled, _mend(), newer=has_ptx) if compiled else None
 
 
 def _mend() -> str:

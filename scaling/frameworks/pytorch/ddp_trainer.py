@@ -19,6 +19,7 @@ from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.records.task import Task
 
 FLOAT32_BYTES = 4
+BUFFERS_AT_ONCE_BYTES = 250 * MIB  # DistributedDataParallel.broadcast_bucket_size
 
 
 def connect(task: Task) -> Trainer:
@@ -61,23 +62,29 @@ class Distributed(Training):
 
 
 class GradientExchange(TorchRank):
-    """The all-reduces of one DDP step and nothing else: what network and backend take for this model's
-    gradients when no compute hides them."""
+    """The collectives of one DDP step and nothing else: what network and backend take for this model's gradients,
+    and its buffers, when no compute hides them."""
 
     samples = 0
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         _join(self)
-        sizes = self.describe(self.build())
+        module = self.build()
+        sizes = self.describe(module)
         cap_mb = read_options(DDP.options, task.point.options)["bucket_cap_mb"]
         self._buckets: list[Tensor] = [
             torch.ones(size // FLOAT32_BYTES, device=self.device)
             for size in bucket_bytes(reversed(sizes), cap_mb, task.point.hardware.shrink)
         ]
+        self._group = distributed.distributed_c10d._get_default_group()
+        self._buffers = [each.detach().to(self.device) for each in module.buffers()]
 
     def step(self) -> None:
-        """As DDP does: each bucket divided by the ranks and summed over them, all in flight at once."""
+        """As DDP does: before forward rank 0's buffers (running means) for all; then each bucket divided by the
+        ranks and summed over them, all in flight at once."""
+        if self._buffers:
+            distributed._broadcast_coalesced(self._group, self._buffers, BUFFERS_AT_ONCE_BYTES, 0)
         works = []
         for bucket in self._buckets:
             bucket.div_(self.task.point.world_size)

@@ -20,16 +20,24 @@ from scaling.report import devices
 from scaling.text import rounded
 
 Value = str | int | float | None
+# What spreadsheets read as the beginning of a formula. Numbers are no texts here and keep their sign.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def render(records: Sequence[PointRecord]) -> str:
     """Return a header line and a line per row. Empty: not measured or not claimed. Fractions are of 1."""
-    lines = [rounded(_values(row)) for row in rows(records)]
+    lines = [{name: defused(value) for name, value in rounded(_values(row)).items()} for row in rows(records)]
     out = StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return out.getvalue()
+
+
+def defused(value: Value) -> Value:
+    """A text that a spreadsheet would take for a formula, behind an apostrophe
+    (owasp.org/www-community/attacks/CSV_Injection): messages and names come from whatever ran."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _values(row: Row) -> dict[str, Value]:

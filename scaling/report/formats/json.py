@@ -1,7 +1,7 @@
 """The analysis as JSON for programs: the run, rows, baselines, comparisons, what their rounds can tell.
 
 It is that of the rows and not of the document, which leaves out what no table has room for: all footnotes of a
-row, the use of each server, every pair that was compared.
+row, the use of each server, every pair that was compared. What it is made of stands in report/schema.py.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import msgspec
 from scaling.analysis.analyse import Analysis, analyse
 from scaling.analysis.rows import Baseline, Comparison, Row
 from scaling.records.run import Header, PointRecord
+from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import rounded
-
-# For one release more: what fields were called while all samples were images, and losses not only of the training.
-_FORMERLY = {"images_per_s": "samples_per_s", "loss": "breakdown", "loss_intervals": "breakdown_intervals"}
 
 
 def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str] = ()) -> str:
@@ -37,7 +35,7 @@ def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str]
 def _run(header: Header) -> dict[str, Any]:
     """The header without what only a resumed run needs."""
     run = msgspec.to_builtins(header)
-    for field in ("type", "estimate_s"):
+    for field in ("type", *INTERNAL):
         run.pop(field, None)
     return dict(run)
 
@@ -54,7 +52,7 @@ def _flat(entry: Row | Baseline | Comparison) -> dict[str, Any]:
             if standing := getattr(entry, name):
                 fields[name]["verdict"] = standing.verdict
     flat = {**fields.pop("workload"), **fields.pop("hardware"), **fields}
-    formerly = {old: flat[new] for old, new in _FORMERLY.items() if new in flat}
+    formerly = {old: flat[new] for old, new in FORMERLY.items() if new in flat}
     if "images_per_s" in formerly and flat["unit"] != "images":
         formerly["images_per_s"] = None
     return {**flat, **formerly}

@@ -112,6 +112,18 @@ def _is_text(mean: str, half: str) -> bool:
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Layout:
     """The widest that fits; where none does, the longest names give up their place in the first column."""
+    layouts = _layouts(columns, rows)
+    found = next((layout for layout in layouts if layout.end <= WIDTH), None)
+    return found or (_without_names(layouts, rows) if columns[0].is_text else layouts[-1])
+
+
+def fitting(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Layout | None:
+    """The widest that fits with all that the cells say and keeps columns apart; None where none does."""
+    return next((layout for layout in _layouts(columns, rows)[:-1] if layout.end <= width), None)
+
+
+def _layouts(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[Layout]:
+    """From the widest to the narrowest gaps."""
     widths = [max(map(len, _heading(column))) for column in columns]
     for row in rows:
         for index, text in enumerate(row):
@@ -119,9 +131,7 @@ def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Layout:
     for group in _groups(columns):
         inside = sum(widths[group.first : group.last + 1]) + group.last - group.first
         widths[group.first] += max(0, len(group.heading) - inside)
-    layouts = [Layout(tuple(columns), tuple(widths), gaps) for gaps in _gaps(columns)]
-    fitting = next((layout for layout in layouts if layout.end <= WIDTH), None)
-    return fitting or (_without_names(layouts, rows) if columns[0].is_text else layouts[-1])
+    return [Layout(tuple(columns), tuple(widths), gaps) for gaps in _gaps(columns)]
 
 
 def _without_names(layouts: Sequence[Layout], rows: Sequence[Sequence[str]]) -> Layout:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from scaling.records.run import Header, PointRecord
 from scaling.report import words
 from scaling.report.document import document
-from scaling.report.parts import TITLE, Baselines, Document, Line, Section
+from scaling.report.parts import Baselines, Document, Line, Section
 
 
 def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str] = ()) -> str:
@@ -21,7 +21,7 @@ def draw(doc: Document) -> str:
 
 
 def _lines(doc: Document) -> Iterable[str]:
-    yield f"## {TITLE}"
+    yield f"## {doc.title}"
     yield ""
     yield from (f"- {fact.label}: {_safe(words.text(fact.phrase))}" for fact in doc.facts)
     yield from (f"\n> {_safe(notice)}" for notice in doc.notices)

@@ -17,25 +17,26 @@ from scaling.report import words
 from scaling.report.cells import EFFICIENCY
 from scaling.report.document import document
 from scaling.report.formats import layout as layouts
+from scaling.report.formats.bars import BAR, BESIDE, with_bars
+from scaling.report.formats.bars import stamps as stamps_of
 from scaling.report.formats.layout import INDENT, WIDTH, Layout
-from scaling.report.parts import TITLE, Baseline, Baselines, Detail, Document, Line, Quantity, Section
+from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Quantity, Section
 
 # Paragraphs and lists keep to the narrowest terminal in use.
 TEXT_WIDTH = 80
-# Flags that are no complaint stand beside the row and not below it.
-BESIDE = {"ASYNC", "EMULATED", "VERIFIED"}
 
 
 def render(header: Header, records: Sequence[PointRecord], *, color: bool, joined: Sequence[str] = ()) -> str:
-    """Return the report of a run; it depends on nothing but the arguments.
+    """Return the report of a run, and the line for programs after it; it depends on nothing but the arguments.
 
     `joined` are the lines that say how runs in one table differ.
     """
-    return draw(document(header, records, joined), color=color)
+    doc = document(header, records, joined)
+    return f"{draw(doc, color=color)}\n{doc.last_line}\n"
 
 
 def draw(doc: Document, *, color: bool) -> str:
-    """Return the text of a report."""
+    """Return the text of a report without its last line."""
     out = StringIO()
     # An empty environment: COLUMNS, TERM and NO_COLOR must not change the text.
     console = Console(
@@ -54,7 +55,7 @@ def draw(doc: Document, *, color: bool) -> str:
 
 
 def _print(console: Console, doc: Document) -> None:
-    _heading(console, TITLE)
+    _heading(console, doc.title)
     _pairs(console, [(fact.label, words.text(fact.phrase)) for fact in doc.facts])
     for notice in doc.notices:
         console.print()
@@ -117,8 +118,7 @@ def _baseline(line: Baseline) -> Sequence[words.Parts]:
 
 
 def _section(console: Console, section: Section) -> None:
-    cells = layouts.cells(section.lines, section.columns)
-    layout = layouts.fitted(section.columns, cells)
+    layout, cells = with_bars(section.lines, section.columns, layouts.cells(section.lines, section.columns))
     _heading(console, section.title)
     for text in layouts.headings(layout):
         console.print(text, style="dim")
@@ -148,7 +148,7 @@ def _drawn(line: Line, cells: Sequence[str], layout: Layout) -> Iterable[Text]:
     for index, cell in enumerate((first, *rest)):
         text.append(layout.placed(cell, index), style=_style(line, layout.columns[index].key))
     text.append("  ")
-    stamps = words.stamped(*line.stamps, words.text(line.remark), words.mark_text(line.marks))
+    stamps = stamps_of(line)
     together = words.stamped(line.says, stamps)
     room = WIDTH - len(text) if line.says else WIDTH - layout.end - 2
     beside = len(together) <= room and (bool(line.says) or set(line.stamps) <= BESIDE)
@@ -165,10 +165,10 @@ def _below(stamps: str, layout: Layout) -> Iterable[Text]:
 
 
 def _style(line: Line, key: str) -> str:
-    cell = line.cells.get(key)
+    cell = line.cells.get(EFFICIENCY.key if key == BAR.key else key)
     if not isinstance(cell, Quantity):
         return ""
-    if key != EFFICIENCY.key:
+    if key not in (EFFICIENCY.key, BAR.key):
         return "dim" if cell.is_noise else ""
     efficiency = cell
     return "green" if efficiency.value >= 90 else "yellow" if efficiency.value >= 70 else "red"

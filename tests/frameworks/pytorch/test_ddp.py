@@ -110,6 +110,35 @@ def test_ddp_really_forms_these_buckets_of_a_large_model_among_sixteen() -> None
     assert found == pytest.approx(wanted, abs=4 * 2048)
 
 
+BROADCAST = """
+import os, sys, torch
+from scaling.frameworks.pytorch import ddp, ddp_trainer
+from tests.support import ranks
+(task,) = ranks.tasks("torch:gloo", sys.argv[1], 1, model="resnet50", data="synthetic", batch_size=1)
+os.environ.update(ddp.STRATEGY.environ(task, {}))
+trainer = ddp_trainer.connect(task)
+sent, broadcast = [], torch.distributed._broadcast_coalesced
+def noting(group, tensors, size, source):
+    sent.append((size, source, [(str(each.dtype), each.numel()) for each in tensors]))
+    return broadcast(group, tensors, size, source)
+torch.distributed._broadcast_coalesced = noting
+trainer.step()
+print(sent)
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_the_exchange_alone_broadcasts_the_buffers_that_ddp_does() -> None:
+    """The running means of a model with batch normalisation, before each forward."""
+    told = [
+        subprocess.run([sys.executable, "-c", BROADCAST, kind], capture_output=True, text=True, check=True).stdout
+        for kind in ("exchange", "comm")
+    ]
+    assert told[0] == told[1]
+    assert told[0].count("torch.float32") == 106 and told[0].count("torch.int64") == 53
+
+
 # ---------------------------------------------------------------- gradient accumulation
 
 COUNTING = """

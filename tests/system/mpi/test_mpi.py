@@ -44,7 +44,10 @@ def test_a_sweep_of_all_world_sizes_and_its_report(tmp_path: Path, mpi: Mpi, ran
     assert len(records) == len(sizes) + 1 + (kinds - 1) * (len(sizes) - 1)
     for size in sizes:
         assert re.search(rf"^ +{size}  ", done.stdout, re.MULTILINE), done.stdout
-    assert reported(only_run(tmp_path)) in done.stdout
+    table, _, last = reported(only_run(tmp_path)).rstrip("\n").rpartition("\n\n")
+    assert table in done.stdout
+    assert done.stdout.splitlines()[-1] == last
+    assert last.startswith(f"scaling: fake:a N={max(sizes)} ")
 
 
 def reported(run: Path) -> str:

@@ -72,6 +72,15 @@ def test_a_hosts_versions_are_those_that_its_workers_meet() -> None:
     assert found.interpreters == (TENSORFLOW, BROKEN)
 
 
+def test_what_torch_compile_lacks_is_asked_where_torch_runs() -> None:
+    one = host("node1", compile_lacks="Python.h")
+    torch = Interpreter(
+        framework="torch", path="/env-torch/bin/python", python="3.12.3", compile_lacks="C compiler"
+    )
+    assert interpreters.on(one, [TENSORFLOW, torch]).compile_lacks == "C compiler"
+    assert interpreters.on(one, [TENSORFLOW]).compile_lacks == "Python.h"
+
+
 def test_a_host_without_other_interpreters_stays_as_it_is() -> None:
     one = host("node1", versions=OWN)
     assert interpreters.on(one, []) == one

@@ -13,7 +13,7 @@ from scaling.analysis.contests import contests
 from scaling.analysis.curves import exchanges
 from scaling.analysis.rows import Row, Standing
 from scaling.records.run import PointRecord
-from tests.support.scripted_records import asynchronous, failed, mean, point, record, with_losses
+from tests.support.scripted_records import asynchronous, carried, failed, mean, point, record, with_losses
 
 ROUNDS = 4
 # Noise of round and rival that does not cancel: hundredths of a step.
@@ -85,6 +85,22 @@ def test_oversubscribed_rows_claim_no_speedup_and_take_no_part() -> None:
     assert (crowded.speedup, crowded.efficiency, crowded.standing) == (None, None, None)
     assert crowded.samples_per_s is not None and found["fake:a"].speedup is not None
     assert verdict(found["fake:a"].standing) == "best"
+
+
+def test_mislabelled_rows_are_compared_with_nobody() -> None:
+    """Its bytes took the first one's network: what is measured is not what the row is called."""
+    records = []
+    for number in range(3):
+        records.append(record(point("solo", 1, number), 0.1))
+        for network, step_s in (("ib0", 0.13), ("eth0", 0.12), ("ib1", 0.14)):
+            made = record(point("exchange", 2, number, interconnect=network), step_s, hosts=("node1", "node2"))
+            records.append(carried(made, "ib0" if network == "eth0" else network))
+    found = {row.interconnect: row for row in rows(records)}
+    assert "MISLABELLED" in found["eth0"].flags and found["eth0"].standing is None
+    assert found["eth0"].efficiency is not None
+    standings = [found[name].standing for name in ("ib0", "ib1")]
+    assert [standing.best for standing in standings if standing] == [True, False]
+    assert {(pair.best.interconnect, pair.other.interconnect) for pair in comparisons(records)} == {("ib0", "ib1")}
 
 
 def test_a_failed_row_takes_no_part() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from scaling.analysis import device_use
+from scaling.analysis import clocks, device_use
 from scaling.records.run import HelperRecord, PointRecord
 from scaling.records.telemetry import Telemetry
 from tests.support.gpu_records import GIB, sample, with_gpus
@@ -22,6 +22,16 @@ def test_means_are_over_devices() -> None:
     found = device_use.of([replace(made, ranks=(made.ranks[0], lame))])
     assert found is not None
     assert (found.sm_clock_mhz, found.slowest_sm_clock_mhz, found.max_sm_clock_mhz) == (1101.25, 800.0, 1410.0)
+
+
+def test_an_idle_gpu_tells_no_clock() -> None:
+    """The same as where rows are held against their baselines, or one report would have two clocks for a row."""
+    made = two()
+    idle = sample(sm_clock_mhz=210.0, utilisation_percent=0.0)
+    first = replace(made.ranks[0], telemetry=Telemetry(samples=(idle, sample(sm_clock_mhz=1400.0))))
+    found, same = device_use.of([replace(made, ranks=(first,))]), clocks.clocks([replace(made, ranks=(first,))])
+    assert found is not None and same is not None
+    assert found.sm_clock_mhz == found.slowest_sm_clock_mhz == same.sm_mhz == 1400.0
 
 
 def test_the_energy_of_a_part_is_not_that_of_the_whole() -> None:

@@ -36,6 +36,13 @@ def test_what_nvml_does_not_tell_is_not_blamed() -> None:
     assert to_mend(gpu_facts({("node2", 1): silent})) == []
 
 
+def test_switches_that_do_not_redirect_are_told_where_root_could_look() -> None:
+    found = gpu_facts({(node, index): {"acs_redirects": ()} for node in FOUR for index in range(2)})
+    assert to_mend(found) == []
+    (text,) = ok(found, "gpu health")
+    assert ", PCIe 4 x16, no ACS redirects, 1410 MHz" in text
+
+
 PLANTED: list[tuple[dict[str, Any], str, str, str]] = [
     ({"fabric": "in progress"}, "error", "NVLink's fabric is not set up", "nvidia-fabricmanager"),
     ({"fabric": "completed", "fabric_fault": "Unknown Error"}, "error", "NVLink's fabric", "nvidia-fabricmanager"),
@@ -49,6 +56,12 @@ PLANTED: list[tuple[dict[str, Any], str, str, str]] = [
         "warning",
         "the PCIe slot is slower than the GPU: generation 3 of 4",
         "another slot",
+    ),
+    (
+        {"acs_redirects": ("0000:3a:00.0",)},
+        "warning",
+        "PCIe switches send it up to the root complex to reach GPUs and RDMA cards beside it (ACS): 0000:3a:00.0",
+        "setpci -s PORT ECAP_ACS+6.w=0000",
     ),
     ({"processes": ("python3",)}, "warning", "others compute there: python3", "--exclusive"),
     ({"compute_mode": "Exclusive_Process"}, "warning", "one process at a time", "nvidia-smi -c DEFAULT"),
@@ -117,6 +130,57 @@ def test_gpus_that_only_some_ranks_see_are_counted_together() -> None:
         for number, rank in enumerate(sound.ranks)
     ]
     assert "1 on node2 GPU 1" in only(replace(sound, ranks=tuple(shown))).text
+
+
+# ---------------------------------------------------------------- which, and how they reach each other
+
+
+def test_gpus_that_reach_each_other() -> None:
+    four = tuple(gpu(index) for index in range(4))
+    found = facts(each=4, hosts={name: {"gpus": four, "gpu_driver": "550.1"} for name in FOUR})
+    assert to_mend(found) == []
+    assert ok(found, "gpus") == ["4 x Tesla P100 on every node"]
+    assert ok(found, "gpu topology") == ["every GPU reaches every other one of its node (PIX)"]
+
+
+def test_a_node_without_gpus() -> None:
+    hosts = {name: {"gpus": (gpu(0, of=1),)} for name in FOUR[:3]}
+    verdict = only(facts(hosts=hosts))
+    assert (verdict.level, verdict.topic) == ("error", "gpus")
+    assert "none on node4" in verdict.text
+
+
+def test_a_node_with_other_gpus() -> None:
+    hosts = {name: {"gpus": (gpu(0, of=1),)} for name in FOUR[:3]} | {
+        "node4": {"gpus": (gpu(0, of=1, name="K80"),)}
+    }
+    verdict = only(facts(hosts=hosts))
+    assert (verdict.level, verdict.text.split("; ")[-1]) == ("warning", "1 x K80 on node4")
+
+
+def test_more_ranks_than_gpus() -> None:
+    verdict = only(facts(each=2, hosts={name: {"gpus": (gpu(0, of=1),)} for name in FOUR}))
+    assert "2 ranks on 1 on node1" in verdict.text
+
+
+def test_gpus_shown_to_one_rank_each_are_counted_together() -> None:
+    sound = facts(each=2)
+    shown = [replace(rank.host, gpus=(gpu(0, of=1, uuid=f"GPU-{n}"),)) for n, rank in enumerate(sound.ranks)]
+    told = tuple(replace(rank, host=host) for rank, host in zip(sound.ranks, shown, strict=True))
+    assert to_mend(replace(sound, ranks=told)) == []
+
+
+def test_pairs_of_gpus_without_peer_access() -> None:
+    paired = tuple(gpu(index, peers=(index - index % 2, index - index % 2 + 1)) for index in range(4))
+    verdict = only(facts(each=4, hosts={name: {"gpus": paired} for name in FOUR}))
+    assert (verdict.level, verdict.topic) == ("warning", "gpu topology")
+    assert "0-2 (SYS), 0-3 (SYS), 1-2 (SYS), 1-3 (SYS) on node1" in verdict.text
+
+
+def test_a_driver_that_does_not_work() -> None:
+    hosts = {name: {"gpu_driver": "unusable: Driver/library version mismatch"} for name in FOUR}
+    verdict = only(facts(hosts=hosts))
+    assert (verdict.level, verdict.topic) == ("error", "gpus")
 
 
 # ---------------------------------------------------------------- the driver

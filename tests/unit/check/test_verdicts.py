@@ -14,6 +14,7 @@ from scaling.records.host import Hca
 from tests.support.check_facts import FABRIC, FOUR, facts, gpu, nic, ok, only, to_mend
 
 IB_CARD = Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True, interfaces=("ib0",))
+EFA_CARD = Hca(name="rdmap16s27", port=1, link_layer="Unknown", active=True)
 ROCE_CARD = Hca(name="mlx5_1", port=1, link_layer="Ethernet", active=True, interfaces=("eth0",))
 
 
@@ -28,14 +29,6 @@ def test_a_sound_cluster_has_nothing_to_mend(nodes: tuple[str, ...], each: int) 
 
 def test_one_node_is_told_that_it_has_no_pairs() -> None:
     assert ok(facts(FOUR[:1]), "network") == ["one node: there are no pairs to measure"]
-
-
-def test_gpus_that_reach_each_other() -> None:
-    four = tuple(gpu(index) for index in range(4))
-    found = facts(each=4, hosts={name: {"gpus": four, "gpu_driver": "550.1"} for name in FOUR})
-    assert to_mend(found) == []
-    assert ok(found, "gpus") == ["4 x Tesla P100 on every node"]
-    assert ok(found, "gpu topology") == ["every GPU reaches every other one of its node (PIX)"]
 
 
 # ---------------------------------------------------------------- software
@@ -95,7 +88,7 @@ def test_a_memory_lock_without_an_rdma_card_does_not_matter() -> None:
     assert to_mend(facts(told={"node1": {"memlock_bytes": 65536}})) == []
 
 
-@pytest.mark.parametrize(("card", "level"), [(IB_CARD, "error"), (ROCE_CARD, "warning")])
+@pytest.mark.parametrize(("card", "level"), [(IB_CARD, "error"), (EFA_CARD, "error"), (ROCE_CARD, "warning")])
 def test_a_memory_lock_with_an_rdma_card_does(card: Hca, level: str) -> None:
     hosts = {name: {"hcas": (card,)} for name in FOUR}
     assert to_mend(facts(hosts=hosts)) == []
@@ -148,49 +141,6 @@ def test_other_processes() -> None:
     verdict = only(replace(sound, prepared={**sound.prepared, "node2": busy}))
     assert (verdict.level, verdict.topic) == ("warning", "load")
     assert verdict.text == "node2: other processes use 3.2 of 16 cores (java 3.0)"
-
-
-# ---------------------------------------------------------------- GPUs
-
-
-def test_a_node_without_gpus() -> None:
-    hosts = {name: {"gpus": (gpu(0, of=1),)} for name in FOUR[:3]}
-    verdict = only(facts(hosts=hosts))
-    assert (verdict.level, verdict.topic) == ("error", "gpus")
-    assert "none on node4" in verdict.text
-
-
-def test_a_node_with_other_gpus() -> None:
-    hosts = {name: {"gpus": (gpu(0, of=1),)} for name in FOUR[:3]} | {
-        "node4": {"gpus": (gpu(0, of=1, name="K80"),)}
-    }
-    verdict = only(facts(hosts=hosts))
-    assert (verdict.level, verdict.text.split("; ")[-1]) == ("warning", "1 x K80 on node4")
-
-
-def test_more_ranks_than_gpus() -> None:
-    verdict = only(facts(each=2, hosts={name: {"gpus": (gpu(0, of=1),)} for name in FOUR}))
-    assert "2 ranks on 1 on node1" in verdict.text
-
-
-def test_gpus_shown_to_one_rank_each_are_counted_together() -> None:
-    sound = facts(each=2)
-    shown = [replace(rank.host, gpus=(gpu(0, of=1, uuid=f"GPU-{n}"),)) for n, rank in enumerate(sound.ranks)]
-    told = tuple(replace(rank, host=host) for rank, host in zip(sound.ranks, shown, strict=True))
-    assert to_mend(replace(sound, ranks=told)) == []
-
-
-def test_pairs_of_gpus_without_peer_access() -> None:
-    paired = tuple(gpu(index, peers=(index - index % 2, index - index % 2 + 1)) for index in range(4))
-    verdict = only(facts(each=4, hosts={name: {"gpus": paired} for name in FOUR}))
-    assert (verdict.level, verdict.topic) == ("warning", "gpu topology")
-    assert "0-2 (SYS), 0-3 (SYS), 1-2 (SYS), 1-3 (SYS) on node1" in verdict.text
-
-
-def test_a_driver_that_does_not_work() -> None:
-    hosts = {name: {"gpu_driver": "unusable: Driver/library version mismatch"} for name in FOUR}
-    verdict = only(facts(hosts=hosts))
-    assert (verdict.level, verdict.topic) == ("error", "gpus")
 
 
 # ---------------------------------------------------------------- names

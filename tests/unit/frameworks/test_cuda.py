@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from scaling import frameworks
 from scaling.frameworks import cuda
+from scaling.frameworks.pytorch import installed
 from scaling.frameworks.pytorch.build import COMPILED
 from scaling.hosts.gpus import Found
 from tests.support.gpu_builds import (
@@ -20,6 +22,7 @@ from tests.support.gpu_builds import (
     T4,
     TF_CPU,
     TF_CUDA,
+    TORCH_RELEASES,
     V100,
     Builds,
     Model,
@@ -72,6 +75,38 @@ def test_torch(builds: Builds, built: str | None, model: Model, driver: tuple[in
         mends = {"12": "./launch/install --cuda 12 torch", "13": "./launch/install --cuda 13 torch"}
         assert reason is not None and said.replace("{12}", mends["12"]).replace("{13}", mends["13"]) in reason
     assert frameworks.missing("torch:gloo", "cpu") is None, "on CPUs any build will do"
+
+
+@pytest.mark.parametrize(
+    ("listed", "machine", "model", "runs"),
+    [
+        (TORCH_RELEASES, "x86_64", V100, False),
+        (TORCH_RELEASES, "x86_64", T4, True),
+        (TORCH_RELEASES, "aarch64", T4, False),
+        (TORCH_RELEASES, "aarch64", GB10, True),
+        (TORCH_RELEASES, "riscv64", V100, True),  # not listed, so by the table of older ones
+        ("", "x86_64", V100, True),
+        ("PYTORCH_RELEASES_CODE_CC = {\n    no\n}\n", "x86_64", V100, True),
+    ],
+)
+def test_what_torch_lists_of_its_wheels_goes_before_what_is_known_of_older_ones(
+    builds: Builds, monkeypatch: pytest.MonkeyPatch, listed: str, machine: str, model: Model, *, runs: bool
+) -> None:
+    """Its builds for CUDA 12.9 have lost the V100, and for ARM they never had a T4."""
+    monkeypatch.setattr(installed.capabilities, "__defaults__", (machine,))
+    builds.torch("12.9", listed=listed)
+    builds.hold(found(model, cuda=(12, 9)))
+    reason = frameworks.missing("torch:nccl", "cuda")
+    assert (reason is None) is runs
+    assert runs or f"none for {model[0]}" in (reason or "")
+
+
+def test_the_torch_that_is_installed_here_lists_its_wheels() -> None:
+    if find_spec("torch") is None:
+        pytest.skip("no torch")
+    assert installed.capabilities("13.0", "x86_64") == ((7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0))
+    assert installed.capabilities("12.6", "x86_64")[:3] == ((5, 0), (6, 0), (7, 0))
+    assert installed.capabilities("0.1", "x86_64") == ()
 
 
 def test_a_driver_that_says_nothing_of_cuda_is_believed(builds: Builds) -> None:

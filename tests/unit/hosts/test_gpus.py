@@ -25,8 +25,8 @@ from tests.support.fake_nvml import (
     Install,
     forget,
     installer,
-    sliced,
 )
+from tests.support.topologies import two_pairs
 
 SINGLE, HOSTBRIDGE, NODE, SYSTEM = 10, 30, 40, 50
 AFFINITIES = frozenset({"nvmlDeviceGetCpuAffinityWithinScope", "nvmlDeviceGetCpuAffinity"})
@@ -35,19 +35,6 @@ AFFINITIES = frozenset({"nvmlDeviceGetCpuAffinityWithinScope", "nvmlDeviceGetCpu
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     yield from installer(monkeypatch)
-
-
-def four() -> list[FakeGpu]:
-    """Two pairs, joined by 4 NVLinks inside a pair; the second pair hangs on the other socket."""
-    gpus = []
-    for bus in range(4):
-        mate = bus ^ 1
-        topology = {other: SINGLE if other == mate else SYSTEM for other in range(4)}
-        p2p = {mate: {P2P_READ, P2P_NVLINK}}
-        uuid = f"GPU-{'abcd'[bus]}000-{bus}"
-        links = ((GPU, mate),) * 4
-        gpus.append(FakeGpu(uuid=uuid, bus=bus, nvlinks=links, topology=topology, p2p=p2p))
-    return gpus
 
 
 def uuids() -> list[str]:
@@ -79,7 +66,7 @@ def test_a_driver_without_gpus(install: Install) -> None:
 
 
 def test_a_lost_gpu_is_not_listed(install: Install) -> None:
-    gpus = four()
+    gpus = two_pairs()
     gpus[1].lost = True
     install(*gpus)
     assert uuids() == ["GPU-a000-0", "GPU-c000-2", "GPU-d000-3"]
@@ -111,7 +98,7 @@ def test_what_a_gpu_does_not_support_is_unknown(install: Install) -> None:
 
 
 def test_four_gpus_in_two_nvlinked_pairs(install: Install) -> None:
-    install(*four())
+    install(*two_pairs())
     gpus = gather_gpus().gpus
     assert [gpu.index for gpu in gpus] == [0, 1, 2, 3]
     assert [gpu.links for gpu in gpus] == [
@@ -157,81 +144,6 @@ def test_an_unknown_topology(install: Install) -> None:
     assert (gpus[0].links, gpus[0].p2p) == (("self", "?"), (True, False))
 
 
-# ---------------------------------------------------------------- CUDA_VISIBLE_DEVICES
-
-
-@pytest.mark.parametrize(
-    ("visible", "expected"),
-    [
-        ("2", "c"),
-        ("3,1", "db"),
-        (" 0 , 2 ", "ac"),
-        ("", ""),
-        ("-1", ""),
-        ("NoDevFiles", ""),
-        ("1,9,0", "b"),
-        ("1,-1,0", "b"),
-        ("1,1", ""),
-        ("GPU-d", "d"),
-        ("GPU-c000-2,0", "ca"),
-        ("2,GPU-c000-2", ""),
-        ("GPU-", ""),
-        ("GPU-x", ""),
-    ],
-)
-def test_visible_devices(install: Install, monkeypatch: pytest.MonkeyPatch, visible: str, expected: str) -> None:
-    install(*four())
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert "".join(uuid[4] for uuid in uuids()) == expected
-
-
-def test_links_count_visible_gpus_only(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(*four())
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,2,0")
-    gpus = gather_gpus().gpus
-    assert [gpu.index for gpu in gpus] == [0, 1, 2]
-    assert gpus[0].links == ("self", "NV4", "SYS")
-
-
-def test_a_gpu_in_mig_mode_counts_as_its_slices(install: Install) -> None:
-    """Told apart from the whole GPU beside them, with what the GPU itself knows of CPUs and code."""
-    a, b = four()[:2]
-    a.near, a.capability = (0,), (8, 0)
-    install(sliced(a, "MIG-1", "MIG-2"), b)
-    first, second, whole = gather_gpus().gpus
-    assert [gpu.uuid for gpu in (first, second, whole)] == ["MIG-1", "MIG-2", "GPU-b000-1"]
-    assert [gpu.parent for gpu in (first, second, whole)] == ["GPU-a000-0", "GPU-a000-0", ""]
-    assert first.whole == second.whole == "GPU-a000-0"
-    assert (first.name, first.compute_capability, first.cores) == ("NVIDIA H200 MIG 1g.18gb", (8, 0), ((0,),))
-    assert first.links == ("self", "?", "?")
-    assert gather_gpus().reachable == 2
-
-
-def test_mig_mode_without_slices_leaves_nothing_to_compute_on(install: Install) -> None:
-    install(sliced(four()[0]))
-    assert uuids() == []
-
-
-@pytest.mark.parametrize(
-    ("visible", "expected"),
-    [
-        ("MIG-2", ["MIG-2"]),
-        ("MIG-2,MIG-1,MIG-gone,1", ["MIG-2", "MIG-1"]),
-        ("0", ["MIG-1", "MIG-2"]),
-        ("1,GPU-a", ["GPU-b000-1", "MIG-1", "MIG-2"]),
-        ("MIG-1,0", []),
-    ],
-)
-def test_slices_by_name_or_all_of_a_gpu(
-    install: Install, monkeypatch: pytest.MonkeyPatch, visible: str, expected: list[str]
-) -> None:
-    """What workers may be given, one each: a process sees no more than one of them itself."""
-    a, b = four()[:2]
-    install(sliced(a, "MIG-1", "MIG-2"), b)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert uuids() == expected
-
-
 # ---------------------------------------------------------------- what is near, what runs on it
 
 
@@ -244,7 +156,7 @@ def test_cores_near_a_gpu_that_this_process_may_use(install: Install, monkeypatc
 
 
 def test_nvml_is_read_once_in_a_process(install: Install) -> None:
-    fake = install(*four())
+    fake = install(*two_pairs())
     assert gather_gpus() is gather_gpus()
     for index in range(4):
         device_probe.GpuMeter.open(index)
@@ -272,15 +184,23 @@ def test_gpus_that_are_of_no_use_are_said_to_be_there(place: str, driver: str, s
     assert gpuinfo.unsupported(Found(driver=driver), tmp_path) == said
 
 
-def test_a_slice_whose_gpu_nvml_does_not_tell(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is one all the same: its worker must be shown it alone."""
-    a = sliced(four()[0], "MIG-1")
-    assert a.slices is not None
-    a.slices[0].whole = None
-    install(a)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
-    (gpu,) = gather_gpus().gpus
-    assert (gpu.uuid, gpu.parent) == ("MIG-1", "MIG-1")
+@pytest.mark.parametrize(
+    ("board", "driver", "said"),
+    [
+        (
+            b"nvidia,p3768-0000+p3767-0005\0nvidia,tegra234\0",
+            "",
+            "NVIDIA Jetson found, not supported: its driver ",
+        ),
+        (b"nvidia,p3834-0008\0nvidia,tegra264\0", "580.00", ""),  # one with NVML
+        (b"raspberrypi,5-model-b\0brcm,bcm2712\0", "", ""),
+    ],
+)
+def test_a_jetson_without_nvml_is_said_to_be_one(board: bytes, driver: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "proc/device-tree").mkdir(parents=True)
+    (tmp_path / "proc/device-tree/compatible").write_bytes(board)
+    found = gpuinfo.unsupported(Found(driver=driver), tmp_path)
+    assert found.startswith(said) and bool(found) is bool(said)
 
 
 # ---------------------------------------------------------------- the stand-in against the real module

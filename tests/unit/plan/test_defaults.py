@@ -11,6 +11,7 @@ from scaling.plan import config, defaults, plan
 from scaling.plan.plan import Plan
 from scaling.records.host import Gpu
 from scaling.records.point import Device
+from scaling.run import listing
 from tests.support.inline import enrol, host
 
 GB = 10**9
@@ -131,8 +132,21 @@ def test_the_batch_of_resnet50_goes_by_memory(name: str, batch: int) -> None:
     assert found.why.endswith(f"; batch {batch}: {MEMORY[name] / GB:.0f} GB of memory")
 
 
+def test_the_list_tells_of_all_of_them() -> None:
+    told = listing.everything({}, [])
+    assert " classes, batch 256, 128 or 64 by memory on cuda, 4 on cpu; torchvision.models.resnet50\n" in told
+    assert " classes, batch 256 on cuda, 16 on cpu; torchvision.models.alexnet\n" in told
+
+
 def test_the_smallest_memory_of_all_decides() -> None:
     assert made(gpu(), gpu(memory_bytes=12 * GB, index=1)).config.batch_size == 64
+
+
+def test_a_gpu_whose_memory_nobody_tells_gets_the_batch_of_any() -> None:
+    """Integrated ones share the host's."""
+    found = made(gpu(memory_bytes=0))
+    assert found.config.batch_size == 64
+    assert found.why.endswith("; batch 64: memory unknown")
 
 
 @pytest.mark.parametrize(

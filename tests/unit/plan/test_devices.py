@@ -105,6 +105,12 @@ def test_hosts_without_any_gpu_measure_cpus_and_say_why(driver: str, others: str
     assert (found.device, found.why) == ("cpu", why)
 
 
+def test_what_needs_gpus_is_refused_with_what_the_driver_says() -> None:
+    message = refused([node("n1", driver=MISMATCH)], strategy="torch:nccl")
+    because = f"no NVIDIA GPU on n1 (NVML is {MISMATCH})"
+    assert message == f"--strategy torch:nccl: needs cuda, this launch runs on cpu ({because})"
+
+
 def test_gpus_on_every_host() -> None:
     found = made([node("n1", "0", "1")] * 2 + [node("n2", "0", "1")] * 2)
     assert (found.device, found.why.partition("; ")[0]) == ("cuda", "every host has GPUs")

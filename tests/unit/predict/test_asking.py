@@ -108,6 +108,11 @@ def test_what_ifs_go_the_way_they_should() -> None:
     assert efficiency(Asked(model="vgg16", rate=150.0), **slow) < usual
 
 
+def test_a_row_does_not_depend_on_what_else_is_asked() -> None:
+    look = asking.look(Asked(), case(TWO_NODES), PRIORS)
+    assert forecasts(look, (16, 32, 64))[2] == forecasts(look, (64,))[0]
+
+
 def test_cold_says_what_it_assumes_and_is_wide() -> None:
     found = asking.case_of(Asked(**COLD), None)
     look = asking.look(Asked(**COLD), found, PRIORS)

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from scaling.records.run import PointRecord
 from scaling.report import cells
+from scaling.report.document import document
 from scaling.report.formats import csv, json, markdown, terminal
 from scaling.report.parts import Against, Cell, Line, Quantity, Section
 from tests.support.documents import of_sections
 from tests.support.points import changed
-from tests.support.report_scenes import Run, default_run, frameworks_run, rendered
+from tests.support.report_scenes import Run, default_run, frameworks_run, networks_run, rendered
 from tests.support.scripted_records import asynchronous, failed, header, host, point, record, served, warning
 
 TITLE = "Comparison at each world size"
@@ -53,6 +54,15 @@ def test_synchronous_contenders_first_then_asynchronous_ones_by_framework_and_sp
     ]  # fmt: skip
     apart = block(text, "N = 2, asynchronous: ranked among themselves")
     assert names(apart) == ["torch:ps-async", "mxnet:dist_async", "tensorflow:ps"]
+
+
+def test_a_mislabelled_contender_stands_last_and_is_not_ranked() -> None:
+    """Although it is the fastest as measured; the page says why."""
+    (section, *_) = document(*networks_run()).comparisons
+    assert [line.cells["name"] for line in section.lines] == ["fake:a over ib0", "fake:a over eth0"]
+    assert [line.cells["against_best"] for line in section.lines] == [None, cells.NOT_RANKED]
+    assert "MISLABELLED contenders are not ranked" in " ".join(rendered("networks").split())
+    assert "MISLABELLED contenders" not in rendered("frameworks")
 
 
 def test_an_asynchronous_contender_is_never_ranked_against_synchronous_ones() -> None:

@@ -24,7 +24,7 @@ from scaling.records.run import PointRecord
 from scaling.report.formats import csv, json, markdown, terminal
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, default_run, rendered, strong_run
-from tests.support.scripted_records import failed, point, warning
+from tests.support.scripted_records import failed, point, sweep, warning
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 SCHEMA_1 = Path(__file__).parents[2] / "schema" / "schema-1.jsonl"
@@ -184,6 +184,32 @@ def test_csv() -> None:
     one = lines[0]
     parts = [float(one[f"loss_{cause}_fraction"] or 0) for cause in Breakdown.__struct_fields__]
     assert sum(parts) == pytest.approx(1 - float(one["efficiency_fraction"]))
+
+
+@pytest.mark.parametrize(
+    ("message", "cell"),
+    [
+        ('=HYPERLINK("http://a.test")', '\'=HYPERLINK("http://a.test")'),
+        ("+1 is no number here", "'+1 is no number here"),
+        ("-rw-r--r-- a.log", "'-rw-r--r-- a.log"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t=1"),
+        ("died", "died"),
+        ("a=1", "a=1"),
+    ],
+)
+def test_csv_cells_that_a_spreadsheet_would_run_are_defused(message: str, cell: str) -> None:
+    text = csv.render([failed(point("exchange", 2), "crash", message)])
+    (line,) = csv_module.DictReader(io.StringIO(text))
+    assert line["failed_message"] == cell
+
+
+def test_csv_numbers_below_zero_stay_numbers() -> None:
+    text = csv.render(
+        [one for number in range(3) for one in sweep(number, 0.1, {2: 0.1 * (0.99 + 0.01 * number)})]
+    )
+    (line,) = csv_module.DictReader(io.StringIO(text))
+    assert any(value.startswith("-") and float(value) < 0 for value in line.values())
 
 
 def test_csv_columns_are_stable() -> None:

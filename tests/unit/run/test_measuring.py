@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
+from scaling.records.run import Header, PointRecord
 from scaling.report.formats import terminal
 from scaling.run import measuring
 from scaling.transport.mailbox import Mailbox
@@ -48,13 +49,20 @@ def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path]
         return code, opened.folder
 
 
+def ended(read: tuple[Header, Sequence[PointRecord]], where: str) -> str:
+    """The table, where the run is, and the line for programs, which is the report's last one too."""
+    table, _, last = terminal.render(*read, color=False).rstrip("\n").rpartition("\n\n")
+    return f"{table}\n\n{where}\n{last}\n"
+
+
 def test_the_last_table_is_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, folder = measured(tmp_path, monkeypatch, lambda _: None)
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
-    assert out == f"{terminal.render(*store.load(folder), color=False)}\nrun: {folder}\n"
+    assert out == ended(store.load(folder), f"run: {folder}")
+    assert out.splitlines()[-1].startswith("scaling: fake:a N=2 ")
 
 
 @pytest.mark.parametrize("moved", [False, True])
@@ -69,7 +77,7 @@ def test_a_run_whose_folder_is_gone_ends_in_its_table_and_says_so(
     code, folder = measured(tmp_path / "results", monkeypatch, remove)
     out, err = capsys.readouterr()
     assert code == 1
-    assert out.endswith(f"\nnot kept: {folder}\n")
+    assert out.splitlines()[-2] == f"not kept: {folder}"
     rows = [line.split()[0] for line in out.splitlines() if line.strip()[:1].isdigit()]
     assert {"1", "2"} <= set(rows), out
     (line,) = err.splitlines()
@@ -77,4 +85,4 @@ def test_a_run_whose_folder_is_gone_ends_in_its_table_and_says_so(
     assert "run.jsonl: No such file or directory" in line
     if moved:  # the file was open, so what it holds elsewhere is whole
         read = store.load(tmp_path / "moved")
-        assert out == f"{terminal.render(*read, color=False)}\nnot kept: {folder}\n"
+        assert out == ended(read, f"not kept: {folder}")

@@ -1,0 +1,18 @@
+"""A comparison as JSON: the fields of `Found`, floats to ten digits."""
+
+from __future__ import annotations
+
+import msgspec
+
+from scaling.compare.found import Found
+from scaling.text import rounded
+
+
+def render(found: Found, exit_code: int) -> str:
+    """Return one JSON object; fractions are of 1."""
+    plain = {
+        **rounded(msgspec.to_builtins(found)),
+        "counts": found.counts,
+        "exit_code": exit_code,
+    }
+    return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n"

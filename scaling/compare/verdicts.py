@@ -1,0 +1,221 @@
+"""Two sides -> a verdict per cell: Welch's test on logarithms, Holm's procedure over the cells. Pure.
+
+    slower, faster       the interval leaves zero and the mean is beyond the loss that counts
+    same                 the whole interval is within the loss that counts and the gain that undoes it
+    cannot tell          neither; with the rounds or runs that it would take
+    worse, better        of figures of which less is better
+    newly failed, ...    what worked before and does not now; a regression without any test
+
+A loss of 2 % is undone by a gain of 2.04 %, so that both sides swapped give the mirrored verdicts: bounds are
+equal in logarithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import expm1, log, log1p
+from statistics import fmean
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from scaling.analysis import welch
+from scaling.analysis.rows import Row
+from scaling.analysis.stats import Estimate, geometric, interval
+from scaling.analysis.welch import Difference
+from scaling.compare import pairs as pairing
+from scaling.compare.found import Cell, Change, Mean, Value, Verdict
+from scaling.compare.metrics import Metric
+from scaling.compare.pairs import Pair
+from scaling.compare.sides import Unit
+from scaling.report import labels
+from scaling.report.labels import Context
+
+NEWLY: Mapping[str, Verdict] = {
+    "FAILED": "newly failed",
+    "OVERSUBSCRIBED": "newly oversubscribed",
+    "MISLABELLED": "newly mislabelled",
+}
+
+
+class Rule(NamedTuple):
+    """By what is judged: the metric, the loss that counts (a fraction, or points / 100), what is repeated, whether
+    cells that were not measured alike are compared all the same, and what sets all cells of the sides apart."""
+
+    metric: Metric
+    fail_above: float
+    unit: Unit
+    although_different: bool = False
+    apart: tuple[str, ...] = ()
+
+    @property
+    def bound(self) -> float:
+        """The loss that counts, as differences are measured."""
+        return -log1p(-self.fail_above) if self.metric.is_ratio else self.fail_above
+
+
+def cells(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], rule: Rule) -> tuple[Cell, ...]:
+    """Return the verdict of every cell that either side has."""
+    found = pairing.pairs(base, new)
+    context = labels.context([row for pair in found for row in (*pair.base, *pair.new)])
+    judged = [_untested(pair, context, rule) for pair in found]
+    differences = {at: _difference(pair, rule) for at, pair in enumerate(found) if judged[at].verdict == "same"}
+    tested = [at for at, one in differences.items() if one.se is not None]
+    levels = dict(zip(tested, welch.holm([differences[at] for at in tested]), strict=True))
+    for at, difference in differences.items():
+        judged[at] = _tested(judged[at], difference, levels.get(at), rule)
+    return tuple(judged)
+
+
+def means(found: Sequence[Cell]) -> tuple[Mean, ...]:
+    """Return the geometric mean of the changes of each model that has several cells."""
+    by_model: dict[str, list[float]] = {}
+    for cell in found:
+        if cell.change is not None:
+            by_model.setdefault(cell.workload.model, []).append(log1p(cell.change.mean))
+    return tuple(
+        Mean(model=model, change=expm1(fmean(logs)), cells=len(logs))
+        for model, logs in by_model.items()
+        if len(logs) > 1
+    )
+
+
+# ---------------------------------------------------------------- without a test
+
+
+def _untested(pair: Pair, context: Context, rule: Rule) -> Cell:
+    """The cell with what can be said of it without any test; `same` where a test has the last word."""
+    verdict, reason = _standing(pair, rule)
+    row = pair.shown
+    return Cell(
+        name=f"{labels.title([row], context)} N={row.world_size}",
+        strategy=row.strategy,
+        interconnect=row.interconnect,
+        options=row.options,
+        world_size=row.world_size,
+        workload=row.workload,
+        hardware=row.hardware,
+        placement=row.placement,
+        servers=row.servers,
+        server_hosts=row.server_hosts,
+        unit=rule.metric.unit_of(row),
+        verdict=verdict,
+        reason=reason,
+        base=_value(pair.base, rule),
+        new=_value(pair.new, rule),
+        flags=tuple(dict.fromkeys(flag for one in pair.new or pair.base for flag in one.flags)),
+    )
+
+
+def _standing(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
+    if not pair.new:
+        return "missing", "the new runs do not have it"
+    if not pair.base:
+        return "new", "the base does not have it"
+    if reason := _incomparable(pair, rule):
+        return "not comparable", reason
+    before, after = pairing.states(pair.base), pairing.states(pair.new)
+    if newly := [state for state in after if state not in before]:
+        return NEWLY[newly[0]], _why(pair.new)
+    if "FAILED" in after:
+        return "failed before and after", _why(pair.new)
+    if before != after:
+        return "mended", f"was {' '.join(state for state in before if state not in after)}"
+    return _known(pair, rule)
+
+
+def _known(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
+    """Whether both sides claim a figure; what is no longer claimed is a loss, and not a gate that stays green."""
+    before, after = (bool(_estimates(rows, rule)) for rows in (pair.base, pair.new))
+    if before and not after:
+        return "newly unknown", f"the new runs claim no {rule.metric.title} here"
+    if not before:
+        return "cannot tell", f"the base claims no {rule.metric.title} here"
+    return "same", ""
+
+
+def _incomparable(pair: Pair, rule: Rule) -> str:
+    """What keeps two rows from being compared; empty where nothing does."""
+    if rule.metric.needs_same_unit and pair.base[0].workload.unit != pair.new[0].workload.unit:
+        return f"unit {pair.base[0].workload.unit} | {pair.new[0].workload.unit}"
+    return "" if rule.although_different else "; ".join((*pair.apart, *rule.apart))
+
+
+def _why(rows: Sequence[Row]) -> str:
+    failed = next((row.failed for row in rows if row.failed), None)
+    return f"{failed.cause}: {failed.message}" if failed else ""
+
+
+# ---------------------------------------------------------------- with one
+
+
+def _estimates(rows: Sequence[Row], rule: Rule) -> list[Estimate]:
+    found = (rule.metric.of(row) for row in rows)
+    return [one for one in found if one is not None and (one.mean > 0 or not rule.metric.is_ratio)]
+
+
+def _difference(pair: Pair, rule: Rule) -> Difference:
+    """Of the gain: below zero is a loss, whatever the metric."""
+    base, new = (_side(_estimates(rows, rule), rule) for rows in (pair.base, pair.new))
+    found = welch.welch(base, new)
+    return found._replace(mean=rule.metric.sign * found.mean)
+
+
+def _side(estimates: Sequence[Estimate], rule: Rule) -> welch.Side:
+    if rule.unit == "rounds":
+        return welch.of_estimate(estimates[0], logarithm=rule.metric.is_ratio)
+    return welch.of_values([log(one.mean) if rule.metric.is_ratio else one.mean for one in estimates])
+
+
+def _value(rows: Sequence[Row], rule: Rule) -> Value | None:
+    """A side's own figure and interval."""
+    estimates = _estimates(rows, rule)
+    if not estimates:
+        return None
+    if rule.unit == "rounds":
+        one = estimates[0]
+    else:
+        one = (geometric if rule.metric.is_ratio else interval)([estimate.mean for estimate in estimates])
+    return Value(mean=one.mean, low=one.low, high=one.high, n=one.n)
+
+
+def _tested(cell: Cell, found: Difference, level: float | None, rule: Rule) -> Cell:
+    half = None if level is None else found.half(level)
+    change = _change(found, half, level, rule)
+    if half is None or level is None:
+        reason = f"a single {rule.unit.removesuffix('s')} on one side has no interval"
+        return replace(cell, verdict="cannot tell", reason=reason, change=change)
+    verdict = _judged(found.mean, half, rule)
+    if verdict != "cannot tell":
+        return replace(cell, verdict=verdict, change=change)
+    loss = abs(found.mean)
+    wanted = loss if loss > rule.bound else rule.bound - loss
+    needed = welch.units_needed(found, level, wanted)
+    return replace(cell, verdict=verdict, change=change, needed=needed, reason=_short(needed, rule))
+
+
+def _judged(gain: float, half: float, rule: Rule) -> Verdict:
+    loss, win = rule.metric.verdicts
+    if gain + half < 0 and gain < -rule.bound:
+        return loss
+    if gain - half > 0 and gain > rule.bound:
+        return win
+    return "same" if abs(gain) + half <= rule.bound else "cannot tell"
+
+
+def _short(needed: int | None, rule: Rule) -> str:
+    count = f"over {welch.MOST_UNITS}" if needed is None else f"about {needed}"
+    return f"{count} {rule.unit} a side would tell"
+
+
+def _change(found: Difference, half: float | None, level: float | None, rule: Rule) -> Change:
+    """As people read it: of the figure, not of the gain."""
+    mean = rule.metric.sign * found.mean
+    shown = expm1 if rule.metric.is_ratio else float
+    return Change(
+        mean=shown(mean),
+        low=None if half is None else shown(mean - half),
+        high=None if half is None else shown(mean + half),
+        confidence=None if level is None else 1 - level,
+        p=None if half is None else found.p,
+    )

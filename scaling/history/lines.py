@@ -1,0 +1,174 @@
+"""A run in one line: when, on what, with which settings, and the fastest exchange at its largest world size.
+
+The whole analysis of a run takes ten times as long as reading it. Only what the line says is computed here, by the
+functions that the report uses, so that rates and efficiencies are those of its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+
+from scaling.analysis.analyse import kept
+from scaling.analysis.audit import in_order
+from scaling.analysis.cell import Cell
+from scaling.analysis.controls import Controls
+from scaling.analysis.curves import exchanges
+from scaling.analysis.joining import EXPECTED, launch
+from scaling.analysis.rounds import logs, rounds
+from scaling.errors import UsageError
+from scaling.records.events import Failed
+from scaling.records.point import Point, Record, Unit
+from scaling.records.run import Header, PointRecord
+from scaling.records.store import FILE, is_being_written, load
+from scaling.text import several
+
+# Whose figures are not what their name says: a headline only where there is nothing else.
+DOUBTFUL = frozenset({"FAILED", "OVERSUBSCRIBED", "MISLABELLED"})
+
+
+class Headline(Record, frozen=True, kw_only=True):
+    """The fastest exchange at a run's largest world size; means over rounds. `efficiency` is None where none is
+    claimed, a fraction of 1. `flags` are those that its own records put on it: SUPERLINEAR and DRIFTING need the
+    whole analysis."""
+
+    strategy: str
+    interconnect: str
+    world_size: int
+    samples_per_s: float
+    unit: Unit
+    efficiency: float | None
+    flags: tuple[str, ...] = ()
+
+
+class RunLine(Record, frozen=True, kw_only=True):
+    """What is said of one run. `like` names the group of runs that it may be compared with, in the order of their
+    first runs: A, B, ...; `conditions` is what all of the group share.
+
+    `failed` counts points, `is_running` says that a sweep still writes into it, `headline` is None before any
+    exchange has ended.
+    """
+
+    run: str
+    started_unix_s: float
+    hosts: str
+    devices: str
+    work: str
+    strategies: tuple[str, ...]
+    world_sizes: tuple[int, ...]
+    rounds: int
+    version: str
+    git: str
+    headline: Headline | None
+    failed: int = 0
+    is_running: bool = False
+    like: str = ""
+    conditions: str = ""
+
+
+class Unreadable(Record, frozen=True, kw_only=True):
+    """A run of which nothing can be said, and why."""
+
+    run: str
+    reason: str
+
+
+def read(results: Path) -> tuple[list[RunLine], list[Unreadable]]:
+    """Read every run of a folder, the oldest first. Raises UsageError when it is no folder or has no run."""
+    try:
+        folders = sorted(path for path in results.iterdir() if (path / FILE).is_file())
+    except OSError as error:
+        raise UsageError(f"RESULTS_DIR {results}: {error.strerror}; give the folder in which runs are") from None
+    if not folders:
+        own = (
+            f"it is a run itself: give {results.resolve().parent}"
+            if (results / FILE).is_file()
+            else "no run in it"
+        )
+        raise UsageError(f"RESULTS_DIR {results}: {own}")
+    lines, unreadable = [], []
+    for folder in folders:
+        try:
+            lines.append(line(folder, *load(folder)))
+        except UsageError as error:
+            unreadable.append(Unreadable(run=folder.name, reason=str(error)))
+    return sorted(lines, key=lambda one: (one.started_unix_s, one.run)), unreadable
+
+
+def line(folder: Path, header: Header, records: Sequence[PointRecord]) -> RunLine:
+    """Say what a run says; the group is not known yet."""
+    latest = kept(records)
+    points = [record.point for record in latest if record.point.kind == "exchange"]
+    launched = launch(header)
+    return RunLine(
+        run=folder.name,
+        started_unix_s=header.created_unix_s,
+        hosts=several(sorted({host.hostname for host in header.hosts}), shown=2),
+        devices=launched["devices"],
+        work=_work(points),
+        strategies=tuple(dict.fromkeys(point.strategy for point in points)),
+        world_sizes=tuple(sorted({point.world_size for point in points})),
+        rounds=len({point.round for point in points}),
+        version=header.version,
+        git=header.git,
+        headline=_headline(latest),
+        failed=sum(isinstance(record.outcome, Failed) for record in latest),
+        is_running=is_being_written(folder),
+        conditions=_conditions(launched, points),
+    )
+
+
+def _work(points: Iterable[Point]) -> str:
+    """`digits-cnn, batch 32`; what goes without saying is left out, and of several the first is named."""
+    rules = {"weak": "", "strong": " in all", "node": " per node"}
+    works = dict.fromkeys(
+        f"{work.model}, batch {point.reference.batch_size}{rules[work.batch_rule]}"
+        f"{'' if work.precision == 'fp32' else f', {work.precision}'}{', compiled' if work.compile else ''}"
+        for point in points
+        for work in (point.workload,)
+    )
+    first, *more = works or ("no exchange",)
+    return f"{first} and {len(more)} more" if more else first
+
+
+def _conditions(launched: dict[str, str], points: Iterable[Point]) -> str:
+    """What two runs must share if `scaling.compare` shall compare them."""
+    works = sorted({(point.reference, point.hardware, point.placement) for point in points})
+    said = [value if what == "devices" else f"{what.removeprefix('versions of ')} {value}"
+            for what, value in sorted(launched.items()) if what not in EXPECTED]  # fmt: skip
+    work = "; ".join(
+        f"{work.model} on {work.data}, {work.batch_rule}, batch {work.batch_size}, {work.precision}, "
+        f"{work.memory_format}, {'compiled' if work.compile else 'eager'}, {hardware.label}, {placement}"
+        for work, hardware, placement in works
+    )
+    return "; ".join(filter(None, (work, ", ".join(said))))
+
+
+def _headline(records: Sequence[PointRecord]) -> Headline | None:
+    largest = max((one.point.world_size for one in records if one.point.kind == "exchange"), default=0)
+    alone = [one for one in records if one.point.kind in ("solo", "each")]
+    cells = [cell for cell in exchanges(one for one in records if one.point.world_size == largest) if cell.times]
+    if not cells:
+        return None
+    controls = Controls(alone)
+    return max((_said(cell, controls) for cell in cells), key=_rank)
+
+
+def _rank(one: Headline) -> tuple[bool, float]:
+    return not DOUBTFUL & set(one.flags), one.samples_per_s
+
+
+def _said(cell: Cell, controls: Controls) -> Headline:
+    claimed = rounds(cell, controls) if cell.claims_efficiency else ()
+    receipt = (cell.receipt.verdict,) if cell.receipt else ()
+    return Headline(
+        strategy=cell.point.strategy,
+        interconnect=cell.point.interconnect,
+        world_size=cell.point.world_size,
+        samples_per_s=exp(fmean(map(log, cell.rates))),
+        unit=cell.point.workload.unit,
+        efficiency=exp(fmean(logs(claimed))) if claimed else None,
+        flags=(*in_order(set(cell.flags)), *(() if cell.synchronous else ("ASYNC",)), *receipt),
+    )

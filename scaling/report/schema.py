@@ -1,0 +1,93 @@
+"""The JSON of a report as a type, and its schema, which stands beside this file as `schema.json`.
+
+A row in JSON has the fields of its work and of its hardware beside its own. So its type is made of those three, by
+name: a field that any of them gets is in the schema without being written twice. Fields with a default are
+optional, so that what an older version printed stays valid; nothing is ever taken away or changed in its meaning.
+Made by `python -m scaling.report --schema > scaling/report/schema.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import GenericAlias
+from typing import Any
+
+import msgspec
+from msgspec import NODEFAULT, Struct, defstruct
+from msgspec.structs import FieldInfo, fields
+
+from scaling.analysis.rows import Baseline, Comparison, Resolution, Row, Standing, Verdict
+from scaling.records.point import Hardware, Workload
+from scaling.records.run import Header
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+Field = tuple[str, Any, Any]
+# Of a header, what only a resumed run needs.
+INTERNAL = frozenset({"estimate_s"})
+
+
+def _field(of: FieldInfo) -> Field:
+    if of.default is not NODEFAULT:
+        return of.name, of.type, of.default
+    if of.default_factory is not NODEFAULT:
+        return of.name, of.type, msgspec.field(default_factory=of.default_factory)
+    return of.name, of.type, NODEFAULT
+
+
+def _struct(name: str, parts: Sequence[type[Struct]], more: Iterable[Field], without: frozenset[str]) -> Any:
+    """A struct with the fields of all parts but those named, described as the last of them; `more` takes the place
+    of what has its name."""
+    found = {field.name: _field(field) for part in parts for field in fields(part) if field.name not in without}
+    found.update({field[0]: field for field in more})
+    made = [field if field[2] is not NODEFAULT else field[:2] for field in found.values()]
+    return defstruct(name, made, kw_only=True, frozen=True, namespace={"__doc__": parts[-1].__doc__})
+
+
+def _flat(name: str, part: type[Struct], *more: Field) -> Any:
+    """With the fields of work and hardware in one object."""
+    without = frozenset({"workload", "hardware"})
+    return _struct(name, (Workload, Hardware, part), (*_formerly(part), *more), without)
+
+
+def _many(of: Any) -> Any:
+    return GenericAlias(tuple, (of, ...))
+
+
+def _formerly(part: type[Struct]) -> Iterable[Field]:
+    """For one release more: older names of fields, beside theirs."""
+    types = {field.name: field.type for field in fields(part)}
+    return ((old, types[new], None) for old, new in FORMERLY.items() if new in types)
+
+
+# What fields were called while all samples were images, and losses not only of the training.
+FORMERLY = {"images_per_s": "samples_per_s", "loss": "breakdown", "loss_intervals": "breakdown_intervals"}
+StandingJson = _struct("Standing", (Standing,), [("verdict", Verdict, NODEFAULT)], frozenset())
+RowJson = _flat(
+    "Row", Row, ("standing", StandingJson | None, None), ("framework_standing", StandingJson | None, None)
+)
+BaselineJson = _flat("Baseline", Baseline)
+ComparisonJson = _flat("Comparison", Comparison, ("distinguishable", bool, NODEFAULT))
+RunJson = _struct("Run", (Header,), (), INTERNAL)
+ReportJson = defstruct(
+    "Report",
+    [
+        ("run", RunJson),
+        ("joined", tuple[str, ...]),
+        ("rows", _many(RowJson)),
+        ("baselines", _many(BaselineJson)),
+        ("comparisons", _many(ComparisonJson)),
+        ("resolutions", tuple[Resolution, ...], ()),
+    ],
+    kw_only=True,
+    frozen=True,
+    namespace={
+        "__doc__": "A report of scaling: `python -m scaling.report RUN --format json`. Fractions are of 1, times "
+        "in seconds; `joined` says how runs in one table differ."
+    },
+)
+
+
+def text() -> str:
+    """The schema as it is kept in the package."""
+    schema = {"$schema": DIALECT, **msgspec.json.schema(ReportJson)}
+    return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"

@@ -1,0 +1,57 @@
+"""Runs to compare, with a chosen true efficiency and chosen noise, as two launches of a small sweep leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import exp
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from scaling.records.run import Header, PointRecord
+from tests.support.scripted_records import header, point, record, written
+
+STRATEGIES = ("fake:a", "fake:b")
+SIZES = (1, 2, 4)
+SOLO_S = 0.1
+Run = tuple[Header, list[PointRecord]]
+
+
+def launch(
+    dice: Random, *, rounds: int = 5, sd: float = 0.01, launch_sd: float = 0.0, lost: float = 0.0, **changes: Any
+) -> Run:
+    """Two strategies on 1, 2 and 4 devices: each process start is off by `sd` and each cell of the launch by
+    `launch_sd`; `lost` is the part of the efficiency that a change costs the cells of several devices."""
+    per_cell = {(name, n): dice.gauss(0, launch_sd) for name in STRATEGIES for n in SIZES}
+    records = []
+    for number in range(rounds):
+        records.append(record(point("solo", 1, number, **changes), SOLO_S * exp(dice.gauss(0, sd))))
+        for (strategy, n), shift in per_cell.items():
+            true_s = SOLO_S * (1 + 0.03 * (n - 1)) / (1 - (lost if n > 1 else 0.0))
+            step_s = true_s * exp(shift + dice.gauss(0, sd))
+            records.append(record(point("exchange", n, number, strategy=strategy, **changes), step_s))
+    return header(), records
+
+
+def on_disk(folder: Path, run: Run) -> str:
+    """The path of a written run."""
+    return str(written(folder, run))
+
+
+def without_noise(rounds: int = 3, *, lost: float = 0.0, **changes: Any) -> Run:
+    """The same of a machine that never wavers."""
+    return launch(Random(0), rounds=rounds, sd=0.0, lost=lost, **changes)
+
+
+def changed(run: Run, of: Callable[[PointRecord], PointRecord], **changes: Any) -> Run:
+    """Another run with some records, or its header, changed."""
+    return replace(run[0], **changes), [of(one) for one in run[1]]
+
+
+def wobbly(records: Sequence[PointRecord]) -> list[PointRecord]:
+    """Every other round is 10 % slower."""
+    return [
+        record(one.point, 0.11) if one.point.kind == "exchange" and one.point.round % 2 else one for one in records
+    ]

@@ -1,0 +1,303 @@
+"""`python -m scaling.compare`: exit codes, formats, what it refuses."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from scaling.compare import __main__ as command
+from scaling.compare import flags
+from scaling.compare.found import Found
+from tests.support.compared_runs import Run, changed, launch, on_disk, without_noise
+from tests.support.report_scenes import SCENES
+from tests.support.scripted_records import host
+
+FINE, SLOW = without_noise(), without_noise(lost=0.05)
+NOISY = launch(Random(1), sd=0.05)
+
+
+def run(tmp_path: Path, name: str, made: Run = FINE) -> str:
+    """A run's folder."""
+    return on_disk(tmp_path / name, made)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+    """The one line on stderr of a command that exits 2 and prints nothing."""
+    assert command.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("scaling.compare: error: ") and err.count("\n") == 1
+    return err.removeprefix("scaling.compare: error: ").rstrip()
+
+
+# ---------------------------------------------------------------- exit codes
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "arguments", "code"),
+    [
+        (FINE, FINE, (), 0),
+        (FINE, SLOW, (), 1),
+        (SLOW, FINE, (), 0),
+        (FINE, SLOW, ("--fail-above", "10%"), 0),
+        (FINE, SLOW, ("--fail-above", "4"), 1),
+        (FINE, SLOW, ("--metric", "images_per_s"), 1),
+        (NOISY, NOISY, (), 0),
+        (NOISY, NOISY, ("--require-proof",), 3),
+        (FINE, SLOW, ("--require-proof",), 1),
+        (FINE, FINE, ("--require-proof",), 0),
+    ],
+)
+def test_exit_codes(tmp_path: Path, base: Run, new: Run, arguments: Sequence[str], code: int) -> None:
+    paths = [run(tmp_path, "base", base), run(tmp_path, "new", new)]
+    assert command.main([*paths, *arguments]) == code
+
+
+def test_runs_against_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All runs after --against are the base, in whatever order they are given."""
+    noise: dict[str, Any] = {"sd": 0.002, "rounds": 3}
+    base = [run(tmp_path, f"b{seed}", launch(Random(seed), **noise)) for seed in range(3)]
+    made = (launch(Random(9 + seed), lost=0.05, **noise) for seed in range(3))
+    new = [run(tmp_path, f"n{seed}", one) for seed, one in enumerate(made)]
+    for arguments in ([*new, "--against", *base], ["--against", *base, "--", *new]):
+        assert command.main(arguments) == 1
+    capsys.readouterr()
+    assert command.main([*base, "--format", "json", "--against", *new]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["unit"], found["base"], found["new"]) == ("runs", ["n0", "n1", "n2"], ["b0", "b1", "b2"])
+    assert found["counts"] == {"faster": 4, "same": 2}
+
+
+# ---------------------------------------------------------------- formats
+
+
+def test_the_table_says_the_verdict_first_and_what_is_unknown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:3] == ["Comparison of runs", "  verdict         4 slower, 2 same"]
+    assert "  geometric mean  digits-cnn: -3.4 % over 6 cells" in lines
+    assert "! launch-to-launch variation is unknown: run each three times, or a second" in lines
+    (two,) = [line.split() for line in lines if line.startswith("  fake:a N=2")]
+    assert two == ["fake:a", "N=2", "slower", "97.1", "±", "0.0", "92.2", "±", "0.0", "-5.0", "%", "±", "0.0"]
+
+
+def test_markdown_begins_lines_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW), "--format", "markdown"]) == 1
+    text = capsys.readouterr().out
+    assert text.count("\n| slower | fake:") == 4
+    assert "- verdict: 4 slower, 2 same" in text
+
+
+def test_json_has_every_field(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW), "--format", "json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["exit_code"] == 1 and found["fail_above"] == 0.02
+    cell = found["cells"][1]
+    assert (cell["strategy"], cell["world_size"], cell["verdict"]) == ("fake:a", 2, "slower")
+    assert cell["change"]["mean"] == pytest.approx(-0.05) and cell["change"]["confidence"] > 0.95
+
+
+def test_junit_fails_what_is_slower_and_skips_what_cannot_be_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b, noisy = run(tmp_path, "a"), run(tmp_path, "b", SLOW), run(tmp_path, "c", NOISY)
+    for paths, arguments, counts in (
+        ((a, b), [], ("6", "4", "0")),
+        ((noisy, noisy), [], ("6", "0", "6")),
+        ((noisy, noisy), ["--require-proof"], ("6", "6", "0")),
+    ):
+        command.main([*paths, "--format", "junit", *arguments])
+        suite = ElementTree.fromstring(capsys.readouterr().out)
+        assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == counts
+    names = {case.get("name") for case in suite.iter("testcase")}
+    assert "fake:b N=4" in names
+
+
+def test_junit_survives_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = changed(FINE, lambda one: replace(one, point=replace(one.point, interconnect="e\x1bt<h>&0")))
+    paths = [run(tmp_path, "a", made), run(tmp_path, "b", made)]
+    assert command.main([*paths, "--format", "junit"]) == 0
+    suite = ElementTree.fromstring(capsys.readouterr().out)
+    assert any("e t<h>&0" in str(case.get("name")) for case in suite.iter("testcase"))
+
+
+def test_github_action_benchmark_has_its_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [run(tmp_path, "a", NOISY), run(tmp_path, "b", NOISY)]
+    assert command.main([*paths, "--format", "github-action-benchmark"]) == 0
+    first, *rest = json.loads(capsys.readouterr().out)
+    assert len(rest) == 5
+    assert first.keys() == {"name", "unit", "value", "range", "extra"}
+    assert (first["name"], first["unit"]) == ("fake:a N=1", "%") and 80 < first["value"] < 120
+    assert first["range"].startswith("± ") and first["extra"].startswith("cannot tell")
+
+
+@pytest.mark.parametrize("name", SCENES)
+@pytest.mark.parametrize("format_", ["table", "markdown", "json", "junit", "github-action-benchmark"])
+def test_every_scene_is_compared_with_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, format_: str
+) -> None:
+    """Whatever marks it has: failed, emulated, asynchronous, mislabelled; nothing is worse than itself."""
+    path = run(tmp_path, "a", SCENES[name]())
+    assert command.main([path, path, "--format", format_]) in (0, 2)
+    out, err = capsys.readouterr()
+    assert bool(out) or "nothing to compare" in err
+
+
+def test_what_is_emulated_says_so_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hardware: dict[str, Any] = {"device": "emulated", "profile": "p100", "shrink": 10.0, "dilate": 4.0}
+    path = run(tmp_path, "a", without_noise(**hardware))
+    for format_ in ("table", "markdown", "json", "junit", "github-action-benchmark"):
+        assert command.main([path, path, "--format", format_]) == 0
+        assert "EMULATED" in capsys.readouterr().out, format_
+
+
+def test_output_goes_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "found.xml"
+    assert (
+        command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW), "--format", "junit", "-o", str(target)]) == 1
+    )
+    assert ElementTree.parse(target).getroot().get("failures") == "4"
+    assert capsys.readouterr() == ("", "")
+
+
+# ---------------------------------------------------------------- what is refused, or not compared
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Missing argument 'RUN...'"),
+        (["A"], "RUN: 1 without --against: give BASE NEW"),
+        (["A", "B", "A"], "RUN: 3 without --against"),
+        (["A", "nowhere"], "nowhere: not a run"),
+        (["A", "--against", "B", "B/run.jsonl"], "given twice on one side"),
+        (["A", "B", "--fail-above", "nan"], "--fail-above nan: give a loss of 0 to below 100 percent, like 2%"),
+        (["A", "B", "--fail-above", "inf"], "--fail-above inf: give"),
+        (["A", "B", "--fail-above=-1%"], "--fail-above -1%: give"),
+        (["A", "B", "--fail-above", "100"], "--fail-above 100: give"),
+        (["A", "B", "--fail-above", "two"], "--fail-above two: give"),
+        (["A", "B", "--fail-above", ""], "--fail-above : give"),
+        (["A", "B", "--metric", "speed"], "'speed' is not one of 'efficiency'"),
+        (["A", "B", "--format", "html"], "'html' is not one of 'table'"),
+        (["A", "B", "--output", "A"], "--output A: Is a directory"),
+        (["A", "B", "--output", "A/none/f"], "--output A/none/f: No such file or directory"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    paths = {name: run(tmp_path, name) for name in ("A", "B")}
+    given = [
+        paths.get(word, word.replace("A/", f"{paths['A']}/").replace("B/", f"{paths['B']}/")) for word in arguments
+    ]
+    text = refusal(capsys, given)
+    assert said in text.replace(paths["A"], "A").replace(paths["B"], "B")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: text.replace('"schema":3', '"schema":99', 1), "schema 99, this version reads up to 3"),
+        (lambda text: "no json\n" + text, "run.jsonl:1: not a run's header"),
+        (lambda text: text.replace('{"type":"point"', '{"type":"joint"', 1), "run.jsonl:2: not a point record"),
+        (lambda text: "", "it has no header line"),
+        (lambda text: text.split("\n")[0] + "\n", "neither side has measured an exchange"),
+    ],
+)
+def test_runs_that_cannot_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: object, said: str
+) -> None:
+    path = run(tmp_path, "a")
+    file = Path(path) / "run.jsonl"
+    file.write_text(damage(file.read_text()))  # type: ignore[operator]
+    assert said in refusal(capsys, [path, path])
+
+
+def test_a_run_that_is_still_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = run(tmp_path, "a"), run(tmp_path, "b")
+    with (Path(b) / "run.jsonl").open("ab") as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        assert "is still being written; compare it when its sweep has ended" in refusal(capsys, [a, b])
+    assert command.main([a, b]) == 0
+
+
+def test_a_truncated_last_line_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run(tmp_path, "a")
+    file = Path(path) / "run.jsonl"
+    file.write_bytes(file.read_bytes()[:-40])
+    assert command.main([path, path]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_runs_of_other_versions_are_not_compared_unless_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And a gate that compared nothing is not green."""
+    newer = changed(SLOW, lambda one: one, hosts=(host(versions={"torch": "2.14.0"}),))
+    paths = [run(tmp_path, "a"), run(tmp_path, "b", newer)]
+    assert command.main(paths) == 2
+    out, err = capsys.readouterr()
+    assert "not comparable" in out and "versions of torch 2.13.0 | 2.14.0" in out
+    assert err.count("\n") == 1 and "no cell could be compared" in err
+    assert command.main([*paths, "--although-different"]) == 1
+    assert "! compared although they differ: versions of torch" in capsys.readouterr().out
+
+
+def test_other_hosts_and_another_revision_are_what_a_ci_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newer = changed(FINE, lambda one: one, hosts=(host("runner-2"),), code="beef", version="0.2.0")
+    assert command.main([run(tmp_path, "a"), run(tmp_path, "b", newer)]) == 0
+    text = capsys.readouterr().out
+    assert "! hosts: node1 | runner-2" in text and "! versions of scaling: 0.1.0 | 0.2.0" in text
+
+
+def test_unlike_runs_on_one_side_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = changed(FINE, lambda one: one, code="beef")
+    paths = [run(tmp_path, "a"), run(tmp_path, "b", other), run(tmp_path, "c")]
+    said = refusal(capsys, [paths[2], "--against", *paths[:2]])
+    assert "BASE: these runs are not alike: revisions of its code differ: c0de | beef" in said
+    assert command.main([paths[2], "--against", *paths[:2], "--although-different"]) == 0
+
+
+def test_older_schemas_are_compared(tmp_path: Path) -> None:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    (folder / "run.jsonl").write_bytes((Path(__file__).parents[2] / "schema" / "schema-1.jsonl").read_bytes())
+    assert command.main([str(folder), str(folder)]) in (0, 2)
+
+
+def test_help_names_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Exit codes: 0 nothing slower, 1 a cell slower" in text
+
+
+def test_found_is_what_its_type_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command.main([run(tmp_path, "a"), run(tmp_path, "b", SLOW), "--format", "json"])
+    assert len(msgspec.json.decode(capsys.readouterr().out, type=Found).cells) == 6
+
+
+def test_the_workflow_of_the_readme_is_yaml_whose_calls_this_version_reads() -> None:
+    readme = (Path(flags.__file__).parent / "README.md").read_text()
+    workflow = yaml.safe_load(readme.partition("```yaml\n")[2].partition("```")[0])
+    steps = "\n".join(step.get("run", "") for step in workflow["jobs"]["compare"]["steps"]).replace("\\\n", "")
+    calls = [line.partition("scaling.compare ")[2] for line in steps.splitlines() if "scaling.compare " in line]
+    assert len(calls) == 2
+    for call in calls:
+        words = re.split(r"\|\||>>", call)[0].split()
+        asked = flags.parse(words)
+        assert asked and (asked.new, asked.base) == ((Path("../results-new/*"),), (Path("../results-base/*"),))

@@ -1,0 +1,237 @@
+"""Two sides -> verdicts: each of them, and that both sides swapped mirror them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.analysis.analyse import rows
+from scaling.analysis.rows import Row
+from scaling.compare import verdicts
+from scaling.compare.found import Cell
+from scaling.compare.metrics import METRICS, Name
+from scaling.compare.verdicts import Rule
+from scaling.records.run import PointRecord
+from tests.support.compared_runs import launch, without_noise
+from tests.support.scripted_records import carried, close, failed, point, record, sweep
+
+MIRRORED = {"slower": "faster", "faster": "slower", "missing": "new", "new": "missing"}
+
+
+def rule(metric: Name = "efficiency", **changes: Any) -> Rule:
+    """By rounds, with a loss of 2 %."""
+    return Rule(METRICS[metric], 0.02, "rounds")._replace(**changes)
+
+
+def by_size(base: Sequence[PointRecord], new: Sequence[PointRecord], of: Rule | None = None) -> dict[int, Cell]:
+    """The cells of `fake:a`, by world size."""
+    found = verdicts.cells([rows(base)], [rows(new)], of or rule())
+    return {cell.world_size: cell for cell in found if cell.strategy == "fake:a"}
+
+
+def noisy(seed: int, lost: float = 0.0, **changes: Any) -> list[PointRecord]:
+    """A launch with 0.3 % of noise."""
+    return launch(Random(seed), sd=0.003, lost=lost, **changes)[1]
+
+
+def test_a_loss_is_found_and_the_rest_is_the_same() -> None:
+    found = by_size(noisy(1), noisy(2, lost=0.05))
+    assert {n: cell.verdict for n, cell in found.items()} == {1: "same", 2: "slower", 4: "slower"}
+    change = found[4].change
+    assert change and change.low and change.high and change.low < -0.05 < change.high < -0.02
+    assert found[4].base and found[4].base.n == 5
+
+
+def test_swapped_sides_give_mirrored_verdicts() -> None:
+    for seed in range(20):
+        one, other = noisy(seed), noisy(100 + seed, lost=0.02)
+        there, back = by_size(one, other), by_size(other, one)
+        assert {n: MIRRORED.get(cell.verdict, cell.verdict) for n, cell in there.items()} == {
+            n: cell.verdict for n, cell in back.items()
+        }
+
+
+def test_a_run_against_itself_is_never_slower() -> None:
+    records = noisy(1)
+    found = verdicts.cells([rows(records)], [rows(records)], rule())
+    assert {cell.verdict for cell in found} == {"same"}
+    assert [cell.change and cell.change.mean for cell in found] == [0.0] * 6
+
+
+def test_sides_without_noise() -> None:
+    found = by_size(without_noise()[1], without_noise(lost=0.05)[1])
+    assert [cell.verdict for cell in found.values()] == ["same", "slower", "slower"]
+    assert found[2].change and found[2].change.mean == close(-0.05)
+
+
+def test_too_much_noise_cannot_be_told_and_says_what_would() -> None:
+    found = by_size(launch(Random(1), sd=0.05)[1], launch(Random(2), sd=0.05)[1])[2]
+    assert found.verdict == "cannot tell"
+    assert found.needed and found.needed > 5
+    assert found.reason == f"about {found.needed} rounds a side would tell"
+
+
+def test_one_round_cannot_be_told() -> None:
+    found = by_size(without_noise(1)[1], without_noise(1, lost=0.2)[1])[4]
+    assert (found.verdict, found.reason) == ("cannot tell", "a single round on one side has no interval")
+    assert found.change and (found.change.mean, found.change.low) == (close(-0.2), None)
+
+
+def test_a_loss_below_the_one_that_counts_is_no_regression() -> None:
+    base, new = without_noise()[1], without_noise(lost=0.015)[1]
+    assert by_size(base, new)[4].verdict == "same"
+    assert by_size(base, new, rule(fail_above=0.01))[4].verdict == "slower"
+    assert by_size(base, new, rule(fail_above=0.0))[4].verdict == "slower"
+
+
+@pytest.mark.parametrize("metric", ["efficiency", "speedup", "samples_per_s"])
+def test_metrics_of_speed_agree_where_the_baseline_is_the_same(metric: Name) -> None:
+    found = by_size(without_noise()[1], without_noise(lost=0.05)[1], rule(metric))[4]
+    assert found.verdict == "slower" and found.change and found.change.mean == close(-0.05)
+    assert found.unit == {"efficiency": "%", "speedup": "", "samples_per_s": "images/s"}[metric]
+
+
+def test_of_exposed_communication_more_is_worse() -> None:
+    one, other = ([r for n in range(3) for r in sweep(n, 0.1, {2: step_s})] for step_s in (0.107, 0.12))
+    found = by_size(one, other, rule("exposed"))[2]
+    assert found.verdict == "worse"
+    assert found.change and found.change.mean > 0.02
+    assert by_size(other, one, rule("exposed"))[2].verdict == "better"
+
+
+# ---------------------------------------------------------------- runs as the unit
+
+
+def test_runs_are_the_unit_where_there_are_enough() -> None:
+    """Launches that differ by 2 % of their own: rounds would call that a difference."""
+    base = [rows(launch(Random(seed), sd=0.001, launch_sd=0.02)[1]) for seed in (1, 2, 3)]
+    new = [rows(launch(Random(seed), sd=0.001, launch_sd=0.02)[1]) for seed in (4, 5, 6)]
+    found = verdicts.cells(base, new, rule(unit="runs"))
+    assert {cell.verdict for cell in found} <= {"same", "cannot tell"}
+    assert [cell.base and cell.base.n for cell in found] == [3] * 6
+    assert "rounds" not in " ".join(cell.reason for cell in found)
+
+
+def test_a_cell_of_one_run_alone_has_no_interval() -> None:
+    whole, part = rows(noisy(1)), tuple(row for row in rows(noisy(2)) if row.world_size < 4)
+    found = verdicts.cells([whole, whole, whole], [part, part, whole], rule(unit="runs"))
+    (four,) = [cell for cell in found if (cell.strategy, cell.world_size) == ("fake:a", 4)]
+    assert (four.verdict, four.reason) == ("cannot tell", "a single run on one side has no interval")
+
+
+# ---------------------------------------------------------------- without a test
+
+
+def of(n: int, change: Callable[[PointRecord], PointRecord], records: Sequence[PointRecord]) -> list[PointRecord]:
+    """The records with the exchanges of `fake:a` at one world size changed."""
+    which = ("fake:a", "exchange", n)
+    points = ((one, one.point) for one in records)
+    return [change(one) if (at.strategy, at.kind, at.world_size) == which else one for one, at in points]
+
+
+def broken(records: Sequence[PointRecord]) -> list[PointRecord]:
+    return of(2, lambda one: failed(one.point), records)
+
+
+def crowded(records: Sequence[PointRecord]) -> list[PointRecord]:
+    return of(2, lambda one: replace(one, oversubscribed=True), records)
+
+
+def by_another_card(records: Sequence[PointRecord], card: str = "eth1") -> list[PointRecord]:
+    return of(2, lambda one: carried(record(one.point, 0.103, hosts=("node1", "node2")), card), records)
+
+
+FINE = noisy(1, interconnect="ib0")
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "verdict", "is_lost"),
+    [
+        (FINE, broken(FINE), "newly failed", True),
+        (broken(FINE), broken(FINE), "failed before and after", False),
+        (broken(FINE), FINE, "mended", False),
+        (FINE, crowded(FINE), "newly oversubscribed", True),
+        (crowded(FINE), crowded(FINE), "cannot tell", False),
+        (crowded(FINE), FINE, "mended", False),
+        (crowded(FINE), broken(FINE), "newly failed", True),
+        (by_another_card(FINE, "ib0"), by_another_card(FINE), "newly mislabelled", True),
+        (by_another_card(FINE), by_another_card(FINE), "same", False),
+        (FINE, [one for one in FINE if one.point.kind != "solo"], "newly unknown", True),
+    ],
+)
+def test_what_no_test_is_needed_for(
+    base: list[PointRecord], new: list[PointRecord], verdict: str, is_lost: bool
+) -> None:
+    found = by_size(base, new)[2]
+    assert (found.verdict, found.is_lost) == (verdict, is_lost)
+
+
+def test_a_failure_says_why() -> None:
+    assert by_size(FINE, broken(FINE))[2].reason == "oom: out of memory"
+
+
+def test_missing_and_new_cells() -> None:
+    small = [one for one in FINE if one.point.world_size < 4]
+    assert by_size(FINE, small)[4].verdict == "missing"
+    assert by_size(small, FINE)[4].verdict == "new"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"batch_size": 64}, "batch_size 32 | 64"),
+        ({"model": "resnet50"}, "model digits-cnn | resnet50"),
+        ({"precision": "bf16"}, "precision fp32 | bf16"),
+        ({"device": "cuda"}, "device cpu | cuda"),
+        ({"placement": "spread"}, "placement pack | spread"),
+        ({"precision": "bf16", "compile": True}, "precision fp32 | bf16; compile False | True"),
+    ],
+)
+def test_cells_that_were_not_measured_alike_name_the_field(changes: dict[str, Any], reason: str) -> None:
+    other = without_noise(lost=0.05, **changes)[1]
+    found = by_size(without_noise()[1], other)[4]
+    assert (found.verdict, found.reason) == ("not comparable", reason)
+    assert found.change is None
+    assert by_size(without_noise()[1], other, rule(although_different=True))[4].verdict == "slower"
+
+
+def test_images_are_never_compared_with_tokens() -> None:
+    other = without_noise(unit="tokens", model="gpt")[1]
+    for metric, verdict in (("samples_per_s", "not comparable"), ("efficiency", "same")):
+        of_metric = rule(metric, although_different=True)  # type: ignore[arg-type]
+        assert by_size(without_noise()[1], other, of_metric)[4].verdict == verdict
+
+
+def test_what_sets_the_launches_apart_holds_for_all_cells() -> None:
+    found = by_size(FINE, FINE, rule(apart=("versions of torch 2.12 | 2.13",)))
+    assert {cell.reason for cell in found.values()} == {"versions of torch 2.12 | 2.13"}
+
+
+def test_cells_with_equal_names_are_matched_by_what_they_do() -> None:
+    """Two batch sizes in one sweep, in any order."""
+    small, large = without_noise()[1], without_noise(batch_size=64, lost=0.05)[1]
+    base, new = rows([*small, *large]), rows([*large, *small])
+    assert {cell.verdict for cell in verdicts.cells([base], [new], rule())} == {"same"}
+
+
+# ---------------------------------------------------------------- means
+
+
+def test_means_are_of_cells_of_one_model() -> None:
+    base, new = without_noise()[1], without_noise(lost=0.05)[1]
+    cells = verdicts.cells([rows(base)], [rows(new)], rule())
+    (mean,) = verdicts.means(cells)
+    assert (mean.model, mean.cells) == ("digits-cnn", 6)
+    assert mean.change == close(0.95 ** (4 / 6) - 1)
+
+
+def _row(n: int) -> Row:
+    return rows([record(point("exchange", n), 0.1)])[0]
+
+
+def test_a_single_cell_has_no_mean() -> None:
+    assert verdicts.means(verdicts.cells([[_row(2)]], [[_row(2)]], rule("samples_per_s"))) == ()

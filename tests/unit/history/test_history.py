@@ -1,0 +1,223 @@
+"""`python -m scaling.history`: a line per run, letters for those that are comparable, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.analysis.analyse import rows
+from scaling.history import __main__ as command
+from scaling.history.groups import letter
+from scaling.history.lines import Headline, RunLine, line, read
+from tests.support.compared_runs import Run, changed, without_noise
+from tests.support.report_scenes import SCENES
+from tests.support.scripted_records import UNIX_S, close, failed, host, mean, written
+
+DAY_S = 86400.0
+
+
+def folder(tmp_path: Path, **runs: Run) -> Path:
+    """A folder of runs, each a day after the one before it."""
+    results = tmp_path / "results"
+    results.mkdir()
+    for day, (name, (header, records)) in enumerate(runs.items()):
+        made = replace(header, created_unix_s=UNIX_S + day * DAY_S)
+        written(results / f"20260725-17200{day}-{name}", (made, records))
+    return results
+
+
+def listed(results: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What the command says to programs."""
+    assert command.main([str(results), "--format", "json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def headline(run: Run) -> Headline:
+    """That there must be."""
+    found = line(Path("run"), *run).headline
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------- a line
+
+
+@pytest.mark.parametrize("name", ["default", "cluster", "strong", "frameworks", "servers", "networks"])
+def test_the_headline_is_the_reports_fastest_row_at_the_largest_world_size(name: str) -> None:
+    run = SCENES[name]()
+    found = headline(run)
+    who = (found.strategy, found.interconnect, found.world_size, close(found.samples_per_s))
+    rated = [(one, mean(one.samples_per_s)) for one in rows(run[1]) if one.samples_per_s]
+    (row,) = [one for one, rate in rated if (one.strategy, one.interconnect, one.world_size, rate) == who]
+    assert found.world_size == max(one.world_size for one in rows(run[1]))
+    assert found.efficiency == (None if row.efficiency is None else close(mean(row.efficiency)))
+    assert set(found.flags) == set(row.flags) - {"SUPERLINEAR", "DRIFTING"}
+
+
+def test_what_is_not_what_its_name_says_is_no_headline_while_there_is_another() -> None:
+    """Of the scene, 4 ranks over eth0 are faster, but their bytes went over ib0."""
+    assert headline(SCENES["networks"]()).interconnect == "ib0"
+
+
+def test_a_line_says_settings() -> None:
+    run = changed(without_noise(precision="bf16", batch_size=64), lambda one: one, git="1234abc")
+    found = line(Path("20260725-172000-mine"), *run)
+    assert (found.run, found.work, found.git) == ("20260725-172000-mine", "digits-cnn, batch 64, bf16", "1234abc")
+    assert (found.strategies, found.world_sizes, found.rounds) == (("fake:a", "fake:b"), (1, 2, 4), 3)
+    assert (found.hosts, found.devices) == ("node1", "cpu, Test CPU 2.0 GHz")
+
+
+def test_a_run_without_an_exchange_and_with_failures() -> None:
+    assert line(Path("r"), *SCENES["nothing"]()).headline is None
+    broken = changed(without_noise(), lambda one: failed(one.point) if one.point.world_size == 4 else one)
+    found = line(Path("r"), *broken)
+    assert found.failed == 6 and found.headline is None
+
+
+# ---------------------------------------------------------------- all runs
+
+
+def test_runs_are_listed_the_oldest_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = folder(tmp_path, b=without_noise(), a=without_noise(lost=0.1))
+    assert command.main([str(results)]) == 0
+    lines = [row.split() for row in capsys.readouterr().out.splitlines() if "2026-07-2" in row]
+    assert [(row[0], row[2]) for row in lines] == [("2026-07-25", "b"), ("2026-07-26", "a")]
+    assert lines[0][3:] == "node1 digits-cnn, batch 32 fake:a 4 1174 91.7 % A".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize(
+    ("other", "like"),
+    [
+        (without_noise(lost=0.2), "A"),
+        (changed(without_noise(), lambda one: one, hosts=(host("node7"),), code="beef", version="9"), "A"),
+        (without_noise(batch_size=64), "B"),
+        (without_noise(model="resnet50"), "B"),
+        (without_noise(placement="spread"), "B"),
+        (changed(without_noise(), lambda one: one, mpi="MPICH 4"), "B"),
+        (changed(without_noise(), lambda one: one, hosts=(host(cpu_model="Other CPU"),)), "B"),
+        (changed(without_noise(), lambda one: one, hosts=(host(versions={"torch": "2.14.0"}),)), "B"),
+    ],
+)
+def test_runs_of_one_letter_are_comparable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: Run, like: str
+) -> None:
+    found = listed(folder(tmp_path, a=without_noise(), b=other), capsys)["runs"]
+    assert [run["like"] for run in found] == ["A", like]
+
+
+def test_letters_go_on_behind_z() -> None:
+    assert [letter(place) for place in (0, 25, 26, 27, 701, 702)] == ["A", "Z", "AA", "AB", "ZZ", "AAA"]
+
+
+@pytest.mark.parametrize("format_", ["table", "markdown", "csv", "json"])
+def test_every_scene_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    results = folder(tmp_path, **{name: of() for name, of in SCENES.items()})
+    assert command.main([str(results), "--format", format_]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and all(name in out.replace("\\_", "_") for name in SCENES)
+
+
+def test_csv_has_a_line_per_run_and_runs_no_formula(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = folder(tmp_path, a=without_noise(), b=without_noise())
+    (results / "20260725-172001-b").rename(results / "=HYPERLINK(1)")
+    assert command.main([str(results), "--format", "csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [one["run"] for one in lines] == ["20260725-172000-a", "'=HYPERLINK(1)"]
+    assert (lines[0]["strategies"], lines[0]["world_sizes"], lines[0]["samples_per_s"][:4]) == (
+        "fake:a fake:b", "1 2 4", "1174"
+    )  # fmt: skip
+    assert RunLine.__struct_fields__[0] == "run"
+
+
+def test_what_is_emulated_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hardware: dict[str, Any] = {"device": "emulated", "profile": "p100", "shrink": 10.0, "dilate": 4.0}
+    results = folder(tmp_path, a=without_noise(**hardware))
+    for format_ in ("table", "markdown", "csv", "json"):
+        assert command.main([str(results), "--format", format_]) == 0
+        assert "EMULATED" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- what cannot be read
+
+
+def test_a_run_that_is_still_written_is_listed_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = folder(tmp_path, a=without_noise())
+    with (results / "20260725-172000-a" / "run.jsonl").open("ab") as writer:
+        fcntl.flock(writer, fcntl.LOCK_EX)
+        assert command.main([str(results)]) == 0
+        assert "still being written" in capsys.readouterr().out
+    assert listed(results, capsys)["runs"][0]["is_running"] is False
+
+
+def test_one_run_that_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = folder(tmp_path, a=without_noise(), newer=without_noise(), damaged=without_noise())
+    for name, old, new in (
+        ("1-newer", '"schema":3', '"schema":99'),
+        ("2-damaged", '{"type":"point"', '{"type":3'),
+    ):
+        path = results / f"20260725-17200{name}" / "run.jsonl"
+        path.write_text(path.read_text().replace(old, new, 1))
+    (results / "notes.txt").write_text("no run")
+    (results / "empty").mkdir()
+    found = listed(results, capsys)
+    assert [run["run"] for run in found["runs"]] == ["20260725-172000-a"]
+    newer, damaged = (one["reason"] for one in found["unreadable"])
+    assert "schema 99" in newer and "run.jsonl:2: not a point record" in damaged
+    assert command.main([str(results)]) == 0
+    assert "! 20260725-172001-newer: cannot be read" in capsys.readouterr().out
+
+
+def test_nothing_but_runs_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = folder(tmp_path, a=without_noise())
+    (results / "20260725-172000-a" / "run.jsonl").write_text("no run\n")
+    assert command.main([str(results)]) == 0
+    assert "cannot be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "RESULTS_DIR nowhere: No such file or directory; give the folder in which runs are"),
+        (["FILE"], "RESULTS_DIR FILE: Not a directory"),
+        (["EMPTY"], "RESULTS_DIR EMPTY: no run in it"),
+        (["RUN"], "RESULTS_DIR RUN: it is a run itself: give RESULTS"),
+        (["RESULTS", "--format", "html"], "'html' is not one of 'table'"),
+        (["RESULTS", "--output", "RESULTS"], "--output RESULTS: Is a directory"),
+        (["RESULTS", "more"], "unexpected extra argument"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: Sequence[str], said: str
+) -> None:
+    results = folder(tmp_path, a=without_noise())
+    (tmp_path / "empty").mkdir()
+    places = {
+        "RUN": results / "20260725-172000-a",
+        "FILE": results / "20260725-172000-a" / "run.jsonl",
+        "EMPTY": tmp_path / "empty",
+        "RESULTS": results,
+    }
+    assert command.main([str(places.get(word, word)) for word in arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("scaling.history: error: ") and err.count("\n") == 1
+    for name, path in places.items():
+        err = err.replace(f"{path}:", f"{name}:").replace(f"{path}\n", f"{name}\n")
+    assert said.lower() in err.lower()
+
+
+def test_older_schemas_are_listed(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        (tmp_path / f"run-{number}").mkdir()
+        old = Path(__file__).parents[2] / "schema" / f"schema-{number}.jsonl"
+        (tmp_path / f"run-{number}" / "run.jsonl").write_bytes(old.read_bytes())
+    lines, unreadable = read(tmp_path)
+    assert len(lines) == 3 and unreadable == []

@@ -1,0 +1,48 @@
+"""The last line: one row, words in fixed places, whatever became of the run."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaling.analysis.analyse import rows
+from scaling.report.headline import headline, last_line
+from tests.support.report_scenes import SCENES, rendered
+from tests.support.scripted_records import asynchronous, carried, failed, point, record
+
+
+@pytest.mark.parametrize(
+    ("scene", "line"),
+    [
+        ("default", "scaling: fake:a N=2 596.5 images/s speedup 1.86 efficiency 0.932 flags -"),
+        ("cluster", "scaling: torch:nccl N=16 3937.2 images/s speedup 12.31 efficiency 0.769 flags - over ib0"),
+        ("networks", "scaling: fake:a N=4 426.5 images/s speedup 1.33 efficiency 0.333 flags VERIFIED over ib0"),
+        ("nothing", "scaling: nothing measured"),
+    ],
+)
+def test_the_last_line_is_that_of_the_headline(scene: str, line: str) -> None:
+    assert rendered(scene).splitlines()[-1] == line
+
+
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_words_keep_their_places(scene: str) -> None:
+    words = rendered(scene).splitlines()[-1].split()
+    if words[1:] != ["nothing", "measured"]:
+        assert [words[index] for index in (0, 5, 7, 9)] == ["scaling:", "speedup", "efficiency", "flags"]
+        assert words[2].startswith("N=") and words[4].endswith("/s")
+
+
+def test_a_largest_world_size_that_failed_is_not_hidden() -> None:
+    found = rows([record(point("solo"), 0.1), record(point(), 0.1), failed(point(world_size=2))])
+    assert last_line(found) == "scaling: fake:a N=2 - images/s speedup - efficiency - flags FAILED"
+
+
+def test_who_does_not_wait_or_took_another_network_is_the_headline_only_where_nobody_else_is() -> None:
+    fast = asynchronous(record(point(world_size=2, strategy="fake:async"), 0.1))
+    wrong = carried(record(point(world_size=2, interconnect="eth0"), 0.11, hosts=("a", "b")), "ib0")
+    slow = record(point(world_size=2), 0.2)
+    solo = record(point("solo"), 0.1)
+    for records, name in (([fast, wrong, slow], "fake:a"), ([fast], "fake:async")):
+        found = headline(rows([solo, *records]))
+        assert found is not None and (found.strategy, found.interconnect) == (name, "auto")
+    found = headline(rows([solo, wrong]))
+    assert found is not None and found.flags == ("MISLABELLED",)
