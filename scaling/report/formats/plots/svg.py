@@ -100,11 +100,11 @@ def _drop_undrawn(root: ET.Element) -> None:
 
 
 def _unwrap(parent: ET.Element) -> None:
-    """Groups that say nothing give way to what is in them."""
+    """Groups that say nothing, not even a name, give way to what is in them."""
     children: list[ET.Element] = []
     for child in list(parent):
         _unwrap(child)
-        is_empty = child.tag == f"{{{SVG}}}g" and not child.attrib
+        is_empty = child.tag == f"{{{SVG}}}g" and not child.attrib and child.find(f"{{{SVG}}}title") is None
         children += list(child) if is_empty else [child]
     parent[:] = children
 
