@@ -12,6 +12,7 @@ network = "tcp:10"                     # what is between them; the run's own whe
 from __future__ import annotations
 
 from fnmatch import fnmatch
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -83,7 +84,7 @@ def _decoded(text: bytes) -> Prices:
 
 def _sound(path: Path, prices: Prices) -> Prices:
     for price in prices.price:
-        wrong = [f"{how} = {value:g}" for how, value in price.per_hour.items() if value < 0]
+        wrong = [f"{how} = {value:g}" for how, value in price.per_hour.items() if not 0 <= value < inf]
         if wrong:
             raise UsageError(f"--prices {path}: {price.name}: {wrong[0]}: a price is 0 or more")
         if not price.per_hour:
