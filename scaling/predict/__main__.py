@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from scaling.command import complain, open_streams
+from scaling.command import complain, deliver, open_streams
 from scaling.errors import Interrupted, ScalingError
 from scaling.predict import asking, flags, healthy, planner, priors, words
 from scaling.predict.flags import NAME, Asked
@@ -34,7 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_streams()
     try:
         asked = flags.parse(sys.argv[1:] if argv is None else argv)
-        text = "" if asked is None else predict(asked)
+        if asked is not None:
+            deliver(predict(asked), asked.output)
+        return 0
     except ScalingError as error:
         complain(error, NAME)
         return error.exit_code
@@ -42,12 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.exit_code
     except KeyboardInterrupt:
         return 130
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader (head, less) has left
-        return 0
-    return 0
 
 
 if __name__ == "__main__":

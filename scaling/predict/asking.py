@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import inf
 
 from msgspec.structs import replace
 
@@ -41,11 +42,11 @@ def _alike(asked: Asked) -> None:
         raise UsageError(
             "RUN: give a run's folder, or --cold --rate R --model NAME --batch-size B --network KIND:GBIT"
         )
-    if asked.compress < 1:
+    if not 1 <= asked.compress < inf:
         raise UsageError(f"--compress {asked.compress:g}: divides the gradients' bytes; 1 or more")
-    if asked.rate is not None and asked.rate <= 0:
+    if asked.rate is not None and not 0 < asked.rate < inf:
         raise UsageError(f"--rate {asked.rate:g}: samples/s of one device; above 0")
-    if asked.target is not None and asked.target <= 0:
+    if asked.target is not None and not 0 < asked.target < inf:
         raise UsageError(f"--target {asked.target:g}: samples/s; above 0")
     if (asked.target is None) != (asked.prices is None) and asked.target is not None:
         raise UsageError("--target: needs --prices FILE; what it holds: scaling/predict/README.md")
@@ -154,11 +155,11 @@ def _beyond(case: Case) -> tuple[int, ...]:
 
 
 def _sizes(words: str) -> tuple[int, ...]:
-    if spanned := re.fullmatch(r"(\d+)\.\.(\d+)", words):
+    if spanned := re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", words):
         first, last = int(spanned[1]), int(spanned[2])
         if 0 < first <= last:
             return tuple(size for power in range(40) if (size := first * 2**power) <= last)
-    elif re.fullmatch(r"\d+(,\d+)*", words):
+    elif re.fullmatch(r"\d{1,9}(,\d{1,9})*", words):
         sizes = sorted({int(word) for word in words.split(",")})
         if sizes[0] > 0:
             return tuple(sizes)

@@ -54,7 +54,7 @@ class Case(NamedTuple):
 
 def network(words: str, *, emulated: bool = False) -> tuple[Link, float]:
     """`ib:200`, `tcp:25x2` -> how the model takes it, and bytes per second of a node. Raises UsageError."""
-    parsed = re.fullmatch(r"([a-z]+):(\d+(?:\.\d+)?)(?:x(\d+))?", words.strip().lower())
+    parsed = re.fullmatch(r"([a-z]+):(\d{1,6}(?:\.\d{1,6})?)(?:x(\d{1,3}))?", words.strip().lower())
     if not parsed:
         raise UsageError(f"--network {words}: not KIND:GBIT or KIND:GBITxCARDS, such as ib:200 or tcp:25x2")
     kind, gbit, cards = parsed[1], float(parsed[2]), int(parsed[3] or 1)

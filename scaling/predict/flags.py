@@ -44,6 +44,7 @@ class Asked(Record, frozen=True, kw_only=True):
     prices: Path | None = None
     priors: Path = FILE
     format: Format = "table"
+    output: Path | None = None
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -108,11 +109,14 @@ def predict(
     ] = None,
     priors: Annotated[Path, Option(help="Of scaling.predict.learn.", show_default="the package's")] = FILE,
     format_: Annotated[Format, Option("--format", help="For people: table; for programs: json.")] = "table",
+    output: Annotated[
+        Path | None, Option(help="Write to this file.", metavar="FILE", show_default="stdout")
+    ] = None,
 ) -> Asked:  # fmt: skip
     """Predict images/s and efficiency of world sizes, networks, batches and models that were not measured."""
     return Asked(
         run=run, world_sizes=world_sizes, strategy=strategy, interconnect=interconnect, up_to=up_to,
         network=network, batch_size=batch_size, model=model, compress=compress, devices_per_node=devices_per_node,
         without=without, rate=rate, cold=cold, device=device, target=target, prices=prices, priors=priors,
-        format=format_,
+        format=format_, output=output,
     )  # fmt: skip

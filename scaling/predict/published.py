@@ -39,7 +39,7 @@ class Published(Record, frozen=True, kw_only=True):
     source: str
     model: str
     points: tuple[PublishedPoint, ...]
-    gpus_per_node: int
+    gpus_per_node: int | None = None
     params_millions: float | None = None
     gpu: str = ""
     intra_node: str = ""
@@ -87,7 +87,7 @@ def series(published: Sequence[Published]) -> list[Series]:
 def _series(one: Published) -> Series | None:
     points = sorted(one.points, key=lambda point: (point.nodes, point.gpus))
     positive = all(min(point.throughput, point.gpus, point.nodes, point.accum) > 0 for point in points)
-    if one.grad_bytes_fp32 is None or len(points) < 2 or not positive:
+    if not _gradient_bytes(one) or len(points) < 2 or not positive:
         return None
     anchor, first = _at(points[0]), points[0]
     each = first.throughput / first.gpus
@@ -121,7 +121,7 @@ def setting(one: Published, first: PublishedPoint) -> Setting:
     link, line = _link(one) if several else ("none", 0.0)
     overlap = _overlap(one)
     return Setting(
-        gradient_bytes=one.grad_bytes_fp32 or 0.0,
+        gradient_bytes=_gradient_bytes(one),
         tail=known.tail if known else 0.05,
         step_s=step_s,
         step_spread=spread,
@@ -136,6 +136,11 @@ def setting(one: Published, first: PublishedPoint) -> Setting:
         wire=_wire(one.precision),
         sparse_bytes=_sparse_bytes(one) if overlap == "mwms" else 0.0,
     )
+
+
+def _gradient_bytes(one: Published) -> float:
+    """In float32; 0 where the table does not tell them, nor the size of its model."""
+    return one.grad_bytes_fp32 or 4e6 * (one.params_millions or 0.0)
 
 
 def _step_s(one: Published, first: PublishedPoint) -> tuple[float, float]:
@@ -162,7 +167,7 @@ def _bus(one: Published) -> Bus:
     if "nvswitch" in text and "nvlink2/nvswitch" not in text:
         return "nvswitch"
     if "nvlink2/nvswitch" in text:
-        return "nvswitch" if one.gpus_per_node > 8 else "nvlink"
+        return "nvswitch" if (one.gpus_per_node or 0) > 8 else "nvlink"
     if "no nvlink" in text:
         return "pcie"
     return "nvlink" if "nvlink" in text else "pcie"
@@ -173,7 +178,8 @@ def _link(one: Published) -> tuple[Link, float]:
     rate = re.search(r"(\d+(?:\.\d+)?)(?:-(\d+))?\s*(?:gb/s|gbe|gbit|gbps)", one.network.lower())
     gbit = float(rate[2] or rate[1]) if rate else 0.0
     cards = re.search(r"(\d+)\s*x\s*(?:[a-z]+\s*)?\d+\s*(?:gb/s|gbps|gbit)", one.network.lower())
-    count = int(cards[1]) if cards else one.gpus_per_node if "per gpu" in one.network.lower() else 1
+    each = one.gpus_per_node or 1
+    count = int(cards[1]) if cards else each if "per gpu" in one.network.lower() else 1
     line = gbit * count * GBIT_BYTES
     tcp = re.search(r"tcp|ethernet|ipoib|ib_disable|\bvm\b|\d+\s*gbe", text) and not re.search(
         r"roce|(?<!not )rdma", one.network.lower()

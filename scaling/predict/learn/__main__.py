@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from scaling.command import complain, open_streams
+from scaling.command import complain, open_streams, show
 from scaling.errors import Interrupted, ScalingError, UsageError
 from scaling.predict import published
 from scaling.predict.learn import fitting, flags
@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     open_streams()
     try:
         asked = flags.parse(sys.argv[1:] if argv is None else argv)
-        text = "" if asked is None else learn(asked)
+        if asked is not None:
+            show(learn(asked))
+        return 0
     except ScalingError as error:
         complain(error, flags.NAME)
         return error.exit_code
@@ -40,8 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return stop.exit_code
     except KeyboardInterrupt:
         return 130
-    sys.stdout.write(text)
-    return 0
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ def test_a_file_as_it_should_be(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ("on_demand = 3.06", "on_demand = -1", "p3.2xlarge: on_demand = -1: a price is 0 or more"),
+        ("on_demand = 3.06", "on_demand = nan", "on_demand = nan: a price is 0 or more"),
         ("devices = 1", "devices = 0", "devices = 0; 1 or more"),
         ("devices = 1", "device = 1", "unknown field `device`"),
         ("{ on_demand = 3.06, spot = 0.92 }", "{}", "per_hour is empty"),

@@ -38,6 +38,8 @@ def efficiency(asked: Asked, size: int = 64, **changes: Any) -> float:
         (["r", "--compress", "0.5"], "--compress 0.5: divides"),
         (["r", "--rate", "-3"], "--rate -3: samples/s of one device; above 0"),
         (["r", "--target", "0", "--prices", "p"], "--target 0: samples/s; above 0"),
+        (["r", "--rate", "nan"], "--rate nan: samples/s of one device; above 0"),
+        (["r", "--compress", "inf"], "--compress inf: divides"),
         (["r", "--target", "100"], "--target: needs --prices FILE"),
         (["r", "--batch-size", "0"], "Invalid value for '--batch-size'"),
         (["r", "--format", "xml"], "'--format'"),
@@ -75,7 +77,7 @@ def test_world_sizes() -> None:
     assert sizes("32..256") == (32, 64, 128, 256)
     assert sizes("64,16") == (16, 64)
     assert sizes("") == (16, 32, 64, 128, 256)
-    for wrong in ("0", "32-64", "64..32", "a", "-4"):
+    for wrong in ("0", "32-64", "64..32", "a", "-4", "9" * 5000):
         with pytest.raises(UsageError, match="not 32,64,128 nor"):
             sizes(wrong)
     with pytest.raises(UsageError, match=r"1024: more than 512, 64 times .* mpirun -np 16 python -m scaling.run"):
