@@ -64,7 +64,7 @@ def verdict(material: Material) -> Verdict:
         return Verdict(
             sentence=f"On {on} {name} failed: {row.failed.cause}.", advice=_below(material), stamps=stamps
         )
-    rate = quantities.rate(row.samples_per_s, row.workload.unit)
+    rate = quantities.rate(row.samples_per_s, row.workload)
     sentence = f"On {on} {name} trains {words.text((rate,)) if rate else words.NONE}"
     speedup, efficiency = quantities.speedup(row.speedup), quantities.percent(row.efficiency)
     if speedup is None or efficiency is None:
@@ -144,12 +144,12 @@ def _below(material: Material) -> str:
 
 
 def _rate(row: Row) -> str:
-    rate = quantities.rate(row.samples_per_s, row.workload.unit)
+    rate = quantities.rate(row.samples_per_s, row.workload)
     return words.text((rate,)) if rate else words.NONE
 
 
 def _tiles(row: Row) -> Iterator[Tile]:
-    rate, speedup = quantities.rate(row.samples_per_s, row.workload.unit), quantities.speedup(row.speedup)
+    rate, speedup = quantities.rate(row.samples_per_s, row.workload), quantities.speedup(row.speedup)
     if rate:
         half = f"± {words.half(rate)}, " if words.half(rate) else ""
         yield Tile(number=words.mean(rate), says=f"{half}on {counted(row.world_size, 'device')}")

@@ -20,9 +20,14 @@ def speedup(material: Material) -> Iterator[Figure]:
             body = _curves(material, rows, _speedup_in(rows), upright="times one device", ideal=1.0)
             yield _figure("speedup", f"Speedup{title}", body, rows, quantities.speedup)
         else:
-            unit = rows[0].workload.unit
-            body = _curves(material, rows, lambda row: row.samples_per_s, upright=f"{unit}/s", ideal=None)
-            shown = partial(quantities.rate, unit=unit)
+            work = rows[0].workload
+            unit, per_sample = work.unit, work.units_per_sample
+            body = _curves(
+                material, rows,
+                lambda row: row.samples_per_s and row.samples_per_s.times(per_sample),
+                upright=f"{unit}/s", ideal=None,
+            )  # fmt: skip
+            shown = partial(quantities.rate, workload=work)
             yield _figure("speedup", f"{unit}/s, nothing is known of one device{title}", body, rows, shown)
 
 
