@@ -52,22 +52,43 @@ def open_streams() -> None:
             setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115
 
 
-def deliver(text: str, output: Path | None) -> None:
+def deliver(data: str | bytes, output: Path | None) -> None:
     """Write what a command found to its `--output`, or print it. Raises UsageError when the file cannot be
     written, StoreError when stdout cannot."""
     if output is None:
-        show(text)
+        show(data)
         return
+    if output.is_dir():
+        raise UsageError(f"--output {output}: is a folder; name a file in it")
     try:
-        output.write_text(text, encoding="utf-8")
+        _replace(output, _encoded(data))
     except OSError as error:
         raise UsageError(f"--output {output}: {error.strerror}") from None
 
 
-def show(text: str) -> None:
+def _replace(path: Path, data: bytes) -> None:
+    """A file is there whole or as it was before; a device, a pipe and a file in a folder that is not ours take
+    what comes."""
+    path = path.resolve()
+    if path.exists() and not (path.is_file() and os.access(path.parent, os.W_OK)):
+        path.write_bytes(data)
+        return
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _encoded(data: str | bytes) -> bytes:
+    return data.encode() if isinstance(data, str) else data
+
+
+def show(data: str | bytes) -> None:
     """Print to stdout; a reader that has left (head, less) is no error. Raises StoreError on a full disk."""
     try:
-        sys.stdout.buffer.write(text.encode())
+        sys.stdout.buffer.write(_encoded(data))
         sys.stdout.flush()
     except OSError as error:
         # What Python flushes at exit must not complain either.

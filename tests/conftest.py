@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from tests.support import guard
 
 HERE = Path(__file__).parent
+# Runs of tests have no page unless a test asks for it: it takes seconds. Children and ranks inherit this.
+os.environ.setdefault("SCALING_PAGE", "0")
 FOLDERS = ("unit", "process", "frameworks", "system")
 
 

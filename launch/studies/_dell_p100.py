@@ -7,15 +7,13 @@ at 100 Gb/s and 10 GbE; MXNet 0.7 with its parameter server, ILSVRC 2012 from NF
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from launch.studies._study import ROOT, positive, python, report
+
 LAB = "dell-p100"
 NICS = ("ib0=100gbit,10.10.0.0/24", "eth0=10gbit,10.20.0.0/24")
 SIZES = (1, 2, 4, 8, 12, 16)
@@ -78,7 +76,7 @@ def main(arguments: list[str]) -> int:
             results = ROOT / "results" / f"{LAB}-{model}"
             if code := _sweep(model, results, asked.rounds):
                 return code
-            rows = _rows(results)
+            rows = report(results)["rows"]
             sys.stdout.write(f"{beside(model, rows)}\n{unknown(model, rows)}\n")
             sys.stdout.flush()
     finally:
@@ -89,19 +87,13 @@ def main(arguments: list[str]) -> int:
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="launch/studies/dell-p100", allow_abbrev=False)
-    parser.add_argument("--rounds", type=_positive, default=1)
+    parser.add_argument("--rounds", type=positive, default=1)
     parser.add_argument("--only", choices=tuple(TITLES))
     return parser.parse_args(arguments)
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: at least 1")
-    return int(text)
-
-
 def _lab(*arguments: str) -> int:
-    return _python("-m", "scaling.lab", *arguments).returncode
+    return python("-m", "scaling.lab", *arguments).returncode
 
 
 def _sweep(model: str, results: Path, rounds: int) -> int:
@@ -109,22 +101,7 @@ def _sweep(model: str, results: Path, rounds: int) -> int:
     flags += ["--interconnect", ",".join(NETWORKS), "--world-sizes", ",".join(map(str, SIZES))]
     flags += ["--kinds", "exchange,solo", "--rounds", str(rounds), "--windows", "4", "--window-s", "0.1"]
     run = ["-np", "16", "python", "-m", "scaling.run", *flags, "--results", str(results)]
-    return _python("-m", "scaling.lab", "run", "--name", LAB, "--", *run).returncode
-
-
-def _rows(results: Path) -> list[dict[str, Any]]:
-    """The rows of the latest run in this folder."""
-    run = max(results.iterdir(), key=lambda folder: folder.stat().st_mtime)
-    said = _python("-m", "scaling.report", str(run), "--format", "json", capture_output=True)
-    said.check_returncode()
-    rows: list[dict[str, Any]] = json.loads(said.stdout)["rows"]
-    return rows
-
-
-def _python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.run([sys.executable, *arguments], check=False, env=env, cwd=ROOT, text=True, **options)
+    return python("-m", "scaling.lab", "run", "--name", LAB, "--", *run).returncode
 
 
 # ---------------------------------------------------------------- the table

@@ -53,6 +53,7 @@ def _compared(asked: Asked) -> int:
         metric=asked.metric,
         fail_above=asked.fail_above,
         although_different=asked.although_different,
+        price_file=asked.prices,
     )
     code = exit_code(found, require_proof=asked.require_proof)
     deliver(rendered(found, asked, code), asked.output)

@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from scaling.analysis import prices
+from scaling.analysis.cost import Bill, Pricing, bill
 from scaling.analysis.joining import CODE
 from scaling.analysis.rows import Row
 from scaling.compare import sides, verdicts
 from scaling.compare.found import Found
-from scaling.compare.metrics import METRICS
+from scaling.compare.metrics import METRICS, Metric, Name, cost
 from scaling.compare.sides import ENOUGH_RUNS, Side, Unit
 from scaling.errors import UsageError
 
+Sides = tuple[tuple[Row, ...], ...]
 UNKNOWN = "launch-to-launch variation is unknown: run each three times, or a second launch may tell otherwise"
 
 
 def compare(
-    base: tuple[Path, ...], new: tuple[Path, ...], *, metric: str, fail_above: float, although_different: bool
+    base: tuple[Path, ...],
+    new: tuple[Path, ...],
+    *,
+    metric: Name,
+    fail_above: float,
+    although_different: bool,
+    price_file: Path | None = None,
 ) -> Found:
     """Read both sides and compare them cell by cell.
 
@@ -28,10 +37,9 @@ def compare(
     unit = sides.unit_of(before, after)
     serious, expected = sides.apart(before, after)
     apart = tuple(f"{what} {values}" for what, values in serious.items())
-    rule = verdicts.Rule(
-        next(one for one in METRICS.values() if one.name == metric), fail_above, unit, although_different, apart
-    )
     rows = before.rows(unit), after.rows(unit)
+    by = _cost((before, after), rows, price_file) if metric == "cost" and price_file else METRICS[metric]
+    rule = verdicts.Rule(by, fail_above, unit, although_different, apart)
     cells = verdicts.cells(*rows, rule)
     if not cells:
         raise UsageError("RUN: neither side has measured an exchange: there is nothing to compare")
@@ -47,13 +55,27 @@ def compare(
     )
 
 
+def _cost(both: tuple[Side, Side], rows: tuple[Sides, Sides], path: Path) -> Metric:
+    """By the price of each row's own run."""
+    pricing = Pricing(prices.read(path))
+    found = {
+        id(row): of.per_million[how]
+        for side, of_runs in zip(both, rows, strict=True)
+        for header, of_run in zip(side.headers, of_runs, strict=False)
+        for row in of_run
+        if isinstance(of := bill(row, header, pricing), Bill)
+        for how in list(of.per_million)[:1]
+    }
+    return cost(found, pricing.prices.currency)
+
+
 def _notices(
     base: Side,
     new: Side,
     unit: Unit,
     apart: tuple[str, ...],
     expected: dict[str, str],
-    rows: tuple[tuple[Row, ...], ...],
+    rows: Sides,
 ) -> Iterator[str]:
     """What a reader must know before any verdict."""
     emulated = sorted({row.hardware.label for of_run in rows for row in of_run if row.hardware.profile})

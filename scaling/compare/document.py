@@ -8,7 +8,7 @@ from scaling.compare.found import Cell, Change, Found, Value
 from scaling.compare.metrics import METRICS, Metric
 from scaling.report import quantities
 from scaling.report.parts import Column, Document, Entry, Line, Phrase, Quantity, Section
-from scaling.text import counted
+from scaling.text import counted, decimals
 
 TITLE = "Comparison of runs"
 NAME = Column(key="name", title="cell", is_text=True)
@@ -71,7 +71,7 @@ def _value(value: Value | None, unit: str) -> Quantity | None:
     if value is None:
         return None
     scale = 100.0 if unit == quantities.PERCENT else 1.0
-    digits = 1 if scale > 1 else 2 if abs(value.mean) < 100 else 1
+    digits = 1 if scale > 1 else decimals(abs(value.mean))
     low, high = (None if end is None else scale * end for end in (value.low, value.high))
     return Quantity(value=scale * value.mean, low=low, high=high, digits=digits, unit=unit)
 

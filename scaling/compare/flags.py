@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,7 +18,12 @@ from scaling.records.point import Record
 NAME = "scaling.compare"
 Format = Literal["table", "markdown", "json", "junit", "github-action-benchmark"]
 # As results say it and as people do: samples are images to many.
-Metric = Literal[metrics.Name, "images_per_s"]
+Metric = Literal[metrics.Name, "images_per_s", "j_per_image"]
+_NAMES: Mapping[Metric, metrics.Name] = {
+    **{name: name for name in metrics.METRICS},
+    "images_per_s": "samples_per_s",
+    "j_per_image": "j_per_sample",
+}
 _AGAINST = "--against"
 EPILOG = (
     "Exit codes: 0 nothing slower, 1 a cell slower or newly failed, 2 a mistake in the call or nothing that could "
@@ -34,6 +39,9 @@ _PROOF = Option("--require-proof", help="Exit with 3 when nothing is slower, but
 _ALTHOUGH = Option("--although-different", help="Compare although work, devices, versions or placement differ.")
 _FORMAT = Option(
     "--format", help="table, markdown (a comment, a CI summary), json, junit, github-action-benchmark."
+)
+_PRICES = Option(
+    "--prices", help="What machines cost, for --metric cost.", metavar="FILE", envvar="SCALING_PRICES"
 )
 _OUTPUT = Option("--output", "-o", help="Write to this file.", metavar="FILE", show_default="stdout")
 
@@ -51,6 +59,7 @@ class Asked(Record, frozen=True, kw_only=True):
     although_different: bool = False
     format: Format = "table"
     output: Path | None = None
+    prices: Path | None = None
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -93,17 +102,21 @@ def compare(
     although_different: Annotated[bool, _ALTHOUGH] = False,
     format_: Annotated[Format, _FORMAT] = "table",
     output: Annotated[Path | None, _OUTPUT] = None,
+    prices: Annotated[Path | None, _PRICES] = None,
 ) -> Asked:
     """Compare runs of scaling.run from before and after a change: which cells became slower."""
     if not against and len(runs) != 2:
         raise UsageError(
             f"RUN: {len(runs)} without --against: give BASE NEW, or the new runs and --against with those before"
         )
+    if metric == "cost" and prices is None:
+        raise UsageError("--metric cost: needs --prices FILE")
     base, new = (against, runs) if against else (runs[:1], runs[1:])
     return Asked(
         base=tuple(base),
         new=tuple(new),
-        metric="samples_per_s" if metric == "images_per_s" else metric,
+        metric=_NAMES[metric],
+        prices=prices,
         fail_above=percent(fail_above),
         require_proof=require_proof,
         although_different=although_different,

@@ -9,7 +9,7 @@ from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
 from scaling.records.point import Record
 
-Name = Literal["efficiency", "speedup", "samples_per_s", "exposed"]
+Name = Literal["efficiency", "speedup", "samples_per_s", "exposed", "cost", "j_per_sample"]
 
 
 class Metric(Record, frozen=True, kw_only=True):
@@ -46,6 +46,24 @@ def _exposed(row: Row) -> Estimate | None:
     return intervals.get("exposed") or intervals.get("waiting")
 
 
+def _joules(row: Row) -> Estimate | None:
+    """Of the GPUs alone, over all rounds: a row does not tell those of each, so that there is no interval."""
+    per_j = row.device_use.samples_per_j if row.device_use else None
+    return Estimate(mean=1 / per_j, low=None, high=None, n=row.rounds) if per_j else None
+
+
+def cost(estimates: Mapping[int, Estimate], currency: str) -> Metric:
+    """The price of a million samples, given that of each row, by its id."""
+    return Metric(
+        name="cost",
+        title="cost of 1e6 samples",
+        of=lambda row: estimates.get(id(row)),
+        unit=currency,
+        more_is_better=False,
+        needs_same_unit=True,
+    )
+
+
 METRICS: Mapping[Name, Metric] = {
     "efficiency": Metric(name="efficiency", title="efficiency", of=lambda row: row.efficiency, unit="%"),
     "speedup": Metric(name="speedup", title="speedup", of=lambda row: row.speedup, unit=""),
@@ -63,5 +81,14 @@ METRICS: Mapping[Name, Metric] = {
         unit="%",
         more_is_better=False,
         is_ratio=False,
+    ),
+    "cost": cost({}, ""),
+    "j_per_sample": Metric(
+        name="j_per_sample",
+        title="energy",
+        of=_joules,
+        unit="J/sample",
+        more_is_better=False,
+        needs_same_unit=True,
     ),
 }

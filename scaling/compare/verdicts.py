@@ -183,7 +183,7 @@ def _tested(cell: Cell, found: Difference, level: float | None, rule: Rule) -> C
     half = None if level is None else found.half(level)
     change = _change(found, half, level, rule)
     if half is None or level is None:
-        reason = f"a single {rule.unit.removesuffix('s')} on one side has no interval"
+        reason = _no_interval(found, rule)
         return replace(cell, verdict="cannot tell", reason=reason, change=change)
     verdict = _judged(found.mean, half, rule)
     if verdict != "cannot tell":
@@ -192,6 +192,12 @@ def _tested(cell: Cell, found: Difference, level: float | None, rule: Rule) -> C
     wanted = loss if loss > rule.bound else rule.bound - loss
     needed = welch.units_needed(found, level, wanted)
     return replace(cell, verdict=verdict, change=change, needed=needed, reason=_short(needed, rule))
+
+
+def _no_interval(found: Difference, rule: Rule) -> str:
+    if found.n > 1:
+        return f"the {rule.metric.title} of one launch has no interval: compare three runs a side"
+    return f"a single {rule.unit.removesuffix('s')} on one side has no interval"
 
 
 def _judged(gain: float, half: float, rule: Rule) -> Verdict:

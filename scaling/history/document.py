@@ -40,7 +40,10 @@ def document(results: str, lines: Sequence[RunLine], unreadable: Sequence[Unread
         baselines=(),
         footnotes=(),
         how_to_read=(
-            Entry(label="fastest", phrase=("the exchange with the most samples/s at the largest world size",)),
+            Entry(
+                label="fastest",
+                phrase=("at the largest world size; of those with an efficiency, else of all",),
+            ),
             Entry(
                 label="like", phrase=("scaling.compare compares runs of one letter; code and hosts may differ",)
             ),
@@ -64,13 +67,17 @@ def _line(line: RunLine) -> Line:
         "run": _STAMP.sub("", line.run),
         "hosts": line.hosts,
         "work": line.work,
-        "strategy": found.strategy if found else "nothing ended",
+        "strategy": found.strategy if found else _nothing(line),
         "world_size": quantities.integer(found.world_size) if found else None,
         "rate": _rate(found.samples_per_s) if found else None,
         "efficiency": quantities.fraction(found.efficiency) if found and found.efficiency is not None else None,
         "like": line.like or "-",
     }
     return Line(cells=cells, flags=found.flags if found else (), remark=(", ".join(_remarks(line)),))
+
+
+def _nothing(line: RunLine) -> str:
+    return f"N={line.world_sizes[-1]} failed" if line.world_sizes else "nothing ended"
 
 
 def _rate(samples_per_s: float) -> Quantity:

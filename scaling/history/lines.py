@@ -25,9 +25,6 @@ from scaling.records.run import Header, PointRecord
 from scaling.records.store import FILE, is_being_written, load
 from scaling.text import several
 
-# Whose figures are not what their name says: a headline only where there is nothing else.
-DOUBTFUL = frozenset({"FAILED", "OVERSUBSCRIBED", "MISLABELLED"})
-
 
 class Headline(Record, frozen=True, kw_only=True):
     """The fastest exchange at a run's largest world size; means over rounds. `efficiency` is None where none is
@@ -157,7 +154,10 @@ def _headline(records: Sequence[PointRecord]) -> Headline | None:
 
 
 def _rank(one: Headline) -> tuple[bool, float]:
-    return not DOUBTFUL & set(one.flags), one.samples_per_s
+    """As report/headline.py: first those that claim an efficiency, wait for their ranks and are what their name
+    says."""
+    claims = one.efficiency is not None and not {"ASYNC", "MISLABELLED"} & set(one.flags)
+    return claims, one.samples_per_s
 
 
 def _said(cell: Cell, controls: Controls) -> Headline:

@@ -209,9 +209,15 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
 
     @property
     def label(self) -> str:
-        """Short name for people: `torch:gloo exchange N=2 round 1`."""
-        which = f"seed {self.regime.seed}" if self.regime else f"round {self.round + 1}"
-        return f"{self.strategy} {self.kind} N={self.world_size} {which}"
+        """Short name for people: `torch:gloo exchange N=2 round 1`, `torch:plain forward N=1 batch 32 round 1`."""
+        work = self.workload
+        what = self.kind if work.trains else work.pass_
+        batch = "" if work.trains else f" batch {work.batch_size}"
+        where = f" on {self.hardware.label}" if self.hardware.cores else ""
+        which = f"round {self.round + 1}"
+        if self.regime:
+            which = f"batch {work.batch_size} rate {self.regime.rate:.4g} seed {self.regime.seed}"
+        return f"{self.strategy} {what}{where} N={self.world_size}{batch} {which}"
 
 
 def _words(of: Workload | Hardware | Regime) -> list[str]:

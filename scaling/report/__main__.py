@@ -6,60 +6,89 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
+from scaling.analysis import prices
+from scaling.analysis.cost import Pricing
 from scaling.analysis.joining import join, joinable
 from scaling.command import complain, deliver, open_streams
 from scaling.errors import Interrupted, ScalingError, UsageError
-from scaling.records.run import Header, PointRecord
 from scaling.records.store import folder_of, load
 from scaling.report import flags
-from scaling.report.flags import NAME, Asked, Format
-from scaling.report.formats import csv, json, markdown, terminal
+from scaling.report.flags import FOR_FILES, NAME, Asked
+from scaling.report.formats import csv, json, latex, markdown, terminal
+from scaling.report.material import Material, source_of
 
 
-class Joined:
-    """The runs of one report: the first one's header with the hosts of all, the records of all, and
-    what the table must say about them (nothing when it is one run)."""
+def joined(paths: Sequence[Path], *, although_different: bool, pricing: Pricing | None = None) -> Material:
+    """The runs of one report: the first one's header with the hosts of all, the records of all, and what the table
+    must say about them (nothing when it is one run).
 
-    def __init__(self, paths: Sequence[Path], *, although_different: bool) -> None:
-        """Raises UsageError when runs differ and need not, or one is given twice; StoreError and
-        UsageError when one cannot be read."""
-        if len({folder_of(path).resolve() for path in paths}) < len(paths):
-            raise UsageError("RUN: the same run is given twice")
-        runs = [load(path) for path in paths]
-        headers = [header for header, _ in runs]
-        reasons = joinable(headers)
-        if reasons and not although_different:
-            raise UsageError(f"these runs are not alike: {'; '.join(reasons)}; --join tabulates them all the same")
-        hosts = {host.hostname: host for header in headers for host in header.hosts}
-        self.header: Header = replace(headers[0], hosts=tuple(hosts.values()))
-        self.records: tuple[PointRecord, ...] = join([records for _, records in runs])
-        names = ", ".join(folder_of(path).name for path in paths)
-        several = (f"{len(paths)} runs in one table: {names}",) if len(paths) > 1 else ()
-        self.notices = (*several, *(f"joined although {reason}" for reason in reasons))
+    Raises UsageError when runs differ and need not, or one is given twice; StoreError and UsageError when one
+    cannot be read.
+    """
+    if len({folder_of(path).resolve() for path in paths}) < len(paths):
+        raise UsageError("RUN: the same run is given twice")
+    runs = [load(path) for path in paths]
+    headers = [header for header, _ in runs]
+    reasons = joinable(headers)
+    if reasons and not although_different:
+        raise UsageError(f"these runs are not alike: {'; '.join(reasons)}; --join tabulates them all the same")
+    hosts = {host.hostname: host for header in headers for host in header.hosts}
+    names = ", ".join(folder_of(path).name for path in paths)
+    several = (f"{len(paths)} runs in one table: {names}",) if len(paths) > 1 else ()
+    return Material(
+        replace(headers[0], hosts=tuple(hosts.values())),
+        join([records for _, records in runs]),
+        (*several, *(f"joined although {reason}" for reason in reasons)),
+        [source_of(path) for path in paths],
+        pricing,
+    )
 
 
 def report(asked: Asked) -> None:
     """Print the report, or write it into the file asked for."""
-    joined = Joined(asked.runs, although_different=asked.join)
+    if asked.output is None and asked.format in FOR_FILES and sys.stdout.isatty():
+        raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{asked.format}")
+    pricing = Pricing(prices.read(asked.prices), asked.epoch_samples, asked.knee) if asked.prices else None
+    material = joined(asked.runs, although_different=asked.join, pricing=pricing)
     color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    deliver(rendered(asked.format, joined, color=color), asked.output)
+    deliver(rendered(asked, material, color=color), asked.output)
 
 
-def rendered(kind: Format, joined: Joined, *, color: bool) -> str:
-    """The report's text."""
-    header, records, notices = joined.header, joined.records, joined.notices
-    match kind:
+def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
+    """The report in the format that was asked for."""
+    match asked.format:
+        case "html" | "svg" | "png" | "pdf":
+            return _drawn(asked, material)
         case "table":
-            return terminal.render(header, records, color=color, joined=notices)
+            text = terminal.whole(material.doc, color=color)
         case "markdown":
-            return markdown.render(header, records, notices)
+            text = markdown.draw(material.doc)
+        case "latex":
+            text = latex.render(material.doc)
         case "csv":
-            return csv.render(records)
+            text = csv.render(material.records, material.header, material.pricing)
         case "json":
-            return json.render(header, records, notices)
+            text = json.render(material.header, material.records, material.joined, material.pricing)
+    return text
+
+
+def _drawn(asked: Asked, material: Material) -> str | bytes:
+    """Whose libraries take longer to import than a table to make."""
+    try:
+        from scaling.report.formats import alone
+        from scaling.report.formats.html import page
+    except ModuleNotFoundError as error:
+        missing = f"{error.name} is not installed: pip install matplotlib jinja2"
+        raise UsageError(f"--format {asked.format}: {missing}") from None
+    if asked.format == "html":
+        return page.render(material)
+    assert asked.figure is not None
+    kind: Any = asked.format
+    return alone.render(material, asked.figure, kind, theme=asked.theme, scale=asked.scale)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ from itertools import chain
 
 from scaling import text
 from scaling.analysis.bottleneck import Path
+from scaling.analysis.cost import relative
 from scaling.analysis.rows import Row, ServerUse
 from scaling.analysis.traces import GpuSplit, Traced
 from scaling.analysis.traffic_receipt import Receipt
@@ -28,6 +29,7 @@ def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Det
     said: dict[str, Callable[[Row], Phrase]] = {
         "against its own N=1": _own,
         "intra-node x inter-node": _two_factors,
+        "relative cost": _cost,
         "loss by cause": _causes,
         "exchange's CPU": _exchange_cpu,
         "training loss": _trained,
@@ -55,6 +57,12 @@ def _values(rows: Iterable[Row], of: Callable[[Row], Phrase]) -> Iterator[Value]
 def _own(row: Row) -> Phrase:
     own = quantities.percent(row.strategy_efficiency)
     return () if own is None or row.world_size == 1 else (own,)
+
+
+def _cost(row: Row) -> Phrase:
+    """`1.30`: what a sample costs over one with the plain loop, where all devices cost the same."""
+    found = relative(row) if row.world_size > 1 else None
+    return () if found is None else (Quantity(value=found.mean, digits=2),)
 
 
 def _two_factors(row: Row) -> Phrase:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from scaling.analysis.analyse import Analysis, analyse, kept
+from scaling.analysis.cost import Pricing
 from scaling.analysis.rows import Minibatch, Row
 from scaling.records.run import Header, PointRecord
-from scaling.report import labels, minibatches, over_cpu, trainings
+from scaling.report import costs, labels, minibatches, over_cpu, trainings
 from scaling.report.baselines import baselines
 from scaling.report.comparison import Comparisons
 from scaling.report.curves import by_curve, curve
@@ -18,13 +19,20 @@ from scaling.report.parts import Document, Notes, Section
 from scaling.report.reading import how_to_read
 
 
-def document(header: Header, records: Sequence[PointRecord], joined: Sequence[str] = ()) -> Document:
-    """Say all that the records of a run say; `joined` are the lines about runs in one table."""
-    return said(header, records, analyse(records), joined)
+def document(
+    header: Header, records: Sequence[PointRecord], joined: Sequence[str] = (), pricing: Pricing | None = None
+) -> Document:
+    """Say all that the records of a run say; `joined` are the lines about runs in one table. With `pricing`, what
+    it costs."""
+    return said(header, records, analyse(records), joined, pricing)
 
 
 def said(
-    header: Header, records: Sequence[PointRecord], analysis: Analysis, joined: Sequence[str] = ()
+    header: Header,
+    records: Sequence[PointRecord],
+    analysis: Analysis,
+    joined: Sequence[str] = (),
+    pricing: Pricing | None = None,
 ) -> Document:
     """The same, given the analysis of these records."""
     notes = Notes()
@@ -44,7 +52,11 @@ def said(
         facts=facts(header, kept(records), rows, context),
         notices=(*_emulated(rows), *joined, *(() if analysis.trainings else _too_little(rows))),
         comparisons=compared,
-        sections=(*swept, *_curves(curved, context, planned, notes, stale)),
+        sections=(
+            *swept,
+            *_curves(curved, context, planned, notes, stale),
+            *(costs.sections(rows, header, context, pricing, notes) if pricing else ()),
+        ),
         baselines=baselines(analysis, context, notes, compares=bool(compared)),
         footnotes=notes.texts(),
         how_to_read=how_to_read(analysis, compares=bool(compared)),

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import typer
 
+from scaling.analysis.cost import KNEE
 from scaling.command import command, show
+from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.report import schema
 
 NAME = "scaling.report"
-Format = Literal["table", "markdown", "csv", "json"]
+Format = Literal["table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex"]
+FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run"]
+PICTURES = ("svg", "png", "pdf")
+# What a terminal cannot show.
+FOR_FILES = ("html", *PICTURES)
+MOST_SCALE = 10.0
 
 _RUNS = typer.Argument(help="Run folders, or their run.jsonl.", metavar="RUN", show_default=False)
-_FORMAT = typer.Option("--format", help="For people: table, markdown. For programs: csv, json.")
+_FORMAT = typer.Option(
+    "--format",
+    help="For people: table, markdown, latex, html (a page with figures). One figure: svg, png, pdf. Programs: "
+    "csv, json.",
+)
+_FIGURE = typer.Option("--figure", help="Which figure svg, png and pdf show.", show_default=False)
+_THEME = typer.Option("--theme", help="Of svg, png and pdf. A page follows its reader's.")
+_SCALE = typer.Option("--scale", help="Of png: times 100 dots per inch.", metavar="X")
 _JOIN = typer.Option("--join", help="Put runs into one table although hosts, devices, versions or code differ.")
-_OUTPUT = typer.Option("--output", help="Write to this file.", metavar="FILE", show_default="stdout")
+_PRICES = typer.Option(
+    "--prices", help="What machines cost: adds what rows cost.", metavar="FILE", envvar="SCALING_PRICES"
+)
+_EPOCH = typer.Option(
+    "--epoch-samples", help="Samples of an epoch, for its price.", metavar="N", show_default="known data's own"
+)
+_KNEE = typer.Option("--knee", help="The most that added samples may cost, in means of all, to be worth it.")
+_OUTPUT = typer.Option("-o", "--output", help="Write to this file.", metavar="FILE", show_default="stdout")
 
 app = typer.Typer(add_completion=False)
 
@@ -42,6 +64,12 @@ class Asked(Record, frozen=True, kw_only=True):
     format: Format = "table"
     join: bool = False
     output: Path | None = None
+    figure: FigureName | None = None
+    theme: Literal["light", "dark"] = "light"
+    scale: float = 2.0
+    prices: Path | None = None
+    epoch_samples: int = 0
+    knee: float = KNEE
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -56,7 +84,45 @@ def report(
     format_: Annotated[Format, _FORMAT] = "table",
     join_: Annotated[bool, _JOIN] = False,
     output: Annotated[Path | None, _OUTPUT] = None,
+    figure: Annotated[FigureName | None, _FIGURE] = None,
+    theme: Annotated[Literal["light", "dark"], _THEME] = "light",
+    scale: Annotated[float, _SCALE] = 2.0,
+    prices: Annotated[Path | None, _PRICES] = None,
+    epoch_samples: Annotated[int, _EPOCH] = 0,
+    knee: Annotated[float, _KNEE] = KNEE,
     schema_: Annotated[bool, _SCHEMA] = False,
 ) -> Asked:
-    """Tabulate runs of scaling.run: images/s, speedup, efficiency, and where the loss went."""
-    return Asked(runs=tuple(runs), format=format_, join=join_, output=output)
+    """Tabulate and draw runs of scaling.run: images/s, speedup, efficiency, and where the loss went."""
+    asked = Asked(
+        runs=tuple(runs),
+        format=format_,
+        join=join_,
+        output=output,
+        figure=figure,
+        theme=theme,
+        scale=scale,
+        prices=prices,
+        epoch_samples=epoch_samples,
+        knee=knee,
+    )
+    _validate(asked)
+    return asked
+
+
+def _validate(asked: Asked) -> None:
+    """Raises UsageError for flags that do not go together, and numbers that are none."""
+    names = ", ".join(get_args(FigureName))
+    if asked.format in PICTURES and asked.figure is None:
+        raise UsageError(f"--format {asked.format}: which figure? Add --figure, one of {names}")
+    if asked.figure is not None and asked.format not in PICTURES:
+        raise UsageError(
+            f"--figure {asked.figure}: only with --format {', '.join(PICTURES)}; html has all of them"
+        )
+    if not 0.1 <= asked.scale <= MOST_SCALE:
+        raise UsageError(f"--scale {asked.scale:g}: not from 0.1 to {MOST_SCALE:g}")
+    if not 1 <= asked.knee < inf:
+        raise UsageError(
+            f"--knee {asked.knee:g}: how many times the mean added samples may cost; 1 or more, like 1.5"
+        )
+    if asked.epoch_samples < 0:
+        raise UsageError(f"--epoch-samples {asked.epoch_samples}: a number of samples, like 1281167")

@@ -15,14 +15,15 @@ NONE = "-"
 
 
 def headline(rows: Iterable[Row]) -> Row | None:
-    """Of the largest world size that was tried: the fastest row that claims an efficiency, waits for its ranks and
-    is what its name says; else the fastest; else one that failed. None without any row."""
+    """Of the largest world size that was tried, and of whole steps before passes: the fastest row that claims an
+    efficiency, waits for its ranks and is what its name says; else the fastest; else one that failed. None without
+    any row."""
     return max(rows, key=_rank, default=None)
 
 
-def _rank(row: Row) -> tuple[int, bool, bool, float]:
+def _rank(row: Row) -> tuple[int, bool, bool, bool, float]:
     rate = row.samples_per_s.mean if row.samples_per_s else 0.0
-    return row.world_size, rate > 0, claims(row), rate
+    return row.world_size, row.workload.trains, rate > 0, claims(row), rate
 
 
 def claims(row: Row) -> bool:
@@ -41,10 +42,11 @@ def last_line(rows: Iterable[Row], trainings: Iterable[Training] = ()) -> str:
     rate = NONE if found is None else f"{found.value:.{_digits(found.value)}f}"
     speedup = NONE if row.speedup is None else f"{row.speedup.mean:.2f}"
     efficiency = NONE if row.efficiency is None or row.learnt_less else f"{row.efficiency.mean:.3f}"
+    passes = "" if row.workload.trains else f" pass {row.workload.pass_}"
     over = "" if row.interconnect == "auto" else f" over {row.interconnect}"
     return (
         f"scaling: {row.strategy} N={row.world_size} {rate} {row.workload.unit}/s speedup {speedup} "
-        f"efficiency {efficiency} flags {','.join(row.flags) or NONE}{over}"
+        f"efficiency {efficiency} flags {','.join(row.flags) or NONE}{over}{passes}"
     )
 
 

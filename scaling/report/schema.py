@@ -13,9 +13,10 @@ from types import GenericAlias
 from typing import Any
 
 import msgspec
-from msgspec import NODEFAULT, Struct, defstruct
+from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import FieldInfo, fields
 
+from scaling.analysis.cost import Bill
 from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Resolution, Row, Standing, Verdict
 from scaling.analysis.training_rows import Training
 from scaling.records.point import Hardware, Workload
@@ -24,6 +25,8 @@ from scaling.records.run import Header
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Field = tuple[str, Any, Any]
 # Of a header, what only a resumed run needs.
+# What is a keyword of Python's has another name inside.
+RENAMED = {"pass_": "pass"}
 INTERNAL = frozenset({"estimate_s"})
 
 
@@ -41,9 +44,9 @@ def _struct(name: str, parts: Sequence[type[Struct]], more: Iterable[Field], wit
     found = {field.name: _field(field) for part in parts for field in fields(part) if field.name not in without}
     found.update({field[0]: field for field in more})
     made = [field if field[2] is not NODEFAULT else field[:2] for field in found.values()]
-    spelled = {field.name: field.encode_name for part in parts for field in fields(part)}
-    namespace = {"__doc__": parts[-1].__doc__}
-    return defstruct(name, made, kw_only=True, frozen=True, namespace=namespace, rename=spelled)
+    return defstruct(
+        name, made, kw_only=True, frozen=True, namespace={"__doc__": parts[-1].__doc__}, rename=RENAMED
+    )
 
 
 def _flat(name: str, part: type[Struct], *more: Field) -> Any:
@@ -71,7 +74,7 @@ RowJson = _flat(
 BaselineJson = _flat("Baseline", Baseline)
 ComparisonJson = _flat("Comparison", Comparison, ("distinguishable", bool, NODEFAULT))
 MinibatchJson = _flat("Minibatch", Minibatch, ("is_worse", bool, NODEFAULT))
-OverCpuJson = _flat("OverCpu", OverCpu)
+OverCpuJson = _flat("OverCpu", OverCpu, ("cpu", BaselineJson, NODEFAULT))
 TrainingJson = _flat("Training", Training)
 RunJson = _struct("Run", (Header,), (), INTERNAL)
 ReportJson = defstruct(
@@ -86,6 +89,8 @@ ReportJson = defstruct(
         ("minibatches", _many(MinibatchJson), ()),
         ("over_cpu", _many(OverCpuJson), ()),
         ("trainings", _many(TrainingJson), ()),
+        # With --prices.
+        ("costs", tuple[Bill, ...] | UnsetType, UNSET),
     ],
     kw_only=True,
     frozen=True,

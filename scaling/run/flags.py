@@ -1,4 +1,5 @@
-"""argv -> Invocation; the only file that sees argv. What each flag says of itself stands in `panels.py`."""
+"""argv -> Invocation; the only file that sees argv. What each flag says of itself stands in `panels.py`
+and `run_panels.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from scaling.command import command
 from scaling.errors import UsageError
 from scaling.plan import config as configuration
 from scaling.plan.config import FIELDS, SweepConfig
-from scaling.run import panels, training_panels
+from scaling.run import panels, run_panels, training_panels
 from scaling.run.invocation import Invocation, fields
 
 EPILOG = "Exit codes: 0 all points measured, 1 a point failed, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."
@@ -20,7 +21,7 @@ DEFAULT = SweepConfig()
 _KINDS, _NETWORKS, _SERVERS = ",".join(DEFAULT.kinds), ",".join(DEFAULT.interconnect), str(DEFAULT.servers)
 _PASS = ",".join(DEFAULT.pass_)
 # Flags that are no field of a run: they say what to do with one.
-ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "version")
+ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "page", "version")
 # Flags that are another spelling of a field.
 SUGAR = ("kv_store",)
 
@@ -93,18 +94,19 @@ def sweep(
     seed: panels.Seed = DEFAULT.seed,
     malloc: panels.Malloc = DEFAULT.malloc,
     fresh_workers: panels.FreshWorkers = False,
-    startup_timeout_s: panels.StartupTimeoutS = DEFAULT.startup_timeout_s,
-    stall_timeout_s: panels.StallTimeoutS = DEFAULT.stall_timeout_s,
-    point_timeout_s: panels.PointTimeoutS = DEFAULT.point_timeout_s,
-    results: panels.Results = DEFAULT.results,
-    name: panels.Name = DEFAULT.name,
-    view: panels.View = "plain",
-    config: panels.Config = None,
-    resume: panels.Resume = None,
-    like: panels.Like = None,
-    dry_run: panels.DryRun = False,
-    list_all: panels.ListAll = False,
-    version: panels.Version = False,
+    startup_timeout_s: run_panels.StartupTimeoutS = DEFAULT.startup_timeout_s,
+    stall_timeout_s: run_panels.StallTimeoutS = DEFAULT.stall_timeout_s,
+    point_timeout_s: run_panels.PointTimeoutS = DEFAULT.point_timeout_s,
+    results: run_panels.Results = DEFAULT.results,
+    name: run_panels.Name = DEFAULT.name,
+    view: run_panels.View = "plain",
+    page: run_panels.Page = True,
+    config: run_panels.Config = None,
+    resume: run_panels.Resume = None,
+    like: run_panels.Like = None,
+    dry_run: run_panels.DryRun = False,
+    list_all: run_panels.ListAll = False,
+    version: run_panels.Version = False,
 ) -> Invocation:
     """How well does data-parallel training scale on this cluster, and where does the loss go?
 
@@ -127,6 +129,7 @@ def sweep(
         dry_run=dry_run,
         list_all=list_all,
         view=view,  # type: ignore[arg-type]
+        page=page,
     )
 
 

@@ -49,6 +49,7 @@ class Invocation(Record, frozen=True, kw_only=True):
     dry_run: bool = False
     list_all: bool = False
     view: ViewKind = "plain"
+    page: bool = True
 
 
 def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> SweepConfig:

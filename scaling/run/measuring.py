@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TextIO
 
 from scaling.analysis.analyse import kept
@@ -17,7 +18,7 @@ from scaling.records import store
 from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
 from scaling.records.run import Header, PointRecord
-from scaling.run import NAME
+from scaling.run import NAME, pages
 from scaling.run.invocation import ViewKind
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view import live
@@ -33,8 +34,11 @@ def measure(
     header: Header,
     records: Sequence[PointRecord],
     kind: ViewKind,
+    *,
+    page: bool,
 ) -> int:
-    """Measure what `records` lack; returns the exit code."""
+    """Measure what `records` lack; returns the exit code. A run that was broken off has no `page`: there may be no
+    time for it."""
     _prepare()
     screen = live.make(kind, sys.stdout)
     output: TextIO = sys.stdout
@@ -45,12 +49,13 @@ def measure(
         with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()
     except Interrupted as stop:
+        page = False
         if stop.by_launcher:
             output = launcher_output() or output
         raise
     finally:
         screen.closed(output)
-        lost = _conclude(opened, header, sweep.records, output, color=kind == "live")
+        lost = _conclude(opened, header, sweep.records, output, color=kind == "live", page=page)
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
     return 1 if lost or failed else 0
 
@@ -62,27 +67,47 @@ def _prepare() -> None:
 
 
 def _conclude(
-    opened: store.Store, header: Header, records: Sequence[PointRecord], output: TextIO, *, color: bool
+    opened: store.Store,
+    header: Header,
+    records: Sequence[PointRecord],
+    output: TextIO,
+    *,
+    color: bool,
+    page: bool,
 ) -> bool:
     """Print the table of the file, or of `records` where it cannot be read any more; whether it is lost."""
+    stream = Stream(output)
     try:
         read = store.load(opened.folder)
     except UsageError as error:
         why = str(error).removeprefix(f"{opened.folder}: ")
-        _print_table(header, records, output, f"not kept: {opened.folder}", color=color)
+        last = _print_table(header, records, stream, f"not kept: {opened.folder}", color=color)
+        stream.write(f"{last}\n")
         complain(StoreError(f"{opened.folder}: lost while the run went on ({why}); the table is all of it"), NAME)
         return True
-    _print_table(*read, output, f"run: {opened.folder}", color=color)
+    last = _print_table(*read, stream, f"run: {opened.folder}", color=color)
+    if page:
+        _write_page(opened.folder, stream)
+    stream.write(f"{last}\n")
+    stream.flush()
     return False
 
 
 def _print_table(
-    header: Header, records: Sequence[PointRecord], output: TextIO, where: str, *, color: bool
-) -> None:
-    """The table, where the run is kept, and last of all the line for programs."""
+    header: Header, records: Sequence[PointRecord], stream: Stream, where: str, *, color: bool
+) -> str:
+    """The table, and where the run is kept; returns the line for programs, which comes last of all."""
     from scaling.report.document import document
     from scaling.report.formats import terminal  # rich: rank 0 alone needs it
 
-    doc, stream = document(header, records), Stream(output)
-    stream.write(f"{terminal.draw(doc, color=color)}\n{where}\n{doc.last_line}\n")
+    doc = document(header, records)
+    stream.write(f"{terminal.draw(doc, color=color)}\n{where}\n")
     stream.flush()
+    return doc.last_line
+
+
+def _write_page(folder: Path, stream: Stream) -> None:
+    try:
+        stream.write(f"page: {pages.write(folder)}\n")
+    except StoreError as error:
+        complain(error, NAME)

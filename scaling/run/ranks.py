@@ -91,7 +91,7 @@ class Lead:
         header = make_header(self._cluster, made, self._enrolled, self._argv)
         now = datetime.fromtimestamp(header.created_unix_s)
         with store.Store.create(Path(made.config.results), made.config.name, now, header) as opened:
-            return measuring.measure(made, self._mailbox, opened, header, (), asked.view)
+            return measuring.measure(made, self._mailbox, opened, header, (), asked.view, page=asked.page)
 
     def _resume(self, asked: Invocation, run: Path) -> int:
         header, _ = store.load(run)
@@ -102,7 +102,7 @@ class Lead:
         made = self._proved(made)
         with store.Store.resume(run) as opened:
             records = store.load(run)[1]
-            return measuring.measure(made, self._mailbox, opened, header, records, asked.view)
+            return measuring.measure(made, self._mailbox, opened, header, records, asked.view, page=asked.page)
 
     def _plan(self, wanted: config.SweepConfig) -> plan.Plan:
         self._enrolled = enrolment.ask_of_outside(self._mailbox, self._enrolled, wanted.strategy or ())

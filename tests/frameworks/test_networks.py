@@ -20,6 +20,9 @@ NAMES = [name for name in models.CATALOGUE if name not in LARGE]
 # Of the largest: sums in another order, through up to 152 layers.
 LOGITS, GRADIENTS = 2e-5, 1e-3
 
+# TensorFlow builds 25 graphs: half a minute of one core, and more where others compute.
+pytestmark = pytest.mark.timeout(900)
+
 Found = dict[str, NDArray[Any]]
 
 

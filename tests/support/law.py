@@ -27,6 +27,10 @@ READ = frozenset({"errors", "text", "command", "records"}) | READERS
 USERS: Mapping[str, frozenset[str]] = {
     "mpi4py": frozenset({"transport/mpi.py"}),
     "rich": frozenset({"sweep/view/live.py", "report/formats/terminal.py"}),
+    "matplotlib": frozenset(
+        f"report/formats/plots/{name}.py" for name in ("bars", "curves", "draw", "fields", "sheet", "style")
+    ),
+    "jinja2": frozenset({"report/formats/html/page.py"}),
 }
 # Whose folder a framework is at home in; Horovod binds to each.
 HOMES: Mapping[str, tuple[str, ...]] = {
@@ -38,7 +42,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "horovod": ("frameworks/",),
 }
 # Beside `<command>/flags.py`: what flags say of themselves, and what all commands do with theirs.
-FLAGS = frozenset({"command.py", "run/panels.py", "run/training_panels.py"})
+FLAGS = frozenset({"command.py", "run/panels.py", "run/run_panels.py", "run/training_panels.py"})
 
 
 class Import(NamedTuple):

@@ -45,10 +45,10 @@ def small(name: str) -> ModelSpec:
     spec = models.spec(name)
     if not isinstance(spec.input, Images):
         return replace(spec, input=replace(spec.input, length=SEQUENCE))
-    spec = replace(spec, target=Classes(count=10))
+    channels, spec = spec.input.channels, replace(spec, target=Classes(count=10))
     # Below 8 x 8 a ViT has a single patch, or none.
-    for size in range(8 if "vit" in name else 1, spec.input.height + 1):
-        tried = replace(spec, input=replace(spec.input, height=size, width=size))
+    for size in range(8 if "vit" in name else 1, spec.input.size + 1):
+        tried = replace(spec, input=Images(channels=channels, height=size, width=size))
         try:
             assert tried.placed
         except UsageError:
@@ -65,8 +65,10 @@ def undropped(spec: ModelSpec) -> ModelSpec:
 
 def _undropped(layer: Layer) -> Layer:
     match layer:
-        case Dropout() | Attention():
-            return changed(layer, **{"rate" if isinstance(layer, Dropout) else "dropout": 0.0})
+        case Dropout():
+            return Dropout(0.0)
+        case Attention():
+            return changed(layer, dropout=0.0)
         case Chain(body):
             return Chain(tuple(map(_undropped, body)))
         case Residual(body, shortcut):
@@ -99,6 +101,13 @@ def batch(spec: ModelSpec) -> tuple[Array, Array]:
     return taken, labels
 
 
+def assert_same(found: Iterator[tuple[str, Array]], wanted: Iterator[tuple[str, Array]]) -> None:
+    """What was loaded is read as it was."""
+    for (name, array), (drawn_name, given) in zip(found, wanted, strict=True):
+        assert name == drawn_name
+        np.testing.assert_array_equal(array, given)
+
+
 class Torch:
     """PyTorch."""
 
@@ -127,8 +136,11 @@ class Torch:
         loss = self._losses.of(spec.target)(built(self._torch.from_numpy(taken)), self._torch.from_numpy(labels))
         loss.backward()
         names = (name for name, _ in drawn(spec))
-        gradients = (each.grad.numpy() for _, each in self._network.trained(built))
-        return {"loss": loss.detach().numpy(), **dict(zip(names, gradients, strict=True))}
+        gradients: Any = (each.grad for _, each in self._network.trained(built))
+        return {
+            "loss": loss.detach().numpy(),
+            **{name: each.numpy() for name, each in zip(names, gradients, strict=True)},
+        }
 
 
 class Keras:
@@ -149,9 +161,6 @@ class Keras:
     def _built(self, spec: ModelSpec) -> Any:
         model = self._network.empty(spec)
         self._network.load(model, drawn(spec))
-        for (name, array), (wanted, given) in zip(self._network.read(model), drawn(spec), strict=True):
-            assert name == wanted
-            np.testing.assert_array_equal(array, given)
         return model
 
     def logits(self, spec: ModelSpec, taken: Array) -> Array:
@@ -161,6 +170,7 @@ class Keras:
     def learn(self, spec: ModelSpec, taken: Array, labels: Array) -> dict[str, Array]:
         """By a tape, with gradients turned to the description's shapes."""
         model, tf = self._built(spec), self._tf
+        assert_same(self._network.read(model), drawn(spec))
         with tf.GradientTape() as tape:
             loss = self._losses.of(spec.target)(model(_last(taken), training=True), tf.constant(labels))
         variables = [each.value for each in self._network.parameters(model)]
@@ -184,9 +194,6 @@ class Gluon:
     def _built(self, spec: ModelSpec, taken: Array) -> tuple[Any, Any]:
         net = self._network.empty(spec, [self._mx.cpu()])
         self._network.load(net, drawn(spec))
-        for (name, array), (wanted, given) in zip(self._network.read(net), drawn(spec), strict=True):
-            assert name == wanted
-            np.testing.assert_array_equal(array, given)
         net.hybridize(static_alloc=True, static_shape=True)
         return net, self._mx.nd.array(taken, dtype="float32" if taken.dtype == np.float32 else "int32")
 
@@ -199,6 +206,7 @@ class Gluon:
     def learn(self, spec: ModelSpec, taken: Array, labels: Array) -> dict[str, Array]:
         """Gradients of the sum over the batch, divided by its size."""
         (net, given), mx = self._built(spec, taken), self._mx
+        assert_same(self._network.read(net), drawn(spec))
         with mx.autograd.record():
             losses = self._losses.of(spec.target)(net(given), mx.nd.array(labels))
         losses.backward()

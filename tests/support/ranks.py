@@ -34,7 +34,7 @@ from scaling.records.events import Announce
 from scaling.records.point import Kind
 from scaling.records.task import Task
 from scaling.workloads import feeds as data
-from scaling.workloads import models
+from scaling.workloads.specs import ModelSpec
 from tests.support import paper_tasks
 from tests.support.waiting import eventually
 
@@ -212,7 +212,7 @@ def join_feeds(size: int) -> None:
     """Every feed from now on is that of `size` ranks together."""
     feed = data.feed
 
-    def joined(task: Task, spec: models.ModelSpec) -> Joined:
+    def joined(task: Task, spec: ModelSpec) -> Joined:
         point = replace(task.point, world_size=size)
         ranks = [replace(task, point=point, rank=rank) for rank in range(size)]
         return Joined([feed(each, spec) for each in ranks])

@@ -18,14 +18,13 @@ from scaling.frameworks.mx.library import mx
 from scaling.workloads import sequences
 from scaling.workloads.layers import Layer, Shape
 
-HybridBlock = mx.gluon.HybridBlock
 Value: TypeAlias = "mx.nd.NDArray | mx.sym.Symbol"
 
 
-class Residual(HybridBlock):  # type: ignore[misc]
+class Residual(mx.gluon.HybridBlock):  # type: ignore[misc]
     """The sum of two ways, one of which may be empty."""
 
-    def __init__(self, body: HybridBlock, shortcut: HybridBlock) -> None:
+    def __init__(self, body: mx.gluon.HybridBlock, shortcut: mx.gluon.HybridBlock) -> None:
         super().__init__()
         self.body, self.shortcut = body, shortcut
 
@@ -34,10 +33,10 @@ class Residual(HybridBlock):  # type: ignore[misc]
         return self.body(x) + self.shortcut(x)
 
 
-class Branches(HybridBlock):  # type: ignore[misc]
+class Branches(mx.gluon.HybridBlock):  # type: ignore[misc]
     """Ways beside each other, their channels one after the other."""
 
-    def __init__(self, branches: Sequence[HybridBlock]) -> None:
+    def __init__(self, branches: Sequence[mx.gluon.HybridBlock]) -> None:
         super().__init__()
         self._branches = branches
         for each in branches:
@@ -48,7 +47,7 @@ class Branches(HybridBlock):  # type: ignore[misc]
         return F.concat(*(each(x) for each in self._branches), dim=1)
 
 
-class GELUTanh(HybridBlock):  # type: ignore[misc]
+class GELUTanh(mx.gluon.HybridBlock):  # type: ignore[misc]
     """The approximation of GELU (Hendrycks & Gimpel 2016)."""
 
     def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
@@ -56,7 +55,7 @@ class GELUTanh(HybridBlock):  # type: ignore[misc]
         return 0.5 * x * (1 + F.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x * x * x)))
 
 
-class OneHot(HybridBlock):  # type: ignore[misc]
+class OneHot(mx.gluon.HybridBlock):  # type: ignore[misc]
     """A vector of zeros and a one for each word."""
 
     def __init__(self, words: int) -> None:
@@ -73,7 +72,7 @@ class OneHot(HybridBlock):  # type: ignore[misc]
         return F.one_hot(x, self._words, dtype=self._dtype)
 
 
-class Learnt(HybridBlock):  # type: ignore[misc]
+class Learnt(mx.gluon.HybridBlock):  # type: ignore[misc]
     """One that has parameters by the description's names and in its shapes."""
 
     def __init__(self, layer: Layer, shape: Shape) -> None:
@@ -104,7 +103,7 @@ class Segments(Learnt):
         return F.broadcast_add(x, F.expand_dims(first, axis=0))
 
 
-class Patches(HybridBlock):  # type: ignore[misc]
+class Patches(mx.gluon.HybridBlock):  # type: ignore[misc]
     """An image's places as a sequence."""
 
     def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
@@ -124,7 +123,7 @@ class ClassToken(Learnt):
         return F.concat(F.broadcast_add(zeros, F.reshape(weight, (1, 1, -1))), x, dim=1)
 
 
-class First(HybridBlock):  # type: ignore[misc]
+class First(mx.gluon.HybridBlock):  # type: ignore[misc]
     """The first vector of a sequence."""
 
     def hybrid_forward(self, F: ModuleType, x: Value) -> Value:
@@ -136,7 +135,7 @@ def _place(F: ModuleType, x: Value, index: int) -> Value:
     return F.reshape(F.slice_axis(x, axis=1, begin=index, end=index + 1), (0, -1))
 
 
-class LastState(HybridBlock):  # type: ignore[misc]
+class LastState(mx.gluon.HybridBlock):  # type: ignore[misc]
     """The last states of an LSTM, the backward direction's at the first place.
 
     MXNet has two biases; the second stays zero and untrained, so that what is trained is what is described.
@@ -197,7 +196,7 @@ class Gated(Learnt):
         return _linear(F, gate * F.sigmoid(gate) * up, down_weight, self._width)
 
 
-class TiedLogits(HybridBlock):  # type: ignore[misc]
+class TiedLogits(mx.gluon.HybridBlock):  # type: ignore[misc]
     """Products with the vectors of an embedding, whose parameter it shares: it counts once."""
 
     def __init__(self, words: mx.gluon.nn.Embedding, layer: sequences.TiedLogits) -> None:

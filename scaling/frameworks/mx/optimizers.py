@@ -43,10 +43,13 @@ class Adadelta(mx.optimizer.AdaDelta):  # type: ignore[misc]
 class AdamW(mx.optimizer.Adam):  # type: ignore[misc]
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019), which MXNet 1.9 lacks."""
 
+    wd: float
+
     def update(self, index: Any, weight: mx.nd.NDArray, grad: mx.nd.NDArray, state: Any) -> None:
         """The decay, then Adam without it."""
         # The rate of the step that is under way does not depend on its number.
         weight[:] *= 1 - self._get_lr(index) * self._get_wd(index)
-        decay, self.wd = self.wd, 0.0
+        decay = self.wd
+        self.wd = 0.0
         super().update(index, weight, grad, state)
         self.wd = decay

@@ -18,7 +18,9 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from scaling.errors import UsageError
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch import fsdp, process_group
@@ -41,14 +43,14 @@ class FullySharded(Training):
     def wrap(self, module: nn.Module) -> nn.Module:
         """Join the process group and shard; all ranks have drawn the same weights."""
         options = fsdp.options_of(self.task.point)
+        policy = _policy(options["param_dtype"])
+        if policy.param_dtype is not None and any(isinstance(each, _BatchNorm) for each in module.modules()):
+            raise UsageError(
+                "--option param_dtype=bf16: batch normalisation keeps its means in fp32; leave it out"
+            )
         mesh = join_groups(self).mesh(self)
         for unit in units(module):
-            fully_shard(
-                unit.module,
-                mesh=mesh,
-                reshard_after_forward=options["reshard"],
-                mp_policy=_policy(options["param_dtype"]),
-            )
+            fully_shard(unit.module, mesh=mesh, reshard_after_forward=options["reshard"], mp_policy=policy)
         return module
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -98,7 +99,7 @@ class TiedLogits(keras.layers.Layer):  # type: ignore[misc]
     def __init__(self, words: keras.layers.Embedding, bias: bool, name: str) -> None:
         super().__init__(name=name)
         # Keras would take a layer in an attribute for one of this layer's.
-        self._words = lambda: words.embeddings
+        self._words: Callable[[], keras.Variable] = lambda: words.embeddings
         self._biased, self._count = bias, words.input_dim
 
     def build(self, _shape: tuple[int, ...]) -> None:

@@ -165,7 +165,7 @@ class _Builder:
             case layers.Chain(body):
                 return self.chain(body, x, f"{path}.")
             case layers.Residual(body, shortcut):
-                ways = self.chain(body, x, f"{path}.body."), self.chain(shortcut, x, f"{path}.shortcut.")
+                ways = [self.chain(body, x, f"{path}.body."), self.chain(shortcut, x, f"{path}.shortcut.")]
                 return keras.layers.Add(name=path)(ways)
             case layers.Branches(branches):
                 ways = [self.chain(each, x, f"{path}.{index}.") for index, each in enumerate(branches)]

@@ -185,7 +185,7 @@ class Cluster:
 
 def _batch_of(spec: ModelSpec, size: int) -> tuple[tuple[int, ...], tuple[int, ...], tf.DType]:
     """The shapes of a batch's images or tokens and of its labels, and the type of the former."""
-    labels = (size,)
+    labels: tuple[int, ...] = (size,)
     if isinstance(spec.input, Images):
         return (size, spec.input.height, spec.input.width, spec.input.channels), labels, tf.float32
     if isinstance(spec.target, NextToken | MaskedTokens):

@@ -12,10 +12,11 @@ from io import StringIO
 
 from scaling.analysis.analyse import rows
 from scaling.analysis.causes import Breakdown
+from scaling.analysis.cost import Bill, Pricing, bill
 from scaling.analysis.device_use import DeviceUse
 from scaling.analysis.rows import Row, Standing
 from scaling.analysis.stats import Estimate
-from scaling.records.run import PointRecord
+from scaling.records.run import Header, PointRecord
 from scaling.report import devices
 from scaling.text import rounded
 
@@ -24,11 +25,15 @@ Value = str | int | float | None
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-def render(records: Sequence[PointRecord]) -> str:
-    """Return a header line and a line per row. Empty: not measured or not claimed. Fractions are of 1."""
-    lines = [{name: defused(value) for name, value in rounded(_values(row)).items()} for row in rows(records)]
+def render(records: Sequence[PointRecord], header: Header | None = None, pricing: Pricing | None = None) -> str:
+    """Return a header line and a line per row. Empty: not measured or not claimed. Fractions are of 1. With
+    `pricing`, of a run with this header, there are columns for what a row costs."""
+    found = [(row, bill(row, header, pricing) if header and pricing else "") for row in rows(records)]
+    values = (rounded(_values(row) | (_cost(of) if pricing else {})) for row, of in found)
+    lines = [{name: defused(value) for name, value in one.items()} for one in values]
+    columns = (*COLUMNS, *dict.fromkeys(name for line in lines for name in line if name not in COLUMNS))
     out = StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return out.getvalue()
@@ -76,6 +81,18 @@ def _values(row: Row) -> dict[str, Value]:
         "mfu": row.mfu,
         "pass": row.workload.pass_,
     }
+
+
+def _cost(of: Bill | str) -> dict[str, Value]:
+    """`cost_per_million_on_demand` and the like."""
+    if isinstance(of, str):
+        return {"cost_unknown": of}
+    found: dict[str, Value] = {"cost_currency": of.currency, "cost_price": of.price, "cost_machines": of.machines}
+    found["cost_devices_paid"] = of.devices_paid
+    for what, by in (("million", of.per_million), ("epoch", of.per_epoch)):
+        for how, estimate in by.items():
+            found |= _estimate(f"cost_per_{what}_{how}", estimate)
+    return {**found, **_estimate("cost_relative", of.relative), "cost_unknown": None}
 
 
 def _standing(standing: Standing | None, name: str, difference: str) -> dict[str, Value]:

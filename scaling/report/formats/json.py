@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from scaling.analysis.analyse import Analysis, analyse
+from scaling.analysis.cost import Bill, Pricing, bill
 from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Row
 from scaling.analysis.training_rows import Training
 from scaling.records.run import Header, PointRecord
@@ -19,8 +20,11 @@ from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import rounded
 
 
-def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str] = ()) -> str:
-    """Return one JSON object; `joined` says how runs in one table differ. Fractions are of 1."""
+def render(
+    header: Header, records: Sequence[PointRecord], joined: Sequence[str] = (), pricing: Pricing | None = None
+) -> str:
+    """Return one JSON object; `joined` says how runs in one table differ. Fractions are of 1. With `pricing`, what
+    rows cost."""
     analysis = analyse(records)
     document = {
         "run": _run(header),
@@ -32,6 +36,7 @@ def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str]
         "minibatches": rounded([_flat(one) for one in analysis.minibatches]),
         "over_cpu": rounded([_flat(one) for one in analysis.over_cpu]),
         "trainings": rounded([_flat(one) for one in analysis.trainings]),
+        **({"costs": _costs(analysis, header, pricing)} if pricing else {}),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
@@ -42,6 +47,12 @@ def _run(header: Header) -> dict[str, Any]:
     for field in ("type", *INTERNAL):
         run.pop(field, None)
     return dict(run)
+
+
+def _costs(analysis: Analysis, header: Header, pricing: Pricing) -> list[dict[str, Any]]:
+    """Of the rows that have a price."""
+    bills = (bill(row, header, pricing) for row in analysis.rows)
+    return [rounded(msgspec.to_builtins(one)) for one in bills if isinstance(one, Bill)]
 
 
 def _comparisons(analysis: Analysis) -> list[dict[str, Any]]:
@@ -57,6 +68,8 @@ def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu | Training) -
                 fields[name]["verdict"] = standing.verdict
     if isinstance(entry, Minibatch):
         fields["is_worse"] = entry.is_worse
+    if isinstance(entry, OverCpu):
+        fields["cpu"] = _flat(entry.cpu)
     flat = {**fields.pop("workload"), **fields.pop("hardware"), **fields}
     formerly = {old: flat[new] for old, new in FORMERLY.items() if new in flat}
     if "images_per_s" in formerly and flat["unit"] != "images":

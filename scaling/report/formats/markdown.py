@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from scaling.analysis.cost import Pricing
 from scaling.records.run import Header, PointRecord
 from scaling.report import words
 from scaling.report.document import document
 from scaling.report.parts import Baselines, Document, Line, Section
 
 
-def render(header: Header, records: Sequence[PointRecord], joined: Sequence[str] = ()) -> str:
+def render(
+    header: Header, records: Sequence[PointRecord], joined: Sequence[str] = (), pricing: Pricing | None = None
+) -> str:
     """Return the report of a run as markdown; `joined` says how runs in one table differ."""
-    return draw(document(header, records, joined))
+    return draw(document(header, records, joined, pricing))
 
 
 def draw(doc: Document) -> str:

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from scaling.analysis.cost import Pricing
 from scaling.records.run import Header, PointRecord
 from scaling.report import words
 from scaling.report.cells import EFFICIENCY
@@ -26,12 +27,23 @@ from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Qu
 TEXT_WIDTH = 80
 
 
-def render(header: Header, records: Sequence[PointRecord], *, color: bool, joined: Sequence[str] = ()) -> str:
+def render(
+    header: Header,
+    records: Sequence[PointRecord],
+    *,
+    color: bool,
+    joined: Sequence[str] = (),
+    pricing: Pricing | None = None,
+) -> str:
     """Return the report of a run, and the line for programs after it; it depends on nothing but the arguments.
 
     `joined` are the lines that say how runs in one table differ.
     """
-    doc = document(header, records, joined)
+    return whole(document(header, records, joined, pricing), color=color)
+
+
+def whole(doc: Document, *, color: bool) -> str:
+    """Return the text of a report, and its line for programs."""
     return f"{draw(doc, color=color)}\n{doc.last_line}\n"
 
 

@@ -82,7 +82,8 @@ def speed(record: PointRecord) -> str:
         return ""
     if record.point.kind == "comm":
         return f"{number(step.step_s * 1e3)} ms per exchange"
-    return f"{number(record.point.global_batch_size / step.step_s)} {record.point.workload.unit}/s"
+    work = record.point.workload
+    return f"{number(record.point.global_batch_size * work.units_per_sample / step.step_s)} {work.unit}/s"
 
 
 def result(record: PointRecord, left_s: float | None) -> str:

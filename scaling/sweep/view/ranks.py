@@ -92,4 +92,4 @@ def _pace(rank: RankState, state: PointState) -> tuple[str, str]:
     seconds = last.seconds / point.hardware.dilate
     if point.kind == "comm":
         return number(seconds / last.steps * 1e3), " ms"
-    return number(last.samples / seconds), f" {point.workload.unit}/s"
+    return number(last.samples * point.workload.units_per_sample / seconds), f" {point.workload.unit}/s"

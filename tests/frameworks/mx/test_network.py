@@ -94,4 +94,5 @@ def test_losses_are_the_targets() -> None:
     one, even = np.log1p(np.exp(-2.0)), np.log(2)
     found = [float(line) for line in said(LOSSES.replace("IGNORED", str(IGNORED))).splitlines()]
     whole = (one + even) / 2
-    assert found == pytest.approx([one, whole, whole, (even + np.log1p(np.exp(-3.0))) / 2], rel=1e-5)
+    # oneDNN approximates logarithms to 3e-5.
+    assert found == pytest.approx([one, whole, whole, (even + np.log1p(np.exp(-3.0))) / 2], rel=1e-4)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from scaling.errors import UsageError
 from scaling.frameworks.base import Unsynced
 from scaling.frameworks.pytorch import ddp_trainer, fsdp_trainer
 from scaling.frameworks.pytorch.fsdp_units import units
+from tests.support.paper_tasks import one_task
 
 
 class Block(nn.Module):
@@ -93,3 +97,11 @@ def test_rows_are_padded_to_the_ranks(shape: tuple[int, ...], ranks: int, elemen
 def test_a_step_without_exchange_is_had_where_it_is_honest(trainer: type, has_one: bool) -> None:
     """FSDP gathers whatever is held back, and ZeRO's update is an exchange."""
     assert issubclass(trainer, Unsynced) == has_one
+
+
+def test_batch_normalisation_is_refused_half_precision_before_ranks_meet() -> None:
+    """Torch itself fails in the first forward pass: expected scalar type BFloat16 but found Float."""
+    task = one_task("torch:fsdp2", "exchange", precision="bf16", options={"param_dtype": "bf16"})
+    rank: Any = SimpleNamespace(task=task)
+    with pytest.raises(UsageError, match="--option param_dtype=bf16: batch normalisation"):
+        fsdp_trainer.FullySharded.wrap(rank, nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))

@@ -42,7 +42,7 @@ def test_four_ranks_send_what_their_strategy_expects() -> None:
         )
         for name, options, _, kind in cases
     ]  # fmt: skip
-    ring = 2 * (SIZE - 1) * 4 * models.spec("digits-cnn").parameters["torch"]
+    ring = 2 * (SIZE - 1) * 4 * models.spec("digits-cnn").parameters
     for (name, options, factor, kind), (sent, bounds) in zip(cases, counted(points), strict=True):
         told = f"{name} {options} {kind}: {sent / ring:.3f} of a ring's bytes"
         assert bounds == pytest.approx((factor * ring, factor * ring)), told

@@ -173,6 +173,34 @@ def test_output_goes_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("base", "new", "change", "verdict"), [(FINE, SLOW, 1 / 0.95 - 1, "worse"), (SLOW, FINE, -0.05, "better")]
+)
+def test_cost_is_that_of_the_rate_turned_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: Run, new: Run, change: float, verdict: str
+) -> None:
+    prices = tmp_path / "mine.toml"
+    prices.write_text(
+        'currency = "USD"\n[[price]]\nname = "box"\nmatch = { cpu = "Test*" }\ndevices = 4\n'
+        "per_hour = { on_demand = 2.0 }\n"
+    )
+    paths = [run(tmp_path, "a", base), run(tmp_path, "b", new)]
+    asked = ["--metric", "cost", "--prices", str(prices), "--format", "json"]
+    assert command.main([*paths, *asked]) == (verdict == "worse")
+    cell = json.loads(capsys.readouterr().out)["cells"][2]
+    assert (cell["verdict"], cell["unit"]) == (verdict, "USD")
+    assert cell["change"]["mean"] == pytest.approx(change)
+
+
+def test_energy_needs_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run(tmp_path, "gpus", SCENES["gpus"]())
+    assert command.main([path, path, "--metric", "j_per_image", "--format", "json"]) == 0
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert {cell["verdict"] for cell in cells} == {"cannot tell"}
+    told = [cell for cell in cells if cell["base"]]
+    assert told and all("energy" in cell["reason"] and cell["unit"] == "J/sample" for cell in told)
+
+
 # ---------------------------------------------------------------- what is refused, or not compared
 
 
@@ -191,6 +219,8 @@ def test_output_goes_to_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["A", "B", "--fail-above", "two"], "--fail-above two: give"),
         (["A", "B", "--fail-above", ""], "--fail-above : give"),
         (["A", "B", "--metric", "speed"], "'speed' is not one of 'efficiency'"),
+        (["A", "B", "--metric", "cost"], "--metric cost: needs --prices FILE"),
+        (["A", "B", "--metric", "cost", "--prices", "A"], "--prices A: Is a directory"),
         (["A", "B", "--format", "html"], "'html' is not one of 'table'"),
         (["A", "B", "--output", "A"], "--output A: Is a directory"),
         (["A", "B", "--output", "A/none/f"], "--output A/none/f: No such file or directory"),

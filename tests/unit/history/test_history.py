@@ -15,8 +15,11 @@ from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
 from scaling.history import __main__ as command
+from scaling.history.document import document
 from scaling.history.groups import letter
 from scaling.history.lines import Headline, RunLine, line, read
+from scaling.report import words
+from scaling.report.headline import headline as of_report
 from tests.support.compared_runs import Run, changed, without_noise
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import UNIX_S, close, failed, host, mean, written
@@ -52,13 +55,16 @@ def headline(run: Run) -> Headline:
 
 
 @pytest.mark.parametrize("name", ["default", "cluster", "strong", "frameworks", "servers", "networks"])
-def test_the_headline_is_the_reports_fastest_row_at_the_largest_world_size(name: str) -> None:
+def test_the_headline_is_the_reports(name: str) -> None:
     run = SCENES[name]()
-    found = headline(run)
-    who = (found.strategy, found.interconnect, found.world_size, close(found.samples_per_s))
-    rated = [(one, mean(one.samples_per_s)) for one in rows(run[1]) if one.samples_per_s]
-    (row,) = [one for one, rate in rated if (one.strategy, one.interconnect, one.world_size, rate) == who]
-    assert found.world_size == max(one.world_size for one in rows(run[1]))
+    found, row = headline(run), of_report(rows(run[1]))
+    assert row is not None
+    assert (found.strategy, found.interconnect, found.world_size) == (
+        row.strategy,
+        row.interconnect,
+        row.world_size,
+    )
+    assert found.samples_per_s == close(mean(row.samples_per_s))
     assert found.efficiency == (None if row.efficiency is None else close(mean(row.efficiency)))
     assert set(found.flags) == set(row.flags) - {"SUPERLINEAR", "DRIFTING"}
 
@@ -81,6 +87,8 @@ def test_a_run_without_an_exchange_and_with_failures() -> None:
     broken = changed(without_noise(), lambda one: failed(one.point) if one.point.world_size == 4 else one)
     found = line(Path("r"), *broken)
     assert found.failed == 6 and found.headline is None
+    (shown,) = document("results", [found], []).sections[0].lines
+    assert (shown.cells["strategy"], words.text(shown.remark)) == ("N=4 failed", "6 points failed")
 
 
 # ---------------------------------------------------------------- all runs

@@ -46,3 +46,10 @@ def test_who_does_not_wait_or_took_another_network_is_the_headline_only_where_no
         assert found is not None and (found.strategy, found.interconnect) == (name, "auto")
     found = headline(rows([solo, wrong]))
     assert found is not None and found.flags == ("MISLABELLED",)
+
+
+def test_a_pass_is_named_and_gives_way_to_a_whole_step() -> None:
+    passes = [record(point(strategy="fake:plain", pass_="forward"), 0.01)]
+    assert last_line(rows(passes)).endswith("3200.0 images/s speedup - efficiency - flags - pass forward")
+    both = [*passes, record(point(strategy="fake:plain"), 0.1)]
+    assert last_line(rows(both)).endswith("320.0 images/s speedup - efficiency - flags -")

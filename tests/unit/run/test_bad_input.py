@@ -9,7 +9,7 @@ import pytest
 from scaling.errors import LaunchError, UsageError
 from scaling.plan import config, defaults, plan
 from scaling.records.host import Gpu
-from scaling.run import flags, invocation, panels
+from scaling.run import flags, invocation, panels, run_panels
 from scaling.run.enrolment import check_versions
 from tests.support.inline import enrol, host
 
@@ -250,7 +250,7 @@ def test_every_field_is_in_the_help(shown: str) -> None:
         assert config.flag(field) in shown
     *controls, last = (kind for kind in config.KINDS if kind != "exchange")
     assert f"{', '.join(controls)} and {last}" in shown
-    for panel in (panels.WHAT, panels.HOW, panels.LIMITS, panels.OUT, panels.RUNS):
+    for panel in (panels.WHAT, panels.HOW, run_panels.LIMITS, run_panels.OUT, run_panels.RUNS):
         assert panel in shown
 
 

@@ -44,7 +44,7 @@ def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path]
     mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
     with store.Store.create(folder, "test", datetime.fromtimestamp(0, timezone.utc), header) as opened:
         monkeypatch.setattr("scaling.sweep.view.live.make", lambda *_: After(lambda: act(opened.folder)))
-        code = measuring.measure(made, mailbox, opened, header, (), "plain")
+        code = measuring.measure(made, mailbox, opened, header, (), "plain", page=False)
         launch.turn()  # the last release
         return code, opened.folder
 

@@ -193,3 +193,9 @@ def test_rates_are_of_what_the_workload_s_samples_are() -> None:
     texts = changed(point(2), unit="sequences")
     assert speed(record(texts)) == "640.0 sequences/s"
     assert {gauge.unit for gauge in ranks(measuring(starting(texts)))} == {" sequences/s"}
+
+
+def test_tokens_are_those_of_whole_sequences() -> None:
+    tokens = changed(point(2), unit="tokens", sequence_length=100)
+    assert speed(record(tokens)) == "64000 tokens/s"
+    assert {gauge.value for gauge in ranks(measuring(starting(tokens)))} == {"32000"}

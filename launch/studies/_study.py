@@ -1,0 +1,71 @@
+"""What the studies have in common: they run commands of the package, and read reports of their runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+Json = dict[str, Any]
+
+
+class Failed(Exception):
+    """A command of the study failed; its argument is the exit code."""
+
+
+def positive(text: str) -> int:
+    """A count that an option takes; argparse says what was wrong."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: at least 1")
+    return int(text)
+
+
+def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the package's Python from the root, whatever the working directory."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.run([sys.executable, *arguments], check=False, env=env, cwd=ROOT, text=True, **options)
+
+
+def sweep(name: str, *flags: str, ranks: int = 1) -> Json:
+    """Measure on this machine, in a folder of results of this name; returns the report's JSON.
+
+    Raises Failed with the exit code of a run that does not end well.
+    """
+    results = RESULTS / name
+    run = ["-m", "scaling.run", "--results", str(results), *flags]
+    alone = [sys.executable, *run]
+    command = alone if ranks == 1 else [str(ROOT / "launch/mpirun"), "-np", str(ranks), "python", *run]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if done := subprocess.run(command, check=False, env=env, cwd=ROOT).returncode:
+        raise Failed(done)
+    return report(results)
+
+
+def report(results: Path) -> Json:
+    """The JSON of the latest run in a folder."""
+    run = max(results.iterdir(), key=lambda folder: folder.stat().st_mtime)
+    said = python("-m", "scaling.report", str(run), "--format", "json", capture_output=True)
+    said.check_returncode()
+    found: Json = json.loads(said.stdout)
+    return found
+
+
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns under their headings, the first from the left, the others from the right."""
+    lines = [list(heads), *map(list, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = ["  ".join([f"{line[0]:{widths[0]}}", *map(str.rjust, line[1:], widths[1:])]) for line in lines]
+    return "\n".join([title, *(f"  {text}".rstrip() for text in texts), ""])
+
+
+def number(value: float | None, digits: int) -> str:
+    """With so many digits; `-` for what is not known."""
+    return "-" if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,96 @@
+"""What machines cost by the hour, by a file of the user's: never shipped, since prices change.
+
+currency = "USD"
+[[price]]
+name = "p3.8xlarge"
+match = { gpu = "Tesla V100*" }        # or host, cpu, emulated: shell patterns
+devices = 4                            # in one of them: a machine is paid whole
+per_hour = { on_demand = 12.24 }
+network = "tcp:10"                     # what is between them; the run's own where it is not given
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from math import inf
+from pathlib import Path
+
+import msgspec
+
+from scaling.errors import UsageError
+from scaling.records.point import Record
+
+ON_DEMAND = "on_demand"
+
+
+class Match(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose price it is; shell patterns, all that are given must match."""
+
+    gpu: str = ""
+    host: str = ""
+    cpu: str = ""
+    emulated: str = ""
+
+    def holds(self, *, gpu: str = "", host: str = "", cpu: str = "", emulated: str = "") -> bool:
+        """Whether a machine of this kind is meant; a match without patterns means none."""
+        pairs = ((self.gpu, gpu), (self.host, host), (self.cpu, cpu), (self.emulated, emulated))
+        given = [(pattern, name) for pattern, name in pairs if pattern]
+        return bool(given) and all(fnmatch(name, pattern) for pattern, name in given)
+
+
+class Price(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a machine with `devices` of them costs; `per_hour` by how it is bought, in the file's currency. `seen`
+    (2018-02-01) and `source` say where the price is from."""
+
+    name: str
+    match: Match
+    devices: int
+    per_hour: dict[str, float]
+    provider: str = ""
+    region: str = ""
+    minimum_s: float = 0.0
+    seen: str = ""
+    source: str = ""
+    network: str = ""
+
+    @property
+    def hourly(self) -> float:
+        """On demand where that is told, else the first that is."""
+        return self.per_hour.get(ON_DEMAND, next(iter(self.per_hour.values())))
+
+
+class Prices(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of prices, in one currency."""
+
+    currency: str
+    price: tuple[Price, ...]
+
+
+def read(path: Path) -> Prices:
+    """Read a file of prices; UsageError names what is wrong with it in one line."""
+    try:
+        return _sound(path, _decoded(path.read_bytes()))
+    except OSError as error:
+        raise UsageError(f"--prices {path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--prices {path}: {error}") from None
+
+
+def _decoded(text: bytes) -> Prices:
+    """Dates may stand with quotes or, as TOML has them, without."""
+    plain = msgspec.toml.decode(text)
+    return msgspec.convert(msgspec.to_builtins(plain), type=Prices)
+
+
+def _sound(path: Path, prices: Prices) -> Prices:
+    for price in prices.price:
+        wrong = [f"{how} = {value:g}" for how, value in price.per_hour.items() if not 0 <= value < inf]
+        if wrong:
+            raise UsageError(f"--prices {path}: {price.name}: {wrong[0]}: a price is 0 or more")
+        if not price.per_hour:
+            raise UsageError(
+                f"--prices {path}: {price.name}: per_hour is empty; per_hour = {{ on_demand = 3.06 }}"
+            )
+        if price.devices < 1:
+            raise UsageError(f"--prices {path}: {price.name}: devices = {price.devices}; 1 or more")
+    return prices

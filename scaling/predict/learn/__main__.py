@@ -1,0 +1,48 @@
+"""`python -m scaling.predict.learn PUBLISHED`: the file of priors, learned anew."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from scaling.command import complain, open_streams, show
+from scaling.errors import Interrupted, ScalingError, UsageError
+from scaling.predict import published
+from scaling.predict.learn import fitting, flags
+from scaling.predict.learn.writing import toml
+
+
+def learn(asked: flags.Asked) -> str:
+    """Write the file; return what is said of it."""
+    series = published.series(published.read(asked.published))
+    taught = [one for one in series if one.trust in ("A", "B")]
+    if not taught:
+        raise UsageError(f"{asked.published}: no series of trust A or B with two points and known gradients")
+    priors = fitting.learn(taught)
+    try:
+        asked.output.write_text(toml(priors, asked.published.name), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {asked.output}: {error.strerror}") from None
+    sources = len({one.source for one in taught})
+    return f"{asked.output}: {len(priors.constants)} priors from {len(taught)} series of {sources} sources\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
+    open_streams()
+    try:
+        asked = flags.parse(sys.argv[1:] if argv is None else argv)
+        if asked is not None:
+            show(learn(asked))
+        return 0
+    except ScalingError as error:
+        complain(error, flags.NAME)
+        return error.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

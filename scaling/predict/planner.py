@@ -1,0 +1,166 @@
+"""The cheapest cluster for a target: the fewest machines whose lower end reaches it, by the user's prices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+
+from scaling.analysis import prices
+from scaling.analysis.prices import Price, Prices
+from scaling.errors import UsageError
+from scaling.predict import infer
+from scaling.predict.case import Case, network
+from scaling.predict.flags import Asked
+from scaling.predict.forecast import FARTHEST, FARTHEST_COLD, Outlook, carried, outlook
+from scaling.predict.priors import Priors
+from scaling.predict.setting import At
+from scaling.records.point import Record
+from scaling.text import rounded
+
+# The lower end of a one-sided 80 % interval, and the upper.
+LOWER, UPPER = 0.2, 0.8
+MOST_COUNTS = 48
+
+
+class Plan(Record, frozen=True, kw_only=True):
+    """A cluster that reaches the target: `machines` of a price, the batch per device, and what it does."""
+
+    price: str
+    machines: int
+    devices: int
+    batch_size: int
+    network: str
+    hourly: float
+    samples_per_s: float
+    lower: float
+    upper: float
+    efficiency: float
+    fewest: int
+
+    @property
+    def cost_of_a_million(self) -> float:
+        """Of as many samples, at the median rate."""
+        return self.hourly / 3600 * 1e6 / self.samples_per_s
+
+
+def planned(asked: Asked, case: Case, priors: Priors) -> str:
+    """The clusters that reach the target, cheapest first. Raises UsageError where none can be named."""
+    if asked.prices is None or asked.target is None:
+        raise UsageError("--target: needs --prices FILE")
+    file = prices.read(asked.prices)
+    fitting = [price for price in file.price if _is_ours(price, case)]
+    if not fitting:
+        raise UsageError(
+            f"--prices {asked.prices}: no price matches {case.device or 'a device without a name (--device)'}; "
+            "another device's rate is not predicted: measure one of it"
+        )
+    found = sorted(_plans(asked, case, priors, fitting), key=lambda plan: (plan.hourly, plan.machines))
+    if not found:
+        raise UsageError(f"--target {asked.target:g}: no world size that may be claimed reaches it by 80 %")
+    write = _json if asked.format == "json" else _table
+    return write(asked, case, file, found)
+
+
+def _is_ours(price: Price, case: Case) -> bool:
+    """Whether this price is of the device that was measured."""
+    name = case.device
+    if case.emulated:
+        return price.match.holds(emulated=name)
+    return price.match.holds(gpu=name) or price.match.holds(cpu=name)
+
+
+def _plans(asked: Asked, case: Case, priors: Priors, fitting: Sequence[Price]) -> Iterator[Plan]:
+    look = outlook(case, priors)
+    for price in fitting:
+        for model, batch, rate in case.rates:
+            if model == case.model:
+                plan = _fewest(asked, look, price, batch, rate)
+                if plan is not None:
+                    yield plan
+
+
+def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) -> Plan | None:
+    """The fewest of these machines whose lower end reaches the target."""
+    case, word, target = look.case, asked.network or price.network, asked.target or 0.0
+    setting = replace(case.setting, step_s=batch / rate / case.accumulation, compress=asked.compress)
+    if word:
+        link, line = network(word, emulated=case.emulated)
+        setting = replace(setting, link=link, line_bytes_per_s=line)
+    if setting.link == "none":
+        raise UsageError(
+            f"--prices: {price.name}: nothing is known between machines: give --network, such as tcp:25"
+        )
+    points = [
+        At(world_size=count * price.devices, nodes=count, accumulation=case.accumulation)
+        for count in _machines(target, rate, price, case)
+    ]
+    if not points:
+        return None
+    own = look._replace(posterior=carried(look.posterior, setting), rate=rate)
+    return _first(own, points, price, batch, word or "the run's", target)
+
+
+def _machines(target: float, rate: float, price: Price, case: Case) -> list[int]:
+    """Counts to try, from what perfect scaling would need: each up to 16, then in steps of a sixteenth."""
+    most = (FARTHEST_COLD if case.cold else FARTHEST * case.largest) // price.devices
+    found: list[int] = []
+    count = max(1, int(target / rate / price.devices * 0.9))
+    while count <= most and len(found) < MOST_COUNTS:
+        found.append(count)
+        count += max(1, count // 16)
+    return found
+
+
+def _first(look: Outlook, points: Sequence[At], price: Price, batch: int, word: str, target: float) -> Plan | None:
+    predicted = infer.predict(look.posterior, points)
+    ends = np.exp(infer.quantiles(predicted.log_efficiency, predicted.weights, [0.5, LOWER, UPPER]))
+    ideal = np.array([at.world_size * look.rate for at in points])
+    reached = np.flatnonzero(ends[1] * ideal >= target)
+    if not len(reached):
+        return None
+    index, hopeful = int(reached[0]), np.flatnonzero(ends[2] * ideal >= target)
+    at, full = points[index], float(ideal[index])
+    middle, lower, upper = (float(value) for value in ends[:, index])
+    return Plan(
+        price=price.name, machines=at.nodes, devices=at.world_size, batch_size=batch, network=word,
+        hourly=at.nodes * price.hourly, samples_per_s=full * middle, lower=full * lower, upper=full * upper,
+        efficiency=middle, fewest=points[int(hopeful[0])].nodes,
+    )  # fmt: skip
+
+
+def _alike(found: Sequence[Plan]) -> list[Plan]:
+    """Those that the cheapest cannot be told from: they would cost no more if they needed the fewest machines that
+    are likely, and it the most."""
+    first = found[0]
+    return [plan for plan in found[1:] if plan.hourly * plan.fewest / plan.machines <= first.hourly]
+
+
+def _table(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str:
+    lines = [f"PREDICTED, not measured: clusters that reach {asked.target:g} {case.unit}/s by 80 %: {case.title}"]
+    lines += [f"note: {note}" for note in case.notes]
+    for plan in found:
+        lines.append(
+            f"PREDICTED  {plan.machines} x {plan.price} ({plan.devices} devices, batch {plan.batch_size}, "
+            f"{plan.network}): {plan.hourly:,.2f} {file.currency}/h, {plan.samples_per_s:,.0f} {case.unit}/s "
+            f"(80 % at least {plan.lower:,.0f}), efficiency {100 * plan.efficiency:.0f} %, "
+            f"{plan.cost_of_a_million:,.2f} {file.currency} a million {case.unit}"
+        )
+    rivals = _alike(found)
+    if rivals:
+        names = ", ".join(f"{plan.machines} x {plan.price}" for plan in rivals)
+        lines.append(
+            f"not distinguishable from the first: {names}; what would decide: an exchange on 2 machines of either"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _json(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str:
+    rivals = [plan.price for plan in _alike(found)]
+    plain = {
+        "kind": "PREDICTED", "interval_percent": 80, "target": asked.target, "currency": file.currency,
+        "title": case.title, "plans": msgspec.to_builtins(found), "not_distinguishable_from_first": rivals,
+    }  # fmt: skip
+    return msgspec.json.format(msgspec.json.encode(rounded(plain)), indent=2).decode() + "\n"

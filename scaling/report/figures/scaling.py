@@ -1,0 +1,156 @@
+"""Speedup and efficiency over the number of devices, for the rows that may share a figure. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from scaling.analysis.rows import Row
+from scaling.analysis.stats import Estimate
+from scaling.report import labels, quantities, words
+from scaling.report.figures.parts import Cross, Curve, Curves, Dot, Figure, Table, mark_of, stamps
+from scaling.report.material import Material
+from scaling.report.parts import Quantity
+
+
+def speedup(material: Material) -> Iterator[Figure]:
+    """Per group of rows: how many times one device, or samples/s where nothing is known of one."""
+    for title, rows in _groups(material):
+        if any(row.speedup for row in rows):
+            body = _curves(material, rows, _speedup_in(rows), upright="times one device", ideal=1.0)
+            yield _figure("speedup", f"Speedup{title}", body, rows, quantities.speedup)
+        else:
+            work = rows[0].workload
+            unit, per_sample = work.unit, work.units_per_sample
+            body = _curves(
+                material, rows,
+                lambda row: row.samples_per_s and row.samples_per_s.times(per_sample),
+                upright=f"{unit}/s", ideal=None,
+            )  # fmt: skip
+            shown = partial(quantities.rate, workload=work)
+            yield _figure("speedup", f"{unit}/s, nothing is known of one device{title}", body, rows, shown)
+
+
+def efficiency(material: Material) -> Iterator[Figure]:
+    """Per group of rows that have one."""
+    for title, rows in _groups(material):
+        if any(row.efficiency for row in rows):
+            body = _curves(material, rows, _percent, upright="efficiency, %", ideal=100.0, is_percent=True)
+            yield _figure("efficiency", f"Efficiency{title}", body, rows, _as_percent)
+
+
+def _groups(material: Material) -> Iterator[tuple[str, list[Row]]]:
+    found: dict[int, list[Row]] = {}
+    for row in material.rows:
+        found.setdefault(row.group, []).append(row)
+    for rows in found.values():
+        varying = labels.varying(rows[0], material.context)
+        yield (f": {', '.join(varying)}" if varying else ""), rows
+
+
+def _percent(row: Row) -> Estimate | None:
+    return row.efficiency.times(100.0) if row.efficiency and not row.learnt_less else None
+
+
+def _as_percent(found: Estimate | None) -> Quantity | None:
+    return None if found is None else quantities.percent(found.times(0.01))
+
+
+def _speedup_in(rows: Sequence[Row]) -> Callable[[Row], Estimate | None]:
+    """A row that claims none (OVERSUBSCRIBED) is placed by its rate over that of its framework's one device."""
+    alone = {
+        row.framework: row.samples_per_s.mean / row.speedup.mean
+        for row in rows
+        if row.samples_per_s and row.speedup and row.workload.batch_rule == "weak"
+    }
+
+    def of(row: Row) -> Estimate | None:
+        if row.speedup or not row.samples_per_s or row.framework not in alone:
+            return row.speedup
+        return Estimate(mean=row.samples_per_s.mean / alone[row.framework], low=None, high=None, n=row.rounds)
+
+    return of
+
+
+def _curves(
+    material: Material,
+    rows: Sequence[Row],
+    value: Callable[[Row], Estimate | None],
+    *,
+    upright: str,
+    ideal: float | None,
+    is_percent: bool = False,
+) -> Curves:
+    by_curve: dict[int, list[Row]] = {}
+    for row in rows:
+        by_curve.setdefault(row.curve, []).append(row)
+    crosses = tuple(
+        Cross(world_size=row.world_size, label=labels.name(row, material.context)) for row in rows if row.failed
+    )
+    return Curves(
+        upright=upright,
+        is_percent=is_percent,
+        curves=tuple(
+            Curve(label=labels.curve(of, material.context), number=number, dots=dots)
+            for number, of in by_curve.items()
+            if (dots := tuple(_dots(of, value)))
+        ),
+        crosses=crosses,
+        ideal=ideal,
+        boundary=_boundary(rows),
+    )
+
+
+def _dots(rows: Iterable[Row], value: Callable[[Row], Estimate | None]) -> Iterator[Dot]:
+    for row in rows:
+        if (found := value(row)) is not None and found.mean > 0:
+            yield Dot(
+                world_size=row.world_size,
+                value=found.mean,
+                low=found.low,
+                high=found.high,
+                mark=mark_of(row.flags),
+            )
+
+
+def _boundary(rows: Iterable[Row]) -> float | None:
+    """Between the largest world size on one node and the smallest on several, in the middle of a logarithmic axis;
+    None where there are not both, or they interleave."""
+    inside = [row.world_size for row in rows if row.nodes == 1 and not row.failed]
+    across = [row.world_size for row in rows if row.nodes > 1]
+    if not inside or not across or max(inside) >= min(across):
+        return None
+    return float((max(inside) * min(across)) ** 0.5)
+
+
+def _figure(
+    name: str, title: str, body: Curves, rows: Sequence[Row], shown: Callable[[Estimate | None], Quantity | None]
+) -> Figure:
+    return Figure(
+        name=name,
+        title=title,
+        says=_says(title, body),
+        body=body,
+        table=Table(("curve", "N", body.upright, "marks"), tuple(_lines(body, shown))),
+        stamps=stamps({flag for row in rows for flag in row.flags}),
+    )
+
+
+def _lines(body: Curves, shown: Callable[[Estimate | None], Quantity | None]) -> Iterator[tuple[str, ...]]:
+    for curve in body.curves:
+        for dot in curve.dots:
+            found = shown(Estimate(mean=dot.value, low=dot.low, high=dot.high, n=0))
+            text = words.text((found,)) if found else words.NONE
+            yield curve.label, str(dot.world_size), text, dot.mark
+    yield from ((cross.label, str(cross.world_size), words.NONE, "FAILED") for cross in body.crosses)
+
+
+def _says(title: str, body: Curves) -> str:
+    """The ends of the curves in words."""
+    unit = " %" if body.is_percent else ""
+    ends = [
+        f"{curve.label} {dot.value:.3g}{unit} at N={dot.world_size}"
+        for curve in body.curves
+        for dot in curve.dots[-1:]
+    ]
+    return f"{title}, over the number of devices: {'; '.join(ends) or 'nothing was measured'}"

@@ -1,0 +1,34 @@
+"""One figure as a file: SVG, PNG or PDF, stamped with whose numbers it shows."""
+
+from __future__ import annotations
+
+from scaling.errors import UsageError
+from scaling.report import words
+from scaling.report.figures import FIGURES
+from scaling.report.formats.plots import draw
+from scaling.report.formats.plots.draw import Kind
+from scaling.report.formats.plots.style import Theme
+from scaling.report.material import Material
+
+_WHY = {
+    "cards": "no bytes of it crossed nodes",
+    "efficiency": "no row of it claims an efficiency",
+    "loss": "no row of it claims an efficiency",
+    "ranks": "its largest world size has no windows of several ranks",
+    "devices": "nothing was read of its devices",
+}
+
+
+def render(material: Material, name: str, kind: Kind, *, theme: Theme = "light", scale: float = 2.0) -> bytes:
+    """Return the file. Raises UsageError where the run has nothing for this figure."""
+    found = tuple(FIGURES[name](material))
+    if not found:
+        raise UsageError(f"--figure {name}: this run has no such figure: {_WHY.get(name, 'nothing was measured')}")
+    return draw.alone(found, kind, _footing(material), theme=theme, scale=scale)
+
+
+def _footing(material: Material) -> str:
+    """Model, batch, date and run: a figure travels alone."""
+    facts = {fact.label: words.text(fact.phrase) for fact in material.doc.facts}
+    said = [facts.get(label, "") for label in ("model", "batch", "started")]
+    return ", ".join(filter(None, [*said, *(source.name for source in material.sources)]))

@@ -1,0 +1,1 @@
+"""The report as one page: no request, no server, readable without scripts."""

@@ -1,0 +1,146 @@
+"""The tables of a page: all rows in one that can be sorted, comparisons and baselines as elsewhere. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from scaling.analysis.rows import Row
+from scaling.records.point import Record
+from scaling.report import cells, words
+from scaling.report.material import Material
+from scaling.report.parts import Baselines, Cell, Column, Detail, Line, Quantity, Section
+
+CURVE = Column(key="curve", title="curve", is_text=True)
+MARKS = Column(key="marks", title="marks", is_text=True)
+
+
+class Shown(Record, frozen=True, kw_only=True):
+    """A cell as a page shows it; `value` is what it is sorted by, its text where that is None and "" for none."""
+
+    text: str
+    value: str | None = None
+    is_text: bool = False
+    is_mark: bool = False
+    notes: tuple[int, ...] = ()
+
+
+class Ruled(Record, frozen=True, kw_only=True):
+    """A line of a table that is not sorted, and the rule above it."""
+
+    texts: tuple[str, ...]
+    says: str = ""
+    remark: str = ""
+    notes: tuple[int, ...] = ()
+    above: str = ""
+
+
+class Tabulated(Record, frozen=True, kw_only=True):
+    """A table with its heading and what stands below it."""
+
+    title: str
+    headings: tuple[str, ...]
+    lines: tuple[Ruled, ...]
+    details: tuple[tuple[str, str], ...] = ()
+
+
+# ---------------------------------------------------------------- all rows in one
+
+
+def columns(material: Material) -> tuple[Column, ...]:
+    """Marks stand beside N, where no narrow window cuts them off."""
+    rows = material.rows
+    if not rows:
+        return ()
+    units = {row.workload.unit for row in rows}
+    rate = cells.rate_column(rows[0].workload.unit)
+    several = replace(rate, title="samples/s", unit_in_cells=True)
+    return (
+        CURVE,
+        cells.WORLD_SIZE,
+        MARKS,
+        *((cells.NODES,) if any(row.nodes > 1 for row in rows) else ()),
+        cells.BATCH_SIZE,
+        rate if len(units) == 1 else several,
+        cells.SPEEDUP,
+        cells.EFFICIENCY,
+        *(replace(column, brackets_noise=False) for column in cells.breakdown_columns(cells.told(rows))),
+    )
+
+
+def rows(material: Material) -> list[tuple[Shown, ...]]:
+    """The cells of every row, in the order of the report."""
+    lines = [line for section in material.doc.sections for line in section.lines]
+    found = zip(material.rows, lines, strict=True)
+    shown = columns(material)
+    return [tuple(_shown(column, line, row, material) for column in shown) for row, line in found]
+
+
+def _shown(column: Column, line: Line, row: Row, material: Material) -> Shown:
+    if column == CURVE:
+        return Shown(text=material.label(row), is_text=True)
+    if column == MARKS:
+        said = words.stamped(*row.flags, f"({row.failed.cause})" if row.failed else "")
+        return Shown(text=said, is_text=True, is_mark=True, notes=line.marks)
+    return _of(line.cells.get(column.key), column)
+
+
+def _of(cell: Cell, column: Column) -> Shown:
+    if isinstance(cell, Quantity):
+        text = words.plus_minus(words.mean(cell, with_unit=column.unit_in_cells), words.half(cell))
+        return Shown(
+            text=text if column.shows_interval else words.mean(cell, with_unit=False), value=f"{cell.value:.10g}"
+        )
+    return Shown(text=cell if isinstance(cell, str) else words.NONE, value="")
+
+
+# ---------------------------------------------------------------- comparisons, baselines, details
+
+
+def tabulated(material: Material) -> Iterator[Tabulated]:
+    """What rows are compared by, and the baselines."""
+    yield from map(_section, material.doc.comparisons)
+    yield from map(_baselines, material.doc.baselines)
+
+
+def curves(material: Material) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
+    """Below the tables of curves: which one, what is said of it."""
+    for section in material.doc.sections:
+        if section.details:
+            yield section.title, _details(section.details)
+
+
+def _details(details: Sequence[Detail]) -> tuple[tuple[str, str], ...]:
+    return tuple((detail.label, "; ".join(map(words.value, detail.values))) for detail in details)
+
+
+def _section(section: Section) -> Tabulated:
+    return Tabulated(
+        title=section.title,
+        headings=(*(column.heading for column in section.columns), "marks"),
+        lines=tuple(_ruled(line, section.columns) for line in section.lines),
+        details=_details(section.details),
+    )
+
+
+def _ruled(line: Line, shown: Sequence[Column]) -> Ruled:
+    return Ruled(
+        texts=tuple(words.plus_minus(*cell).strip() for cell in words.cells(line, shown)),
+        says=words.stamped(line.says, *line.stamps),
+        remark=words.text(line.remark),
+        notes=line.marks,
+        above=line.above,
+    )
+
+
+def _baselines(table: Baselines) -> Tabulated:
+    lines = []
+    for line in table.lines:
+        texts = tuple(words.plus_minus(*cell).strip() for cell in words.baseline(line))
+        lines.append(Ruled(texts=texts, says=words.stamped(*line.flags), notes=line.marks))
+    return Tabulated(
+        title=f"Baselines, {table.rate_unit}",
+        headings=("what", "batch", table.rate_unit, "efficiency", "marks"),
+        lines=tuple(lines),
+    )

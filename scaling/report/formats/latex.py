@@ -1,0 +1,92 @@
+"""The report's tables as LaTeX: booktabs, with marks as notes below each table.
+
+A document needs `\\usepackage{booktabs}` alone. Everything that comes from a run is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from scaling.report import words
+from scaling.report.parts import Baselines, Document, Line, Section
+from scaling.text import one_line
+
+_ESCAPES = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$", "×": r"$\times$", "°": r"\textdegree{}",
+    "…": r"\ldots{}", "–": "--", "└": "",
+}  # fmt: skip
+
+
+def render(doc: Document) -> str:
+    """Return all tables of a report."""
+    return "\n".join(_lines(doc)) + "\n"
+
+
+def escaped(text: str) -> str:
+    """A text that LaTeX prints as it is."""
+    return "".join(_ESCAPES.get(sign, sign) for sign in one_line(text))
+
+
+def _lines(doc: Document) -> Iterator[str]:
+    yield r"% needs \usepackage{booktabs}"
+    yield from (f"% {one_line(f'{fact.label}: {words.text(fact.phrase)}')}" for fact in doc.facts)
+    for table in doc.tables:
+        yield ""
+        yield from _section(table, doc) if isinstance(table, Section) else _baselines(table, doc)
+
+
+def _section(section: Section, doc: Document) -> Iterator[str]:
+    columns = section.columns
+    rows = []
+    for line in section.lines:
+        if line.above:
+            rows.append(rf"\midrule \multicolumn{{{len(columns) + 1}}}{{l}}{{{escaped(line.above)}}} \\")
+        texts = [words.plus_minus(*cell).strip() for cell in words.cells(line, columns)]
+        texts += [""] * (len(columns) - len(texts))
+        rows.append(_row([*map(escaped, texts), _stamps(line)]))
+    kinds = "".join("l" if column.is_text else "r" for column in columns)
+    headings = [escaped(column.heading) for column in columns]
+    numbers = {number for line in section.lines for number in line.marks}
+    yield from _table(section.title, f"{kinds}l", [*headings, ""], rows, numbers, doc)
+
+
+def _baselines(table: Baselines, doc: Document) -> Iterator[str]:
+    rows = []
+    for line in table.lines:
+        texts = [escaped(words.plus_minus(*cell).strip()) for cell in words.baseline(line)]
+        rows.append(_row([*texts, escaped(words.stamped(*line.flags)) + _notes(line.marks)]))
+    numbers = {number for line in table.lines for number in line.marks}
+    title = f"Baselines, {table.rate_unit}"
+    yield from _table(title, "lrrrl", ["", "", escaped(table.rate_unit), "", ""], rows, numbers, doc)
+
+
+def _stamps(line: Line) -> str:
+    said = words.stamped(line.says, *line.stamps, words.text(line.remark))
+    return escaped(said) + _notes(line.marks)
+
+
+def _notes(marks: Sequence[int]) -> str:
+    return rf"\textsuperscript{{{','.join(map(str, marks))}}}" if marks else ""
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"{' & '.join(cells)} \\\\"
+
+
+def _table(
+    title: str, kinds: str, headings: Sequence[str], rows: Sequence[str], numbers: set[int], doc: Document
+) -> Iterator[str]:
+    yield r"\begin{table}"
+    yield rf"\caption{{{escaped(title)}}}"
+    yield rf"\begin{{tabular}}{{{kinds}}}"
+    yield rf"\toprule {_row(headings)}"
+    first, *rest = rows
+    yield first if first.startswith(r"\midrule") else rf"\midrule {first}"
+    yield from rest
+    yield r"\bottomrule"
+    yield r"\end{tabular}"
+    for number in sorted(numbers):
+        yield rf"\par\footnotesize\textsuperscript{{{number}}} {escaped(doc.footnotes[number - 1])}"
+    yield r"\end{table}"

@@ -1,0 +1,181 @@
+"""Draws curves over the number of devices: speedup, efficiency, samples/s."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+
+from scaling.report.figures.parts import Curve, Curves, Dot, shortened
+from scaling.report.formats.plots.sheet import Sheet, apart, label_width
+from scaling.report.formats.plots.style import GREY, MARKS, RED, color, shape
+
+HEIGHT_IN = 3.9
+LABEL_WIDTH = 27
+NAME_SIZE = 8
+# Marks whose word stands beside the dot.
+SAID = {"MISLABELLED", "AUDIT", "OVERSUBSCRIBED"}
+# Between curves on a logarithmic axis, in factors: else their whiskers hide each other.
+SHIFT = 0.018
+# As a part of the height: two names at line ends.
+NAMES_APART = 0.052
+
+
+def draw(sheet: Sheet, body: Curves) -> None:
+    """Fill a sheet of `HEIGHT_IN`."""
+    names = shortened(tuple(curve.label for curve in body.curves), LABEL_WIDTH)
+    axes = sheet.axes(left=0.62, right=0.25 + label_width((*names, "ideal"), NAME_SIZE), bottom=0.48, top=0.28)
+    _scales(axes, body)
+    _ideal(axes, body, sheet)
+    if body.boundary is not None:
+        axes.axvline(body.boundary, color=sheet.ink, alpha=0.45, linewidth=0.8, linestyle=(0, (1, 2)))
+        axes.annotate(
+            " several nodes", (body.boundary, 1.015), xycoords=("data", "axes fraction"), fontsize=7.5, alpha=0.8
+        )
+    for place, curve in enumerate(body.curves):
+        _curve(axes, curve, place - (len(body.curves) - 1) / 2, sheet)
+    _names(axes, body, sheet)
+    _crosses(axes, body)
+
+
+def _sizes(body: Curves) -> list[int]:
+    dots = (dot.world_size for curve in body.curves for dot in curve.dots)
+    return sorted({*dots, *(cross.world_size for cross in body.crosses)})
+
+
+def _scales(axes: Axes, body: Curves) -> None:
+    sizes = _sizes(body)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(sizes[0] / 1.18, sizes[-1] * 1.18)
+    axes.set_xticks(_legible(sizes), [str(size) for size in _legible(sizes)])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("devices (N)")
+    axes.set_ylabel(body.upright)
+    ends = [end for curve in body.curves for dot in curve.dots for end in (dot.value, dot.low, dot.high) if end]
+    low, high = min(ends, default=1.0), max(ends, default=1.0)
+    if body.is_percent:
+        bottom = 0.0 if low < 55 else 50.0
+        axes.set_ylim(bottom, max(105.0, high + 3))
+    else:
+        axes.set_yscale("log", base=2)
+        low, high = min([low, body.ideal or low]), max(high, sizes[-1] * body.ideal if body.ideal else high)
+        axes.set_ylim(max(low, high / 4096) / 1.12, high * 1.15)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.4g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(visible=True, which="major")
+
+
+def _legible(sizes: list[int]) -> list[int]:
+    """World sizes as ticks, without those that would overlap the one before."""
+    found = sizes[:1]
+    for size in sizes[1:]:
+        if size >= 1.2 * found[-1]:
+            found.append(size)
+    return found
+
+
+def _ideal(axes: Axes, body: Curves, sheet: Sheet) -> None:
+    if body.ideal is None:
+        return
+    ends = (_sizes(body)[0], _sizes(body)[-1])
+    values = (body.ideal, body.ideal) if body.is_percent else (ends[0] * body.ideal, ends[1] * body.ideal)
+    axes.plot(ends, values, color=sheet.ink, alpha=0.6, linewidth=1.0, linestyle=(0, (5, 3)))
+
+
+def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
+    hue = color(curve.number, sheet.theme)
+    shift = 2 ** (SHIFT * place)
+    for before, after in pairwise(curve.dots):
+        style = _line(before, after)
+        if style is not None:
+            wrong = {before.mark, after.mark} & {"MISLABELLED", "AUDIT"}
+            axes.plot(
+                (before.world_size * shift, after.world_size * shift),
+                (before.value, after.value),
+                color=RED if wrong else hue,
+                linewidth=1.3,
+                linestyle=style,
+                marker="",
+            )
+    for dot in curve.dots:
+        _dot(axes, dot, dot.world_size * shift, hue, shape(curve.number))
+
+
+def _line(before: Dot, after: Dot) -> str | None:
+    styles = [MARKS[dot.mark].line if dot.mark in MARKS else "-" for dot in (before, after)]
+    return None if None in styles else next((style for style in styles if style != "-"), "-")
+
+
+def _dot(axes: Axes, dot: Dot, at: float, hue: str, marker: str) -> None:
+    mark = MARKS.get(dot.mark)
+    edge = (mark.edge if mark else "") or hue
+    if dot.low is not None and dot.high is not None and dot.mark != "OVERSUBSCRIBED":
+        axes.plot((at, at), (dot.low, dot.high), color=hue, linewidth=1.2, marker="_", markersize=5)
+    hollow = bool(mark and mark.hollow)
+    is_wrong = edge == RED
+    axes.plot(
+        (at,),
+        (dot.value,),
+        marker=marker,
+        markersize=8 if is_wrong else 5,
+        markerfacecolor="none" if hollow else hue,
+        markeredgecolor=edge,
+        markeredgewidth=2.0 if is_wrong else 1.2,
+        linestyle="",
+    )
+    if dot.mark in SAID:
+        low, high = axes.get_xlim()
+        is_left = at < (low * high) ** 0.5
+        axes.annotate(
+            dot.mark,
+            (at, dot.value),
+            xytext=(8 if is_left else -8, -12),
+            textcoords="offset points",
+            ha="left" if is_left else "right",
+            fontsize=7.5,
+            color=GREY if dot.mark == "OVERSUBSCRIBED" else RED,
+            weight="bold",
+        )
+
+
+def _names(axes: Axes, body: Curves, sheet: Sheet) -> None:
+    """At the line ends, pushed apart, with a thread to the end."""
+    named = [(curve.label, curve.dots[-1], curve.number) for curve in body.curves]
+    cut = shortened(tuple(label for label, _, _ in named), LABEL_WIDTH)
+    to_axes = axes.transData + axes.transAxes.inverted()
+    ends = [to_axes.transform((dot.world_size, dot.value)) for _, dot, _ in named]
+    if body.ideal is not None:
+        size = _sizes(body)[-1]
+        ends.append(to_axes.transform((size, body.ideal * (1 if body.is_percent else size))))
+    places = apart([float(end[1]) for end in ends], NAMES_APART)
+    places = [place - max(0.0, max(places) - 1.02) for place in places]
+    texts = [*cut, *(("ideal",) if body.ideal is not None else ())]
+    for index, (text, end, place) in enumerate(zip(texts, ends, places, strict=True)):
+        hue = color(named[index][2], sheet.theme) if index < len(named) else sheet.ink
+        axes.plot(
+            (float(end[0]), 1.03), (float(end[1]), place), transform=axes.transAxes, color=hue, alpha=0.5,
+            linewidth=0.6, clip_on=False, solid_capstyle="butt",
+        )  # fmt: skip
+        made = axes.text(
+            1.04, place, text, transform=axes.transAxes, va="center", fontsize=NAME_SIZE, color=sheet.ink
+        )
+        if index < len(named) and text != named[index][0]:
+            made.set_gid(sheet.named(f"name-{index}", named[index][0]))
+
+
+def _crosses(axes: Axes, body: Curves) -> None:
+    for size in sorted({cross.world_size for cross in body.crosses}):
+        labels = [cross.label for cross in body.crosses if cross.world_size == size]
+        axes.plot(
+            (size,), (0.0,), transform=axes.get_xaxis_transform(), marker="x", markersize=8, color=RED,
+            markeredgewidth=2.2, clip_on=False, linestyle="",
+        )  # fmt: skip
+        low, high = axes.get_xlim()
+        is_left = size < (low * high) ** 0.5
+        said = "failed" if len(labels) == 1 else f"{len(labels)} failed"
+        axes.annotate(
+            said, (size, 0.0), xycoords=axes.get_xaxis_transform(), xytext=(7 if is_left else -7, 5),
+            textcoords="offset points", fontsize=7.5, color=RED, weight="bold", ha="left" if is_left else "right",
+        )  # fmt: skip

@@ -1,0 +1,123 @@
+"""A sheet to draw on: axes are placed in inches, so that no text leaves it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
+
+from scaling.report.formats.plots.style import FONT, GREY, INK, RED, Theme
+from scaling.text import one_line
+
+WIDTH_IN = 7.4
+POINTS_PER_INCH = 72
+
+
+class Sheet:
+    """One figure's part of a drawing, `width_in` x `height_in`."""
+
+    def __init__(
+        self,
+        on: Figure | SubFigure,
+        height_in: float,
+        theme: Theme,
+        *,
+        top_in: float = 0.0,
+        bottom_in: float = 0.0,
+    ) -> None:
+        self.on = on
+        self.height_in = height_in
+        self.theme = theme
+        self.ink = INK[theme]
+        self._top_in = top_in
+        self.bottom_in = bottom_in
+        self.titles: dict[str, str] = {}
+
+    def axes(self, *, left: float = 0.7, right: float = 0.2, bottom: float = 0.5, top: float = 0.25) -> Axes:
+        """Axes with these margins in inches."""
+        height = self.height_in
+        made = self.on.add_axes(
+            (
+                left / WIDTH_IN,
+                (bottom + self.bottom_in) / height,
+                (WIDTH_IN - left - right) / WIDTH_IN,
+                (height - bottom - self.bottom_in - top - self._top_in) / height,
+            )
+        )
+        made.set_axisbelow(True)
+        return made
+
+    def heading(self, title: str) -> None:
+        """Over everything, in figures that stand alone."""
+        self.on.text(0.1 / WIDTH_IN, 1 - 0.24 / self.height_in, one_line(title), fontsize=11, weight="bold")
+
+    def stamp(self, marks: Sequence[str], *, across: bool = False) -> None:
+        """The serious marks of what is drawn: top right, and EMULATED across the plot."""
+        if marks:
+            at = 1 - (0.12 + self._top_in) / self.height_in
+            self.on.text(
+                1 - 0.1 / WIDTH_IN,
+                at,
+                " · ".join(marks),
+                color=RED,
+                ha="right",
+                va="center",
+                fontsize=8,
+                weight="bold",
+            )
+        if across and {"EMULATED", "PREDICTED"} & set(marks):
+            word = "EMULATED" if "EMULATED" in marks else "PREDICTED"
+            self.on.text(
+                0.42, 0.5, word, color=GREY, alpha=0.22, fontsize=44, rotation=18, ha="center", va="center"
+            )
+
+    def footing(self, text: str) -> None:
+        """Below everything, in figures that stand alone."""
+        self.on.text(0.1 / WIDTH_IN, 0.09 / self.height_in, one_line(text), fontsize=7, alpha=0.75, va="center")
+
+    def named(self, gid: str, whole: str) -> str:
+        """Remember the whole of a name that is drawn cut, for who points at it."""
+        self.titles[gid] = whole
+        return gid
+
+
+def upright_labels(axes: Axes, labels: Sequence[str]) -> None:
+    """Names of lines left of the axes, the first on top."""
+    axes.set_yticks(range(len(labels)), [one_line(label) for label in labels])
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+
+
+def label_width(labels: Sequence[str], size: float = 9.0) -> float:
+    """Inches that names need, with room around them, as wide as the font has their signs."""
+    font = FontProperties(family=FONT, size=size)
+    widths = [text_to_path.get_text_width_height_descent(one_line(text), font, False)[0] for text in labels]
+    return 0.22 + max(widths, default=0.0) / POINTS_PER_INCH
+
+
+def grid_along_x(axes: Axes) -> None:
+    """Lines at the ticks of the horizontal axis."""
+    axes.grid(visible=True, axis="x")
+
+
+def apart(places: Sequence[float], least: float) -> list[float]:
+    """The same places in the same order, moved as little as pushing neighbours `least` apart takes."""
+    order = sorted(range(len(places)), key=lambda at: places[at])
+    found = [places[at] for at in order]
+    for _ in range(200):
+        moved = False
+        for at in range(len(found) - 1):
+            overlap = least - (found[at + 1] - found[at])
+            if overlap > 1e-9:
+                found[at] -= overlap / 2
+                found[at + 1] += overlap / 2
+                moved = True
+        if not moved:
+            break
+    result = [0.0] * len(places)
+    for at, place in zip(order, found, strict=True):
+        result[at] = place
+    return result

@@ -1,0 +1,99 @@
+"""All that a report is made of: a run's records, what they say, their digest. Analysed once for all formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from scaling.analysis.analyse import Analysis, analyse, kept
+from scaling.analysis.cell import Cell
+from scaling.analysis.controls import Controls
+from scaling.analysis.cost import Pricing
+from scaling.analysis.curves import exchanges
+from scaling.analysis.rows import Row
+from scaling.records.run import Header, PointRecord
+from scaling.records.store import FILE, folder_of
+from scaling.report import labels
+from scaling.report.document import said
+from scaling.report.labels import Context
+from scaling.report.parts import Document
+
+
+class Source(NamedTuple):
+    """A run: its folder's name, without the way there, and the digest of its file ("" where it is gone)."""
+
+    name: str
+    sha256: str
+
+
+def source_of(run: Path) -> Source:
+    """Of a run's folder or file."""
+    folder = folder_of(run).resolve()
+    try:
+        digest = sha256((folder / FILE).read_bytes()).hexdigest()
+    except OSError:
+        digest = ""
+    return Source(folder.name, digest)
+
+
+class Material:
+    """The runs of one report; `joined` says how several in one table differ, `pricing` what they cost."""
+
+    def __init__(
+        self,
+        header: Header,
+        records: Iterable[PointRecord],
+        joined: Sequence[str] = (),
+        sources: Sequence[Source] = (),
+        pricing: Pricing | None = None,
+    ) -> None:
+        self.header = header
+        self.records = kept(records)
+        self.joined = joined
+        self.sources = sources
+        self.pricing = pricing
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """What the records say."""
+        return analyse(self.records)
+
+    @cached_property
+    def doc(self) -> Document:
+        """What people read."""
+        return said(self.header, self.records, self.analysis, self.joined, self.pricing)
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """Curve by curve, and inside each by world size."""
+        return self.analysis.rows
+
+    @cached_property
+    def context(self) -> Context:
+        """What names of rows leave out."""
+        return labels.context(self.rows)
+
+    def label(self, row: Row) -> str:
+        """What a row is called beside all others, without its world size."""
+        return labels.title([row], self.context)
+
+    def cell(self, row: Row) -> Cell:
+        """The records behind a row."""
+        return self._cells[self.rows.index(row)]
+
+    @cached_property
+    def _cells(self) -> list[Cell]:
+        """In the order of the rows."""
+        return exchanges(self.records)
+
+    def together(self, row: Row) -> tuple[PointRecord, ...]:
+        """The plain loops of all its devices at once, round by round; nothing where they were not measured."""
+        found = self._controls.together(self.cell(row).point)
+        return tuple(found.records) if found else ()
+
+    @cached_property
+    def _controls(self) -> Controls:
+        return Controls(self.records)

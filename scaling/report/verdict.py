@@ -1,0 +1,189 @@
+"""What a run answers at a glance: how well it scales, why not better, what would help. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from scaling.analysis.rows import Row
+from scaling.records.point import Record
+from scaling.report import cells, quantities, words
+from scaling.report.cells import is_mislabelled
+from scaling.report.figures.parts import SERIOUS
+from scaling.report.headline import headline
+from scaling.report.material import Material
+from scaling.text import counted, one_line, several
+
+# A loss that is worth a word.
+LEAST = 0.01
+NAMED = 6
+NEAR_LIMIT = 0.8
+_HELPS = {
+    "contention": "devices slow each other without any exchange: look at memory bandwidth, power and shared cores",
+    "straggling": "one rank is later than the others: the heat map of `together` shows which",
+    "exchange_cpu": "the exchange works on cores that compute: fewer and larger messages, or cores of its own",
+    "servers": "parameter servers take cores from the training: nodes of their own (--server-hosts dedicated)",
+    "waiting": "ranks wait for gradients: a faster network, a larger batch per device, fewer bytes",
+    "data_wait": "ranks wait for samples: a faster feed",
+    "exposed": "compute does not hide it all: a faster network, a larger batch per device, fewer bytes",
+    "small_batch": "a device's part of the batch is too small to keep it busy: a larger global batch",
+    "unexplained": "measure all kinds of points in more rounds, since no control explains most of it",
+}
+
+
+class Tile(Record, frozen=True, kw_only=True):
+    """A number to be seen first, and what it is."""
+
+    number: str
+    says: str
+
+
+class Banner(Record, frozen=True, kw_only=True):
+    """What must be known before any number is read: the mark, and which rows it is about."""
+
+    mark: str
+    says: str
+
+
+class Verdict(Record, frozen=True, kw_only=True):
+    """The sentence, the advice for the largest loss ("" without one), the tiles; `stamps` are the headline's."""
+
+    sentence: str
+    advice: str = ""
+    tiles: tuple[Tile, ...] = ()
+    stamps: tuple[str, ...] = ()
+
+
+def verdict(material: Material) -> Verdict:
+    """Of the headline row."""
+    row = headline(material.rows)
+    if row is None:
+        return Verdict(sentence="No exchange of this run has ended: there is nothing to tell.")
+    name, on = material.label(row), counted(row.world_size, "device")
+    stamps = tuple(mark for mark in SERIOUS if mark in row.flags)
+    if row.failed is not None:
+        return Verdict(
+            sentence=f"On {on} {name} failed: {row.failed.cause}.", advice=_below(material), stamps=stamps
+        )
+    rate = quantities.rate(row.samples_per_s, row.workload)
+    sentence = f"On {on} {name} trains {words.text((rate,)) if rate else words.NONE}"
+    speedup, efficiency = quantities.speedup(row.speedup), quantities.percent(row.efficiency)
+    if speedup is None or efficiency is None:
+        why = (
+            "ranks share cores (OVERSUBSCRIBED)" if "OVERSUBSCRIBED" in row.flags else "its plain loop is missing"
+        )
+        sentence += f". Nothing is claimed of its efficiency: {why}."
+    else:
+        sentence += f", {words.mean(speedup)} times one device: {words.mean(efficiency)} of the ideal."
+        sentence += _lost(row) + _ranked(row)
+    return Verdict(sentence=sentence, advice=_advice(row), tiles=tuple(_tiles(row)), stamps=stamps)
+
+
+def _losses(row: Row) -> list[tuple[str, float]]:
+    """The largest first, without what its interval does not tell from zero."""
+    told = cells.told([row]) if row.breakdown else ()
+    found = [(cause, getattr(row.breakdown, cause)) for cause in told if not _is_noise(row, cause)]
+    return sorted(((cause, value) for cause, value in found if value >= LEAST), key=lambda one: -one[1])
+
+
+def _is_noise(row: Row, cause: str) -> bool:
+    interval = row.breakdown_intervals.get(cause)
+    return interval is not None and interval.holds_zero
+
+
+def _lost(row: Row) -> str:
+    said = [f"{_percent(value)} to {_called(cause)}" for cause, value in _losses(row)[:3]]
+    return f" Lost: {', '.join(said)}." if said else ""
+
+
+def _ranked(row: Row) -> str:
+    """Whether it was told from its rivals."""
+    verdicts = {one.verdict for one in (row.standing, row.framework_standing) if one}
+    if verdicts == {"best"}:
+        return " It is the best of its rivals."
+    return " Not all of its rivals can be told from it." if "leading" in verdicts else ""
+
+
+def _called(cause: str) -> str:
+    return (
+        "what no control explains"
+        if cause == "unexplained"
+        else cells.CAUSES[cause].replace("comm.", "communication")
+    )
+
+
+def _percent(value: float) -> str:
+    return words.mean(quantities.fraction(value))
+
+
+def _advice(row: Row) -> str:
+    if is_mislabelled(row):
+        return "The bytes took another network than its name says: no advice rests on that."
+    losses = _losses(row)
+    if not losses or row.world_size == 1:
+        return ""
+    return f"What would help: {_HELPS[losses[0][0]]}.{_network(row)}"
+
+
+def _network(row: Row) -> str:
+    """That a path between nodes had hardly a moment without bytes to send."""
+    if not row.paths or row.paths[0].busy_share < NEAR_LIMIT:
+        return ""
+    busiest = row.paths[0]
+    return (
+        f" {busiest} had bytes to send for {_percent(busiest.busy_share)} of the time: the network is the limit."
+    )
+
+
+def _below(material: Material) -> str:
+    """The largest world size that was measured, where the largest of all failed."""
+    row = headline([row for row in material.rows if row.failed is None])
+    if row is None:
+        return "No other row has a result."
+    on = counted(row.world_size, "device")
+    return f"The largest that was measured: {on}, {material.label(row)}, {_rate(row)}."
+
+
+def _rate(row: Row) -> str:
+    rate = quantities.rate(row.samples_per_s, row.workload)
+    return words.text((rate,)) if rate else words.NONE
+
+
+def _tiles(row: Row) -> Iterator[Tile]:
+    rate, speedup = quantities.rate(row.samples_per_s, row.workload), quantities.speedup(row.speedup)
+    if rate:
+        half = f"± {words.half(rate)}, " if words.half(rate) else ""
+        yield Tile(number=words.mean(rate), says=f"{half}on {counted(row.world_size, 'device')}")
+    if speedup:
+        half = f", ± {words.half(speedup)}" if words.half(speedup) else ""
+        yield Tile(number=f"{words.mean(speedup)} x", says=f"speedup of {row.world_size}{half}")
+    if efficiency := quantities.percent(row.efficiency):
+        half = words.half(efficiency)
+        yield Tile(number=words.mean(efficiency), says=f"efficiency{f', ± {half}' if half else ''}")
+    for cause, value in _losses(row)[:1]:
+        yield Tile(number=_percent(value), says=f"largest loss: {cells.CAUSES[cause]}")
+
+
+# ---------------------------------------------------------------- banners
+
+
+def banners(material: Material) -> tuple[Banner, ...]:
+    """A mark and the rows that have it, the worst first; EMULATED is told by the document's own notice."""
+    return tuple(
+        Banner(mark=mark, says=_about(mark, found, material))
+        for mark in SERIOUS
+        if mark != "EMULATED" and (found := [row for row in material.rows if mark in row.flags])
+    )
+
+
+_MEANS = {
+    "MISLABELLED": "the bytes took another network than these rows asked for",
+    "AUDIT": "rate, samples and clocks of these rows disagree",
+    "OVERSUBSCRIBED": "ranks shared cores: neither speedup nor efficiency is claimed",
+    "FAILED": "these have no result",
+    "PREDICTED": "nobody measured these rows",
+}
+
+
+def _about(mark: str, found: Sequence[Row], material: Material) -> str:
+    names = several([f"{one_line(material.label(row))} N={row.world_size}," for row in found], NAMED).rstrip(",")
+    return f"{len(found)} of {counted(len(material.rows), 'row')}: {_MEANS[mark]}: {names}"

@@ -1,0 +1,69 @@
+"""How far predictions miss, leaving one source of published series out at a time, in points of efficiency.
+
+python -m tests.bench.predict                       each publisher's series from priors learned on all others
+python -m tests.bench.predict --by source           each source's (a publisher has several of one cluster)
+python -m tests.bench.predict --judge other.json    series that are not among ours, from priors learned on ours
+python -m tests.bench.predict --as-shipped FILE     the same from the package's priors as they are
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+from scaling.predict import published
+from scaling.predict.learn import fitting
+from scaling.predict.priors import Priors, read
+from scaling.predict.published import Series
+from tests.support.prediction_errors import Miss, misses, table
+
+FILE = Path(__file__).resolve().parents[1] / "published.json"
+
+
+def _left_out(series: Sequence[Series], by: str, key: str) -> list[Miss]:
+    ours = [one for one in series if getattr(one, by) == key]
+    return _judged(ours, fitting.learn([one for one in series if getattr(one, by) != key]))
+
+
+def _judged(series: Sequence[Series], priors: Priors) -> list[Miss]:
+    return [miss for one in series if one.trust in ("A", "B") for miss in misses(one, priors)]
+
+
+def _found(asked: Namespace) -> list[Miss]:
+    if asked.as_shipped:
+        return _judged(published.series(published.read(asked.as_shipped)), read())
+    series = published.series(published.read(asked.published))
+    if asked.judge:
+        return _judged(published.series(published.read(asked.judge)), fitting.learn(series))
+    by = "source" if asked.by == "source" else "publisher"
+    keys = sorted({getattr(one, by) for one in series if one.trust in ("A", "B")})
+    with ProcessPoolExecutor(asked.processes) as pool:
+        return [miss for found in pool.map(partial(_left_out, series, by), keys) for miss in found]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table of errors."""
+    parser = ArgumentParser(prog="python -m tests.bench.predict")
+    parser.add_argument("--by", choices=("publisher", "source"), default="publisher")
+    parser.add_argument("--published", type=Path, default=FILE)
+    parser.add_argument("--judge", type=Path)
+    parser.add_argument("--as-shipped", type=Path)
+    parser.add_argument("--processes", type=int, default=2)
+    asked = parser.parse_args(argv)
+    began_s = monotonic()
+    found = _found(asked)
+    if not found:
+        print("no series of trust A or B asks anything")
+        return 1
+    print(table(found))
+    print(f"{len({miss.series for miss in found})} series, {monotonic() - began_s:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""The page as text: one file, the same bytes everywhere, nothing of a run is markup, marks in each figure.
+
+What a browser makes of it: test_browser.py. (Drawing starts fc-list once, to find fonts: no unit test.)
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.errors import UsageError
+from scaling.report.figures import FIGURES
+from scaling.report.formats import alone, csv
+from scaling.report.formats.html import page
+from scaling.report.formats.plots.draw import Kind
+from scaling.report.formats.plots.style import CURRENT, RED
+from scaling.report.material import Material, source_of
+from tests.support import hostile
+from tests.support.emulated_records import emulated_run
+from tests.support.report_scenes import SCENES, cluster_run, networks_run
+from tests.support.scripted_records import failed, written
+
+SERIOUS = {"cluster": ("OVERSUBSCRIBED", "FAILED"), "networks": ("MISLABELLED",), "default": ()}
+
+
+class Markup(HTMLParser):
+    """All elements of a page with their attributes, and the text outside of scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._in = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._in = tag
+
+    def handle_data(self, data: str) -> None:
+        if self._in not in ("script", "style"):
+            self.text += data
+
+
+@cache
+def material(scene: str) -> Material:
+    return Material(*SCENES[scene]())
+
+
+@cache
+def made(scene: str) -> str:
+    return page.render(material(scene))
+
+
+@pytest.mark.parametrize("scene", sorted(SCENES))
+def test_every_run_has_a_page_without_requests_styles_and_foreign_scripts(scene: str) -> None:
+    text = made(scene)
+    found = Markup(text)
+    assert len(text.encode()) < 500_000
+    assert [tag for tag, _ in found.elements if tag in ("script", "link", "iframe", "img", "image")] == ["script"]
+    for tag, attributes in found.elements:
+        assert "style" not in attributes and not any(name.startswith("on") for name in attributes), tag
+        for name in ("src", "href", "xlink:href", "srcset", "action"):
+            value = attributes.get(name) or "#"
+            assert value.startswith(("#", "data:text/csv")), (tag, value)
+    assert CURRENT not in text
+    ids = [attributes["id"] for _, attributes in found.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    named = {
+        name for _, attributes in found.elements for name in (attributes.get("aria-labelledby") or "").split()
+    }
+    assert named <= set(ids)
+
+
+def test_the_policy_names_style_and_script_by_their_hashes() -> None:
+    text = made("default")
+    policy = html.unescape(re.findall(r'Content-Security-Policy" content="([^"]+)"', text)[0])
+    for tag in ("style", "script"):
+        (inside,) = re.findall(rf"<{tag}>(.*?)</{tag}>", text, flags=re.DOTALL)
+        digest = base64.b64encode(sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';") and "unsafe" not in policy
+    assert len(page._asset("page.js")) < 4000
+
+
+@pytest.mark.parametrize("scene", sorted(SERIOUS))
+def test_serious_marks_stand_above_the_figures_and_inside_one(scene: str) -> None:
+    text = made(scene)
+    above, _, rest = text.partition('<h2 id="figures">')
+    for mark in SERIOUS[scene]:
+        assert f"<strong>{mark}</strong>" in above
+        assert mark in "".join(re.findall(r"<svg.*?</svg>", rest, flags=re.DOTALL))
+    assert above.count('<p class="banner"><strong>') == len(SERIOUS[scene])
+
+
+def test_emulated_figures_say_so_everywhere() -> None:
+    """Above, beside the answer and each of its tiles, in every figure and in what is saved alone."""
+    of = Material(*emulated_run())
+    text = page.render(of)
+    assert '<p class="banner notice">EMULATED: no device computed anything' in text
+    assert re.findall(r'<p class="verdict"><span class="mark">EMULATED</span>', text)
+    tiles = re.findall(r'<div class="tile">.*?</div>', text, flags=re.DOTALL)
+    assert tiles and all("EMULATED" in tile for tile in tiles)
+    for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL):
+        assert ">EMULATED</text>" in svg
+    assert ">EMULATED</text>" in alone.render(of, "loss", "svg").decode()
+
+
+def test_the_answer_is_a_sentence_with_its_reason_and_a_way_out() -> None:
+    said = Markup(made("cluster")).text
+    assert (
+        "On 16 devices torch:nccl over ib0 trains 3937 images/s ± 25, 12.31 times one device: 76.9 % of the "
+        "ideal. Lost: 20.0 % to exposed communication, 1.6 % to contention, 1.4 % to straggling. "
+        "It is the best of its rivals." in said
+    )
+    assert "What would help: compute does not hide it all: a faster network" in said
+
+
+def test_who_cannot_be_told_from_others_says_so_with_the_answer() -> None:
+    said = Markup(made("frameworks")).text
+    assert "On 4 devices torch:gloo trains 1176 images/s" in said and "Not all of its rivals can be told" in said
+
+
+def test_a_largest_world_size_that_failed_is_the_first_thing_said() -> None:
+    head, records = networks_run()
+    broken = [failed(one.point) if one.point.world_size == 4 else one for one in records]
+    said = Markup(page.render(Material(head, broken))).text
+    assert "On 4 devices fake:a over eth0 failed: oom." in said
+    assert "The largest that was measured: 2 devices, fake:a over ib0, 581.6 images/s" in said
+
+
+def test_a_run_without_any_row_says_so() -> None:
+    assert "No exchange of this run has ended" in Markup(made("nothing")).text
+
+
+# ---------------------------------------------------------------- what comes from a run is text
+
+
+def test_nothing_of_a_run_is_markup() -> None:
+    text = page.render(Material(*hostile.hostile_run()))
+    found = Markup(text)
+    for said in hostile.SPOKEN:
+        assert said in found.text, said
+    assert [tag for tag, _ in found.elements if tag in ("script", "img", "b")] == [*["b"] * 4, "script"]
+    assert "\u202e" not in text and "\u2066" not in text
+    assert "49" not in re.findall(r"note.*", found.text)[0]
+
+
+# ---------------------------------------------------------------- the same bytes
+
+
+def test_the_same_bytes_from_another_folder_time_zone_and_settings_of_matplotlib(tmp_path: Path) -> None:
+    run = written(tmp_path / "run", cluster_run())
+    (tmp_path / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 30\ntext.usetex: True\n")
+    text = page.render(Material(*cluster_run(), (), [source_of(run)]))
+    command = [sys.executable, "-m", "scaling.report", "../run/run.jsonl", "--format", "html"]
+    (tmp_path / "elsewhere").mkdir()
+    environ = {**os.environ, "TZ": "Asia/Tokyo", "MATPLOTLIBRC": str(tmp_path / "matplotlibrc"), "LC_ALL": "C"}
+    done = subprocess.run(
+        command, capture_output=True, check=True, cwd=tmp_path / "elsewhere", env=environ, timeout=120
+    )
+    assert (done.stdout.decode(), done.stderr) == (text, b"")
+    assert f"run.jsonl sha256 {sha256((run / 'run.jsonl').read_bytes()).hexdigest()}" in text
+
+
+def test_the_csv_of_the_link_is_that_of_the_command() -> None:
+    (link,) = re.findall(r'href="data:text/csv;charset=utf-8;base64,([^"]+)"', made("cluster"))
+    assert base64.b64decode(link).decode() == csv.render(cluster_run()[1])
+
+
+def test_a_page_that_gets_too_large_says_what_it_left_out() -> None:
+    whole = made("cluster")
+    fewer = page.render(material("cluster"), most_bytes=len(whole.encode()) - 1)
+    assert len(fewer) < len(whole)
+    assert "this page leaves out: ranks." in fewer and "Ranks by windows" not in fewer
+
+
+# ---------------------------------------------------------------- figures alone
+
+
+@pytest.mark.parametrize("name", sorted(FIGURES))
+def test_a_figure_alone_is_stamped_with_whose_numbers_it_shows(name: str) -> None:
+    of = Material(*SCENES["networks"](), (), [source_of(Path("some-run"))])
+    if not list(FIGURES[name](of)):
+        with pytest.raises(UsageError, match=f"--figure {name}: this run has no such figure"):
+            alone.render(of, name, "svg")
+        return
+    text = alone.render(of, name, "svg").decode()
+    assert text == alone.render(of, name, "svg").decode()
+    assert "digits-cnn on digits, fp32, 32 per device" in text and "some-run" in text
+    if name in ("speedup", "efficiency", "loss", "rounds", "cards"):
+        assert "MISLABELLED" in text and RED in text
+
+
+@pytest.mark.parametrize(("kind", "start"), [("png", b"\x89PNG\r\n"), ("pdf", b"%PDF-1.")])
+def test_png_and_pdf_are_the_same_bytes_twice(kind: Kind, start: bytes) -> None:
+    first, second = (alone.render(material("default"), "speedup", kind, scale=1.0) for _ in range(2))
+    assert first == second and first.startswith(start)
+
+
+def test_dark_figures_have_their_own_paper_and_ink() -> None:
+    light = alone.render(material("default"), "loss", "svg", theme="light")
+    dark = alone.render(material("default"), "loss", "svg", theme="dark")
+    assert b"#ffffff" in light and b"#14171c" in dark and b"#14171c" not in light
+
+
+def test_names_with_signs_that_no_font_has_are_drawn_without_a_warning() -> None:
+    head, records = SCENES["default"]()
+    named = [
+        replace(one, point=replace(one.point, strategy="fake:模型 $a_1$")) if one.point.kind == "exchange" else one
+        for one in records
+    ]
+    text = page.render(Material(head, named))
+    assert text.count("fake:模型 $a_1$") > 3

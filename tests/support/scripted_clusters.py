@@ -1,0 +1,71 @@
+"""Clusters whose truth is known: settings, constants, and runs as a prediction sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from scaling.predict import beliefs, infer, latent
+from scaling.predict.case import Case, Measured
+from scaling.predict.infer import Known, Posterior
+from scaling.predict.model import Floats
+from scaling.predict.priors import Prior, Priors
+from scaling.predict.setting import At, Observed, Setting
+
+ONE = At(world_size=1, nodes=1)
+# ResNet-50 at batch 64 on devices of 250 images/s.
+RESNET50 = Setting(
+    gradient_bytes=102e6, step_s=0.25, bus="pcie", link="rdma", line_bytes_per_s=12.5e9, overlap="ddp"
+)
+
+
+def at(world_size: int, each: int = 4) -> At:
+    """Nodes of `each`, filled one after the other."""
+    return At(world_size=world_size, nodes=-(-world_size // each))
+
+
+def exact(setting: Setting, **known: float) -> dict[str, Floats]:
+    """Constants of a cluster as one draw; what is not said is 0."""
+    return {role: np.array([[known.get(role, 0.0)]]) for role in latent.keys(setting)}
+
+
+def certain(**means: float) -> Priors:
+    """Beliefs of which these are nearly certain, on their own scale: a logarithm, a logit."""
+    before = beliefs.before()
+    changed = {name.replace("__", "."): Prior(mean=mean, sd=1e-3) for name, mean in means.items()}
+    return replace(before, constants={**before.constants, **changed})
+
+
+def truth(setting: Setting, priors: Priors, points: list[At], seed: int) -> list[float]:
+    """Efficiencies of one cluster drawn from the priors, with all that the model lacks."""
+    found = infer.posterior(setting, Known(ONE), priors, draws=200, seed=seed)
+    drawn = infer.predict(found, points, seed=seed)
+    return [float(value) for value in np.exp(drawn.log_efficiency[0])]
+
+
+def learned(
+    setting: Setting, priors: Priors, seen: dict[int, float], draws: int = infer.DRAWS, **known: Any
+) -> Posterior:
+    """The posterior after these efficiencies by world size."""
+    observed = tuple(Observed(at=at(size), value=value, noise=0.005) for size, value in seen.items())
+    return infer.posterior(setting, Known(ONE, observed, **known), priors, draws)
+
+
+def case(seen: dict[int, float], setting: Setting = RESNET50, **changes: Any) -> Case:
+    """A run of nodes of four as a prediction sees it."""
+    observed = tuple(Observed(at=at(size), value=value, noise=0.005) for size, value in seen.items())
+    rate = 64 / setting.step_s
+    measured = tuple(
+        Measured(at=at(size), samples_per_s=size * rate * value, efficiency=value) for size, value in seen.items()
+    )
+    found = Case(
+        title="torch:nccl over ib0, resnet50, batch 64 per device", setting=setting, known=Known(ONE, observed),
+        rate=rate, batch_size=64, unit="images", devices_per_node=4, model="resnet50",
+        measured=measured,
+        largest=max(seen, default=1), rates=(("resnet50", 64, rate), ("resnet50", 128, rate * 1.05)),
+        device="Tesla V100", strategy="torch:nccl",
+        command="python -m scaling.run --strategy torch:nccl --model resnet50 --device cuda",
+    )  # fmt: skip
+    return found._replace(**changes)
