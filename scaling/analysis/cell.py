@@ -32,7 +32,7 @@ from scaling.analysis.step_time import StepTime, step_time, unsynced_s
 from scaling.analysis.traces import Traced
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.emulation import Emulation
-from scaling.records.events import Failed
+from scaling.records.events import Failed, Ready
 from scaling.records.gpu_time import GpuTime
 from scaling.records.nccl import NcclChoice
 from scaling.records.point import Point
@@ -175,6 +175,20 @@ class Cell:
     def machine_cpu_percent(self) -> float | None:
         """Of all cores of the machine that emulated; None for real devices."""
         return cpu_use.of_machine(self.records)
+
+    @cached_property
+    def _ready(self) -> tuple[Ready, ...]:
+        return tuple(rank.ready for record in self.records for rank in record.ranks if rank.ready)
+
+    @cached_property
+    def operations_per_sample(self) -> int:
+        """Floating-point operations of both passes; 0 where nobody has counted them."""
+        return max((each.operations_per_sample for each in self._ready), default=0)
+
+    @cached_property
+    def device_names(self) -> frozenset[str]:
+        """As frameworks call what they ran on."""
+        return frozenset(each.device_name for each in self._ready)
 
     @cached_property
     def device_use(self) -> DeviceUse | None:

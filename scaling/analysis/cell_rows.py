@@ -109,13 +109,10 @@ def _own_row(cell: Cell) -> Row:
 
 def _operations(cell: Cell) -> dict[str, Any]:
     """TFLOP/s of one device, and their part of its peak."""
-    told = [rank.ready for record in cell.records for rank in record.ranks if rank.ready]
-    operations = max((each.operations_per_sample for each in told), default=0)
-    if not cell.times or not operations:
+    if not cell.times or not cell.operations_per_sample:
         return {}
-    tflops = geometric(cell.rates).mean * operations / cell.point.world_size / 1e12
-    precision = cell.point.workload.precision
-    found = {peaks.tflops(each.device_name, precision) for each in told}
+    tflops = geometric(cell.rates).mean * cell.operations_per_sample / cell.point.world_size / 1e12
+    found = {peaks.tflops(name, cell.point.workload.precision) for name in cell.device_names}
     peak = found.pop() if len(found) == 1 else None
     return {"tflops": tflops, "mfu": peak and tflops / peak}
 

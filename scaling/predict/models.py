@@ -2,7 +2,7 @@
 
 `tail` is the share of the gradients that only the end of backward makes: next to nothing in convolutional networks
 (their first layers are small), the embeddings of a transformer, whose backward is the last. Parameters of the
-convolutional ones are torchvision's (scaling/workloads/models.py; a test compares), those of BERT follow from its
+convolutional ones are the catalogue's (scaling/workloads/models.py; a test compares), those of BERT follow from its
 shape (Devlin et al., arXiv:1810.04805: 30,522 tokens, 768 x 12 or 1,024 x 24).
 """
 
@@ -30,7 +30,7 @@ KNOWN = (
     KnownModel(name="resnet152", parameters=60_192_808, tail=0.0002, tensors=467, pattern=r"resnet-?152"),
     KnownModel(name="alexnet", parameters=61_100_840, tail=0.0004, tensors=16, pattern="alexnet"),
     KnownModel(name="vgg16", parameters=138_357_544, tail=0.0001, tensors=32, pattern=r"vgg-?16"),
-    KnownModel(name="googlenet", parameters=6_624_904, tail=0.0014, tensors=173, pattern="googlenet"),
+    KnownModel(name="googlenet", parameters=6_998_552, tail=0.0014, tensors=116, pattern="googlenet"),
     KnownModel(
         name="inception_v3", parameters=23_834_568, tail=0.0001, tensors=284, pattern=r"inception[- _]?(v3|bn)"
     ),

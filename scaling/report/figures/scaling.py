@@ -21,14 +21,18 @@ def speedup(material: Material) -> Iterator[Figure]:
             yield _figure("speedup", f"Speedup{title}", body, rows, quantities.speedup)
         else:
             work = rows[0].workload
-            unit, per_sample = work.unit, work.units_per_sample
+            unit = work.unit
             body = _curves(
                 material, rows,
-                lambda row: row.samples_per_s and row.samples_per_s.times(per_sample),
+                _units_per_s,
                 upright=f"{unit}/s", ideal=None,
             )  # fmt: skip
             shown = partial(quantities.rate, workload=work)
             yield _figure("speedup", f"{unit}/s, nothing is known of one device{title}", body, rows, shown)
+
+
+def _units_per_s(row: Row) -> Estimate | None:
+    return row.samples_per_s and row.samples_per_s.times(row.workload.units_per_sample)
 
 
 def efficiency(material: Material) -> Iterator[Figure]:

@@ -222,7 +222,7 @@ def test_energy_needs_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (["A", "B", "--metric", "cost"], "--metric cost: needs --prices FILE"),
         (["A", "B", "--metric", "cost", "--prices", "A"], "--prices A: Is a directory"),
         (["A", "B", "--format", "html"], "'html' is not one of 'table'"),
-        (["A", "B", "--output", "A"], "--output A: Is a directory"),
+        (["A", "B", "--output", "A"], "--output A: is a folder; name a file in it"),
         (["A", "B", "--output", "A/none/f"], "--output A/none/f: No such file or directory"),
     ],
 )

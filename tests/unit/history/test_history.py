@@ -199,7 +199,7 @@ def test_nothing_but_runs_that_cannot_be_read(tmp_path: Path, capsys: pytest.Cap
         (["EMPTY"], "RESULTS_DIR EMPTY: no run in it"),
         (["RUN"], "RESULTS_DIR RUN: it is a run itself: give RESULTS"),
         (["RESULTS", "--format", "html"], "'html' is not one of 'table'"),
-        (["RESULTS", "--output", "RESULTS"], "--output RESULTS: Is a directory"),
+        (["RESULTS", "--output", "RESULTS"], "--output RESULTS: is a folder; name a file in it"),
         (["RESULTS", "more"], "unexpected extra argument"),
     ],
 )

@@ -82,7 +82,8 @@ def test_what_cannot_be_told_is_left_out() -> None:
 
 
 def test_parameters_are_those_of_the_catalogue() -> None:
-    known = {one.name: one.parameters for one in KNOWN}
+    """But for BERT, which published series train with the head for pairs of sentences too."""
+    known = {one.name: one.parameters for one in KNOWN if not one.name.startswith("bert-")}
     assert {name: spec.parameters for name, spec in CATALOGUE.items() if name in known} == {
         name: known[name] for name in CATALOGUE if name in known
     }
