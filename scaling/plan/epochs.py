@@ -14,7 +14,7 @@ ONLY_WITH_EPOCHS = (
     "target_top1", "lr", "lr_scale", "warmup_epochs", "lr_steps", "augment_epochs", "weights", "seeds",
 )  # fmt: skip
 # Flags of rates, which a training to an accuracy does not measure.
-OF_RATES = ("rounds", "windows", "window_s", "target_ci", "baseline_device")
+OF_RATES = ("target_ci", "baseline_device")
 MAX_SEED = 1 << 32
 
 
@@ -38,6 +38,9 @@ def _flag(field: str) -> str:
 
 def _with_epochs(config: SweepConfig) -> None:
     """Refuse what is of another kind of run."""
+    # A run that goes on knows its one round.
+    if config.rounds not in (None, 1):
+        raise UsageError(f"--rounds {config.rounds} with --epochs: a training is repeated by --seeds 0,1,2")
     for field in OF_RATES:
         if getattr(config, field) is not None:
             raise UsageError(

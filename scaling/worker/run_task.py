@@ -27,8 +27,8 @@ from scaling.worker.channel import Channel
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
-from scaling.worker.training import Learner
-from scaling.workloads import feeds, models, walk
+from scaling.worker.training import learner_of, training_samples
+from scaling.workloads import models, walk
 
 _PR_SET_PDEATHSIG = 1
 
@@ -88,13 +88,12 @@ def _work(task: Task, channel: Channel) -> Trainer:
     trainer = module.connect(task)
     ready = _ready(trainer, imported_s - begun_s, time.monotonic() - imported_s)
     crossing = _crossing(strategy, task, trainer)
-    learner = _learner(trainer, task, strategy, channel)
     channel.send(
         replace(
             ready,
             crossing_bytes_per_step=crossing,
             operations_per_sample=_operations(task.point),
-            training_samples=_training_samples(task),
+            training_samples=training_samples(task),
         )
     )
     worker = Worker(
@@ -103,7 +102,7 @@ def _work(task: Task, channel: Channel) -> Trainer:
         channel.waiting,
         times_steps=task.point.kind == "together",
         trace=trace_path(task.log),
-        learner=learner,
+        learner=learner_of(trainer, task, channel.send),
     )
     while worker.obey(channel.receive()):
         pass
@@ -138,22 +137,6 @@ def _operations(point: Point) -> int:
         return 0
     model = models.of(point.workload)
     return walk.training_operations(model.layers, model.input.shape)
-
-
-def _learner(trainer: Trainer, task: Task, strategy: Strategy, channel: Channel) -> Learner | None:
-    """Who trains to an accuracy; one worker that drives several devices goes through all that is held out."""
-    if task.point.regime is None:
-        return None
-    alone = strategy.traits(task.point.strategy).drives != "device"
-    ranks = 1 if alone else task.point.world_size
-    return Learner(trainer, task, models.of(task.point.workload), channel.send, ranks=ranks)
-
-
-def _training_samples(task: Task) -> int:
-    """Of an epoch over all ranks; 0 where the point has none."""
-    if task.point.regime is None:
-        return 0
-    return len(feeds.samples(task, models.of(task.point.workload), "train"))
 
 
 def _crossing(strategy: Strategy, task: Task, trainer: Trainer) -> Bounds | None:

@@ -8,17 +8,40 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling import frameworks
 from scaling.frameworks.evaluating import Evaluating
 from scaling.records.events import Evaluated, Event, Progress
 from scaling.records.point import Regime
 from scaling.records.task import Evaluate, Task, Train
-from scaling.workloads import feeds, schedule
+from scaling.workloads import feeds, models, schedule
 from scaling.workloads.specs import Classes, ModelSpec
 
 # Between two signs of life.
 PROGRESS_S = 5.0
 # With more classes nobody reads who was taken for whom.
 MOST_CLASSES = 100
+
+
+def training_samples(task: Task) -> int:
+    """Of an epoch, over all ranks; 0 where the point is not trained to an accuracy."""
+    if task.point.regime is None:
+        return 0
+    return len(feeds.samples(task, models.of(task.point.workload), "train"))
+
+
+def learner_of(
+    trainer: object, task: Task, send: Callable[[Event], None], clock: Callable[[], float] = time.monotonic
+) -> Learner | None:
+    """A task's; None where it is not trained to an accuracy.
+
+    One worker that drives several devices goes through all that is held out.
+    """
+    if task.point.regime is None:
+        return None
+    strategy = frameworks.load(task.point.strategy)
+    alone = strategy.traits(task.point.strategy).drives != "device"
+    ranks = 1 if alone else task.point.world_size
+    return Learner(trainer, task, models.of(task.point.workload), send, ranks=ranks, clock=clock)
 
 
 class Learner:

@@ -132,7 +132,8 @@ class RealCompute:
         with torch.no_grad(), self._autocast:
             logits = module(self._moved(inputs))
         module.train()
-        return (logits[:, 0] > 0 if isinstance(self._spec.target, Binary) else logits.argmax(1)).long().cpu()
+        found: Tensor = logits[:, 0] > 0 if isinstance(self._spec.target, Binary) else logits.argmax(1)
+        return found.long().cpu()
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         """In the precision that was asked for."""
