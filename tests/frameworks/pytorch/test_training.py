@@ -86,7 +86,7 @@ import sys
 import torch
 from msgspec.structs import replace
 from scaling.frameworks.pytorch import libraries, network
-from scaling.workloads import models
+from scaling.workloads import models, weights
 theirs = libraries.torchvision().models.googlenet(aux_logits=True, init_weights=False)
 for buffer in theirs.buffers():
     if buffer.is_floating_point():
