@@ -123,7 +123,8 @@ class RealCompute:
         whole = np.concatenate([inputs, np.repeat(inputs[:1], size - len(inputs), axis=0)])
         logits = self.net(self._array(whole, self._rank.contexts[0])).astype("float32", copy=False).asnumpy()
         found = logits[:, 0] > 0 if isinstance(self._rank.spec.target, Binary) else logits.argmax(1)
-        return found[: len(inputs)].astype(np.int64)
+        classes: NDArray[np.int64] = found[: len(inputs)].astype(np.int64)
+        return classes
 
     def _array(self, inputs: NDArray[Any], context: mx.Context) -> mx.nd.NDArray:
         """Images in the rank's precision, or tokens."""

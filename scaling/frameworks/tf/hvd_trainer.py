@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from scaling.frameworks import hvd
 from scaling.frameworks.base import Trainer
+from scaling.frameworks.tf import evaluation
 from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.rank import TensorFlowRank
@@ -39,9 +40,11 @@ class Distributed(Training):
         """Each gradient starts as soon as it is made, beside the rest of backward."""
         return self._exchange.mean(gradients)
 
-    def mean_over_ranks(self, value: tf.Tensor, name: str) -> tf.Tensor:
-        """By an all-reduce."""
-        return horovod.allreduce(value, op=horovod.Average, name=name)
+    def average_statistics(self) -> None:
+        """By an all-reduce of each moving mean and variance."""
+        evaluation.average_statistics(
+            self.model, lambda value, name: horovod.allreduce(value, op=horovod.Average, name=name)
+        )
 
     def tracers(self) -> Sequence[Tracer]:
         """TensorFlow's, and Horovod's."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any, Protocol
 
 import keras
@@ -17,13 +18,13 @@ from numpy.typing import NDArray
 from scaling.frameworks import options
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
-from scaling.frameworks.tf import losses, network, optimizers
+from scaling.frameworks.tf import evaluation, losses, optimizers
 from scaling.frameworks.tf.emulated import EmulatedCompute
 from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.rank import TensorFlowRank
 from scaling.records.task import Task
 from scaling.workloads import feeds
-from scaling.workloads.specs import Binary, Recipe
+from scaling.workloads.specs import Recipe
 
 
 def connect(task: Task) -> Trainer:
@@ -247,7 +248,6 @@ class Training(Learning):
         if task.point.workload.compile:
             self._rehearse(batch)
         self._steps = 0
-        self._classes: Callable[[tf.Tensor], tf.Tensor] | None = None
         self.compute.start()
 
     def step(self) -> None:
@@ -260,32 +260,15 @@ class Training(Learning):
         getattr(self.optimizer, "inner_optimizer", self.optimizer).learning_rate = rate
 
     def average_statistics(self) -> None:
-        """Of each moving mean and variance."""
-        if self.task.point.world_size > 1:
-            for norm in network.norms(self.model):
-                for variable in (norm.moving_mean, norm.moving_variance):
-                    variable.assign(self.mean_over_ranks(variable.value, variable.path))
-
-    def mean_over_ranks(self, value: tf.Tensor, name: str) -> tf.Tensor:
-        """The same on every rank; of strategies that have a collective for it."""
-        raise NotImplementedError(f"{self.task.point.strategy} averages nothing but gradients: {name}, {value}")
+        """Strategies that have a collective for it do; models with batch norm are refused for the others."""
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """In one graph, of whole batches: a smaller one is filled up."""
-        if self._classes is None:
-            self._classes = tf.function(self.distribute(self._predicted), autograph=False)
-        size = self.task.point.workload.batch_size
-        whole = np.concatenate([inputs, np.repeat(inputs[:1], size - len(inputs), axis=0)])
-        with tf.device(self.device):
-            shown = tf.constant(whole.transpose(0, 2, 3, 1) if whole.ndim == 4 else whole)
-            found: NDArray[np.int64] = self._classes(shown).numpy()[: len(inputs)]
-        return found
+        """In a graph of its own, traced when it is first asked."""
+        return self._classes(inputs)
 
-    def _predicted(self, shown: tf.Tensor) -> tf.Tensor:
-        logits = self.model(shown, training=False)
-        return tf.cast(
-            logits[:, 0] > 0 if isinstance(self.spec.target, Binary) else tf.argmax(logits, 1), tf.int64
-        )
+    @cached_property
+    def _classes(self) -> evaluation.Classes:
+        return evaluation.Classes(self.model, self.task.point, self.device, self.distribute)
 
     def sync(self) -> None:
         """Wait for the device."""

@@ -1,0 +1,103 @@
+"""Bad input for trainings to an accuracy, tried: one line that names the flag and the mend."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaling.errors import UsageError
+from scaling.plan import plan
+from scaling.run import flags, invocation
+from tests.support.inline import enrol, host
+
+FAKE = ("--strategy", "fake:a")
+TRAIN = ("--epochs", "5", *FAKE)
+
+
+def refused(*argv: str) -> str:
+    """The message that this command line gets."""
+    with pytest.raises(UsageError) as error:
+        plan.make(invocation.resolve(flags.parse(argv)), [enrol(host(cores=4))] * 4)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--augment-epochs", "2", *FAKE), ("--augment-epochs", "--epochs N")),
+        (("--target-top1", "98", *FAKE), ("--target-top1", "--epochs N")),
+        (("--seeds", "0,1", *FAKE), ("--seeds", "--epochs N")),
+        (("--lr", "0.1", *FAKE), ("--lr:", "--epochs N")),
+        (("--lr-scale", "none", *FAKE), ("--lr-scale", "--epochs N")),
+        (("--weights", "a.pth", *FAKE), ("--weights", "--epochs N")),
+        (("--kinds", "exchange,train", *FAKE), ("--kinds train", "--epochs N")),
+        (("--epochs", "0", *FAKE), ("--epochs 0", "at least 1")),
+        (("--target-top1", "101", *TRAIN), ("--target-top1 101", "up to 100")),
+        (("--target-top1", "0", *TRAIN), ("--target-top1 0", "above 0")),
+        (("--target-top1", "nan", *TRAIN), ("--target-top1 nan", "above 0")),
+        (("--lr", "0", *TRAIN), ("--lr 0", "above 0")),
+        (("--lr", "inf", *TRAIN), ("--lr inf", "above 0")),
+        (("--lr-scale", "cubic", *TRAIN), ("lr_scale", "'cubic'", "linear, sqrt, none")),
+        (("--lr-scale", "", *TRAIN), ("--lr-scale", "empty", "linear,none")),
+        (("--seeds", "", *TRAIN), ("--seeds", "0,1")),
+        (("--seeds", "1,1", *TRAIN), ("--seeds 1,1", "each once")),
+        (("--seeds", "-1", *TRAIN), ("--seeds -1", "from 0")),
+        (("--seeds", "a", *TRAIN), ("--seeds a", "not numbers")),
+        (("--warmup-epochs", "6", *TRAIN), ("--warmup-epochs 6", "--epochs 5")),
+        (("--warmup-epochs", "-1", *TRAIN), ("--warmup-epochs -1", "at least 0")),
+        (("--augment-epochs", "6", *TRAIN), ("--augment-epochs 6", "--epochs 5")),
+        (("--lr-steps", "5", *TRAIN), ("--lr-steps 5", "--epochs 5")),
+        (("--lr-steps", "3,2", *TRAIN), ("--lr-steps 3,2", "ascending")),
+        (("--rounds", "3", *TRAIN), ("--rounds 3", "--seeds 0,1,2")),
+        (("--target-ci", "1%", *TRAIN), ("--target-ci", "--epochs", "leave it out")),
+        (("--trace", *TRAIN), ("--trace", "--epochs", "leave it out")),
+        (("--pass", "forward", "--epochs", "5", "--strategy", "fake:plain"), ("--pass", "--epochs")),
+        (("--model", "gpt2-tiny", *TRAIN), ("--epochs 5", "gpt2-tiny", "no top-1", "digits-cnn")),
+        (("--model", "bert-tiny", *TRAIN), ("--epochs 5", "bert-tiny", "no top-1")),
+        (("--data", "synthetic", *TRAIN), ("--epochs 5", "synthetic", "noise")),
+        (("--model", "imdb-lstm", "--augment-epochs", "1", *TRAIN), ("--augment-epochs 1", "imdb")),
+        (("--warmup-epochs", "1", "--epochs", "5", "--strategy", "fake:ps"), ("--warmup-epochs", "fake:ps")),
+        (
+            ("--model", "fashion-cnn", "--data", "digits", "--epochs", "5", "--strategy", "fake:ps"),
+            ("--epochs 5", "fashion-cnn", "batch norm", "fake:ps"),
+        ),
+        (
+            ("--model", "fashion-cnn", "--data", "digits", "--batch-size", "1", *TRAIN),
+            ("--batch-size 1", "batch norm needs 2"),
+        ),
+        (
+            ("--device", "emulated:p100", "--model", "resnet50", "--epochs", "5", "--strategy", "torch:gloo"),
+            ("--epochs 5", "emulated"),
+        ),
+    ],
+)  # fmt: skip
+def test_is_refused(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
+    message = refused(*argv)
+    for word in words:
+        assert word in message
+
+
+def test_one_rank_needs_no_average_of_batch_norm() -> None:
+    argv = ("--model", "fashion-cnn", "--data", "digits", "--epochs", "5", "--strategy", "fake:ps")
+    made = plan.make(invocation.resolve(flags.parse((*argv, "--world-sizes", "1"))), [enrol(host())])
+    assert [point.kind for point in made.cells] == ["train"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "rates"),
+    [
+        (("--batch-size", "32"), [0.005, 0.01, 0.02]),  # the recipe's, at its own batch
+        (("--batch-size", "16"), [0.0025, 0.005, 0.01]),
+        (("--batch-size", "16", "--lr", "0.1"), [0.1, 0.2, 0.4]),  # of one device at its batch
+        (("--global-batch-size", "64", "--lr", "0.1"), [0.1, 0.1, 0.1]),  # an update stays as it is
+        (("--batch-size", "16", "--lr", "0.1", "--lr-scale", "sqrt"), [0.1, 0.1 * 2**0.5, 0.2]),
+        (("--batch-size", "16", "--lr", "0.1", "--optimizer", "adam"), [0.1, 0.1 * 2**0.5, 0.2]),
+        (("--batch-size", "16", "--lr", "0.1", "--optimizer", "adadelta"), [0.1, 0.1, 0.1]),
+        (("--batch-size", "16", "--lr", "0.1", "--strategy", "fake:async"), [0.1, 0.1, 0.1]),
+    ],
+)
+def test_the_rate_follows_the_samples_of_an_update(argv: tuple[str, ...], rates: list[float]) -> None:
+    chosen = argv if "--strategy" in argv else (*argv, *FAKE)
+    made = plan.make(invocation.resolve(flags.parse(("--epochs", "5", *chosen))), [enrol(host(cores=4))] * 4)
+    assert [cell.regime.rate for cell in made.cells if cell.regime] == pytest.approx(rates)
