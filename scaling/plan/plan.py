@@ -101,7 +101,10 @@ class Plan(Record, frozen=True, kw_only=True):
 
     @property
     def estimate_s(self) -> float:
-        """About how long the planned rounds take: start-up, warm-up and measured windows."""
+        """About how long the planned rounds take: start-up, warm-up and measured windows. 0 where nobody knows, as
+        with epochs of training."""
+        if any(cell.regime for cell in self.cells):
+            return 0.0
         return self.rounds * sum(self.seconds(group) for group in self.groups)
 
     @property
@@ -116,8 +119,6 @@ class Plan(Record, frozen=True, kw_only=True):
         windows, window_s = self.config.windows, max(self.config.window_s, self.slept_s)
         if not group.side_by_side:
             point = group.points[0]
-            if point.regime:  # how long an epoch takes nobody knows
-                return defaults.startup_guess_s(point)
             seats_in_turn = point.world_size if point.kind == "each" else 1
             warm_up = 2 + defaults.warm_up_windows(point.hardware.device, window_s)
             return defaults.startup_guess_s(point) + (seats_in_turn * windows + warm_up) * window_s

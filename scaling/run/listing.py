@@ -161,7 +161,8 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         if point.cell in made.refused
     ]
     count = len(made.cells) * made.rounds
-    lines.append(f"{count} points in all, about {duration(made.estimate_s)}; nothing was measured (--dry-run)")
+    about = f"about {duration(made.estimate_s)}" if made.estimate_s else "whose epochs take as long as they take"
+    lines.append(f"{count} points in all, {about}; nothing was measured (--dry-run)")
     return "\n".join(lines)
 
 
@@ -198,6 +199,8 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
         servers = f", servers {point.servers} {point.server_hosts}" if point.servers else ""
         passes = "" if point.workload.trains else f", {point.workload.pass_}"
         passes += f" on {point.hardware.label}" if point.hardware.cores else ""
+        if point.regime:
+            passes += f", rate {point.regime.rate:.4g}, {point.regime.epochs} epochs, seed {point.regime.seed}"
         over = f" over {point.interconnect}" if len(made.networks) > 1 and point.kind in EXCHANGING else ""
         lines.append(
             f"  {point.strategy + over:<24}{point.kind:<10}N={point.world_size:<4}"

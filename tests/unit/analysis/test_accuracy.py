@@ -2,58 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pytest
-from msgspec.structs import replace
 
 from scaling.analysis import accuracy
 from scaling.analysis.training_rows import Training
-from scaling.records.events import Evaluated, Failed, Finished, Window
-from scaling.records.point import LrScale, Regime
-from scaling.records.run import PointRecord, RankRecord
-from tests.support.points import POINT
-
-HELD_OUT = 400
-
-
-def record(
-    top1: Sequence[float], *, seed: int = 0, size: int = 1, rule: LrScale = "none", rate: float = 0.1,
-    target: float | None = None, failed: str = "", **fields: Any,
-) -> PointRecord:  # fmt: skip
-    """A training whose epochs take 2 s on rank 0 and 0.1 s more on each rank after it, and 1 s of evaluation."""
-    regime = Regime(
-        epochs=len(top1), seed=seed, rate=rate, base_rate=0.1, base_batch=32, lr_scale=rule, target_top1=target
-    )
-    point = replace(POINT, kind="train", world_size=size, regime=regime)
-    ranks = tuple(_rank(rank, size, top1) for rank in range(size))
-    return PointRecord(
-        point=point, outcome=Failed(cause=failed, message="") if failed else Finished(), ranks=ranks,
-        started_unix_s=0.0, wall_s=10.0, startup_s=1.0, measured_s=5.0, **fields,
-    )  # fmt: skip
-
-
-def _rank(rank: int, size: int, top1: Sequence[float]) -> RankRecord:
-    seen = HELD_OUT // size
-    windows = [
-        Window(
-            index=number, measured=True, steps=10, samples=320, start_s=10.0 * number,
-            end_s=10.0 * number + 2 + 0.1 * rank, end_unix_s=0.0,
-        )
-        for number in range(len(top1))
-    ]  # fmt: skip
-    evaluations = [
-        Evaluated(
-            number=number, seen=seen, correct=round(share * seen), start_s=0.0, end_s=1.0,
-            confusion=((round(share * seen), seen - round(share * seen)), (0, 0)),
-        )
-        for number, share in enumerate(top1)
-    ]  # fmt: skip
-    return RankRecord(
-        rank=rank, launch_rank=rank, host="a", outcome=Finished(), windows=tuple(windows),
-        evaluations=tuple(evaluations),
-    )  # fmt: skip
+from scaling.records.events import Evaluated
+from scaling.records.run import PointRecord
+from tests.support.training_records import HELD_OUT, training_record
 
 
 def rows(*records: PointRecord) -> tuple[Training, ...]:
@@ -61,7 +16,7 @@ def rows(*records: PointRecord) -> tuple[Training, ...]:
 
 
 def test_counts_are_summed_over_ranks_and_the_longest_rank_s_seconds_count() -> None:
-    (row,) = rows(record([0.5, 0.9], size=4))
+    (row,) = rows(training_record([0.5, 0.9], size=4))
     assert row.top1 == pytest.approx([0.5, 0.9])
     assert row.held_out == HELD_OUT
     assert row.train_s == pytest.approx(2 * 2.3)
@@ -80,8 +35,8 @@ def test_counts_travel_and_not_means_of_unequal_shards() -> None:
 
 def test_seeds_are_one_row_and_seconds_to_the_target_those_of_the_seeds_that_reach_it() -> None:
     (row,) = rows(
-        record([0.5, 0.9, 0.95], target=0.9), record([0.4, 0.8, 0.93], seed=1, target=0.9),
-        record([0.3, 0.6, 0.85], seed=2, target=0.9),
+        training_record([0.5, 0.9, 0.95], target=0.9), training_record([0.4, 0.8, 0.93], seed=1, target=0.9),
+        training_record([0.3, 0.6, 0.85], seed=2, target=0.9),
     )  # fmt: skip
     assert row.seeds == (0, 1, 2)
     assert row.top1 == pytest.approx([0.4, 2.3 / 3, 2.73 / 3], abs=0.002)
@@ -90,7 +45,7 @@ def test_seeds_are_one_row_and_seconds_to_the_target_those_of_the_seeds_that_rea
 
 
 def test_a_seed_that_failed_is_said_and_not_averaged() -> None:
-    (row,) = rows(record([0.5, 0.9]), record([0.1, 0.1], seed=1, failed="nan-loss"))
+    (row,) = rows(training_record([0.5, 0.9]), training_record([0.1, 0.1], seed=1, failed="nan-loss"))
     assert (row.seeds, row.flags) == ((0,), ("FAILED",))
     assert row.top1 == pytest.approx([0.5, 0.9])
     assert row.failed is not None
@@ -98,25 +53,26 @@ def test_a_seed_that_failed_is_said_and_not_averaged() -> None:
 
 def test_a_larger_batch_that_learns_less_is_told_the_smallest_that_learns_more() -> None:
     found = rows(
-        record([0.99]), record([0.98], seed=1),
-        record([0.97], size=2), record([0.985], size=2, seed=1),
-        record([0.52], size=4, rule="linear", rate=0.4), record([0.90], size=4, rule="linear", rate=0.4, seed=1),
+        training_record([0.99]), training_record([0.98], seed=1),
+        training_record([0.97], size=2), training_record([0.985], size=2, seed=1),
+        training_record([0.52], size=4, rule="linear", rate=0.4),
+        training_record([0.90], size=4, rule="linear", rate=0.4, seed=1),
     )  # fmt: skip
     assert [(row.world_size, row.less_than_samples) for row in found] == [(1, None), (2, None), (4, 32)]
 
 
 @pytest.mark.parametrize("large", [[0.97, 0.985], [0.95, 0.96], [0.5, 0.99]])
 def test_what_chance_explains_is_not_said(large: list[float]) -> None:
-    small = [record([0.975]), record([0.98], seed=1)]
-    found = rows(*small, *(record([share], size=4, seed=seed) for seed, share in enumerate(large)))
+    small = [training_record([0.975]), training_record([0.98], seed=1)]
+    found = rows(*small, *(training_record([share], size=4, seed=seed) for seed, share in enumerate(large)))
     assert [row.less_than_samples for row in found] == [None, None]
 
 
 def test_trainings_of_other_tasks_are_not_held_against_each_other() -> None:
-    longer = record([0.99, 0.99])
-    assert [row.less_than_samples for row in rows(longer, record([0.5], size=4))] == [None, None]
+    longer = training_record([0.99, 0.99])
+    assert [row.less_than_samples for row in rows(longer, training_record([0.5], size=4))] == [None, None]
 
 
 def test_ranks_that_do_not_wait_are_marked_and_update_by_their_own_batch() -> None:
-    (row,) = rows(record([0.5], size=4, synchronous=False))
+    (row,) = rows(training_record([0.5], size=4, synchronous=False))
     assert (row.update_samples, row.flags) == (32, ("ASYNC",))
