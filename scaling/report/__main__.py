@@ -66,7 +66,7 @@ def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
         case "latex":
             text = latex.render(material.doc)
         case "csv":
-            text = csv.render(material.records)
+            text = csv.of_rows(material.rows)
         case "json":
             text = json.render(material.header, material.records, material.joined)
     return text

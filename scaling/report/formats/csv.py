@@ -7,7 +7,7 @@ of many footnotes, and no cell for much that programs select by, as are the cond
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO
 
 from scaling.analysis.analyse import rows
@@ -26,7 +26,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 def render(records: Sequence[PointRecord]) -> str:
     """Return a header line and a line per row. Empty: not measured or not claimed. Fractions are of 1."""
-    lines = [{name: defused(value) for name, value in rounded(_values(row)).items()} for row in rows(records)]
+    return of_rows(rows(records))
+
+
+def of_rows(found: Iterable[Row]) -> str:
+    """The same of rows that were analysed already."""
+    lines = [{name: defused(value) for name, value in rounded(_values(row)).items()} for row in found]
     out = StringIO()
     writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     writer.writeheader()
