@@ -106,7 +106,7 @@ def introduction(header: Header, total: int) -> Iterator[str]:
     batch, whole = config.get("batch_size"), config.get("global_batch_size")
     batch = batch or ", ".join(map(str, config.get("batch_sizes") or ()))
     per = "node" if config.get("batch_rule") == "node" else "device"
-    rule = f"{whole} images over all devices" if whole else f"{batch} images per {per}" if batch else ""
+    rule = f"{whole} over all devices" if whole else f"{batch} per {per}" if batch else ""
     sizes = ", ".join(map(str, config.get("world_sizes") or ()))
     yield f"scaling {header.version}: {headline(header)}"
     if rule and sizes:
