@@ -13,6 +13,7 @@ from scaling.frameworks import nccl_log
 from scaling.records.events import (
     Announce,
     Ended,
+    Evaluated,
     Event,
     Failed,
     Finished,
@@ -23,7 +24,7 @@ from scaling.records.events import (
     Result,
     Window,
 )
-from scaling.records.task import Command, Finish, Inspect, Rest, Run, Task
+from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Task, Train
 from scaling.records.telemetry import Telemetry
 
 # What a worker may take to leave its exchange once its result is out: destroying NCCL's communicators is known to
@@ -104,10 +105,13 @@ class Supervisor:
     def _observe(self, command: Command, now_s: float) -> None:
         if self._watch is None:
             return
-        if isinstance(command, Rest | Inspect | Finish):
+        if isinstance(command, Rest | Inspect | Evaluate | Finish):
             self._watch.settle()
+        elif isinstance(command, Train):
+            self._watch.begin(command.steps, now_s)
         elif command.measured:
-            self._watch.begin(command, now_s)
+            # Before them one step is not counted.
+            self._watch.begin(command.windows * command.steps + 1, now_s)
 
     def pause(self, now_s: float) -> None:
         """All ranks have done what they were told: stop it, so that it takes nothing from who is measured next."""
@@ -132,11 +136,11 @@ class Supervisor:
             task = self.child.task
             computes = isinstance(event, Ready) or bool(task.device_indices)
             self._watch = Watch(task, self.child.pid, computes=computes, idle=self._idle)
-        elif isinstance(event, Window) and isinstance(self._told, Run):
+        elif isinstance(event, Window) and isinstance(self._told, Run | Train):
             self._stepped = True
-            if event.index == self._told.first + self._told.windows - 1:
+            if isinstance(self._told, Train) or event.index == self._told.last:
                 return self._answered(event)
-        elif isinstance(event, Rested | Inspected):
+        elif isinstance(event, Rested | Inspected | Evaluated):
             self._told = None
         elif isinstance(event, Result):
             self._result_s = now_s

@@ -15,7 +15,7 @@ from scaling.agent.cpu_meter import CpuMeter
 from scaling.agent.device_probe import DeviceProbe
 from scaling.agent.idle import IdleTraffic
 from scaling.hosts import connections, foreign, interfaces
-from scaling.records.task import Run, Task
+from scaling.records.task import Task
 from scaling.records.telemetry import Flow, Foreign, Telemetry, Traffic
 
 
@@ -46,13 +46,13 @@ class Watch:
         self._carried: tuple[Traffic, ...] = ()
         self._flows: tuple[Flow, ...] = ()
 
-    def begin(self, run: Run, now_s: float) -> None:
-        """A stretch of measured windows is about to begin; before them one step is not counted."""
+    def begin(self, steps: int, now_s: float) -> None:
+        """A stretch of measured windows is about to begin, of so many steps in all."""
         if self._counts_traffic:
             self._counters, self._connections = interfaces.read(), connections.read()
             self._connected = {}
             self._counting_s = time.monotonic()
-        self._steps = run.windows * run.steps + 1
+        self._steps = steps
         self._devices.start()
         self._cpu.start()
         self.measuring, self._sampled_s = True, now_s

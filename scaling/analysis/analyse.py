@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from scaling.analysis.accuracy import trainings
 from scaling.analysis.cell import Cell
 from scaling.analysis.cell_rows import Measured, across_nodes, among, baseline, measured
 from scaling.analysis.comparisons import Beside, beside, equal_losses, resolutions
@@ -34,7 +35,8 @@ from scaling.analysis.joining import join, joinable
 from scaling.analysis.minibatches import minibatches
 from scaling.analysis.over_cpu import over_cpu
 from scaling.analysis.pools import pool_of, shared
-from scaling.analysis.rows import Analysis, Baseline, Comparison, Contender, Row, Standing
+from scaling.analysis.rows import Baseline, Comparison, Contender, Row, Standing
+from scaling.analysis.training_rows import Analysis
 from scaling.records.run import PointRecord
 
 __all__ = [
@@ -45,7 +47,8 @@ __all__ = [
 
 def analyse(records: Iterable[PointRecord]) -> Analysis:
     """Everything at once, over the last record of each key."""
-    latest = kept(records)
+    every = kept(records)
+    latest = [record for record in every if record.point.kind != "train"]
     controls, cells = Controls(latest), exchanges(latest)
     rivals = groups(cells)
     found = [contest for group in rivals for contest in contests(group)]
@@ -59,6 +62,7 @@ def analyse(records: Iterable[PointRecord]) -> Analysis:
         resolutions=tuple(resolutions(table, found, numbered(comparable(cell.point) for cell in cells))),
         minibatches=minibatches(cells, made, controls),
         over_cpu=tuple(over_cpu(cells, made, controls)),
+        trainings=trainings(every),
     )
 
 

@@ -69,7 +69,7 @@ class Analyser:
         """Take a record and note what it changes; nothing is read before `rows` is asked for."""
         if record.point.kind == "exchange":
             self._add_exchange(record)
-        else:
+        elif record.point.kind != "train":
             self._add_control(record)
 
     def rows(self) -> tuple[Row, ...]:

@@ -262,14 +262,3 @@ class OverCpu(Record, frozen=True, kw_only=True):
     cpu: Baseline
     failed: Failed | None = None
     footnotes: tuple[str, ...] = ()
-
-
-class Analysis(Record, frozen=True, kw_only=True):
-    """All that the records say."""
-
-    rows: tuple[Row, ...]
-    baselines: tuple[Baseline, ...]
-    comparisons: tuple[Comparison, ...]
-    resolutions: tuple[Resolution, ...] = ()
-    minibatches: tuple[Minibatch, ...] = ()
-    over_cpu: tuple[OverCpu, ...] = ()

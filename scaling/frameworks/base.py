@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from scaling.errors import UsageError, near
 from scaling.records import crossing
 from scaling.records.crossing import Bounds, Parts
-from scaling.records.point import Device, Pass, Pattern, Point, Record
+from scaling.records.point import Device, Pass, Pattern, Point, Record, Skill
 from scaling.records.task import Clocks, Task
 
 
@@ -31,6 +31,7 @@ class Traits(Record, frozen=True, kw_only=True):
     synchronous: ranks wait for each other in each step and must end with one digest, or the point is void.
     nccl: on CUDA its ranks meet in NCCL, which takes no two ranks on one GPU.
     polling_cores: cores that a clock of the strategy's own keeps busy beside each rank, however long a step is.
+    accuracy: what its trainer can do of a training to an accuracy (evaluating.py).
     passes: what its step can be told to do (`Workload.pass_`): parts of a step, where it exchanges nothing.
     """
 
@@ -42,6 +43,7 @@ class Traits(Record, frozen=True, kw_only=True):
     nccl: bool = False
     polling_cores: float = 0.0
     passes: tuple[Pass, ...] = ("step",)
+    accuracy: tuple[Skill, ...] = ()
 
     @property
     def pattern(self) -> Pattern:

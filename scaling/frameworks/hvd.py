@@ -17,7 +17,7 @@ from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_optio
 from scaling.frameworks.options import count_from_0, number_from_0, one_of
 from scaling.records import crossing
 from scaling.records.crossing import Parts
-from scaling.records.point import EXCHANGING, Device, Point, Record
+from scaling.records.point import EXCHANGING, Device, Point, Record, Skill
 from scaling.records.task import Task
 
 RENDEZVOUS = "rendezvous"
@@ -51,6 +51,7 @@ class Horovod(Strategy):
     """What the strategy of each binding has in common; `framework` is the binding's."""
 
     framework = ""
+    accuracy: tuple[Skill, ...] = ()
     server = "scaling.frameworks.horovod_rendezvous"
 
     def traits(self, _name: str) -> Traits:
@@ -59,7 +60,7 @@ class Horovod(Strategy):
         Ranks agree every cycle_time_ms (which is dilated too) on what to exchange: so much of a core was seen to
         go into that with torch, and the clock is one library's.
         """
-        return Traits(ports=1, nccl=True, polling_cores=0.12)
+        return Traits(ports=1, nccl=True, polling_cores=0.12, accuracy=self.accuracy)
 
     def devices(self, _name: str) -> tuple[Device, ...]:
         """Gloo on CPU and for emulated devices, NCCL on CUDA if Horovod was built with it."""

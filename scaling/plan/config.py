@@ -15,9 +15,11 @@ import msgspec
 
 from scaling.emulated import profiles
 from scaling.errors import UsageError, near
+from scaling.plan import batch_flags, epochs
 from scaling.records.point import (
     BatchRule,
     Kind,
+    LrScale,
     MemoryFormat,
     Optimizer,
     Pass,
@@ -28,7 +30,7 @@ from scaling.records.point import (
 )
 from scaling.records.task import Malloc
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "train")
 DEVICES = ("auto", "cpu", "cuda")
 MAX_NAME_BYTES = 200
 MAX_SEED = 1 << 32
@@ -58,6 +60,15 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     image_size: int | None = None
     sequence_length: int | None = None
     optimizer: Optimizer | None = None
+    epochs: int | None = None
+    target_top1: float | None = None
+    lr: float | None = None
+    lr_scale: tuple[LrScale, ...] | None = None
+    warmup_epochs: int | None = None
+    lr_steps: tuple[int, ...] | None = None
+    augment_epochs: int | None = None
+    weights: str | None = None
+    seeds: tuple[int, ...] | None = None
     option: tuple[str, ...] = ()
     placement: Placement = "pack"
     servers: int | Literal["per-node"] = "per-node"
@@ -165,6 +176,7 @@ def _choices(field: str) -> tuple[str, ...]:
         "batch_rule": get_args(BatchRule),
         "precision": get_args(Precision),
         "optimizer": get_args(Optimizer),
+        "lr_scale": get_args(LrScale),
         "memory_format": get_args(MemoryFormat),
         "placement": get_args(Placement),
         "kinds": KINDS,
@@ -181,8 +193,7 @@ def validate(config: SweepConfig) -> None:
 
     Raises UsageError naming the flag, what was found and what would be right.
     """
-    _one_batch_rule(config)
-    _batch_sizes(config)
+    batch_flags.validate(config)
     _positive(
         config, "batch_size", "global_batch_size", "image_size", "sequence_length", "cpus_per_rank", "rounds",
         "max_rounds", "window_s", "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
@@ -194,30 +205,15 @@ def validate(config: SweepConfig) -> None:
         check_max_rounds(config, config.rounds)
     _name_and_seed(config)
     target_half_width(config)
+    epochs.validate(config)
     if config.world_sizes is not None:
-        _ascending(config.world_sizes, "--world-sizes", "1,2,4", "a world size")
+        batch_flags.ascending(config.world_sizes, "--world-sizes", "1,2,4", "a world size")
 
 
 def check_max_rounds(config: SweepConfig, rounds: int) -> None:
     """Refuse fewer rounds at most than there are at least."""
     if config.target_ci is not None and config.max_rounds < rounds:
         raise UsageError(f"--max-rounds {config.max_rounds}: less than --rounds {rounds}")
-
-
-def _one_batch_rule(config: SweepConfig) -> None:
-    if config.batch_size is not None and config.global_batch_size is not None:
-        raise UsageError(
-            "--batch-size and --global-batch-size: give one; "
-            "the first fixes the batch per device (weak scaling), the second the sum (strong scaling)"
-        )
-    if config.batch_rule == "strong" and config.global_batch_size is None:
-        raise UsageError("--batch-rule strong: fixes the batch over all devices; give it with --global-batch-size")
-    if config.global_batch_size is not None and config.rule != "strong":
-        per = "device" if config.rule == "weak" else "node"
-        raise UsageError(
-            f"--global-batch-size {config.global_batch_size} with --batch-rule {config.rule}: that rule fixes the "
-            f"batch per {per}; give it with --batch-size"
-        )
 
 
 def _at_least(config: SweepConfig) -> None:
@@ -268,30 +264,3 @@ def _positive(config: SweepConfig, *fields: str) -> None:
         value = getattr(config, field)
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise UsageError(f"{flag(field)} {value}: must be a number above 0")
-
-
-def _ascending(sizes: tuple[int, ...], flag: str, example: str, one: str) -> None:
-    """Refuse a list of sizes that is empty, out of order or has a size below 1."""
-    text = ",".join(map(str, sizes))
-    if not sizes:
-        raise UsageError(f"{flag}: empty; write for example {example}")
-    if sizes[0] < 1:
-        raise UsageError(f"{flag} {text}: {one} is at least 1")
-    if list(sizes) != sorted(set(sizes)):
-        raise UsageError(f"{flag} {text}: not ascending; write {','.join(map(str, sorted(set(sizes))))}")
-
-
-def _batch_sizes(config: SweepConfig) -> None:
-    """Refuse a sweep over batches beside another batch, or under a rule that divides it."""
-    if config.batch_sizes is None:
-        return
-    _ascending(config.batch_sizes, "--batch-sizes", "16,32,64", "a batch")
-    for field in ("batch_size", "global_batch_size"):
-        if getattr(config, field) is not None:
-            raise UsageError(f"--batch-sizes and {flag(field)}: give one; the first measures each of its batches")
-    if config.rule != "weak":
-        text = ",".join(map(str, config.batch_sizes))
-        raise UsageError(
-            f"--batch-sizes {text} with --batch-rule {config.rule}: sweeps the batch of a device (weak); leave "
-            "the rule out"
-        )

@@ -40,6 +40,8 @@ GB = 1e9
 
 # Seconds until a worker is ready, and for its first step; a framework that compiles kernels takes longer.
 STARTUP_S, STARTUP_ON_GPUS_S, POINT_S = 300.0, 600.0, 1800.0
+# Of a training to an accuracy, which may take days: it says something now and then, or is stalled.
+TRAINING_S = 30 * 86_400.0
 COMPILING = 2
 # TensorFlow 2.21's wheels end with PTX of 9.0: on newer GPUs the driver compiles all kernels once, which by
 # TensorFlow's own message "could take 30 minutes or longer" (gpu_device.cc).
@@ -134,6 +136,7 @@ def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepCo
     """The configuration with its rounds, windows and their length, where these are not given."""
     pace = PACE_SIDE_BY_SIDE if side_by_side else PACE_ON_GPUS if device == "cuda" else PACE_ALONE
     rounds, windows, window_s = pace
+    rounds = 1 if config.epochs else rounds
     check_max_rounds(config, config.rounds or rounds)
     return replace(
         config,
@@ -153,7 +156,7 @@ def warm_up_windows(device: Device, window_s: float) -> int:
 def with_clocks(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> SweepConfig:
     """The configuration with the clocks of its children, where these are not given."""
     startup_s = config.startup_timeout_s or _startup_s(config, device, gpus)
-    deadline_s = POINT_S + max(0.0, startup_s - STARTUP_S)
+    deadline_s = (TRAINING_S if config.epochs else POINT_S) + max(0.0, startup_s - STARTUP_S)
     return replace(config, startup_timeout_s=startup_s, point_timeout_s=config.point_timeout_s or deadline_s)
 
 

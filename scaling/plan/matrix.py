@@ -10,10 +10,10 @@ from scaling import frameworks
 from scaling.emulated import profiles
 from scaling.errors import UsageError, near
 from scaling.frameworks.base import Traits, read_options
-from scaling.plan import batches, beside, passes
+from scaling.plan import batches, beside, passes, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, slots_of
-from scaling.records.point import EXCHANGING, Device, Hardware, Kind, Point, Workload
+from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Point, Workload
 
 
 def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Point, ...]:
@@ -28,7 +28,7 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
     for name in config.strategy:
         for size in config.world_sizes:
             for point in _points(config, device, name, size, slots):
-                if reason := frameworks.load(point.strategy).refuse(point):
+                if reason := frameworks.load(point.strategy).refuse(point) or training.refusal(point):
                     raise UsageError(f"--strategy {name}: {reason}")
                 by_cell.setdefault(point.cell, point)
     return tuple(by_cell.values())
@@ -51,7 +51,11 @@ def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Wo
     plain = frameworks.load(name).baseline
     wanted = config.kinds
     own, shared = _options(config, name), _options(config, plain)
-    yield _point(config, device, name, "exchange", size, work, own)
+    exchange = _point(config, device, name, "exchange", size, work, own)
+    if config.epochs is not None:
+        yield from training.points(config, exchange)
+        return
+    yield exchange
     if "comm" in wanted and size > 1:
         yield _point(config, device, name, "comm", size, work, own)
     if "solo" in wanted:
@@ -130,7 +134,7 @@ def refused(points: Sequence[Point], slots: Sequence[Slot]) -> dict[str, str]:
     """By cell, why a point cannot run on these nodes; raises UsageError when no exchange could."""
     found = {point.cell: _refusal(point, slots) for point in points}
     reasons = {cell: one for cell, one in found.items() if one is not None}
-    if not any(point.kind == "exchange" and point.cell not in reasons for point in points):
+    if not any(point.kind in WANTED and point.cell not in reasons for point in points):
         first = next(point for point in points if point.cell in reasons)
         why, mend = reasons[first.cell]
         raise UsageError(f"--strategy {first.strategy} at n{first.world_size}: {why}; {mend}")
@@ -182,7 +186,7 @@ def _sliced(ranks: Sequence[Slot]) -> str:
 
 def kept(points: Iterable[Point], reasons: Mapping[str, str]) -> list[Point]:
     """Without controls that cannot run; an exchange that cannot stays, and says why."""
-    return [point for point in points if point.kind == "exchange" or point.cell not in reasons]
+    return [point for point in points if point.kind in WANTED or point.cell not in reasons]
 
 
 def _with_servers(point: Point, config: SweepConfig, slots: Sequence[Slot]) -> Point:

@@ -16,7 +16,7 @@ from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import beside, defaults, devices, emulation, matrix, passes
+from scaling.plan import beside, defaults, devices, emulation, matrix, passes, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
@@ -116,6 +116,8 @@ class Plan(Record, frozen=True, kw_only=True):
         windows, window_s = self.config.windows, max(self.config.window_s, self.slept_s)
         if not group.side_by_side:
             point = group.points[0]
+            if point.regime:  # how long an epoch takes nobody knows
+                return defaults.startup_guess_s(point)
             seats_in_turn = point.world_size if point.kind == "each" else 1
             warm_up = 2 + defaults.warm_up_windows(point.hardware.device, window_s)
             return defaults.startup_guess_s(point) + (seats_in_turn * windows + warm_up) * window_s
@@ -165,8 +167,10 @@ def _groups(
     memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
     if not wanted:
         return apart(cells)
-    alone = [cell for cell in cells if cell.hardware.cores]  # a whole CPU, which leaves nothing to others
-    return (*together([cell for cell in cells if not cell.hardware.cores], slots, memory_bytes), *apart(alone))
+    # A whole CPU, which leaves nothing to others; a training, of which no step is taken twice.
+    alone = [cell for cell in cells if cell.hardware.cores or cell.regime]
+    others = [cell for cell in cells if cell not in alone]
+    return (*together(others, slots, memory_bytes), *apart(alone))
 
 
 def turns_of(point: Point, windows: int) -> int:
@@ -197,6 +201,7 @@ def _resolved(
     model = models.spec(config.model or models.default_model(device))
     feed = config.data or model.data
     data.fits(feed, model)
+    training.check(config, device, model, feed)
     _check_precision(config, device)
     batch_size = config.batch_size
     if config.global_batch_size is None and batch_size is None and config.batch_sizes is None:

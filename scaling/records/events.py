@@ -27,7 +27,8 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
 
     `crossing_bytes_per_step` is what one step of the whole point must send from node to node, at least and at
     most; None where the strategy does not know. `operations_per_sample` are floating-point operations, forward and
-    backward, counted from the network's layers; 0 where nothing is computed.
+    backward, counted from the network's layers; 0 where nothing is computed. `training_samples` are those of an
+    epoch, over all ranks; 0 where the point is not trained to an accuracy.
     """
 
     import_s: float
@@ -39,6 +40,7 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     notes: tuple[str, ...] = ()
     crossing_bytes_per_step: Bounds | None = None
     operations_per_sample: int = 0
+    training_samples: int = 0
 
 
 class Window(Record, frozen=True, kw_only=True, tag="window"):
@@ -88,6 +90,27 @@ class Inspected(Record, frozen=True, kw_only=True, tag="inspected"):
     traces: tuple[str, ...] = ()
     gpu: GpuTime | None = None
     notes: tuple[str, ...] = ()
+
+
+class Progress(Record, frozen=True, kw_only=True, tag="progress"):
+    """A sign of life of a rank within an epoch or an evaluation, of which so many steps are taken."""
+
+    steps: int
+
+
+class Evaluated(Record, frozen=True, kw_only=True, tag="evaluated"):
+    """The answer to `Evaluate`: of `seen` held-out samples, every one of the split on one rank, how many were
+    `correct`; and of each class (row) how many were taken for each (column), () where there are too many classes.
+
+    From `start_s` to `end_s`, the averaging of batch norm's statistics included.
+    """
+
+    number: int
+    seen: int
+    correct: int
+    start_s: float
+    end_s: float
+    confusion: tuple[tuple[int, ...], ...] = ()
 
 
 class Result(Record, frozen=True, kw_only=True, tag="result"):
@@ -148,4 +171,4 @@ class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     nccl: NcclChoice | None = None
 
 
-Event = Hello | Announce | Ready | Window | Rested | Inspected | Result | Error | Ended
+Event = Hello | Announce | Ready | Window | Rested | Inspected | Progress | Evaluated | Result | Error | Ended

@@ -9,10 +9,12 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-Kind = Literal["exchange", "solo", "each", "together", "comm"]
+Kind = Literal["exchange", "solo", "each", "together", "comm", "train"]
 # How strategies name the helpers that hold parameters: server-0, server-1, ...
 SERVER = "server-"
-EXCHANGING: tuple[Kind, ...] = ("exchange", "comm")
+EXCHANGING: tuple[Kind, ...] = ("exchange", "comm", "train")
+# What a table is about; others explain it.
+WANTED: tuple[Kind, ...] = ("exchange", "train")
 # What a sample is.
 Unit = Literal["images", "samples", "tokens"]
 # What updates the parameters.
@@ -24,8 +26,13 @@ BatchRule = Literal["weak", "strong", "node"]
 Placement = Literal["pack", "spread"]
 MemoryFormat = Literal["contiguous", "channels_last"]
 ServerHosts = Literal["shared", "dedicated"]
+# How the learning rate grows with the samples of an update: in proportion (Goyal 2017), by the root, not at all.
+LrScale = Literal["linear", "sqrt", "none"]
 # How much of a training step is done: the forward pass; that and the backward one; or all of it.
 Pass = Literal["forward", "backward", "step"]
+# What a trainer can do of a training to an accuracy: evaluate what is held out, change the learning rate on the
+# way, average batch norm's statistics over ranks.
+Skill = Literal["evaluate", "rate", "statistics"]
 # How gradients travel: in a ring of all ranks, to servers and back, or inside one process.
 Pattern = Literal["", "ring", "servers", "inside"]
 
@@ -123,12 +130,37 @@ class Hardware(Record, frozen=True, kw_only=True, order=True):
         return f"{self.device}:{self.profile} (sizes / {self.shrink:g}, times x {self.dilate:g})"
 
 
+class Regime(Record, frozen=True, kw_only=True, order=True):
+    """How a point of the kind `train` is trained to an accuracy, from the weights and the order of its `seed`.
+
+    The learning rate is `base_rate`, meant for updates of `base_batch` samples, times what `lr_scale` makes of the
+    point's own: `rate`. In the first `warmup_epochs` it grows from the one to the other, and from each epoch of
+    `lr_steps` on it is a tenth of what it was. The last `augment_epochs` of all `epochs` see changed images.
+    `target_top1` is a fraction of 1, at which training ends early. `weights` is a file to begin with.
+    `optimizer` updates, whoever chose it.
+    """
+
+    epochs: int
+    seed: int
+    rate: float
+    base_rate: float
+    base_batch: int
+    optimizer: Optimizer = "sgd"
+    lr_scale: LrScale = "none"
+    warmup_epochs: int = 0
+    lr_steps: tuple[int, ...] = ()
+    augment_epochs: int = 0
+    target_top1: float | None = None
+    weights: str = ""
+
+
 class Point(Record, frozen=True, kw_only=True, dict=True):
     """One cell of the sweep: which exchange trains what, on how many devices of which kind.
 
     The controls of the plain loop (`solo`, `each`, `together`) carry the strategy `<framework>:plain`, so that
-    strategies of a framework share them. `servers` is the number of parameter servers, 0 for strategies without
-    any; `server_hosts` whether they share the training nodes or have nodes of their own.
+    strategies of a framework share them. `regime` is that of a `train`, None elsewhere. `servers` is the number of
+    parameter servers, 0 for strategies without any; `server_hosts` whether they share the training nodes or have
+    nodes of their own.
     """
 
     strategy: str
@@ -142,6 +174,7 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
     options: dict[str, str] = {}
     servers: int = 0
     server_hosts: ServerHosts = "shared"
+    regime: Regime | None = None
 
     @property
     def global_batch_size(self) -> int:
@@ -165,7 +198,7 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
         servers = (f"{self.servers} servers {self.server_hosts}",) if self.servers else ()
         parts = (
             self.strategy, self.kind, f"n{self.world_size}", *_words(self.workload), *_words(self.hardware),
-            self.placement, self.interconnect, options, *servers,
+            self.placement, self.interconnect, options, *servers, *(_words(self.regime) if self.regime else ()),
         )  # fmt: skip
         return "/".join(parts)
 
@@ -181,10 +214,13 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
         what = self.kind if work.trains else work.pass_
         batch = "" if work.trains else f" batch {work.batch_size}"
         where = f" on {self.hardware.label}" if self.hardware.cores else ""
-        return f"{self.strategy} {what}{where} N={self.world_size}{batch} round {self.round + 1}"
+        which = f"round {self.round + 1}"
+        if self.regime:
+            which = f"batch {work.batch_size} rate {self.regime.rate:.4g} seed {self.regime.seed}"
+        return f"{self.strategy} {what}{where} N={self.world_size}{batch} {which}"
 
 
-def _words(of: Workload | Hardware) -> list[str]:
+def _words(of: Workload | Hardware | Regime) -> list[str]:
     """Its values in order; those that came later only where they are not the default."""
     fields = zip(of.__struct_fields__, astuple(of), strict=True)
     return [str(value) for name, value in fields if name not in LATER or value != LATER[name]]

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from scaling.records.emulation import Emulation
-from scaling.records.events import Outcome, Ready, Result, Window
+from scaling.records.events import Evaluated, Outcome, Ready, Result, Window
 from scaling.records.gpu_time import GpuTime
 from scaling.records.host import HostInfo
 from scaling.records.nccl import NcclChoice
@@ -34,7 +34,8 @@ class RankRecord(Record, frozen=True, kw_only=True):
     since something else slowed the machine down meanwhile. `unsynced` are windows after the digest: the same steps
     inside the strategy's wrapper, without any exchange. `traced` are those with profilers on, after the digest
     too; `traces` their files, below the run's folder on the rank's host; `gpu` what those say of the rank's GPU,
-    None elsewhere and for other profilers than torch's. `nccl` is what NCCL's own log tells of what it chose, None
+    None elsewhere and for other profilers than torch's. `evaluations` follow the epochs of a `train`, each of
+    which is one window. `nccl` is what NCCL's own log tells of what it chose, None
     without NCCL or where the user has that log.
     """
 
@@ -56,6 +57,7 @@ class RankRecord(Record, frozen=True, kw_only=True):
     traced: tuple[Window, ...] = ()
     traces: tuple[str, ...] = ()
     gpu: GpuTime | None = None
+    evaluations: tuple[Evaluated, ...] = ()
     result: Result | None = None
     telemetry: Telemetry = Telemetry()
     nccl: NcclChoice | None = None

@@ -102,6 +102,11 @@ class Run(Record, frozen=True, kw_only=True, tag="run"):
     first: int = 0
     canary: bool = False
 
+    @property
+    def last(self) -> int:
+        """The index of the last window."""
+        return self.first + self.windows - 1
+
 
 class Rest(Record, frozen=True, kw_only=True, tag="rest"):
     """Leave off lingering between two steps, and say so: who is stopped within a step ends it in the next window's
@@ -120,8 +125,22 @@ class Inspect(Record, frozen=True, kw_only=True, tag="inspect"):
     traced_steps: int
 
 
+class Train(Record, frozen=True, kw_only=True, tag="train"):
+    """Train for the epoch of this number, counted from 0: so many steps, reported as one measured window."""
+
+    number: int
+    steps: int
+
+
+class Evaluate(Record, frozen=True, kw_only=True, tag="evaluate"):
+    """Average what batch norm has gathered over ranks, then count on this rank's part of what is held out, after
+    the epoch of this number."""
+
+    number: int
+
+
 class Finish(Record, frozen=True, kw_only=True, tag="finish"):
     """Report the digest and end."""
 
 
-Command = Run | Rest | Inspect | Finish
+Command = Run | Rest | Inspect | Train | Evaluate | Finish

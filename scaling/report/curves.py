@@ -33,6 +33,7 @@ def curve(
         ),
         details=details(rows, stale),
         group=rows[0].group,
+        is_curve=True,
     )
 
 

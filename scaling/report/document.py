@@ -8,7 +8,7 @@ from scaling.analysis.analyse import Analysis, analyse, kept
 from scaling.analysis.cost import Pricing
 from scaling.analysis.rows import Minibatch, Row
 from scaling.records.run import Header, PointRecord
-from scaling.report import costs, labels, minibatches, over_cpu
+from scaling.report import costs, labels, minibatches, over_cpu, trainings
 from scaling.report.baselines import baselines
 from scaling.report.comparison import Comparisons
 from scaling.report.curves import by_curve, curve
@@ -44,23 +44,27 @@ def said(
     swept = (
         *over_cpu.sections(analysis.over_cpu, context, notes),
         *minibatches.sections(analysis.minibatches, context, notes),
+        *trainings.sections(analysis.trainings, context, notes),
     )
-    # A plain loop by itself is no curve.
-    curved = [row for row in rows if not (row.is_plain and _is_swept(row, analysis.minibatches))]
     return Document(
         facts=facts(header, kept(records), rows, context),
-        notices=(*_emulated(rows), *joined, *_too_little(rows)),
+        notices=(*_emulated(rows), *joined, *(() if analysis.trainings else _too_little(rows))),
         comparisons=compared,
         sections=(
             *swept,
-            *_curves(curved, context, planned, notes, stale),
+            *_curves(curved(analysis), context, planned, notes, stale),
             *(costs.sections(rows, header, context, pricing, notes) if pricing else ()),
         ),
         baselines=baselines(analysis, context, notes, compares=bool(compared)),
         footnotes=notes.texts(),
         how_to_read=how_to_read(analysis, compares=bool(compared)),
-        last_line=last_line(rows),
+        last_line=last_line(rows, analysis.trainings),
     )
+
+
+def curved(analysis: Analysis) -> list[Row]:
+    """The rows of curves: a plain loop that stands among the minibatches is none."""
+    return [row for row in analysis.rows if not (row.is_plain and _is_swept(row, analysis.minibatches))]
 
 
 def _curves(

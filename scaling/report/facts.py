@@ -9,12 +9,12 @@ from itertools import chain
 from scaling.analysis import clocks
 from scaling.analysis.rows import Row
 from scaling.records import canary, network
-from scaling.records.point import Point
+from scaling.records.point import WANTED, Point
 from scaling.records.run import Header, PointRecord, RankRecord
 from scaling.report import devices, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
-from scaling.text import date, several
+from scaling.text import counted, date, several
 
 # Of a core's speed, as a standard deviation: what is less goes without saying.
 WANDERING = 0.05
@@ -24,7 +24,7 @@ def facts(
     header: Header, records: Sequence[PointRecord], rows: Sequence[Row], context: Context
 ) -> tuple[Entry, ...]:
     """Return the lines in reading order; what a run does not have is left out."""
-    points = [record.point for record in records if record.point.kind == "exchange"]
+    points = [record.point for record in records if record.point.kind in WANTED]
     nccl = header.device == "cuda"
     networks = [network.describe(one, nccl=nccl) for one in header.networks] if _crosses(header) else ()
     said: tuple[tuple[str, str | Phrase], ...] = (
@@ -39,6 +39,7 @@ def facts(
         ("network", _each(networks)),
         ("servers", labels.servers(rows)),
         ("measured", _measured(records)),
+        ("trained", _trained(points)),
         ("heap", _heap(header)),
         ("cores", _wandering(records)),
         ("clocks", _clocks(records)),
@@ -134,6 +135,25 @@ def _measured(records: Sequence[PointRecord]) -> Phrase:
     per_rank: Phrase = (" of ", *quantities.spread(windows, "window")) if windows else ()
     turns = any(record.epoch is not None for record in exchanges)
     return rounds, *per_rank, ", taking turns side by side" if turns else ", points in shuffled order"
+
+
+def _trained(points: Sequence[Point]) -> str:
+    """How long, from what, with which optimiser."""
+    regimes = [point.regime for point in points if point.regime]
+    if not regimes:
+        return ""
+    one = regimes[0]
+    parts = (
+        counted(one.epochs, "epoch"),
+        _each(regime.optimizer for regime in regimes),
+        f"seeds {', '.join(map(str, sorted({each.seed for each in regimes})))}",
+        f"{counted(one.warmup_epochs, 'epoch')} of warm-up" if one.warmup_epochs else "",
+        f"rate / 10 from {', '.join(map(str, one.lr_steps))} on" if one.lr_steps else "",
+        f"the last {one.augment_epochs} augmented" if one.augment_epochs else "",
+        f"until {100 * one.target_top1:g} %" if one.target_top1 is not None else "",
+        f"from {one.weights}" if one.weights else "",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def _heap(header: Header) -> str:

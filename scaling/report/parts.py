@@ -105,7 +105,7 @@ class Detail(Record, frozen=True, kw_only=True):
 
 
 class Section(Record, frozen=True, kw_only=True):
-    """A table: one scaling curve, or the comparison of several.
+    """A table: one scaling curve (`is_curve`), the comparison of several, or what is about no curve.
 
     All its rates are of one unit. Those of sections of one `group` may be compared: one figure may show them.
     """
@@ -115,6 +115,7 @@ class Section(Record, frozen=True, kw_only=True):
     lines: tuple[Line, ...]
     details: tuple[Detail, ...] = ()
     group: int = 0
+    is_curve: bool = False
 
 
 class Baseline(Record, frozen=True, kw_only=True):

@@ -21,6 +21,9 @@ def how_to_read(analysis: Analysis, *, compares: bool) -> tuple[Entry, ...]:
         ("minibatch", _MINIBATCH, any(one.efficiency for one in analysis.minibatches)),
         ("passes", _PASSES, any(not row.workload.trains for row in rows)),
         ("OOM", _OOM, _has_oom(analysis)),
+        ("top-1", _TOP1, bool(analysis.trainings)),
+        ("learns less", _LESS, any(one.less_than_samples for one in analysis.trainings)),
+        ("ASYNC accuracy", _STALE, any(not one.synchronous for one in analysis.trainings)),
         ("x the CPU", f"{labels.rates(rows)} {_OVER_CPU}", bool(analysis.over_cpu)),
         ("rounds tell", _TELL, bool(analysis.resolutions)),
         ("ASYNC", _asynchronous(rows), any(not row.synchronous for row in rows)),
@@ -51,6 +54,20 @@ _PASSES = (
     "so that the backward one alone is their difference, and what a whole step adds is the update."
 )
 _OOM = "out of memory: the batch does not fit, in the framework's words or the kernel's (see the note)."
+_TOP1 = (
+    "of all held-out samples, each counted once on one of the ranks, the part whose highest logit is right, after "
+    "batch norm's statistics were averaged over ranks; mean over seeds. An epoch has every sample once, rounded "
+    "up to whole batches. Seconds are those of epochs alone, by the longest rank, the first with what a framework "
+    "does once; evaluation is timed apart. Points of a few tenths are few samples: never an order."
+)
+_LESS = (
+    "every seed ended below every seed of that smaller batch of the same training, by more than 3 standard errors "
+    "of the held-out samples: at this rate the batch is past the largest useful one, or the rate too low for it."
+)
+_STALE = (
+    "ranks do not wait for each other: what they learnt is of their own last parameters and not comparable with "
+    "that of synchronous rows; the batch of an update is one rank's."
+)
 _OVER_CPU = (
     "over those of the plain loop of the same framework on all cores of the first host, in fp32 and at "
     "the batch of one GPU; ± is half the 95 % interval over rounds."

@@ -17,16 +17,8 @@ from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import FieldInfo, fields
 
 from scaling.analysis.cost import Bill
-from scaling.analysis.rows import (
-    Baseline,
-    Comparison,
-    Minibatch,
-    OverCpu,
-    Resolution,
-    Row,
-    Standing,
-    Verdict,
-)
+from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Resolution, Row, Standing, Verdict
+from scaling.analysis.training_rows import Training
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import Header
 
@@ -83,6 +75,7 @@ BaselineJson = _flat("Baseline", Baseline)
 ComparisonJson = _flat("Comparison", Comparison, ("distinguishable", bool, NODEFAULT))
 MinibatchJson = _flat("Minibatch", Minibatch, ("is_worse", bool, NODEFAULT))
 OverCpuJson = _flat("OverCpu", OverCpu, ("cpu", BaselineJson, NODEFAULT))
+TrainingJson = _flat("Training", Training)
 RunJson = _struct("Run", (Header,), (), INTERNAL)
 ReportJson = defstruct(
     "Report",
@@ -95,6 +88,7 @@ ReportJson = defstruct(
         ("resolutions", tuple[Resolution, ...], ()),
         ("minibatches", _many(MinibatchJson), ()),
         ("over_cpu", _many(OverCpuJson), ()),
+        ("trainings", _many(TrainingJson), ()),
         # With --prices.
         ("costs", tuple[Bill, ...] | UnsetType, UNSET),
     ],

@@ -13,7 +13,7 @@ from scaling.command import command
 from scaling.errors import UsageError
 from scaling.plan import config as configuration
 from scaling.plan.config import FIELDS, SweepConfig
-from scaling.run import panels, run_panels
+from scaling.run import panels, run_panels, training_panels
 from scaling.run.invocation import Invocation, fields
 
 EPILOG = "Exit codes: 0 all points measured, 1 a point failed, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."
@@ -68,6 +68,15 @@ def sweep(
     image_size: panels.ImageSize = None,
     sequence_length: panels.SequenceLength = None,
     optimizer: panels.Optimizer = None,
+    epochs: training_panels.Epochs = None,
+    target_top1: training_panels.TargetTop1 = None,
+    lr: training_panels.Lr = None,
+    lr_scale: training_panels.LrScale = None,
+    warmup_epochs: training_panels.WarmupEpochs = None,
+    lr_steps: training_panels.LrSteps = None,
+    augment_epochs: training_panels.AugmentEpochs = None,
+    weights: training_panels.Weights = None,
+    seeds: training_panels.Seeds = None,
     option: panels.Option = None,
     placement: panels.Placement = DEFAULT.placement,
     servers: panels.Servers = _SERVERS,

@@ -76,9 +76,9 @@ def fields(flags: Mapping[str, Any], kv_store: str | None) -> dict[str, Any]:
 
 
 def _value(field: str, value: Any) -> Any:
-    if field in ("strategy", "kinds", "interconnect", "pass"):
+    if field in ("strategy", "kinds", "interconnect", "pass", "lr_scale"):
         return _words(value)
-    if field in ("world_sizes", "batch_sizes"):
+    if field in ("world_sizes", "batch_sizes", "lr_steps", "seeds"):
         return _numbers(field, value)
     if field == "servers" and value.lstrip("-").isdigit():
         return int(value)

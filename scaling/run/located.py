@@ -8,11 +8,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
+from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.messages import Enrol, Locate, Located, ToAgent, ToSweep
 from scaling.run.enrolment import SilentRanks
 from scaling.transport.mailbox import ENROL_S, Mailbox
 from scaling.workloads import data, feeds, models
+from scaling.workloads.data import TRAIN, Split
 
 
 def absolute(data_dir: str | None) -> str:
@@ -34,10 +36,15 @@ def locate(
         )
     if made.device == "emulated":
         return made
-    place = feeds.check(config.data, given, models.of(made.cells[0].workload))
+    place = feeds.check(config.data, given, models.of(made.cells[0].workload), _splits(config))
     if place:
         _ask_hosts(config.data, place, mailbox, enrolled, within_s)
     return replace(made, config=replace(config, data_dir=place or None))
+
+
+def _splits(config: SweepConfig) -> tuple[Split, ...]:
+    """What is read: what is held out as well where accuracy is asked for."""
+    return ("train", "test") if config.epochs else TRAIN
 
 
 def _ask_hosts(

@@ -18,7 +18,7 @@ from scaling.records.events import Ended, Failed
 from scaling.records.messages import Assign, Pause, Release, Report, Reserve, Tell, ToAgent, ToSweep
 from scaling.records.point import EXCHANGING, Point, Record
 from scaling.records.task import Clocks, Command, Finish, Rest, Run, Task
-from scaling.sweep import inspection, warmup
+from scaling.sweep import inspection, training, warmup
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold, without
 from scaling.transport.mailbox import Mailbox
 
@@ -77,7 +77,7 @@ class Attempt:
         return PointState(
             point=point,
             ranks=tuple(RankState(task=task) for task in worker_tasks(self._tasks, self._traits)),
-            expected=self._bench.plan.config.windows or 0,
+            expected=point.regime.epochs if point.regime else self._bench.plan.config.windows or 0,
             started_s=self._bench.clock(),
             started_unix_s=self._bench.unix_clock(),
             synchronous=self._traits.synchronous or not exchanges,
@@ -93,7 +93,7 @@ class Attempt:
             plan.network(point).places,
             attempt=self.attempt,
             retry=retry,
-            seed=plan.config.seed,
+            seed=point.regime.seed if point.regime else plan.config.seed,
             clocks=self._bench.clocks,
             logs=self._bench.logs,
             malloc=plan.config.malloc,
@@ -199,7 +199,7 @@ class Attempt:
             return state.ready == len(state.ranks)
         if state.phase == "inspecting":
             return state.inspected == len(state.ranks)
-        return state.phase in ("warming", "measuring") and state.chunk_complete
+        return state.phase in ("warming", "measuring", "evaluating") and state.chunk_complete
 
     def warm_up(self, pace: warmup.Pace) -> bool:
         """Give the next command of the warm-up; False when it is over."""
@@ -232,6 +232,17 @@ class Attempt:
     def again(self, index: int, ranks: Collection[int]) -> None:
         """Set these ranks' measured window aside: it will be measured again."""
         self.state = without(self.state, index, ranks)
+
+    def train(self) -> bool:
+        """Have all ranks do what comes next of a training to an accuracy; False when it is over."""
+        if self.state.phase == "starting":
+            self.state = training.begun(self.state, self._bench.clock())
+        command = None if self.state.failure else training.decide(self.state)
+        if command is not None:
+            self._command(command)
+        elif self.state.failure:
+            self.release("the point is over")
+        return command is not None
 
     def inspect(self) -> bool:
         """Have all ranks do what no figure counts; False where there is nothing of that kind."""

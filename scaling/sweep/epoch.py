@@ -9,6 +9,8 @@ goes on with it after each report.
     blocks            in each, every point runs its windows once, in random order, everyone else stopped
     finish all
 
+A training to an accuracy has neither warm-up nor blocks: epochs and evaluations follow each other (training.py).
+
 Taking turns is what beats a machine that wanders for seconds: it hits all points of a block alike. Everyone else
 is stopped (SIGSTOP) since some frameworks poll while they wait.
 """
@@ -112,6 +114,9 @@ class Epoch:
 
     def _run(self) -> Iterator[None]:
         yield from self._start()
+        if self.attempts[0].state.point.regime:
+            yield from self._train(self.attempts[0])
+            return
         for attempt in self._running:
             yield from self._warm_up(attempt)
         for block in range(self._course.blocks):
@@ -121,10 +126,20 @@ class Epoch:
                 yield from self._block(attempt, block)
         for attempt in self._running:
             yield from self._inspect(attempt)
+        yield from self._end()
+
+    def _end(self) -> Iterator[None]:
         for attempt in self._running:
             attempt.finish()
         while not all(attempt.over for attempt in self.attempts):
             yield
+
+    def _train(self, attempt: Attempt) -> Iterator[None]:
+        """To an accuracy, without any step that is not counted; a training is an epoch of one point."""
+        self.active = attempt
+        while not attempt.fails and attempt.train():
+            yield from self._answer(attempt)
+        yield from self._end()
 
     def _start(self) -> Iterator[None]:
         """Until all are ready. Who fails by what may be chance is tried once more."""

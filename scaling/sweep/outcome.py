@@ -20,7 +20,7 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
     """Make what is kept of an ended point. A synchronous exchange whose ranks' parameters differ is void."""
     ranks = tuple(_rank_record(rank) for rank in state.ranks)
     outcome: Outcome = _root_cause(state) or Finished()
-    if isinstance(outcome, Finished) and state.synchronous and state.point.kind == "exchange":
+    if isinstance(outcome, Finished) and state.synchronous and state.point.kind in ("exchange", "train"):
         outcome = _digests_agree(state)
     measured_s = max((rank.measured_s for rank in ranks), default=0.0)
     return PointRecord(
@@ -101,6 +101,7 @@ def _rank_record(rank: RankState) -> RankRecord:
         traced=inspected.traced,
         traces=inspected.traces,
         gpu=inspected.gpu,
+        evaluations=rank.evaluations,
         result=rank.result,
         telemetry=ended.telemetry if ended else Telemetry(),
         nccl=ended.nccl if ended else None,

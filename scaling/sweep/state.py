@@ -17,6 +17,7 @@ from scaling.records.events import (
     Announce,
     Ended,
     Error,
+    Evaluated,
     Event,
     Failed,
     Finished,
@@ -30,9 +31,9 @@ from scaling.records.events import (
 )
 from scaling.records.messages import Report
 from scaling.records.point import Pattern, Point, Record
-from scaling.records.task import Command, Finish, Inspect, Rest, Run, Task
+from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Task, Train
 
-Phase = Literal["starting", "warming", "measuring", "inspecting", "finishing", "ended"]
+Phase = Literal["starting", "warming", "measuring", "evaluating", "inspecting", "finishing", "ended"]
 
 
 class RankState(Record, frozen=True, kw_only=True):
@@ -46,6 +47,7 @@ class RankState(Record, frozen=True, kw_only=True):
     disturbed: tuple[Window, ...] = ()
     ready: Ready | None = None
     inspected: Inspected | None = None
+    evaluations: tuple[Evaluated, ...] = ()
     result: Result | None = None
     error: Error | None = None
     ended: Ended | None = None
@@ -106,7 +108,7 @@ class PointState(Record, frozen=True, kw_only=True):
     @property
     def chunk_complete(self) -> bool:
         """Whether every rank that was told the running command has done so, or rests."""
-        return isinstance(self.command, Run | Rest) and self.chunk_done == self.told
+        return isinstance(self.command, Run | Rest | Train | Evaluate) and self.chunk_done == self.told
 
 
 def commanded(state: PointState, command: Command, told: int | None = None) -> PointState:
@@ -117,8 +119,10 @@ def commanded(state: PointState, command: Command, told: int | None = None) -> P
         return replace(state, command=command, phase="inspecting")
     if isinstance(command, Rest):
         return replace(state, command=command, told=len(state.ranks), chunk_done=0)
+    if isinstance(command, Evaluate):
+        return replace(state, command=command, phase="evaluating", told=len(state.ranks), chunk_done=0)
     ranks = tuple(replace(rank, in_chunk=0) for rank in state.ranks)
-    phase: Phase = "measuring" if command.measured else "warming"
+    phase: Phase = "measuring" if isinstance(command, Train) or command.measured else "warming"
     count = len(ranks) if told is None else told
     return replace(state, command=command, phase=phase, ranks=ranks, told=count, chunk_done=0)
 
@@ -153,6 +157,9 @@ def fold(state: PointState, report: Report) -> PointState:
         case Inspected():
             moved = _put(state, report.rank, replace(rank, inspected=event))
             return replace(moved, inspected=state.inspected + 1)
+        case Evaluated():
+            moved = _put(state, report.rank, replace(rank, evaluations=(*rank.evaluations, event)))
+            return replace(moved, chunk_done=state.chunk_done + 1)
         case Result():
             return _put(state, report.rank, replace(rank, result=event))
         case Error():
@@ -184,7 +191,7 @@ def failing(state: PointState, failed: Failed) -> PointState:
 
 
 def _fold_window(state: PointState, index: int, rank: RankState, window: Window) -> PointState:
-    done = state.command.windows if isinstance(state.command, Run) else 0
+    done = state.command.windows if isinstance(state.command, Run) else 1
     count = rank.in_chunk + 1
     if window.measured:
         moved = replace(rank, in_chunk=count, windows=(*rank.windows, window))

@@ -19,8 +19,9 @@ from msgspec.structs import replace
 
 from scaling.frameworks.base import Immediate, Marking, Stale, Trainer
 from scaling.records.events import Event, Rested, Result, Window
-from scaling.records.task import Command, Finish, Inspect, Rest, Run
+from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Train
 from scaling.worker.inspection import inspected
+from scaling.worker.training import Learner
 
 KIB = 1024
 
@@ -41,7 +42,7 @@ class Worker:
     `clock` is CLOCK_MONOTONIC, `unix_clock` the wall clock, an independent witness for the audit.
     `waiting` tells whether the next command has arrived, which ends lingering. With `times_steps` each step of a
     window is timed by itself too, if the trainer's steps have ended when they return, or its device notes when
-    they do. `trace` begins the names of trace files.
+    they do. `trace` begins the names of trace files. `learner` is there where it is trained to an accuracy.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Worker:
         *,
         times_steps: bool = False,
         trace: Path | None = None,
+        learner: Learner | None = None,
     ) -> None:
         self.trainer = trainer
         self._send = send
@@ -67,6 +69,7 @@ class Worker:
         self._reported = 0  # samples in the windows so far, those between them included
         self._stale = trainer if isinstance(trainer, Stale) else None
         self._trace = trace
+        self._learner = learner
         self._result: Result | None = None
 
     def obey(self, command: Command) -> bool:
@@ -82,6 +85,13 @@ class Worker:
                 # Before steps that change the parameters, and profilers that take memory.
                 self._result = self._measured_result()
                 self._send(inspected(self, command, self._trace))
+                return True
+            case Train():
+                self._send(self._epoch(command))
+                return True
+            case Evaluate():
+                assert self._learner is not None
+                self._send(self._learner.evaluated(command))
                 return True
             case Finish():
                 self._send(self._result or self._measured_result())
@@ -108,6 +118,15 @@ class Worker:
         while run.linger and not self._waiting():
             trainer.step()
             trainer.sync()
+
+    def _epoch(self, train: Train) -> Window:
+        """From the command to the device's end of its last step: no step of a training goes uncounted."""
+        assert self._learner is not None
+        window = self.timed(self._learner.stepping(train, self.trainer.step), train.steps, train.number)
+        loss = _finite(self.trainer.loss(), train.number, measured=True)
+        return replace(
+            window, measured=True, loss=loss, staleness=self._stale.staleness() if self._stale else None
+        )
 
     def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
         """So many steps from `start_s`, or from now if nothing runs any more, to the device's end of them."""

@@ -27,6 +27,7 @@ from scaling.worker.channel import Channel
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
+from scaling.worker.training import learner_of, training_samples
 from scaling.workloads import models, walk
 
 _PR_SET_PDEATHSIG = 1
@@ -87,13 +88,21 @@ def _work(task: Task, channel: Channel) -> Trainer:
     trainer = module.connect(task)
     ready = _ready(trainer, imported_s - begun_s, time.monotonic() - imported_s)
     crossing = _crossing(strategy, task, trainer)
-    channel.send(replace(ready, crossing_bytes_per_step=crossing, operations_per_sample=_operations(task.point)))
+    channel.send(
+        replace(
+            ready,
+            crossing_bytes_per_step=crossing,
+            operations_per_sample=_operations(task.point),
+            training_samples=training_samples(task),
+        )
+    )
     worker = Worker(
         trainer,
         channel.send,
         channel.waiting,
         times_steps=task.point.kind == "together",
         trace=trace_path(task.log),
+        learner=learner_of(trainer, task, channel.send),
     )
     while worker.obey(channel.receive()):
         pass

@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from scaling.errors import UsageError, near
-from scaling.records.point import Device, Optimizer, Workload
+from scaling.records.point import Device, Optimizer, Point, Workload
 from scaling.workloads.layers import Layer
 from scaling.workloads.networks import images, inception, inception_v3, words
 from scaling.workloads.specs import (
@@ -274,6 +274,12 @@ def of(workload: Workload) -> ModelSpec:
     if workload.sequence_length and isinstance(found.input, Tokens):
         found = replace(found, input=replace(found.input, length=workload.sequence_length))
     return replace(found, recipe=recipe(found, workload.optimizer))
+
+
+def at(point: Point) -> ModelSpec:
+    """The description at the point's size, its recipe at the point's learning rate where it has one of its own."""
+    found = of(point.workload)
+    return replace(found, recipe=replace(found.recipe, rate=point.regime.rate)) if point.regime else found
 
 
 def recipe(found: ModelSpec, optimizer: Optimizer | Literal[""]) -> Recipe:

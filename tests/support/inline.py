@@ -36,6 +36,7 @@ from scaling.transport.mailbox import Mailbox
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
+from scaling.worker.training import learner_of, training_samples
 
 # Points by themselves, as many and as long as on devices that hold one model at a time.
 KINDS = ["exchange", "solo", "together", "comm"]
@@ -112,6 +113,7 @@ class InlineChild:
             self._clock,
             self._clock,
             trace=trace_path(task.log),
+            learner=learner_of(trainer, task, self._events.append, self._clock),
         )
 
     def _ready(self) -> Ready:
@@ -119,6 +121,7 @@ class InlineChild:
         return Ready(
             import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake",
             crossing_bytes_per_step=crossing if self.task.point.kind in EXCHANGING else None,
+            training_samples=training_samples(self.task),
         )  # fmt: skip
 
     def _fail(self, error: Exception) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from scaling.frameworks import evaluating
 from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_options
 from scaling.frameworks.fake.faults import fault
 from scaling.records.task import Task
@@ -64,6 +65,7 @@ class Fake(Strategy):
             rank_ports="ports" in words,
             servers="ps" in words,
             synchronous="async" not in words,
+            accuracy=("evaluate",) if "ps" in words else evaluating.ALL,
             passes=("forward", "backward", "step") if name == self.baseline else ("step",),
         )
 

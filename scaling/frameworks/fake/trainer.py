@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer, read_options
 from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS, LEAVING_FAULTS
@@ -53,6 +55,7 @@ class FakeTrainer:
         self.star: Star | None = None
         self._drives = STRATEGY.traits(point.strategy).drives
         self.samples = 0
+        self.rates: list[float] = []
 
     def step(self) -> None:
         """Sleep until the scripted end, absolute so that lateness does not add up."""
@@ -93,6 +96,17 @@ class FakeTrainer:
             return None
         nan = self._due("nan")
         return float("nan") if nan else 2.3 * 0.99**self._steps
+
+    def set_rate(self, rate: float) -> None:
+        """Noted."""
+        self.rates.append(rate)
+
+    def average_statistics(self) -> None:
+        """There are none."""
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        """The first class, whatever is shown."""
+        return np.zeros(len(inputs), np.int64)
 
     def digest(self) -> str | None:
         """The same on every rank, unless the script says otherwise."""

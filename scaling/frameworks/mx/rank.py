@@ -31,7 +31,7 @@ class MxnetRank:
         if self.cuda and not mx.context.num_gpus():
             raise RuntimeError(f"mxnet {mx.__version__} finds no GPU: ./launch/install mxnet-cuda")
         self.contexts = self.find_contexts()
-        self.spec = models.of(task.point.workload)
+        self.spec = models.at(task.point)
         self.dtype = "float16" if task.point.workload.precision == "fp16" else "float32"
         self.versions = self._versions()
         self.notes: tuple[str, ...] = network.notes(self.spec)

@@ -15,6 +15,7 @@ from scaling.frameworks.pytorch import losses, network, optimizers
 from scaling.hosts import proc
 from scaling.records.task import Task
 from scaling.workloads import feeds, models
+from scaling.workloads.specs import Binary
 
 # Images and their labels.
 Batch = tuple[Tensor, Tensor]
@@ -79,7 +80,7 @@ class RealCompute:
     def __init__(self, task: Task, device: torch.device) -> None:
         workload = task.point.workload
         self._task, self._device, self._cuda = task, device, device.type == "cuda"
-        self._spec = models.of(workload)
+        self._spec = models.at(task.point)
         self._losses = losses.of(self._spec.target)
         last = workload.memory_format == "channels_last"
         layout = torch.channels_last if last else torch.contiguous_format
@@ -115,10 +116,24 @@ class RealCompute:
         """The feed's, on the device."""
         images, labels = map(torch.from_numpy, self._feed.batch(step))
         if self._cuda:
-            images, labels = images.pin_memory(), labels.pin_memory()
+            labels = labels.pin_memory()
+        return self._moved(images), labels.to(self._device, non_blocking=True)
+
+    def _moved(self, images: Tensor) -> Tensor:
+        if self._cuda:
+            images = images.pin_memory()
         # Only images have a memory format.
         how = self._format if images.ndim == 4 else {"device": self._device, "non_blocking": True}
-        return images.to(**how), labels.to(self._device, non_blocking=True)
+        return images.to(**how)
+
+    def predict(self, module: nn.Module, inputs: Tensor) -> Tensor:
+        """The class that each sample is taken for, on the CPU."""
+        module.eval()
+        with torch.no_grad(), self._autocast:
+            logits = module(self._moved(inputs))
+        module.train()
+        found: Tensor = logits[:, 0] > 0 if isinstance(self._spec.target, Binary) else logits.argmax(1)
+        return found.long().cpu()
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         """In the precision that was asked for."""

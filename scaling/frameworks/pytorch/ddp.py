@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from scaling.emulated.buckets import DEFAULT_BUCKET_MB
+from scaling.frameworks import evaluating
 from scaling.frameworks.base import Option, Traits, read_options
 from scaling.frameworks.options import one_of, positive_number
 from scaling.frameworks.pytorch import collective_bytes
@@ -53,7 +54,7 @@ class DDP(TorchDistributed):
 
     def traits(self, name: str) -> Traits:
         """One port, for the store."""
-        return Traits(ports=1, nccl=name == "torch:nccl")
+        return Traits(ports=1, nccl=name == "torch:nccl", accuracy=evaluating.ALL)
 
     def devices(self, name: str) -> tuple[Device, ...]:
         """NCCL needs CUDA; Gloo runs on all."""

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scaling.emulated.buckets import DEFAULT_BUCKET_MB, FIRST_BUCKET_BYTES, MIB, bucket_bytes
 from scaling.frameworks.base import Trainer
+from scaling.frameworks.pytorch import process_group
 from scaling.frameworks.pytorch.compute import Optimizer
 from scaling.frameworks.pytorch.ddp import STRATEGY, options_of
 from scaling.frameworks.pytorch.loop import TorchRank, Training
@@ -59,6 +60,10 @@ class Parallel(Training):
     def hold(self) -> AbstractContextManager[None]:
         """DDP's own way to accumulate."""
         return self._parallel.no_sync()
+
+    def mean_over_ranks(self, values: Tensor) -> Tensor:
+        """By an all-reduce."""
+        return process_group.mean_over_ranks(values)
 
     def close(self) -> None:
         """Leave the process group."""

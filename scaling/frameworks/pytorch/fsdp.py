@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from scaling.frameworks import evaluating
 from scaling.frameworks.base import Option, Traits, read_options
 from scaling.frameworks.options import accumulated, count_from_0, one_of
 from scaling.frameworks.pytorch import collective_bytes
@@ -51,7 +52,7 @@ class FSDP2(TorchDistributed):
 
     def traits(self, _name: str) -> Traits:
         """One port, for the store."""
-        return Traits(ports=1, nccl=True)
+        return Traits(ports=1, nccl=True, accuracy=evaluating.ALL)
 
     def devices(self, _name: str) -> tuple[Device, ...]:
         """An emulated device has no parameters that would be gathered before they are slept over."""

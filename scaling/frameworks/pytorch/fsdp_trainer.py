@@ -23,7 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from scaling.errors import UsageError
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
-from scaling.frameworks.pytorch import fsdp
+from scaling.frameworks.pytorch import fsdp, process_group
 from scaling.frameworks.pytorch.fsdp_units import Unit, units
 from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.frameworks.pytorch.process_group import join, patience
@@ -67,6 +67,10 @@ class FullySharded(Training):
         """Gathered from all ranks, one after the other: every rank must ask."""
         named = self._module.named_parameters()
         return {name: _whole(each).detach().cpu().numpy().copy() for name, each in named}
+
+    def mean_over_ranks(self, values: Tensor) -> Tensor:
+        """By an all-reduce."""
+        return process_group.mean_over_ranks(values)
 
     def close(self) -> None:
         """Leave the process group."""

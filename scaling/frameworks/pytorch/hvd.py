@@ -5,7 +5,7 @@ It does not know Horovod's Adasum, process sets or join.
 
 from __future__ import annotations
 
-from scaling.frameworks import hvd
+from scaling.frameworks import evaluating, hvd
 from scaling.frameworks.pytorch.plain import TorchStrategy
 from scaling.records.point import Device
 
@@ -15,6 +15,7 @@ class PyTorchHorovod(hvd.Horovod, TorchStrategy):
 
     names = ("torch:horovod",)
     framework = "torch"
+    accuracy = evaluating.ALL
     options = {**hvd.OPTIONS, **TorchStrategy.options}
     trainer = "scaling.frameworks.pytorch.hvd_trainer"
 

@@ -68,6 +68,11 @@ class Distributed(Training):
         self._sends = True
         self._optimizer.set_backward_passes_per_step(passes)
 
+    def mean_over_ranks(self, values: Tensor) -> Tensor:
+        """By an all-reduce."""
+        mean: Tensor = hvd.allreduce(values, name="statistics", op=hvd.Average)
+        return mean
+
     def tracers(self) -> Sequence[Tracer]:
         """torch's, and Horovod's."""
         return [*super().tracers(), *timelines(self.task, hvd)]

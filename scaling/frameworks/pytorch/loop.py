@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -142,6 +143,29 @@ class Training(TorchRank):
         """Of this rank's last batch; None where passes train nothing."""
         learns = self.compute.learns and self._pass == "step"
         return float(self._loss) if self._loss is not None and learns else None
+
+    def set_rate(self, rate: float) -> None:
+        """Of all parameters."""
+        for group in getattr(self._optimizer, "param_groups", ()):
+            group["lr"] = rate
+
+    def average_statistics(self) -> None:
+        """Batch norm's buffers, in one message."""
+        buffers = [each for each in self._module.buffers() if each.is_floating_point()]
+        if buffers and self.task.point.world_size > 1:
+            mean = self.mean_over_ranks(torch.cat([each.flatten() for each in buffers]))
+            for each, part in zip(buffers, mean.split([each.numel() for each in buffers]), strict=True):
+                each.copy_(part.view_as(each))
+
+    def mean_over_ranks(self, values: Tensor) -> Tensor:
+        """The same on every rank; of strategies that have a collective."""
+        raise NotImplementedError(f"{self.task.point.strategy} averages nothing but gradients")
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        """Without the wrapper: what is exchanged is parameters alone."""
+        assert isinstance(self.compute, RealCompute)
+        found: NDArray[np.int64] = self.compute.predict(self._module, torch.from_numpy(inputs)).numpy()
+        return found
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """The parameters as NumPy arrays that later steps do not change."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
+from msgspec.structs import replace
+
 from scaling.frameworks import limits, options
 from scaling.frameworks.base import PASSES, Option, Strategy, Traits
 from scaling.frameworks.pytorch import build
@@ -41,7 +43,7 @@ class Plain(TorchStrategy):
 
     def traits(self, _name: str) -> Traits:
         """Each pass by itself too."""
-        return PASSES
+        return replace(PASSES, accuracy=("evaluate", "rate"))
 
 
 STRATEGY = Plain()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from torch import distributed
+from torch import Tensor, distributed
 
 from scaling.frameworks.base import timeout_s
 from scaling.frameworks.pytorch import store
@@ -23,6 +23,12 @@ def join(rank: TorchRank, backend: str) -> None:
         # NCCL connects now, and not inside the first step.
         device_id=rank.device if backend == "nccl" else None,
     )
+
+
+def mean_over_ranks(values: Tensor) -> Tensor:
+    """Of the whole process group, in place."""
+    distributed.all_reduce(values)
+    return values.div_(distributed.get_world_size())
 
 
 def patience(rank: TorchRank) -> timedelta:

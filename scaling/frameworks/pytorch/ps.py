@@ -52,7 +52,7 @@ class ParameterServer(TorchStrategy):
 
     def traits(self, name: str) -> Traits:
         """Server 0 hosts the rendezvous on its own port."""
-        return Traits(servers=True, synchronous=name == "torch:ps-sync")
+        return Traits(servers=True, synchronous=name == "torch:ps-sync", accuracy=("evaluate",))
 
     def refuse(self, point: Point) -> str | None:
         """Float16 gradients are scaled by what no server knows."""

@@ -128,7 +128,7 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     links = [Link(store, server=me, worker=rank, serves=True, timeout=timeout) for rank in ranks]
     buckets = cut(int(store.get(ELEMENTS)), agreed.cap_mb, len(task.servers))
     tags = Tags(count=len(buckets))
-    recipe = models.of(task.point.workload).recipe
+    recipe = models.at(task.point).recipe
     mine = [one for one in buckets if one.server == me]
     if not mine:
         serving = partial(_idle, links[0], tags)

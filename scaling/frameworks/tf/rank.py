@@ -35,7 +35,7 @@ class TensorFlowRank:
         self._gpu = _gpu(task.device_index) if task.point.hardware.device == "cuda" else None
         self.cuda = self._gpu is not None and self.computes
         self.device = "/GPU:0" if self.cuda else "/CPU:0"
-        self.spec = models.of(task.point.workload)
+        self.spec = models.at(task.point)
         self.notes: tuple[str, ...] = network.notes(self.spec)
         self.is_done_on_return = task.point.hardware.device == "cpu"
         self._configure()

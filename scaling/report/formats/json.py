@@ -14,6 +14,7 @@ import msgspec
 from scaling.analysis.analyse import Analysis, analyse
 from scaling.analysis.cost import Bill, Pricing, bill
 from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Row
+from scaling.analysis.training_rows import Training
 from scaling.records.run import Header, PointRecord
 from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import rounded
@@ -34,6 +35,7 @@ def render(
         "resolutions": rounded(msgspec.to_builtins(analysis.resolutions)),
         "minibatches": rounded([_flat(one) for one in analysis.minibatches]),
         "over_cpu": rounded([_flat(one) for one in analysis.over_cpu]),
+        "trainings": rounded([_flat(one) for one in analysis.trainings]),
         **({"costs": _costs(analysis, header, pricing)} if pricing else {}),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
@@ -57,7 +59,7 @@ def _comparisons(analysis: Analysis) -> list[dict[str, Any]]:
     return [{**_flat(pair), "distinguishable": pair.distinguishable} for pair in analysis.comparisons]
 
 
-def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu) -> dict[str, Any]:
+def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu | Training) -> dict[str, Any]:
     """Its fields, those of its work and of its hardware in one object; older names beside theirs."""
     fields = msgspec.to_builtins(entry)
     if isinstance(entry, Row):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TextIO
 
+from scaling.analysis import accuracy
 from scaling.analysis.analyse import Row
 from scaling.analysis.step_time import step_time
 from scaling.records.events import Failed
@@ -41,12 +42,23 @@ def phase(state: PointState) -> str:
         return f"starting: {state.ready} of {ranks} ready{helpers}"
     if state.phase == "warming":
         return f"warming: window {min(len(rank.warmup) for rank in state.ranks) + 1}"
+    if state.point.regime is not None and state.phase in ("measuring", "evaluating"):
+        return _training(state)
     if state.phase == "measuring":
         done = min(len(rank.windows) for rank in state.ranks)
         return f"measuring: window {min(done + 1, state.expected)} of {state.expected}"
     if state.phase == "inspecting":
         return f"looking closer: {state.inspected} of {ranks} done"
     return f"finishing: {state.ended} of {ranks} ended"
+
+
+def _training(state: PointState) -> str:
+    """`epoch 4 of 5, top-1 97.2 %`."""
+    evaluated = min(len(rank.evaluations) for rank in state.ranks)
+    reached = accuracy.top1(rank.evaluations[evaluated - 1] for rank in state.ranks) if evaluated else None
+    so_far = "" if reached is None else f", top-1 {100 * reached:.1f} %"
+    doing = "evaluating" if state.phase == "evaluating" else "training"
+    return f"{doing}: epoch {min(evaluated + 1, state.expected)} of {state.expected}{so_far}"
 
 
 def blame(failed: Failed) -> str:
@@ -80,6 +92,8 @@ def result(record: PointRecord, left_s: float | None) -> str:
     left = f", left {duration(left_s)}" if left_s else ""
     if isinstance(record.outcome, Failed):
         return failure(record.outcome) + left
+    if record.point.regime is not None:
+        return _trained(record) + left
     windows = max((len(rank.windows) for rank in record.ranks), default=0)
     parts = (
         speed(record),
@@ -87,6 +101,14 @@ def result(record: PointRecord, left_s: float | None) -> str:
         "tried again" if record.retries else "",
     )
     return ", ".join(part for part in parts if part) + left
+
+
+def _trained(record: PointRecord) -> str:
+    """`top-1 97.8 % after 5 epochs in 4.2 s (6.1 s in all), 1,711 images/s`."""
+    last = [rank.evaluations[-1] for rank in record.ranks if rank.evaluations]
+    epochs = counted(max(len(rank.windows) for rank in record.ranks), "epoch")
+    took = f"{duration(record.measured_s)} ({duration(record.wall_s)} in all)"
+    return f"top-1 {100 * accuracy.top1(last):.1f} % after {epochs} in {took}, {speed(record)}"
 
 
 def headline(header: Header) -> str:

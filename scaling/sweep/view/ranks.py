@@ -78,6 +78,8 @@ def _state_of(rank: RankState, state: PointState) -> str:
         return "done"
     if state.phase in ("warming", "measuring"):
         return state.phase
+    if state.phase == "evaluating":
+        return "measuring"
     return "ready" if rank.ready else "import" if rank.pid else "start"
 
 

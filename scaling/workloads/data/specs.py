@@ -15,6 +15,17 @@ TRAIN: tuple[Split, ...] = ("train",)
 Values: TypeAlias = tuple[float, ...]
 
 
+class Augment(Record, frozen=True, kw_only=True):
+    """How an image may be changed: by up to so many degrees, parts of its height and width, radians of shear and
+    parts of its size; and mirrored, half of them."""
+
+    rotate: float = 0.0
+    shift: float = 0.0
+    shear: float = 0.0
+    zoom: float = 0.0
+    flip: bool = False
+
+
 class DataSpec(Record, frozen=True, kw_only=True):
     """A set of data as its authors publish it; nothing here fetches any.
 
@@ -22,7 +33,8 @@ class DataSpec(Record, frozen=True, kw_only=True):
     `files` are patterns of what must lie in a folder, by split, of which `inside` names the usual ones below
     --data-dir and `usual` those that are looked at without it. `pickles` are what the same data is called as
     Python pickles, which are refused, and `instead` what to take. Of images: `channels`, and the `mean` and
-    `deviation` by channel that all are normalised with, of pixels from 0 to 1.
+    `deviation` by channel that all are normalised with, of pixels from 0 to 1; `augment`, how
+    they may be changed, None where nobody says.
     """
 
     name: str
@@ -39,8 +51,14 @@ class DataSpec(Record, frozen=True, kw_only=True):
     channels: int = 3
     mean: Values = (0.485, 0.456, 0.406)
     deviation: Values = (0.229, 0.224, 0.225)
+    augment: Augment | None = None
     licence: str = ""
     source: str = ""
+
+    @property
+    def augments(self) -> bool:
+        """Whether anybody says how its samples may be changed."""
+        return self.augment is not None
 
     @property
     def is_read(self) -> bool:

@@ -46,13 +46,14 @@ def feed(task: Task, spec: ModelSpec) -> Feed:
     )
 
 
-def shard(task: Task, spec: ModelSpec, split: Split = "test") -> Iterator[Batch]:
-    """One rank's shard of a split in batches, each sample once; those of all ranks are disjoint and complete. The
-    last batch may be smaller, and there may be none. Raises UsageError where the data has no such split."""
+def shard(task: Task, spec: ModelSpec, split: Split = "test", *, ranks: int | None = None) -> Iterator[Batch]:
+    """One rank's shard of a split in batches, each sample once; those of all ranks, `ranks` if not as many as the
+    point has devices, are disjoint and complete. The last batch may be smaller, and there may be none. Raises
+    UsageError where the data has no such split."""
     from scaling.workloads.feeds.sampler import once
 
     found = samples(task, spec, split)
-    batch_size, world_size = task.point.workload.batch_size, task.point.world_size
+    batch_size, world_size = task.point.workload.batch_size, ranks or task.point.world_size
     for indices in once(len(found), batch_size=batch_size, rank=task.rank, world_size=world_size):
         # What is left to chance is the same in each evaluation.
         yield found.take(indices, (0, *map(int, indices[:1])))

@@ -14,11 +14,10 @@ from scaling.agent import watch as watch_module
 from scaling.agent.device_probe import DeviceProbe
 from scaling.agent.watch import Watch
 from scaling.hosts import connections, foreign, interfaces
-from scaling.records.task import Run
 from scaling.records.telemetry import CpuTime, Flow, Foreign, Telemetry, Traffic
 from tests.support.points import TASK
 
-MEASURE = Run(windows=1, steps=6, measured=True)
+STEPS = 7
 
 
 class World:
@@ -111,7 +110,7 @@ def test_stretches_add_up_and_what_lies_between_them_does_not_count(world: World
     for _ in range(3):
         world.sent_bytes += 1000
         world.cpu_s += 100
-        one.begin(MEASURE, 0.0)
+        one.begin(STEPS, 0.0)
         world.sent_bytes += 10
         world.cpu_s += 1
         one.done()
@@ -130,12 +129,12 @@ def test_stretches_add_up_and_what_lies_between_them_does_not_count(world: World
 def test_a_connection_that_is_gone_counts_in_its_own_stretch_alone(world: World) -> None:
     one = watch()
     world.peers.append("10.0.0.3")
-    one.begin(MEASURE, 0.0)
+    one.begin(STEPS, 0.0)
     world.sent_bytes += 10
     one.done()
     world.peers.pop()
     one.settle()
-    one.begin(MEASURE, 0.0)
+    one.begin(STEPS, 0.0)
     world.sent_bytes += 10
     one.settle()
     sent = {flow.peer: flow.sent_bytes for flow in one.close().flows}
@@ -145,7 +144,7 @@ def test_a_connection_that_is_gone_counts_in_its_own_stretch_alone(world: World)
 def test_done_and_settle_are_once_per_stretch(world: World) -> None:
     one = watch()
     one.settle()
-    one.begin(MEASURE, 0.0)
+    one.begin(STEPS, 0.0)
     assert is_measuring(one)
     one.done()
     assert not is_measuring(one)
@@ -159,7 +158,7 @@ def test_done_and_settle_are_once_per_stretch(world: World) -> None:
 def test_devices_are_read_only_while_windows_run(world: World) -> None:
     one = watch()
     one.sample(5.0)
-    one.begin(MEASURE, 10.0)
+    one.begin(STEPS, 10.0)
     for now_s in (10.5, 11.0, 11.5, 12.0):
         one.sample(now_s)
     one.done()
@@ -169,7 +168,7 @@ def test_devices_are_read_only_while_windows_run(world: World) -> None:
 
 def test_a_stretch_that_was_broken_off_leaves_what_is_known(world: World) -> None:
     one = watch()
-    one.begin(MEASURE, 0.0)
+    one.begin(STEPS, 0.0)
     world.sent_bytes += 10
     world.cpu_s += 1
     telemetry = one.close()
@@ -181,7 +180,7 @@ def test_a_stretch_that_was_broken_off_leaves_what_is_known(world: World) -> Non
 def test_beside_other_children_no_traffic_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interfaces, "read", lambda: pytest.fail("read"))
     one = Watch(TASK, os.getpid(), computes=True)
-    one.begin(MEASURE, 0.0)
+    one.begin(STEPS, 0.0)
     one.settle()
     assert (one.close().traffic, one.close().flows) == ((), ())
 
@@ -196,7 +195,7 @@ def test_who_else_runs_is_looked_for_only_while_the_core_is_slow(
     for suspects in (False, True, True, False):
         if suspects:
             one.suspect()
-        one.begin(MEASURE, 0.0)
+        one.begin(STEPS, 0.0)
         one.settle()
     assert one.close().foreign == (
         Foreign(name="burner", run_s=6.0, over_s=6.0), Foreign(name="other", run_s=2.0, over_s=6.0),

@@ -230,7 +230,8 @@ def test_json() -> None:
     text = json.render(made, records)
     check_golden("default.json", text)
     found = json_module.loads(text)
-    names = {"run", "joined", "rows", "baselines", "comparisons", "resolutions", "minibatches", "over_cpu"}
+    lists = {"rows", "baselines", "comparisons", "resolutions", "minibatches", "over_cpu", "trainings"}
+    names = {"run", "joined", *lists}
     assert set(found) == names
     assert found["rows"][1]["efficiency"]["n"] == 3
     several = json_module.loads(json.render(*cluster_run()))["comparisons"]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.rows import Row
 from scaling.records.point import Record
-from scaling.report import cells, words
+from scaling.report import cells, document, words
 from scaling.report.material import Material
 from scaling.report.parts import Baselines, Cell, Column, Detail, Line, Quantity, Section
 
@@ -71,8 +71,8 @@ def columns(material: Material) -> tuple[Column, ...]:
 
 def rows(material: Material) -> list[tuple[Shown, ...]]:
     """The cells of every row, in the order of the report."""
-    lines = [line for section in material.doc.sections for line in section.lines]
-    found = zip(material.rows, lines, strict=True)
+    lines = [line for section in material.doc.sections if section.is_curve for line in section.lines]
+    found = zip(document.curved(material.analysis), lines, strict=True)
     shown = columns(material)
     return [tuple(_shown(column, line, row, material) for column in shown) for row, line in found]
 
@@ -99,9 +99,10 @@ def _of(cell: Cell, column: Column) -> Shown:
 
 
 def tabulated(material: Material) -> Iterator[Tabulated]:
-    """What rows are compared by, and the baselines."""
+    """What rows are compared by, the baselines, and what is about no curve."""
     yield from map(_section, material.doc.comparisons)
     yield from map(_baselines, material.doc.baselines)
+    yield from (_section(section) for section in material.doc.sections if not section.is_curve)
 
 
 def curves(material: Material) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:

@@ -1,0 +1,116 @@
+"""Training to an accuracy (`--epochs`): what may be asked for, and the points that it takes. Pure.
+
+A point for each strategy, world size, batch, rule for the learning rate and seed, each measured by itself, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from scaling import frameworks
+from scaling.errors import UsageError
+from scaling.frameworks.base import Traits
+from scaling.records.point import Device, LrScale, Point, Regime, Workload
+from scaling.workloads import data, models, schedule
+from scaling.workloads.layers import BatchNorm
+from scaling.workloads.specs import Binary, Classes, ModelSpec
+
+if TYPE_CHECKING:
+    from scaling.plan.config import SweepConfig
+
+
+def check(config: SweepConfig, device: Device, model: ModelSpec, feed: str) -> None:
+    """Refuse devices, models and data that no accuracy can be told of; raises UsageError."""
+    if config.epochs is None:
+        return
+    if device == "emulated":
+        raise UsageError(f"--epochs {config.epochs}: emulated devices learn nothing; use --device cpu or cuda")
+    if not isinstance(model.target, Classes | Binary):
+        named = [one.name for one in models.CATALOGUE.values() if isinstance(one.target, Classes | Binary)]
+        raise UsageError(
+            f"--epochs {config.epochs}: --model {model.name} learns tokens and has no top-1; those that have: "
+            f"{', '.join(named)}"
+        )
+    if data.spec(feed).format == "made":
+        raise UsageError(f"--epochs {config.epochs}: --data {feed} is noise, which has nothing to learn")
+    if config.augment_epochs and not data.spec(feed).augments:
+        raise UsageError(f"--augment-epochs {config.augment_epochs}: nobody says how --data {feed} may be changed")
+
+
+def points(config: SweepConfig, point: Point) -> Iterator[Point]:
+    """The trainings of an exchange, one for each rule and seed."""
+    for rule in config.lr_scale or (schedule.RULES[models.of(point.workload).recipe.optimizer],):
+        for seed in config.seeds or (config.seed,):
+            yield replace(point, kind="train", regime=_regime(config, point, rule, seed))
+
+
+def _regime(config: SweepConfig, point: Point, rule: LrScale, seed: int) -> Regime:
+    """A rate that is given is that of one device; the recipe's is that of its own batch."""
+    assert config.epochs is not None
+    recipe = models.of(point.workload).recipe
+    base_rate = recipe.rate if config.lr is None else config.lr
+    base_batch = recipe.at_batch if config.lr is None else point.reference.batch_size
+    times = _update_samples(point) / base_batch
+    return Regime(
+        epochs=config.epochs,
+        seed=seed,
+        rate=schedule.scaled(base_rate, rule, times),
+        base_rate=base_rate,
+        base_batch=base_batch,
+        optimizer=recipe.optimizer,
+        lr_scale=rule if times != 1 else "none",
+        warmup_epochs=config.warmup_epochs or 0,
+        lr_steps=config.lr_steps or (),
+        augment_epochs=config.augment_epochs or 0,
+        target_top1=None if config.target_top1 is None else config.target_top1 / 100,
+        weights=config.weights or "",
+    )
+
+
+def _update_samples(point: Point) -> int:
+    """Samples behind one update: of all ranks, or of one where each updates by itself."""
+    return point.global_batch_size if _traits(point).synchronous else point.workload.batch_size
+
+
+def refusal(point: Point) -> str | None:
+    """Why a strategy cannot train this point to an accuracy, naming the flag; None where it can."""
+    regime = point.regime
+    if regime is None:
+        return None
+    skills, name = _traits(point).accuracy, point.strategy
+    if "evaluate" not in skills:
+        return f"--epochs {regime.epochs}: {name} cannot evaluate what it has learnt; {_able()} can"
+    if schedule.varies(regime) and "rate" not in skills:
+        flag = "--warmup-epochs" if regime.warmup_epochs else "--lr-steps"
+        return f"{flag}: {name} keeps the rate that it begins with; leave it out"
+    if not _has_batch_norm(point.workload):
+        return None
+    if point.world_size > 1 and "statistics" not in skills:
+        return (
+            f"--epochs {regime.epochs}: {point.workload.model} has batch norm, whose statistics {name} cannot "
+            "average over ranks; choose another model or strategy"
+        )
+    if point.workload.batch_size < 2:
+        return f"--batch-size {point.workload.batch_size}: batch norm needs 2 samples per device to learn from"
+    return None
+
+
+def _able() -> str:
+    names = (name for name in frameworks.NAMES if "evaluate" in frameworks.load(name).traits(name).accuracy)
+    return ", ".join(names)
+
+
+def _has_batch_norm(work: Workload) -> bool:
+    return any(isinstance(placed.layer, BatchNorm) for placed in models.of(work).placed)
+
+
+def _traits(point: Point) -> Traits:
+    return frameworks.load(point.strategy).traits(point.strategy)
+
+
+def seeds_of(cells: Sequence[Point]) -> int:
+    """How many seeds there are; 0 where nothing is trained to an accuracy."""
+    return len({cell.regime.seed for cell in cells if cell.regime})

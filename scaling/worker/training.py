@@ -1,0 +1,121 @@
+"""What a worker does of a training to an accuracy, around the timed loop's steps: rates, signs of life, counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling import frameworks
+from scaling.frameworks.evaluating import Evaluating
+from scaling.records.events import Evaluated, Event, Progress
+from scaling.records.point import Regime
+from scaling.records.task import Evaluate, Task, Train
+from scaling.workloads import feeds, models, schedule
+from scaling.workloads.specs import Classes, ModelSpec
+
+# Between two signs of life.
+PROGRESS_S = 5.0
+# With more classes nobody reads who was taken for whom.
+MOST_CLASSES = 100
+
+
+def training_samples(task: Task) -> int:
+    """Of an epoch, over all ranks; 0 where the point is not trained to an accuracy."""
+    if task.point.regime is None:
+        return 0
+    return len(feeds.samples(task, models.of(task.point.workload), "train"))
+
+
+def learner_of(
+    trainer: object, task: Task, send: Callable[[Event], None], clock: Callable[[], float] = time.monotonic
+) -> Learner | None:
+    """A task's; None where it is not trained to an accuracy.
+
+    One worker that drives several devices goes through all that is held out.
+    """
+    if task.point.regime is None:
+        return None
+    strategy = frameworks.load(task.point.strategy)
+    alone = strategy.traits(task.point.strategy).drives != "device"
+    ranks = 1 if alone else task.point.world_size
+    return Learner(trainer, task, models.of(task.point.workload), send, ranks=ranks, clock=clock)
+
+
+class Learner:
+    """A rank's part of a training to an accuracy. `ranks` of a point go through what is held out together.
+
+    Raises TypeError for a trainer that cannot be evaluated.
+    """
+
+    def __init__(
+        self,
+        trainer: object,
+        task: Task,
+        spec: ModelSpec,
+        send: Callable[[Event], None],
+        *,
+        ranks: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not isinstance(trainer, Evaluating):
+            raise TypeError(f"{task.point.strategy} cannot be evaluated")
+        assert task.point.regime is not None
+        self._trainer, self._task, self._spec, self._send = trainer, task, spec, send
+        self._regime: Regime = task.point.regime
+        self._ranks, self._clock = ranks, clock
+        self._said_s = clock()
+        self._held_out = feeds.samples(task, spec, "test")
+        self._classes = spec.target.count if isinstance(spec.target, Classes) else 2
+
+    def stepping(self, train: Train, step: Callable[[], None]) -> Callable[[], None]:
+        """`step` with the rate of its place in the epoch, and now and then a sign of life."""
+        taken, varies = iter(range(train.steps)), schedule.varies(self._regime)
+
+        def one() -> None:
+            number = next(taken)
+            if varies:
+                self._trainer.set_rate(schedule.rate(self._regime, train.number + number / train.steps))
+            step()
+            self._tell(number + 1)
+
+        return one
+
+    def _tell(self, steps: int) -> None:
+        now_s = self._clock()
+        if now_s - self._said_s >= PROGRESS_S:
+            self._said_s = now_s
+            self._send(Progress(steps=steps))
+
+    def evaluated(self, evaluate: Evaluate) -> Evaluated:
+        """Count what is right on this rank's shard. Every rank predicts as often, since that may be collective."""
+        start_s = self._clock()
+        self._trainer.average_statistics()
+        confusion = np.zeros((self._classes, self._classes), np.int64)
+        for number, (inputs, labels) in enumerate(self._batches()):
+            found = self._trainer.predict(inputs)
+            # Of a batch that only keeps others company no label is given.
+            np.add.at(confusion, (labels, found[: len(labels)]), 1)
+            self._tell(number + 1)
+        return Evaluated(
+            number=evaluate.number,
+            seen=int(confusion.sum()),
+            correct=int(confusion.trace()),
+            start_s=start_s,
+            end_s=self._clock(),
+            confusion=tuple(map(tuple, confusion.tolist())) if self._classes <= MOST_CLASSES else (),
+        )
+
+    def _batches(self) -> Iterator[tuple[NDArray[np.float32] | NDArray[np.int64], NDArray[np.int64]]]:
+        """The shard's, and as many more without labels as the longest shard has."""
+        batch_size = self._task.point.workload.batch_size
+        longest = -(-len(self._held_out) // self._ranks)
+        left = -(-longest // batch_size)
+        for batch in feeds.shard(self._task, self._spec, ranks=self._ranks):
+            left -= 1
+            yield batch
+        for _ in range(left):
+            inputs, labels = self._held_out.take(np.array([0]), (0,))
+            yield inputs, labels[:0]
