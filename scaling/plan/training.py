@@ -6,6 +6,7 @@ A point for each strategy, world size, batch, rule for the learning rate and see
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -66,7 +67,7 @@ def _regime(config: SweepConfig, point: Point, rule: LrScale, seed: int) -> Regi
         lr_steps=config.lr_steps or (),
         augment_epochs=config.augment_epochs or 0,
         target_top1=None if config.target_top1 is None else config.target_top1 / 100,
-        weights=config.weights or "",
+        weights=str(Path(config.weights).expanduser().absolute()) if config.weights else "",
     )
 
 

@@ -13,7 +13,7 @@ from scaling.plan.plan import Plan
 from scaling.records.messages import Enrol, Locate, Located, ToAgent, ToSweep
 from scaling.run.enrolment import SilentRanks
 from scaling.transport.mailbox import ENROL_S, Mailbox
-from scaling.workloads import data, feeds, models
+from scaling.workloads import data, feeds, models, weights_file
 from scaling.workloads.data import TRAIN, Split
 
 
@@ -36,6 +36,8 @@ def locate(
         )
     if made.device == "emulated":
         return made
+    if config.weights:
+        weights_file.weights(models.at(made.cells[0]))
     place = feeds.check(config.data, given, models.of(made.cells[0].workload), _splits(config))
     if place:
         _ask_hosts(config.data, place, mailbox, enrolled, within_s)

@@ -277,9 +277,11 @@ def of(workload: Workload) -> ModelSpec:
 
 
 def at(point: Point) -> ModelSpec:
-    """The description at the point's size, its recipe at the point's learning rate where it has one of its own."""
-    found = of(point.workload)
-    return replace(found, recipe=replace(found.recipe, rate=point.regime.rate)) if point.regime else found
+    """The description at the point's size, with the learning rate and the first weights of its regime."""
+    found, regime = of(point.workload), point.regime
+    if regime is None:
+        return found
+    return replace(found, recipe=replace(found.recipe, rate=regime.rate), weights=regime.weights)
 
 
 def recipe(found: ModelSpec, optimizer: Optimizer | Literal[""]) -> Recipe:

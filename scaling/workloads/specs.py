@@ -91,7 +91,7 @@ class ModelSpec(Record, frozen=True, kw_only=True, dict=True):
     A model that writes has its words for classes. `parameters` are the trained ones at the model's own size, as
     `source` publishes them; tests hold the layers to them. `batch_size` is the default per device, by kind of
     device, `unit` what a rate counts. `alike` names the same network in a library, by library: only tests build
-    that.
+    that. `weights` is a file to begin with, "" where they are drawn.
     """
 
     name: str
@@ -105,6 +105,7 @@ class ModelSpec(Record, frozen=True, kw_only=True, dict=True):
     recipe: Recipe = Recipe()
     unit: Unit = "images"
     alike: dict[str, str] = {}
+    weights: str = ""
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:

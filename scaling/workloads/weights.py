@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling.workloads import weights_file
 from scaling.workloads.layers import Parameter
 from scaling.workloads.specs import ModelSpec
 
@@ -18,11 +20,19 @@ Random = np.random.Generator
 def draw(spec: ModelSpec, seed: int) -> Iterator[tuple[str, Array]]:
     """The name (`path.parameter`) and values of every parameter, in order; one is in memory at a time.
 
-    Each is drawn from (seed, its place): what a network has before it changes nothing in a layer.
+    Each is drawn from (seed, its place): what a network has before it changes nothing in a layer. Those of a model
+    that begins with a file are the file's; raises UsageError where these are of another network.
     """
+    kept = weights_file.weights(spec).trained if spec.weights else ()
     named = ((placed, each) for placed in spec.placed for each in placed.parameters)
-    for index, (placed, parameter) in enumerate(named):
-        yield f"{placed.path}.{parameter.name}", values(parameter, Random(np.random.SFC64((seed, index))))
+    for index, ((placed, parameter), known) in enumerate(zip_longest(named, kept)):
+        drawn = values(parameter, Random(np.random.SFC64((seed, index)))) if known is None else known
+        yield f"{placed.path}.{parameter.name}", drawn
+
+
+def statistics(spec: ModelSpec) -> tuple[tuple[Array, Array], ...]:
+    """The means and variances that every batch norm begins with, in order; () where they are 0 and 1."""
+    return weights_file.weights(spec).statistics if spec.weights else ()
 
 
 def values(parameter: Parameter, random: Random) -> Array:

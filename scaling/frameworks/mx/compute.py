@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from scaling.frameworks.mx import losses, network
 from scaling.frameworks.mx.library import mx
@@ -14,7 +16,7 @@ from scaling.frameworks.mx.rank import MxnetRank
 from scaling.frameworks.options import accumulated
 from scaling.workloads import feeds as data
 from scaling.workloads.feeds import Feed
-from scaling.workloads.specs import Recipe
+from scaling.workloads.specs import Binary, Recipe
 
 Batch: TypeAlias = "tuple[mx.nd.NDArray, mx.nd.NDArray]"
 # Batches that wait in the engine fill the memory; waiting for it in each step costs 2 % of a short one.
@@ -115,6 +117,18 @@ class RealCompute:
             return None
         return sum(float(each.mean().asscalar()) for each in self._losses) / len(self._losses)
 
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        """The class that each sample is taken for, by the first context; a smaller batch is filled up."""
+        size = self._rank.task.point.workload.batch_size
+        whole = np.concatenate([inputs, np.repeat(inputs[:1], size - len(inputs), axis=0)])
+        logits = self.net(self._array(whole, self._rank.contexts[0])).astype("float32", copy=False).asnumpy()
+        found = logits[:, 0] > 0 if isinstance(self._rank.spec.target, Binary) else logits.argmax(1)
+        return found[: len(inputs)].astype(np.int64)
+
+    def _array(self, inputs: NDArray[Any], context: mx.Context) -> mx.nd.NDArray:
+        """Images in the rank's precision, or tokens."""
+        return mx.nd.array(inputs, context, self._rank.dtype if inputs.dtype == "float32" else "int32")
+
     def _queued(self, batches: Sequence[Batch]) -> list[mx.nd.NDArray]:
         """Queue forward and backward of a batch per context; returns arrays of losses, one loss per sample."""
         if self._parts == 1:
@@ -148,6 +162,5 @@ class RealCompute:
         array, found = mx.nd.array, []
         for context, feed in zip(self._rank.contexts, self.feeds, strict=True):
             taken, labels = feed.batch(step)
-            dtype = self._rank.dtype if taken.dtype == "float32" else "int32"
-            found.append((array(taken, context, dtype), array(labels, context, "float32")))
+            found.append((self._array(taken, context), array(labels, context, "float32")))
         return found

@@ -56,7 +56,7 @@ class DistKvstore(MXNetStrategy):
 
     def traits(self, name: str) -> Traits:
         """The scheduler's port beside rank 0, and servers."""
-        return Traits(ports=1, servers=True, synchronous=name != ASYNCHRONOUS)
+        return Traits(ports=1, servers=True, synchronous=name != ASYNCHRONOUS, accuracy=("evaluate",))
 
     def refuse(self, point: Point) -> str | None:
         """What Gluon or the kvstore cannot do."""

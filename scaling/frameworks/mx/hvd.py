@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scaling.frameworks import hvd
+from scaling.frameworks import evaluating, hvd
 from scaling.frameworks.mx.plain import MXNetStrategy
 from scaling.records.point import Device
 from scaling.records.task import Task
@@ -20,6 +20,7 @@ class MXNetHorovod(hvd.Horovod, MXNetStrategy):
 
     names = ("mxnet:horovod",)
     framework = "mxnet"
+    accuracy = evaluating.ALL
     options = {**hvd.OPTIONS, **MXNetStrategy.options}
     trainer = "scaling.frameworks.mx.hvd_trainer"
 

@@ -62,6 +62,10 @@ class Training(Exchange, loop.Training):
         self.step()
         self._sends = True
 
+    def mean_over_ranks(self, value: mx.nd.NDArray, name: str) -> mx.nd.NDArray:
+        """By an all-reduce."""
+        return hvd.allreduce(value, average=True, name=name)
+
     def tracers(self) -> Sequence[Tracer]:
         """MXNet's, and Horovod's."""
         return [*super().tracers(), *timelines(self.task, hvd)]

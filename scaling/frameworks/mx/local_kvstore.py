@@ -36,7 +36,7 @@ class LocalKvstore(MXNetStrategy):
 
     def traits(self, name: str) -> Traits:
         """One worker a node."""
-        return Traits(drives="node", nccl=name == "mxnet:nccl")
+        return Traits(drives="node", nccl=name == "mxnet:nccl", accuracy=("evaluate", "rate"))
 
     def devices(self, name: str) -> tuple[Device, ...]:
         """NCCL needs CUDA."""

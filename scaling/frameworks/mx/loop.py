@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer
@@ -13,6 +14,7 @@ from scaling.frameworks.mx import optimizers
 from scaling.frameworks.mx.compute import Compute, RealCompute
 from scaling.frameworks.mx.emulated import EmulatedCompute
 from scaling.frameworks.mx.library import mx
+from scaling.frameworks.mx.network import Network
 from scaling.frameworks.mx.rank import MxnetRank
 from scaling.frameworks.options import accumulated
 from scaling.records.task import Task
@@ -106,6 +108,26 @@ class Training(Exchange):
     def loss(self) -> float | None:
         """Of the last step; None where passes train nothing."""
         return self.compute.loss() if self._trains else None
+
+    def set_rate(self, rate: float) -> None:
+        """Of the Trainer's optimiser."""
+        self.trainer.set_learning_rate(rate)
+
+    def average_statistics(self) -> None:
+        """Of each running mean and variance."""
+        if self.task.point.world_size > 1 and isinstance(self.net, Network):
+            for index, norm in enumerate(self.net.norms):
+                for each in (norm.running_mean, norm.running_var):
+                    each.set_data(self.mean_over_ranks(each.data(self.contexts[0]), f"{index}.{each.name}"))
+
+    def mean_over_ranks(self, value: mx.nd.NDArray, name: str) -> mx.nd.NDArray:
+        """The same on every rank; of strategies that have a collective for it."""
+        raise NotImplementedError(f"{self.task.point.strategy} averages nothing but gradients: {name}, {value}")
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        """By the first device: all have the same weights."""
+        assert isinstance(self.compute, RealCompute)
+        return self.compute.predict(inputs)
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """The parameters as NumPy arrays that later steps do not change."""

@@ -31,6 +31,10 @@ def build(spec: ModelSpec, seed: int, contexts: Sequence[mx.Context]) -> Network
     """
     net = empty(spec, contexts)
     load(net, weights.draw(spec, seed))
+    if known := weights.statistics(spec):
+        for norm, (mean, variance) in zip(net.norms, known, strict=True):
+            norm.running_mean.set_data(mx.nd.array(mean))
+            norm.running_var.set_data(mx.nd.array(variance))
     return net
 
 
@@ -84,13 +88,14 @@ def _parameter(block: Block, layer: Layer, name: str) -> mx.gluon.Parameter:
 
 
 class Network(mx.gluon.HybridBlock):  # type: ignore[misc]
-    """A description's blocks; `trained` are their parameters by the description's names, in its order."""
+    """A description's blocks; `trained` are their parameters by the description's names and `norms` every batch
+    norm, in its order."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         builder = _Builder(spec)
         self.body = builder.chain(spec.layers, "")
-        self.trained = builder.trained
+        self.trained, self.norms = builder.trained, builder.norms
 
     def hybrid_forward(self, _operators: ModuleType, x: Value) -> Value:
         """Gluon calls it with its operators on arrays or on symbols."""
@@ -102,6 +107,7 @@ class _Builder:
 
     def __init__(self, spec: ModelSpec) -> None:
         self.trained: dict[str, mx.gluon.Parameter] = {}
+        self.norms: list[Block] = []
         self._placed = {each.path: each for each in spec.placed}
         self._words: Block | None = None
 
@@ -127,6 +133,8 @@ class _Builder:
                 made = MAKERS[type(layer)](layer, self._placed[path].shape)
         if isinstance(layer, sequences.Embedding):
             self._words = made
+        elif isinstance(layer, layers.BatchNorm):
+            self.norms.append(made)
         for each in self._placed[path].parameters:
             self.trained[f"{path}.{each.name}"] = _parameter(made, layer, each.name)
         return made

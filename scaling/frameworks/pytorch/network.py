@@ -26,11 +26,16 @@ def build(spec: ModelSpec, seed: int) -> nn.Module:
         if isinstance(each, modules.TiedLogits):
             each.tie()
     load(network, weights.draw(spec, seed))
+    norms = []
     for each in network.modules():
         if isinstance(each, nn.BatchNorm1d | nn.BatchNorm2d):
             each.reset_running_stats()
+            norms.append(each)
         elif isinstance(each, modules.LastState):
             each.reset_frozen()
+    if known := weights.statistics(spec):
+        for norm, (mean, variance) in zip(norms, known, strict=True):
+            norm.running_mean, norm.running_var = torch.tensor(mean), torch.tensor(variance)
     return network
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scaling.frameworks import hvd
+from scaling.frameworks import evaluating, hvd
 from scaling.frameworks.tf.plain import TensorFlowStrategy
 from scaling.records.point import Device
 from scaling.records.task import Task
@@ -18,6 +18,7 @@ class TensorFlowHorovod(hvd.Horovod, TensorFlowStrategy):
 
     names = ("tensorflow:horovod",)
     framework = "tensorflow"
+    accuracy = evaluating.ALL
     options = {**hvd.OPTIONS, **TensorFlowStrategy.options}
     trainer = "scaling.frameworks.tf.hvd_trainer"
 

@@ -39,6 +39,10 @@ class Distributed(Training):
         """Each gradient starts as soon as it is made, beside the rest of backward."""
         return self._exchange.mean(gradients)
 
+    def mean_over_ranks(self, value: tf.Tensor, name: str) -> tf.Tensor:
+        """By an all-reduce."""
+        return horovod.allreduce(value, op=horovod.Average, name=name)
+
     def tracers(self) -> Sequence[Tracer]:
         """TensorFlow's, and Horovod's."""
         return [*super().tracers(), *timelines(self.task, horovod)]

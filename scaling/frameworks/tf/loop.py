@@ -10,19 +10,20 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 import keras
+import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from scaling.frameworks import options
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
-from scaling.frameworks.tf import losses, optimizers
+from scaling.frameworks.tf import losses, network, optimizers
 from scaling.frameworks.tf.emulated import EmulatedCompute
 from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.rank import TensorFlowRank
 from scaling.records.task import Task
 from scaling.workloads import feeds
-from scaling.workloads.specs import Recipe
+from scaling.workloads.specs import Binary, Recipe
 
 
 def connect(task: Task) -> Trainer:
@@ -246,12 +247,45 @@ class Training(Learning):
         if task.point.workload.compile:
             self._rehearse(batch)
         self._steps = 0
+        self._classes: Callable[[tf.Tensor], tf.Tensor] | None = None
         self.compute.start()
 
     def step(self) -> None:
         """Forward, backward, exchange, update; or those passes alone that the point asks for."""
         self.samples += self.compute.run(self._step, self._steps)
         self._steps += 1
+
+    def set_rate(self, rate: float) -> None:
+        """Of a variable, which the step's graph reads."""
+        getattr(self.optimizer, "inner_optimizer", self.optimizer).learning_rate = rate
+
+    def average_statistics(self) -> None:
+        """Of each moving mean and variance."""
+        if self.task.point.world_size > 1:
+            for norm in network.norms(self.model):
+                for variable in (norm.moving_mean, norm.moving_variance):
+                    variable.assign(self.mean_over_ranks(variable.value, variable.path))
+
+    def mean_over_ranks(self, value: tf.Tensor, name: str) -> tf.Tensor:
+        """The same on every rank; of strategies that have a collective for it."""
+        raise NotImplementedError(f"{self.task.point.strategy} averages nothing but gradients: {name}, {value}")
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        """In one graph, of whole batches: a smaller one is filled up."""
+        if self._classes is None:
+            self._classes = tf.function(self.distribute(self._predicted), autograph=False)
+        size = self.task.point.workload.batch_size
+        whole = np.concatenate([inputs, np.repeat(inputs[:1], size - len(inputs), axis=0)])
+        with tf.device(self.device):
+            shown = tf.constant(whole.transpose(0, 2, 3, 1) if whole.ndim == 4 else whole)
+            found: NDArray[np.int64] = self._classes(shown).numpy()[: len(inputs)]
+        return found
+
+    def _predicted(self, shown: tf.Tensor) -> tf.Tensor:
+        logits = self.model(shown, training=False)
+        return tf.cast(
+            logits[:, 0] > 0 if isinstance(self.spec.target, Binary) else tf.argmax(logits, 1), tf.int64
+        )
 
     def sync(self) -> None:
         """Wait for the device."""

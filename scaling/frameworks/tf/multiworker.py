@@ -38,7 +38,7 @@ class MultiWorker(TensorFlowStrategy):
 
     def traits(self, name: str) -> Traits:
         """Every rank's server has a port."""
-        return Traits(rank_ports=True, nccl=name == "tensorflow:nccl")
+        return Traits(rank_ports=True, nccl=name == "tensorflow:nccl", accuracy=("evaluate", "rate"))
 
     def devices(self, name: str) -> tuple[Device, ...]:
         """NCCL needs CUDA; the ring runs on all."""

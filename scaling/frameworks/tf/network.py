@@ -37,7 +37,17 @@ def build(spec: ModelSpec, seed: int) -> keras.Model:
     """
     model = empty(spec)
     load(model, weights.draw(spec, seed))
+    if known := weights.statistics(spec):
+        for norm, (mean, variance) in zip(norms(model), known, strict=True):
+            norm.moving_mean.assign(mean)
+            norm.moving_variance.assign(variance)
     return model
+
+
+def norms(model: keras.Model) -> list[keras.layers.Layer]:
+    """Every batch norm, in the description's order."""
+    placed = model.described.placed
+    return [model.get_layer(each.path) for each in placed if isinstance(each.layer, layers.BatchNorm)]
 
 
 def empty(spec: ModelSpec) -> keras.Model:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from scaling.records.task import Task
-from scaling.workloads import data
+from scaling.workloads import data, schedule
 from scaling.workloads.data import TRAIN, DataSpec, Split
 from scaling.workloads.specs import Classes, Images, Input, MaskedTokens, ModelSpec, Target, Tokens
 
@@ -37,13 +37,31 @@ def feed(task: Task, spec: ModelSpec) -> Feed:
         return Synthetic(spec, batch_size=workload.batch_size, seed=task.seed, rank=task.rank)
     from scaling.workloads.feeds.batches import Shuffled
 
-    return Shuffled(
-        samples(task, spec, "train"),
+    found = samples(task, spec, "train")
+    shuffled = Shuffled(
+        found,
         batch_size=workload.batch_size,
         seed=task.seed,
         rank=task.rank,
         world_size=task.point.world_size,
     )
+    return _augmented(shuffled, task, len(found))
+
+
+def _augmented(shuffled: Feed, task: Task, count: int) -> Feed:
+    """The same, its images changed in the last epochs where the point asks for that."""
+    regime, augment = task.point.regime, data.spec(task.point.workload.data).augment
+    if regime is None or augment is None or not regime.augment_epochs:
+        return shuffled
+    from scaling.workloads.feeds.augmented import Augmented
+
+    first = schedule.steps_before(
+        regime.epochs - regime.augment_epochs,
+        samples=count,
+        world_size=task.point.world_size,
+        batch_size=task.point.workload.batch_size,
+    )
+    return Augmented(shuffled, augment, first_step=first, seed=task.seed, rank=task.rank)
 
 
 def shard(task: Task, spec: ModelSpec, split: Split = "test", *, ranks: int | None = None) -> Iterator[Batch]:

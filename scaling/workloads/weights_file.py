@@ -1,0 +1,235 @@
+"""First weights from a file: PyTorch's .pth, .safetensors or .npz, for every framework alike.
+
+A network's arrays are found by their order, since libraries give them other names: torchvision's state dicts have
+those of the networks that it shares with us in our order and shapes. A .safetensors file keeps no order: there the
+names must be ours (`path.parameter`). Of a .pth nothing is run: its pickle may name tensors and nothing else, as
+with torch.load(weights_only=True), and torch need not be there.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.errors import UsageError
+from scaling.text import one_line
+from scaling.workloads.layers import BatchNorm, Dense, Shape
+from scaling.workloads.specs import ModelSpec
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+BFLOAT16 = "bf16"
+# Of batch norm: statistics are gathered and not trained; how many batches they are of nobody needs.
+STATISTICS = (("running_mean", "moving_mean"), ("running_var", "moving_variance"))
+COUNTS = ("num_batches_tracked",)
+# Classifiers beside a network's own, which torchvision trains GoogLeNet and Inception with.
+BESIDE = ("aux",)
+# By the names of torch's storages and of safetensors; bfloat16 is the upper half of a float32.
+DTYPES = {
+    "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16,
+    "LongStorage": "<i8", "IntStorage": "<i4",
+    "F32": "<f4", "F64": "<f8", "F16": "<f2", "BF16": BFLOAT16, "I64": "<i8", "I32": "<i4",
+}  # fmt: skip
+
+
+class Weights(NamedTuple):
+    """What a file has for a network: `trained` in its order, None for those that begin anew; means and variances
+    of batch norm, in order too, () where the file has none."""
+
+    trained: tuple[Array | None, ...]
+    statistics: tuple[tuple[Array, Array], ...]
+
+
+def weights(spec: ModelSpec) -> Weights:
+    """Those of the file that the model begins with.
+
+    Raises UsageError naming the flag, the file, and the first array whose shape differs.
+    """
+    found = {name: array for name, array in _read(spec.weights).items() if not _is_left_out(name)}
+    means, variances = ([found[name] for name in found if name.endswith(ends)] for ends in STATISTICS)
+    trained = {name: array for name, array in found.items() if not name.endswith(STATISTICS[0] + STATISTICS[1])}
+    return Weights(tuple(_trained(spec, trained)), _statistics(spec, means, variances))
+
+
+def _is_left_out(name: str) -> bool:
+    return name.endswith(COUNTS) or name.lower().startswith(BESIDE)
+
+
+def _refused(spec: ModelSpec, why: str) -> UsageError:
+    return UsageError(f"--weights {spec.weights}: {why}")
+
+
+# ---------------------------------------------------------------- against the network
+
+
+def _trained(spec: ModelSpec, found: Arrays) -> Iterator[Array | None]:
+    """In the network's order, float32, contiguous."""
+    wanted = {f"{placed.path}.{each.name}": each for placed in spec.placed for each in placed.parameters}
+    anew = _last(spec)
+    if set(found) == set(wanted):
+        pairs = [(name, found[name]) for name in wanted]
+    elif spec.weights.endswith(SAFETENSORS):
+        name = next(iter(sorted(set(wanted) ^ set(found))))
+        raise _refused(spec, f"safetensors keeps no order, and {name!r} is not in both it and {spec.name}")
+    else:
+        pairs = list(found.items())
+    for (name, array), (path, parameter) in zip(pairs, wanted.items(), strict=False):
+        if array.shape == parameter.shape:
+            yield np.array(array, np.float32, order="C")
+        elif path in anew and array.shape[1:] == parameter.shape[1:]:
+            yield None  # other classes
+        else:
+            raise _refused(
+                spec, f"{name} is {_sizes(array.shape)}, {path} of {spec.name} is {_sizes(parameter.shape)}"
+            )
+    if len(pairs) != len(wanted):
+        raise _refused(spec, f"has {len(pairs)} arrays that are trained, {spec.name} has {len(wanted)}")
+
+
+def _last(spec: ModelSpec) -> frozenset[str]:
+    """The parameters of the last layer, where classes are told apart."""
+    *_, last = (placed for placed in spec.placed if placed.parameters)
+    names = last.parameters if isinstance(last.layer, Dense) else ()
+    return frozenset(f"{last.path}.{each.name}" for each in names)
+
+
+def _statistics(spec: ModelSpec, means: list[Any], variances: list[Any]) -> tuple[tuple[Array, Array], ...]:
+    """Of every batch norm, or of none."""
+    widths = [placed.shape[0] for placed in spec.placed if isinstance(placed.layer, BatchNorm)]
+    if not means and not variances:
+        return ()
+    if [each.shape for each in means] != [(width,) for width in widths] or len(means) != len(variances):
+        raise _refused(
+            spec, f"has statistics of {len(means)} batch norms, {spec.name} has {len(widths)} or others"
+        )
+    return tuple(
+        (np.array(mean, np.float32), np.array(variance, np.float32))
+        for mean, variance in zip(means, variances, strict=True)
+    )
+
+
+def _sizes(shape: Shape) -> str:
+    return " x ".join(map(str, shape)) or "one number"
+
+
+# ---------------------------------------------------------------- formats
+
+
+def _read(path: str) -> Arrays:
+    """All arrays of a file by name, in its order."""
+    ending = Path(path).suffix
+    if ending not in READERS:
+        raise UsageError(f"--weights {path}: not one of {', '.join(READERS)}")
+    try:
+        return READERS[ending](Path(path).expanduser())
+    except OSError as error:
+        raise UsageError(f"--weights {path}: {error.strerror or error}") from None
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        EOFError,
+        zipfile.BadZipFile,
+        pickle.UnpicklingError,
+    ) as error:
+        raise UsageError(f"--weights {path}: not such a file: {one_line(str(error))}") from None
+
+
+def _npz(path: Path) -> Arrays:
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _safetensors(path: Path) -> Arrays:
+    """Eight bytes of length, a header in JSON, the numbers (github.com/huggingface/safetensors)."""
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    if not 0 < length <= len(content) - 8:
+        raise ValueError("its header ends beyond the file")
+    header = json.loads(content[8 : 8 + length])
+    data = memoryview(content)[8 + length :]
+    return {
+        name: _numbers(data[slice(*each["data_offsets"])], each["dtype"], tuple(each["shape"]))
+        for name, each in header.items()
+        if name != "__metadata__"
+    }
+
+
+def _numbers(data: bytes | memoryview, kind: str, shape: Shape) -> Array:
+    if kind not in DTYPES:
+        raise ValueError(f"numbers of type {kind}")
+    if DTYPES[kind] == BFLOAT16:
+        upper = np.frombuffer(data, "<u2").astype("<u4") << 16
+        return upper.view("<f4").reshape(shape)
+    return np.frombuffer(data, DTYPES[kind]).reshape(shape)
+
+
+def _pth(path: Path) -> Arrays:
+    """A state dict, or a checkpoint with one, as torch.save writes it since PyTorch 1.6: a zip file."""
+    if not zipfile.is_zipfile(path):
+        again = "torch.save(torch.load(FILE, weights_only=True), FILE)"
+        raise ValueError(f"no zip file, as PyTorch writes since 1.6; an older one is turned by {again}")
+    with zipfile.ZipFile(path) as file:
+        (index,) = (name for name in file.namelist() if name.endswith("/data.pkl"))
+        root = index.removesuffix("data.pkl")
+        found = Closed(io.BytesIO(file.read(index)), lambda key: file.read(f"{root}data/{key}")).load()
+    found = next((found[key] for key in ("state_dict", "model") if isinstance(found.get(key), dict)), found)
+    arrays = {name: each for name, each in found.items() if isinstance(each, np.ndarray)}
+    if not arrays:
+        raise ValueError("no tensors by name in it")
+    return arrays
+
+
+class Closed(pickle.Unpickler):
+    """Reads tensors as arrays, dicts and plain values; what else a pickle names is refused, and nothing is run."""
+
+    def __init__(self, file: io.BytesIO, storage: Callable[[str], bytes]) -> None:
+        super().__init__(file)
+        self._storage = storage
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What stands for the few names that state dicts have."""
+        if (module, name) == ("collections", "OrderedDict"):
+            return OrderedDict
+        if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
+            return _tensor
+        if (module, name) == ("torch._utils", "_rebuild_parameter"):
+            return lambda data, *_others: data
+        if module == "torch" and name in DTYPES:
+            return name
+        raise pickle.UnpicklingError(f"it names {module}.{name}; only tensors are read")
+
+    def persistent_load(self, pid: Any) -> Array:
+        """A tensor's memory: `("storage", type, key, location, elements)`."""
+        _storage, kind, key, _location, elements = pid
+        return _numbers(self._storage(key), kind, (elements,))
+
+
+def _tensor(storage: Array, offset: int, shape: Shape, strides: Shape, *_others: object) -> Array:
+    """Of a part of its memory, its dimensions in any order."""
+    if not shape:
+        return storage[offset : offset + 1].reshape(())
+    last = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+    if min(strides) < 0 or offset < 0 or (last >= len(storage) and 0 not in shape):
+        raise pickle.UnpicklingError("a tensor reaches beyond its memory")
+    width = storage.itemsize
+    return np.lib.stride_tricks.as_strided(storage[offset:], shape, [stride * width for stride in strides])
+
+
+SAFETENSORS = ".safetensors"
+READERS: Mapping[str, Callable[[Path], Arrays]] = {
+    ".pth": _pth,
+    ".pt": _pth,
+    SAFETENSORS: _safetensors,
+    ".npz": _npz,
+}

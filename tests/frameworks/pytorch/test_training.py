@@ -1,0 +1,121 @@
+"""PyTorch trained to an accuracy: what it predicts, its rate, its batch norm, weights of torchvision's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from msgspec.structs import replace
+
+from scaling.frameworks.evaluating import Evaluating
+from scaling.frameworks.pytorch import network
+from scaling.frameworks.pytorch.loop import Training
+from scaling.records.events import Evaluated, Event
+from scaling.records.point import Regime
+from scaling.records.task import Evaluate, Task, Train
+from scaling.worker.loop import Worker
+from scaling.worker.training import learner_of
+from scaling.workloads import models
+from tests.support.points import TASK, changed
+
+REGIME = Regime(epochs=3, seed=0, rate=0.006, base_rate=0.0015, base_batch=16)
+
+
+def task(regime: Regime = REGIME, **fields: Any) -> Task:
+    """Of digits at 16 px."""
+    own: dict[str, Any] = {
+        "strategy": "torch:plain",
+        "kind": "train",
+        "image_size": 16,
+        "batch_size": 64,
+        "regime": regime,
+    }
+    return replace(TASK, point=changed(TASK.point, **{**own, **fields}), seed=regime.seed, threads=1)
+
+
+def top1(of: Task, epochs: int) -> list[float]:
+    """By epoch, of one rank."""
+    trainer, said = Training(of), list[Event]()
+    worker = Worker(
+        trainer, lambda event, hold=False: said.append(event), lambda: True,
+        learner=learner_of(trainer, of, said.append),
+    )  # fmt: skip
+    for number in range(epochs):
+        worker.obey(Train(number=number, steps=23))
+        worker.obey(Evaluate(number=number))
+    return [event.correct / event.seen for event in said if isinstance(event, Evaluated)]
+
+
+def test_evaluation_changes_nothing_that_is_trained() -> None:
+    trainer = Training(task(model="vit-tiny", batch_size=8))
+    assert isinstance(trainer, Evaluating)
+    trainer.step()
+    before, samples = trainer.digest(), trainer.samples
+    shown = np.random.default_rng(0).standard_normal((5, 1, 16, 16)).astype(np.float32)
+    found = trainer.predict(shown)
+    assert found.dtype == np.int64
+    assert found.shape == (5,)
+    assert np.array_equal(found, trainer.predict(shown))
+    assert (trainer.digest(), trainer.samples) == (before, samples)
+    assert trainer._module.training
+
+
+def test_the_rate_of_the_regime_is_the_optimiser_s_and_can_be_changed() -> None:
+    trainer = Training(task())
+    assert [group["lr"] for group in trainer._optimizer.param_groups] == [0.006]  # type: ignore[attr-defined]
+    before = trainer.weights()
+    trainer.set_rate(0.0)
+    trainer.step()
+    for name, array in trainer.weights().items():
+        assert np.array_equal(array, before[name])
+
+
+def test_the_same_seed_learns_the_same() -> None:
+    assert top1(task(), 1) == top1(task(), 1)
+
+
+# With running statistics that differ, and with the classifiers that torchvision trains beside the network's own.
+TORCHVISION = """
+import sys
+import torch
+from msgspec.structs import replace
+from scaling.frameworks.pytorch import libraries, network
+from scaling.workloads import models, weights
+theirs = libraries.torchvision().models.googlenet(aux_logits=True, init_weights=False)
+for buffer in theirs.buffers():
+    if buffer.is_floating_point():
+        buffer.uniform_(0.5, 1.5)
+torch.save(theirs.state_dict(), sys.argv[1])
+spec = replace(models.spec("googlenet-bn"), weights=sys.argv[1])
+shown = torch.rand(2, 3, 64, 64)
+with torch.no_grad():
+    found, wanted = network.build(spec, seed=1).eval()(shown), theirs.eval()(shown)
+print(float((found - wanted).abs().max() / wanted.abs().max()), len(weights.statistics(spec)))
+"""
+
+
+def test_a_state_dict_of_torchvision_s_is_read_whole(tmp_path: Path) -> None:
+    """In a process of its own: torchvision warns as it likes."""
+    if find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    command = [sys.executable, "-c", TORCHVISION, str(tmp_path / "googlenet.pth")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    difference, norms = map(float, done.stdout.split())
+    assert difference < 1e-6
+    assert norms == 57
+
+
+def test_a_checkpoint_with_more_than_tensors_is_read_if_it_is_harmless(tmp_path: Path) -> None:
+    ours = network.build(models.spec("digits-cnn"), seed=2)
+    path = tmp_path / "checkpoint.pth"
+    torch.save({"epoch": 3, "state_dict": ours.state_dict()}, path)
+    again = network.build(replace(models.spec("digits-cnn"), weights=str(path)), seed=5)
+    for one, other in zip(ours.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)

@@ -1,0 +1,153 @@
+"""Weights from files: of our names, of a library's order, of other classes; and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from scaling.errors import UsageError
+from scaling.workloads import models, weights, weights_file
+from scaling.workloads.layers import BatchNorm, Conv, Dense, GlobalMean, Layer
+from scaling.workloads.specs import Classes, Images, ModelSpec
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def network(_size: int, classes: int) -> tuple[Layer, ...]:
+    return (Conv(channels=4, kernel=3, bias=False), BatchNorm(), GlobalMean(), Dense(width=classes))
+
+
+SPEC: ModelSpec = replace(
+    models.spec("digits-cnn"), name="tiny", network=network, input=Images(channels=1, height=8, width=8),
+    target=Classes(count=3),
+)  # fmt: skip
+DRAWN = dict(weights.draw(SPEC, seed=3))
+MEAN, VARIANCE = np.arange(4, dtype=np.float32), np.arange(1, 5, dtype=np.float32)
+# As torchvision orders and names what it has.
+STATE = {
+    "conv1.weight": DRAWN["0.weight"],
+    "bn1.weight": DRAWN["1.weight"], "bn1.bias": DRAWN["1.bias"],
+    "bn1.running_mean": MEAN, "bn1.running_var": VARIANCE, "bn1.num_batches_tracked": np.array(7),
+    "aux.fc.weight": np.ones((2, 2), np.float32),
+    "fc.weight": DRAWN["3.weight"], "fc.bias": DRAWN["3.bias"],
+}  # fmt: skip
+
+
+def npz(path: Path, arrays: Arrays) -> str:
+    np.savez(path / "weights.npz", **dict(arrays))
+    return str(path / "weights.npz")
+
+
+def safetensors(path: Path, arrays: Arrays, kind: str = "F32") -> str:
+    """As the format's page has it, the names sorted."""
+    header: dict[str, Any] = {"__metadata__": {"format": "np"}}
+    data = b""
+    for name, array in sorted(arrays.items()):
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    (path / "weights.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return str(path / "weights.safetensors")
+
+
+def read(path: str, spec: ModelSpec = SPEC) -> dict[str, Any]:
+    return dict(weights.draw(replace(spec, weights=path), seed=9))
+
+
+def assert_equal(found: Arrays, wanted: Arrays = DRAWN) -> None:
+    assert list(found) == list(wanted)
+    for name, array in wanted.items():
+        assert np.array_equal(found[name], array), name
+
+
+def test_a_library_s_names_are_found_by_their_order(tmp_path: Path) -> None:
+    path = npz(tmp_path, STATE)
+    assert_equal(read(path))
+    ((mean, variance),) = weights.statistics(replace(SPEC, weights=path))
+    assert (mean.tolist(), variance.tolist()) == (MEAN.tolist(), VARIANCE.tolist())
+
+
+def test_our_names_are_found_in_any_order(tmp_path: Path) -> None:
+    assert_equal(read(safetensors(tmp_path, DRAWN)))
+    assert_equal(read(npz(tmp_path, dict(reversed(DRAWN.items())))))
+    assert weights.statistics(replace(SPEC, weights=npz(tmp_path, DRAWN))) == ()
+
+
+def test_half_precision_is_widened(tmp_path: Path) -> None:
+    upper = {name: (array.view(np.uint32) >> 16).astype(np.uint16) for name, array in DRAWN.items()}
+    found = read(safetensors(tmp_path, upper, "BF16"))
+    for name, array in DRAWN.items():
+        assert found[name].dtype == np.float32
+        assert found[name] == pytest.approx(array, rel=1 / 128)
+
+
+def test_the_last_layer_begins_anew_for_other_classes(tmp_path: Path) -> None:
+    path = npz(tmp_path, STATE)
+    five = replace(SPEC, target=Classes(count=5))
+    found, drawn = read(path, five), dict(weights.draw(five, seed=9))
+    assert np.array_equal(found["0.weight"], DRAWN["0.weight"])
+    assert np.array_equal(found["3.weight"], drawn["3.weight"])
+    assert found["3.bias"].shape == (5,)
+
+
+REFUSED: dict[str, tuple[Arrays, str]] = {
+    "shape": (
+        STATE | {"conv1.weight": np.ones((4, 1, 5, 5))},
+        "conv1.weight is 4 x 1 x 5 x 5, 0.weight of tiny is 4 x 1 x 3 x 3",
+    ),
+    "few": (
+        {name: STATE[name] for name in ("conv1.weight", "bn1.weight")},
+        "has 2 arrays that are trained, tiny has 5",
+    ),
+    "statistics": (STATE | {"bn1.running_mean": np.ones(3)}, "has statistics of 1 batch norms"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_another_network_is_refused_by_its_first_difference(tmp_path: Path, case: str) -> None:
+    arrays, words = REFUSED[case]
+    path = npz(tmp_path, arrays)
+    with pytest.raises(UsageError) as error:
+        read(path)
+    assert str(error.value).startswith(f"--weights {path}: {words}")
+
+
+def test_other_names_without_an_order_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"keeps no order, and '0\.weight'"):
+        read(safetensors(tmp_path, {name: each for name, each in STATE.items() if "tracked" not in name}))
+
+
+@pytest.mark.parametrize("name", ["weights.h5", "none.npz", "rubbish.npz", "rubbish.safetensors", "rubbish.pth"])
+def test_what_is_no_such_file_is_refused_on_one_line(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    if name.startswith("rubbish"):
+        path.write_bytes(b"\xff" * 100)
+    with pytest.raises(UsageError) as error:
+        read(str(path))
+    assert str(error.value).startswith(f"--weights {path}: ")
+    assert "\n" not in str(error.value)
+
+
+class Harm:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("run",)
+
+
+def test_a_pickle_that_would_run_something_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, harmful = tmp_path / "harm.pth", io.BytesIO()
+    pickle.dump({"a": Harm()}, harmful, protocol=2)
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", harmful.getvalue())
+    with pytest.raises(UsageError, match="only tensors are read"):
+        weights_file.weights(replace(SPEC, weights=str(path)))
+    assert capsys.readouterr().out == ""
