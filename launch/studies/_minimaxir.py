@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     found = {}
     for name in [asked.only] if asked.only else EPOCH:
         data = "synthetic-tokens" if "lstm" in name else "synthetic"
-        flags = ("--model", name, "--data", data, "--strategy", RING[asked.framework], "--kinds", "exchange,solo")
+        flags = ("--model", name, "--data", data, "--strategy", RING[asked.framework])
         try:
             found[name] = sweep(
                 "minimaxir", *flags, "--rounds", str(asked.rounds), "--windows", "3", ranks=asked.ranks
@@ -108,7 +108,8 @@ def _cause(row: Json) -> str:
     """The largest cause of lost efficiency, with its size."""
     causes: dict[str, Any] = {name: value for name, value in (row["breakdown"] or {}).items() if value}
     name = max(causes, key=causes.__getitem__, default="")
-    return f"{name.replace('_', ' ')} {100 * causes[name]:.0f} %" if name and causes[name] > 0 else "-"
+    said = "rest" if name == "unexplained" else name.replace("_", " ")
+    return f"{said} {100 * causes[name]:.0f} %" if name and causes[name] > 0 else "-"
 
 
 def there(found: dict[str, Json]) -> str:

@@ -2,8 +2,8 @@
 
 `tail` is the share of the gradients that only the end of backward makes: next to nothing in convolutional networks
 (their first layers are small), the embeddings of a transformer, whose backward is the last. Parameters of the
-convolutional ones are the catalogue's (scaling/workloads/models.py; a test compares), those of BERT follow from its
-shape (Devlin et al., arXiv:1810.04805: 30,522 tokens, 768 x 12 or 1,024 x 24).
+convolutional ones are the catalogue's (scaling/workloads/models.py; a test compares), those of BERT follow from
+its shape (Devlin et al., arXiv:1810.04805: 30,522 tokens, 768 x 12 or 1,024 x 24).
 """
 
 from __future__ import annotations

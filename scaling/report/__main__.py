@@ -70,7 +70,7 @@ def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
         case "latex":
             text = latex.render(material.doc)
         case "csv":
-            text = csv.render(material.records, material.header, material.pricing)
+            text = csv.of_rows(material.rows, material.header, material.pricing)
         case "json":
             text = json.render(material.header, material.records, material.joined, material.pricing)
     return text

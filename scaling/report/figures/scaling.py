@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
 from scaling.report import labels, quantities, words
 from scaling.report.figures.parts import Cross, Curve, Curves, Dot, Figure, Table, mark_of, stamps
 from scaling.report.material import Material
 from scaling.report.parts import Quantity
+
+# More curves than these cannot be told apart, nor have their names room.
+MOST = 16
 
 
 def speedup(material: Material) -> Iterator[Figure]:
@@ -130,14 +135,29 @@ def _boundary(rows: Iterable[Row]) -> float | None:
 def _figure(
     name: str, title: str, body: Curves, rows: Sequence[Row], shown: Callable[[Estimate | None], Quantity | None]
 ) -> Figure:
+    drawn, more = _fewer(body), max(0, len(body.curves) - MOST)
     return Figure(
         name=name,
         title=title,
-        says=_says(title, body),
-        body=body,
+        says=_says(title, drawn),
+        body=drawn,
         table=Table(("curve", "N", body.upright, "marks"), tuple(_lines(body, shown))),
         stamps=stamps({flag for row in rows for flag in row.flags}),
+        left_out=f"{more} of {len(body.curves)} curves, those that end lowest, are in the table only"
+        if more
+        else "",
     )
+
+
+def _fewer(body: Curves) -> Curves:
+    """As many curves as can be told apart: those with a serious mark, and those that end highest."""
+
+    def worth(curve: Curve) -> tuple[bool, int, float]:
+        marked = any(dot.mark in ("MISLABELLED", "AUDIT") for dot in curve.dots)
+        return marked, curve.dots[-1].world_size, curve.dots[-1].value
+
+    kept = {curve.number for curve in sorted(body.curves, key=worth, reverse=True)[:MOST]}
+    return replace(body, curves=tuple(curve for curve in body.curves if curve.number in kept))
 
 
 def _lines(body: Curves, shown: Callable[[Estimate | None], Quantity | None]) -> Iterator[tuple[str, ...]]:

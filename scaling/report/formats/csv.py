@@ -7,7 +7,7 @@ of many footnotes, and no cell for much that programs select by, as are the cond
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import StringIO
 
 from scaling.analysis.analyse import rows
@@ -28,8 +28,13 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 def render(records: Sequence[PointRecord], header: Header | None = None, pricing: Pricing | None = None) -> str:
     """Return a header line and a line per row. Empty: not measured or not claimed. Fractions are of 1. With
     `pricing`, of a run with this header, there are columns for what a row costs."""
-    found = [(row, bill(row, header, pricing) if header and pricing else "") for row in rows(records)]
-    values = (rounded(_values(row) | (_cost(of) if pricing else {})) for row, of in found)
+    return of_rows(rows(records), header, pricing)
+
+
+def of_rows(found: Iterable[Row], header: Header | None = None, pricing: Pricing | None = None) -> str:
+    """The same of rows that were analysed already."""
+    billed = [(row, bill(row, header, pricing) if header and pricing else "") for row in found]
+    values = (rounded(_values(row) | (_cost(of) if pricing else {})) for row, of in billed)
     lines = [{name: defused(value) for name, value in one.items()} for one in values]
     columns = (*COLUMNS, *dict.fromkeys(name for line in lines for name in line if name not in COLUMNS))
     out = StringIO()

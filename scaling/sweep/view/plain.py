@@ -18,6 +18,7 @@ from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
 from scaling.sweep.state import PointState
 from scaling.text import counted, decimals, duration, one_line
+from scaling.workloads import models
 
 HEARTBEAT_S = 30.0
 NAMED = 4
@@ -122,13 +123,20 @@ def headline(header: Header) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def _samples(model: str | None) -> str:
+    """What a batch counts: a rate's tokens come in sequences."""
+    unit = models.CATALOGUE[model].unit if model in models.CATALOGUE else "samples"
+    return "sequences" if unit == "tokens" else unit
+
+
 def introduction(header: Header, total: int) -> Iterator[str]:
     """The first lines of a log: what runs, on what and why, how much of it."""
     config = header.config
     batch, whole = config.get("batch_size"), config.get("global_batch_size")
     batch = batch or ", ".join(map(str, config.get("batch_sizes") or ()))
     per = "node" if config.get("batch_rule") == "node" else "device"
-    rule = f"{whole} images over all devices" if whole else f"{batch} images per {per}" if batch else ""
+    what = _samples(config.get("model"))
+    rule = f"{whole} {what} over all devices" if whole else f"{batch} {what} per {per}" if batch else ""
     sizes = ", ".join(map(str, config.get("world_sizes") or ()))
     yield f"scaling {header.version}: {headline(header)}"
     if rule and sizes:

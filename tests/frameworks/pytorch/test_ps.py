@@ -17,6 +17,7 @@ from scaling.frameworks.pytorch.ps_server import Averaged, Immediate
 from scaling.frameworks.pytorch.ps_shards import Bucket, Tags, cut, offsets, touched
 from scaling.worker.failures import cause_of
 from scaling.workloads import models
+from scaling.workloads.specs import Recipe
 from tests.support import ranks
 from tests.support.wires import End, Wire, World, world
 
@@ -50,7 +51,7 @@ def held(kind: Any, size: int, workers: int, *, half: bool = False) -> tuple[Any
     """One bucket, and its workers' ends."""
     wires = [Wire() for _ in range(workers)]
     bucket = Bucket(index=0, start=0, stop=size, server=0)
-    one = kind(bucket, Tags(count=1), [End(wire, True) for wire in wires], rate=0.05, half=half)
+    one = kind(bucket, Tags(count=1), [End(wire, True) for wire in wires], recipe=Recipe(rate=0.05), half=half)
     ends = [End(wire, False) for wire in wires]
     ends[0].send(torch.linspace(-1, 1, size), 0)
     one.start()

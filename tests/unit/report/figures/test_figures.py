@@ -90,6 +90,15 @@ def test_rows_that_may_not_be_compared_are_in_figures_of_their_own() -> None:
     assert [figure.title for figure in found] == ["Speedup: 32 per device", "Speedup: 64 per device"]
 
 
+def test_of_many_curves_the_highest_are_drawn_and_all_are_in_the_table() -> None:
+    records = [record(point("solo"), 0.1)]
+    records += [record(point(world_size=2, strategy=f"fake:s{at:02}"), 0.1 + at / 1000) for at in range(20)]
+    (figure,) = FIGURES["speedup"](Material(header(), records))
+    assert isinstance(figure.body, Curves)
+    assert [curve.label for curve in figure.body.curves] == [f"fake:s{at:02}" for at in range(16)]
+    assert len(figure.table.lines) == 20 and figure.left_out.startswith("4 of 20 curves")
+
+
 # ---------------------------------------------------------------- bars
 
 
