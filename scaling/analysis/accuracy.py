@@ -3,7 +3,8 @@
     top-1            correct / seen of what is held out, both summed over ranks
     seconds          of an epoch, the longest rank's; evaluation is timed apart and in no other figure
     to the target    the epochs' seconds up to the first whose top-1 reaches it, mean over the seeds that do
-    samples/s        samples of all ranks / the seconds of all epochs, the first included
+    samples/s        samples of all ranks / the seconds of all epochs, the first included; where ranks do not wait,
+                     the sum of their own rates
 
 Seeds are repetitions: everything is a mean over them, and what a seed makes of it stands beside.
 """
@@ -14,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from math import sqrt
+from operator import truediv
 from statistics import fmean
 
 from msgspec.structs import replace
@@ -78,7 +80,7 @@ def _training(records: Sequence[PointRecord]) -> Training:
     reached = [
         s for s in map(lambda one, s: _target_s(one, s, regime.target_top1), curves, seconds) if s is not None
     ]
-    rates = [_samples(record) / sum(s) for record, s in zip(well, seconds, strict=True) if sum(s) > 0]
+    rates = [rate for record in well if (rate := _samples_per_s(record)) is not None]
     return Training(
         contender=Contender(
             strategy=point.strategy, interconnect=point.interconnect, options=point.options,
@@ -149,8 +151,14 @@ def _evaluation_s(record: PointRecord) -> float:
     return float(sum(max(one.end_s - one.start_s for one in of) for of in by_epoch))
 
 
-def _samples(record: PointRecord) -> int:
-    return sum(window.samples for rank in record.ranks for window in rank.windows)
+def _samples_per_s(record: PointRecord) -> float | None:
+    """Of all ranks, over the longest rank's epochs; where ranks do not wait, the sum of their own rates."""
+    samples = [sum(window.samples for window in rank.windows) for rank in record.ranks]
+    if record.synchronous:
+        whole_s = sum(_epochs_s(record))
+        return sum(samples) / whole_s if whole_s > 0 else None
+    own_s = [rank.measured_s for rank in record.ranks]
+    return sum(map(truediv, samples, own_s)) if min(own_s, default=0) > 0 else None
 
 
 def _seen(record: PointRecord) -> int:

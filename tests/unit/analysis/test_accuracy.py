@@ -76,3 +76,4 @@ def test_trainings_of_other_tasks_are_not_held_against_each_other() -> None:
 def test_ranks_that_do_not_wait_are_marked_and_update_by_their_own_batch() -> None:
     (row,) = rows(training_record([0.5], size=4, synchronous=False))
     assert (row.update_samples, row.flags) == (32, ("ASYNC",))
+    assert row.samples_per_s == pytest.approx(sum(320 / (2 + 0.1 * rank) for rank in range(4)))
