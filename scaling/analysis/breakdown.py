@@ -3,8 +3,10 @@
 Of the exchange's step time t, with the plain loop alone (`each`, or `solo` for all) and on all devices at once
 (`together`), u the CPU time of a step per core, off = wall - u, means over ranks:
 
+    data wait      together - held, less what one device alone waits (alone - held), which is in the baseline; each
+                   at most what feeds take by themselves (data_wait.py)
     small batch    harmonic mean of alone at the point's batch - the ideal time of a step  (0 under the weak rule)
-    contention     mean of together - mean of alone
+    contention     mean of together - mean of alone - data wait, where that is known: held(N) - held(1)
     straggling     slowest of together, step by step, - mean of together; and mean - harmonic mean of alone: the
                    sum of what devices do alone counts the fast ones that now wait
     exchange_cpu   u(exchange) - u(together): wrapper, hooks, copies, communication threads
@@ -28,6 +30,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.causes import CAUSES, Breakdown
 from scaling.analysis.cpu_time import Use, growth_s
+from scaling.analysis.data_wait import bounded
 from scaling.analysis.pooling import Residual, contrast
 from scaling.analysis.rounds import Round
 from scaling.analysis.servers import delay_s
@@ -40,7 +43,8 @@ POOLED = ("contention", "small_batch")
 # What a round tells of the causes that are bounded after averaging: growth of the time off the CPU less straggling
 # and the servers' part of it; exchange less slowest of `together`, and `comm`.
 _EXACT = ("small_batch", "contention", "straggling", "exchange_cpu")
-_RAW = (*_EXACT, "off", "serving", "beyond", "comm")
+_DATA = ("data", "data_alone", "feed", "feed_alone")
+_RAW = (*_EXACT, *_DATA, "off", "serving", "beyond", "comm")
 
 
 def split(measured: Sequence[Round], efficiency: float) -> Breakdown:
@@ -91,6 +95,8 @@ def told(one: Round) -> dict[str, float]:
             seconds["contention"] = mean_s - (alone.mean_s if one.synchronous else alone.harmonic_s)
         if one.synchronous:
             seconds["straggling"] = late_s + (alone.mean_s - alone.harmonic_s if alone else 0.0)
+        if one.data is not None:
+            seconds |= one.data.told()
         seconds |= _beyond(one, together.use, mean_s + late_s)
     return {name: value / one.exchange_s for name, value in seconds.items()}
 
@@ -118,11 +124,25 @@ def _estimates(measured: Sequence[Round], pooled: Residual | None) -> dict[str, 
         for name in _EXACT
         if name in series
     }
+    if "data" in series:
+        found |= _data(series, pooled)
     if "off" in series:
         found |= _off_cpu(series)
     if "beyond" in series:
         found["exposed"] = _bounded(series["beyond"], series["comm"])
     return found
+
+
+def _data(series: Series, pooled: Residual | None) -> dict[str, Estimate]:
+    """What waiting for data has grown by, and the contention that is left of what loops beside each other lose."""
+    grown = bounded(series["data"], series.get("feed")) - bounded(series["data_alone"], series.get("feed_alone"))
+    by_round = [beside - alone for beside, alone in zip(series["data"], series["data_alone"], strict=True)]
+    kept = [whole - part for whole, part in zip(series["contention"], by_round, strict=True)]
+    contention = contrast(kept, pooled if any(kept) else None)
+    return {
+        "data_wait": _around(interval(by_round), grown),
+        "contention": _around(contention, fmean(series["contention"]) - grown),
+    }
 
 
 def _off_cpu(series: Series) -> dict[str, Estimate]:

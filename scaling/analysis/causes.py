@@ -14,8 +14,9 @@ class Breakdown(Record, frozen=True, kw_only=True):
     contention: the plain loop is slower with all devices at work (`each` -> `together`); straggling: the slowest
     rank against the mean; exposed: communication that compute does not hide; exchange_cpu: the exchange's own CPU
     time on the cores that compute; servers: parameter servers on them; waiting: exposed communication and all else
-    that ranks wait for; data_wait: for samples; small_batch: a device's part of a fixed global batch costs more
-    than its share of the whole (0 under the weak rule).
+    that ranks wait for; data_wait: for samples, longer than one device alone does (contention is then that of
+    loops whose batch stays on the device); small_batch: a device's part of a fixed global batch costs more than
+    its share of the whole (0 under the weak rule).
 
     An asynchronous mode waits for nobody: straggling is None, the mean of `together` is that of the rates
     (harmonic), as its own step time is.

@@ -16,6 +16,7 @@ from scaling.analysis.cell import Cell
 from scaling.analysis.clocks import Clocks, of_baseline
 from scaling.analysis.comparisons import Beside
 from scaling.analysis.controls import Controls
+from scaling.analysis.data_wait import DataWait, part
 from scaling.analysis.drift import Drift
 from scaling.analysis.exchange_cpu import parts
 from scaling.analysis.nccl import with_algorithms
@@ -54,10 +55,25 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
         traced=_traced(cell, controls),
         clocks=clocks,
         is_plain=controls.is_plain(cell.point),
+        data_wait=_data(claimed, cell, controls),
         nccl=with_algorithms(cell.nccl, controls.nccl(cell.point)),
         footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
+
+
+def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait | None:
+    """How long plain loops wait for data; None where that was not measured."""
+    told = [(one, one.data, one.alone.mean_s) for one in claimed if one.data and one.alone]
+    if not told:
+        return None
+    feed = controls.feed(cell.point, cell.point.world_size)
+    rates = [cell.point.global_batch_size / time.harmonic_s for time in feed.times.values()] if feed else []
+    return DataWait(
+        of_step=part([(data.beside_s, data.most_s, one.exchange_s) for one, data, _ in told]),
+        of_alone=part([(data.alone_s, data.most_alone_s, alone_s) for _, data, alone_s in told]),
+        feed_samples_per_s=geometric(rates).mean if rates else None,
+    )
 
 
 def _lost(claimed: Sequence[Round], efficiency: Estimate | None, pooled: Residual | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from scaling.analysis.step_time import StepTime, lock_step, step_time
 from scaling.records.events import Failed
 from scaling.records.gpu_time import GpuTime
 from scaling.records.nccl import NcclChoice
-from scaling.records.point import Kind, Point
+from scaling.records.point import BESIDE, Kind, Point
 from scaling.records.run import PointRecord
 
 Key = tuple[Any, ...]
@@ -24,8 +24,8 @@ def key_of(point: Point) -> Key:
     """By which an exchange finds this control. A plain loop uses no network and no strategy's options."""
     if point.kind in ("solo", "each"):
         return _alone_key(point, point.strategy, point.workload.batch_size)
-    if point.kind == "together":
-        return _together_key(point, point.strategy)
+    if point.kind in BESIDE:
+        return _beside_key(point.kind, point, point.strategy, point.world_size)
     return _comm_key(point)
 
 
@@ -33,9 +33,9 @@ def _alone_key(point: Point, plain: str, batch_size: int) -> Key:
     return ("solo", plain, point.workload.alone(batch_size), point.hardware)
 
 
-def _together_key(point: Point, plain: str) -> Key:
+def _beside_key(kind: Kind, point: Point, plain: str, world_size: int) -> Key:
     work = point.workload.alone(point.workload.batch_size)
-    return ("together", plain, work, point.hardware, point.world_size, point.placement)
+    return (kind, plain, work, point.hardware, world_size, point.placement)
 
 
 def _comm_key(point: Point) -> Key:
@@ -55,7 +55,7 @@ class Control(Cell):
     @cached_property
     def times(self) -> dict[int, StepTime]:
         """Step time by round; plain loops side by side are timed as if they waited for each other."""
-        timed = lock_step if self.point.kind == "together" else step_time
+        timed = lock_step if self.point.kind in BESIDE else step_time
         found = ((record.point.round, timed(record)) for record in self._all)
         return {number: time for number, time in found if time is not None}
 
@@ -144,7 +144,18 @@ class Controls:
 
     def together(self, point: Point) -> Control | None:
         """As many plain loops as the point has ranks, at once, at its batch per device."""
-        return self._found(_together_key(point, self.plain(point.strategy)))
+        return self._beside("together", point, point.world_size)
+
+    def held(self, point: Point, world_size: int) -> Control | None:
+        """So many of these plain loops at once, each on one batch that stays on its device."""
+        return self._beside("held", point, world_size)
+
+    def feed(self, point: Point, world_size: int) -> Control | None:
+        """What feeds so many of these plain loops, by itself."""
+        return self._beside("feed", point, world_size)
+
+    def _beside(self, kind: Kind, point: Point, world_size: int) -> Control | None:
+        return self._found(_beside_key(kind, point, self.plain(point.strategy), world_size))
 
     def comm(self, point: Point) -> Mapping[int, StepTime]:
         """The exchange of the model's gradients without compute."""
@@ -160,8 +171,8 @@ class Controls:
         """Of the profiled steps of the plain loop on as many devices as the point has, by rank."""
         plain = self.plain(point.strategy)
         alone = point.world_size == 1
-        key = _alone_key(point, plain, point.workload.batch_size) if alone else _together_key(point, plain)
-        found = self._found(key)
+        key = _alone_key(point, plain, point.workload.batch_size)
+        found = self._found(key) if alone else self.together(point)
         return found.gpu_times if found else ()
 
     def keys_behind(self, point: Point) -> Mapping[Kind, set[Key]]:
@@ -170,8 +181,10 @@ class Controls:
         sizes = (point.workload.batch_size, point.reference.batch_size)
         return {
             "solo": {_alone_key(point, plain, size) for size in sizes},
-            "together": {_together_key(point, plain)},
+            "together": {_beside_key("together", point, plain, point.world_size)},
             "comm": {_comm_key(point)},
+            "held": {_beside_key("held", point, plain, size) for size in (1, point.world_size)},
+            "feed": {_beside_key("feed", point, plain, size) for size in (1, point.world_size)},
         }
 
     def cells_behind(self, point: Point) -> list[Cell]:
@@ -199,9 +212,8 @@ class Controls:
 
     def why_missing(self, kind: Kind, point: Point, batch_size: int) -> str:
         """The cause of the first failure of the control that `point` lacks; empty where it was not tried."""
-        plain = self.plain(point.strategy)
         if kind in ("solo", "each"):
             alone = self.alone(point, batch_size)
             return alone.first_cause if alone else ""
-        found = self._found(_together_key(point, plain) if kind == "together" else _comm_key(point))
-        return found.first_cause if found else ""
+        tried = [self._found(key) for key in sorted(self.keys_behind(point)[kind])]
+        return next((one.first_cause for one in tried if one and one.first_cause), "")

@@ -25,6 +25,7 @@ from scaling.text import plural
 # Flags that say nothing against a control: it is as emulated as its row, and `comm` feeds nothing.
 HARMLESS: Mapping[str, tuple[Flag, ...]] = {
     "solo": ("EMULATED",), "each": ("EMULATED",), "together": ("EMULATED",), "comm": ("EMULATED", "AUDIT"),
+    "held": ("EMULATED",), "feed": ("EMULATED",),
 }  # fmt: skip
 # The kind of warning that a row's own note of all its rounds makes needless.
 TOLD: WarningKind = "foreign-load"

@@ -7,14 +7,16 @@ whole step times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import exp, log
 from statistics import fmean
+from typing import NamedTuple
 
 from scaling.analysis.alone import AloneTime
 from scaling.analysis.cell import Cell
-from scaling.analysis.controls import Controls
+from scaling.analysis.controls import Control, Controls
 from scaling.analysis.cpu_time import CpuStep, Use
+from scaling.analysis.data_wait import DataTimes
 from scaling.analysis.stats import trimmed_mean, trimmed_variance, variance
 from scaling.analysis.step_time import Blocks, StepTime
 from scaling.records.point import Kind, Point, Record
@@ -41,8 +43,8 @@ class Round(Record, frozen=True, kw_only=True):
     """The step times of one round that explain an exchange, seconds; None where not measured.
 
     `ideal_s` is what a step would take at efficiency 1; `alone` the row's devices one by one at the point's batch,
-    `together` beside each other. `noise` is the variance of the logarithm of efficiency that the scatter of its
-    windows implies.
+    `together` beside each other; `data` what they wait for samples. `noise` is the variance of the logarithm of
+    efficiency that the scatter of its windows implies.
     """
 
     number: int
@@ -54,6 +56,7 @@ class Round(Record, frozen=True, kw_only=True):
     synchronous: bool = True
     cpu: CpuStep | None = None
     noise: float = 0.0
+    data: DataTimes | None = None
 
     @property
     def efficiency(self) -> float:
@@ -73,7 +76,8 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
     point = cell.point
     reference = controls.times_alone(cell, point.reference.batch_size)
     own = controls.times_alone(cell, point.workload.batch_size)
-    together = _together(cell, controls)
+    together = _beside(cell, controls.together(point))
+    fed = {size: _Fed.of(cell, controls, size) for size in {1, point.world_size}}
     comm = controls.comm(point)
     found = []
     for number, time in sorted(cell.times.items()):
@@ -81,18 +85,20 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
             continue
         ideal_s = _ideal_s(time, reference[number], own.get(number), point)
         alone = _alone(time, own.get(number), None if point.workload.share(point.world_size) > 1 else ideal_s)
+        # One device beside none is alone.
+        beside = together.get(number, alone if point.world_size == 1 else None)
         found.append(
             Round(
                 number=number,
                 exchange_s=time.step_s,
                 ideal_s=ideal_s,
                 alone=alone,
-                # One device beside none is alone.
-                together=together.get(number, alone if point.world_size == 1 else None),
+                together=beside,
                 comm_s=comm[number].step_s if number in comm else None,
                 synchronous=cell.synchronous,
                 cpu=cell.cpu.get(number),
                 noise=_noise(time, reference[number]),
+                data=_data(number, cell, fed, _Loops(own.get(number), alone, beside)),
             )
         )
     return tuple(found)
@@ -109,7 +115,16 @@ def missing_controls(point: Point, measured: Sequence[Round], controls: Controls
         # Without `together` nothing could be told from `comm` either.
         "comm": sum(one.comm_s is None and one.together is not None and one.cpu is None for one in measured),
     }
-    return tuple(_missing(kind, count, point, measured, controls) for kind, count in kinds.items() if count)
+    missing = (_missing(kind, count, point, measured, controls) for kind, count in kinds.items() if count)
+    return (*missing, *_not_held(point, measured, controls))
+
+
+def _not_held(point: Point, measured: Sequence[Round], controls: Controls) -> Iterator[str]:
+    """Why waiting for data is not told, where that was tried."""
+    count = sum(one.data is None for one in measured)
+    if count and (cause := controls.why_missing("held", point, point.workload.batch_size)):
+        rounds = "" if count == len(measured) else f" in {count} of {len(measured)} rounds"
+        yield f"no held control{rounds} (failed: {cause}): what ranks wait for data counts as contention"
 
 
 def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], controls: Controls) -> str:
@@ -169,8 +184,7 @@ def _alone(time: StepTime, own: AloneTime | None, ideal_s: float | None) -> Plai
     return Plain(last_s=last_s, mean_s=own.mean_s * scale, harmonic_s=harmonic_s, use=own.use)
 
 
-def _together(cell: Cell, controls: Controls) -> dict[int, Plain]:
-    control = controls.together(cell.point)
+def _beside(cell: Cell, control: Control | None) -> dict[int, Plain]:
     if control is None:
         return {}
     found = {}
@@ -193,6 +207,48 @@ def _scale(time: StepTime, plain: StepTime) -> float:
         return 1.0
     whole_s = exp(trimmed_mean(list(plain.blocks.values())))
     return relative(time, plain.blocks, plain.epoch, whole_s) / whole_s
+
+
+class _Loops(NamedTuple):
+    """Plain loops of one round that are fed: alone, by the clock and on the row's scale; and all at once."""
+
+    own: AloneTime | None
+    alone: Plain | None
+    beside: Plain | None
+
+
+class _Fed(NamedTuple):
+    """Of so many devices, by round: plain loops whose batch stays, the first seat of them, and the feeds."""
+
+    held: Mapping[int, Plain]
+    seat: Mapping[int, int]
+    feed: Mapping[int, Plain]
+
+    @classmethod
+    def of(cls, cell: Cell, controls: Controls, world_size: int) -> _Fed:
+        """Those beside a row."""
+        held = controls.held(cell.point, world_size)
+        seat = {number: min(time.seats) for number, time in held.times.items()} if held else {}
+        return cls(_beside(cell, held), seat, _beside(cell, controls.feed(cell.point, world_size)))
+
+
+def _data(number: int, cell: Cell, fed: Mapping[int, _Fed], loops: _Loops) -> DataTimes | None:
+    """What loops of a round wait for data; None where that was not measured."""
+    one, all_ = fed[1], fed[cell.point.world_size]
+    own, alone, beside = loops
+    if own is None or alone is None or beside is None or number not in one.held or number not in all_.held:
+        return None
+    # Held and fed on the same seat, or seats that differ would look like data.
+    seat_s = own.seats.get(one.seat[number], own.mean_s) * alone.harmonic_s / own.harmonic_s
+    alone_s = seat_s - one.held[number].mean_s
+    held = all_.held[number]
+    beside_s = beside.mean_s - held.mean_s if cell.synchronous else beside.harmonic_s - held.harmonic_s
+    return DataTimes(
+        beside_s=alone_s if cell.point.world_size == 1 else beside_s,
+        alone_s=alone_s,
+        most_s=all_.feed[number].harmonic_s if number in all_.feed else None,
+        most_alone_s=one.feed[number].harmonic_s if number in one.feed else None,
+    )
 
 
 def logs(measured: Sequence[Round]) -> list[float]:

@@ -7,6 +7,7 @@ from typing import Literal
 from scaling.analysis.bottleneck import Path
 from scaling.analysis.causes import Breakdown
 from scaling.analysis.clocks import Clocks
+from scaling.analysis.data_wait import DataWait
 from scaling.analysis.device_use import DeviceUse
 from scaling.analysis.stats import Estimate, is_distinguishable
 from scaling.analysis.traces import Traced
@@ -97,7 +98,8 @@ class Row(Record, frozen=True, kw_only=True):
     fractions of the step that are known of `breakdown.exchange_cpu`: threads by name that plain loops do not have,
     and the wrapper; they need not add up to it. `clocks` are those of its GPUs, `device_use` is how these ran,
     `nccl` what NCCL chose; None where nobody has told. `tflops` are TFLOP/s of one device by the operations of the
-    network's layers, `mfu` their part of the device's published dense peak; None where that is not known.
+    network's layers, `mfu` their part of the device's published dense peak, `data_wait` how long plain loops wait
+    for samples; None where that is not known.
     """
 
     strategy: str
@@ -150,6 +152,7 @@ class Row(Record, frozen=True, kw_only=True):
     device_use: DeviceUse | None = None
     nccl: NcclChoice | None = None
     is_plain: bool = False
+    data_wait: DataWait | None = None
 
 
 class Baseline(Record, frozen=True, kw_only=True):

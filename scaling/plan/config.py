@@ -41,7 +41,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
     strategy: tuple[str, ...] | None = None
     world_sizes: tuple[int, ...] | None = None
-    kinds: tuple[Kind, ...] = KINDS
+    kinds: tuple[Kind, ...] | None = None
     pass_: tuple[Pass, ...] = ("step",)
     model: str | None = None
     data: str | None = None
@@ -230,7 +230,7 @@ def _not_empty(config: SweepConfig) -> None:
         raise UsageError("--strategy: empty; write for example torch:gloo")
     if not config.pass_:
         raise UsageError("--pass: empty; write for example forward,backward")
-    if "exchange" not in config.kinds:
+    if config.kinds is not None and "exchange" not in config.kinds:
         raise UsageError("--kinds: 'exchange' is what the table is about; leave it in")
 
 

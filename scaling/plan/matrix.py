@@ -10,7 +10,7 @@ from scaling import frameworks
 from scaling.emulated import profiles
 from scaling.errors import UsageError, near
 from scaling.frameworks.base import Traits, read_options
-from scaling.plan import batches, beside, passes, training
+from scaling.plan import batches, beside, kinds, passes, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, slots_of
 from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Point, Workload
@@ -49,6 +49,7 @@ def _points(config: SweepConfig, device: Device, name: str, size: int, slots: Se
 def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Workload) -> Iterable[Point]:
     """The exchange of a strategy at a world size, and the controls that are asked for."""
     plain = frameworks.load(name).baseline
+    assert config.kinds is not None
     wanted = config.kinds
     own, shared = _options(config, name), _options(config, plain)
     exchange = _point(config, device, name, "exchange", size, work, own)
@@ -67,6 +68,11 @@ def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Wo
         yield _point(config, device, plain, "each", size, work, shared)
     if "together" in wanted and size > 1:
         yield _point(config, device, plain, "together", size, work, shared)
+    for kind in (kind for kind in kinds.OF_DATA if kind in wanted):
+        # What one device waits for data is in its own step time.
+        yield _point(config, device, plain, kind, 1, replace(work, node_devices=1), shared)
+        if size > 1:
+            yield _point(config, device, plain, kind, size, work, shared)
 
 
 def _over_networks(config: SweepConfig, points: Iterable[Point]) -> Iterable[Point]:

@@ -16,7 +16,7 @@ from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import beside, defaults, devices, emulation, matrix, passes, training
+from scaling.plan import beside, defaults, devices, emulation, kinds, matrix, passes, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
@@ -213,6 +213,7 @@ def _resolved(
         world_sizes=sizes,
         model=model.name,
         data=feed,
+        kinds=kinds.of(config, device, feed),
         device=config.device if device == "emulated" else device,
         batch_size=batch_size,
         precision=config.precision or (None if device == "cuda" else "fp32"),

@@ -9,12 +9,15 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-Kind = Literal["exchange", "solo", "each", "together", "comm", "train"]
+Kind = Literal["exchange", "solo", "each", "together", "comm", "train", "feed", "held"]
 # How strategies name the helpers that hold parameters: server-0, server-1, ...
 SERVER = "server-"
 EXCHANGING: tuple[Kind, ...] = ("exchange", "comm", "train")
 # What a table is about; others explain it.
 WANTED: tuple[Kind, ...] = ("exchange", "train")
+# Ranks at once, none of which waits for another: plain loops, the same on batches that stay on the devices, and
+# what feeds them by itself.
+BESIDE: tuple[Kind, ...] = ("together", "held", "feed")
 # What a sample is.
 Unit = Literal["images", "samples", "tokens"]
 # What updates the parameters.
@@ -157,8 +160,8 @@ class Regime(Record, frozen=True, kw_only=True, order=True):
 class Point(Record, frozen=True, kw_only=True, dict=True):
     """One cell of the sweep: which exchange trains what, on how many devices of which kind.
 
-    The controls of the plain loop (`solo`, `each`, `together`) carry the strategy `<framework>:plain`, so that
-    strategies of a framework share them. `regime` is that of a `train`, None elsewhere. `servers` is the number of
+    The controls of the plain loop (`solo`, `each`, `together`, `held`, `feed`) carry the strategy
+    `<framework>:plain`, so that strategies of a framework share them. `regime` is that of a `train`, None elsewhere. `servers` is the number of
     parameter servers, 0 for strategies without any; `server_hosts` whether they share the training nodes or have
     nodes of their own.
     """

@@ -28,6 +28,14 @@ def rate(samples_per_s: Estimate | None, workload: Workload) -> Quantity | None:
     )
 
 
+def rate_of(samples_per_s: float | None, workload: Workload) -> Quantity | None:
+    """The same without an interval, with its unit."""
+    if samples_per_s is None:
+        return None
+    value = samples_per_s * workload.units_per_sample
+    return Quantity(value=value, digits=_digits(value), unit=f"{workload.unit}/s")
+
+
 def tflops(value: float | None) -> Quantity | None:
     """TFLOP/s, to about three digits."""
     if value is None:

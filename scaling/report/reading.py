@@ -17,6 +17,7 @@ def how_to_read(analysis: Analysis, *, compares: bool) -> tuple[Entry, ...]:
     said = (
         ("efficiency", _efficiency(analysis.baselines, rows), any(not row.is_plain for row in rows)),
         ("loss", _breakdown(rows), any(row.breakdown is not None for row in rows)),
+        ("data wait", _DATA, any(row.data_wait for row in rows)),
         ("best, leading", _ranked(rows), compares),
         ("minibatch", _MINIBATCH, any(one.efficiency for one in analysis.minibatches)),
         ("passes", _PASSES, any(not row.workload.trains for row in rows)),
@@ -48,6 +49,11 @@ _MINIBATCH = (
     "efficiency is the rate of a batch over that of the fastest of its sweep; x the smaller's time, what it takes "
     "over the batch above it: beyond 2 for twice the batch, two of the smaller are faster. Intervals hold for all "
     "batches of this report at once."
+)
+_DATA = (
+    "what plain loops take beyond the same loops on one batch that stays on the device, at most what the feeds "
+    "take by themselves. What one device waits alone is in the baseline: as a cause of loss it counts only as far "
+    "as it grows. Files come through the page cache, warm or cold as it was: nothing was dropped from it."
 )
 _PASSES = (
     "of one minibatch, in training mode and with what the gradients need kept; forward and backward pass is both, "
@@ -180,7 +186,7 @@ _CAUSES = {
     "exchange_cpu": "exchange's CPU, its own work on the cores that compute",
     "servers": "servers, parameter servers on these cores",
     "waiting": "waiting, exposed communication and all else that ranks wait for",
-    "data_wait": "data wait, ranks wait for samples",
+    "data_wait": "data wait, ranks wait longer for samples than one device alone does",
     "exposed": "exposed comm., exchange that compute does not hide",
     "small_batch": "small batch, 1/N of the batch costs more than 1/N of the time",
 }

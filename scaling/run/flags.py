@@ -18,7 +18,7 @@ from scaling.run.invocation import Invocation, fields
 
 EPILOG = "Exit codes: 0 all points measured, 1 a point failed, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."
 DEFAULT = SweepConfig()
-_KINDS, _NETWORKS, _SERVERS = ",".join(DEFAULT.kinds), ",".join(DEFAULT.interconnect), str(DEFAULT.servers)
+_NETWORKS, _SERVERS = ",".join(DEFAULT.interconnect), str(DEFAULT.servers)
 _PASS = ",".join(DEFAULT.pass_)
 # Flags that are no field of a run: they say what to do with one.
 ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "page", "version")
@@ -49,7 +49,7 @@ def sweep(
     strategy: panels.Strategy = None,
     kv_store: panels.KvStore = None,
     world_sizes: panels.WorldSizes = None,
-    kinds: panels.Kinds = _KINDS,
+    kinds: panels.Kinds = None,
     pass_: panels.Pass = _PASS,
     model: panels.Model = None,
     data: panels.Data = None,

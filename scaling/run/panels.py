@@ -39,11 +39,13 @@ WorldSizes = Annotated[
     ),
 ]
 Kinds = Annotated[
-    str,
+    str | None,
     _what(
-        help="Which runs: exchange is measured; solo, each, together and comm are the controls that explain it.",
+        help="Which runs: exchange is measured; solo, each, together, comm, feed and held are the controls that "
+        "explain it, the last two (the data pipelines alone, plain loops on a batch that stays on the device) how "
+        "long is waited for data.",
         metavar="KIND,...",
-        show_default="all",
+        show_default="all; feed and held with data that is decoded from files",
     ),
 ]
 Pass = Annotated[

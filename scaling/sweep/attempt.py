@@ -16,7 +16,7 @@ from scaling.plan.plan import Plan
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
 from scaling.records.events import Ended, Failed
 from scaling.records.messages import Assign, Pause, Release, Report, Reserve, Tell, ToAgent, ToSweep
-from scaling.records.point import EXCHANGING, Point, Record
+from scaling.records.point import BESIDE, EXCHANGING, Point, Record
 from scaling.records.task import Clocks, Command, Finish, Rest, Run, Task
 from scaling.sweep import inspection, training, warmup
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold, without
@@ -223,7 +223,7 @@ class Attempt:
     @property
     def lingers(self) -> bool:
         """Whether ranks that are done go on, or the last ones would run on an emptier machine than the first."""
-        return self.state.point.kind == "together" or not self.state.synchronous
+        return self.state.point.kind in BESIDE or not self.state.synchronous
 
     def rest(self) -> None:
         """Have ranks that linger leave off."""

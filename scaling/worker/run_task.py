@@ -18,10 +18,11 @@ from typing import NoReturn, cast
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.frameworks import feeding
 from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
 from scaling.records.crossing import Bounds
 from scaling.records.events import Announce, Hello, Ready
-from scaling.records.point import EXCHANGING, Point
+from scaling.records.point import BESIDE, EXCHANGING, Point
 from scaling.records.task import Task
 from scaling.worker.channel import Channel
 from scaling.worker.failures import event_of
@@ -85,7 +86,7 @@ def _work(task: Task, channel: Channel) -> Trainer:
     prepare: Callable[[], None] = getattr(module, "prepare", lambda: None)
     prepare()
     imported_s = time.monotonic()
-    trainer = module.connect(task)
+    trainer = _connect(module, task)
     ready = _ready(trainer, imported_s - begun_s, time.monotonic() - imported_s)
     crossing = _crossing(strategy, task, trainer)
     channel.send(
@@ -100,13 +101,21 @@ def _work(task: Task, channel: Channel) -> Trainer:
         trainer,
         channel.send,
         channel.waiting,
-        times_steps=task.point.kind == "together",
+        times_steps=task.point.kind in BESIDE,
         trace=trace_path(task.log),
         learner=learner_of(trainer, task, channel.send),
     )
     while worker.obey(channel.receive()):
         pass
     return trainer
+
+
+def _connect(module: TrainerModule, task: Task) -> Trainer:
+    """The trainer; of kind `feed` what feeds it, which is the same in all frameworks unless one has its own."""
+    if task.point.kind != "feed":
+        return module.connect(task)
+    alone: Callable[[Task], Trainer] = getattr(module, "pipeline", feeding.connect)
+    return alone(task)
 
 
 def _leave(trainer: Trainer) -> int:
@@ -133,7 +142,7 @@ def _ready(trainer: Trainer, import_s: float, build_s: float) -> Ready:
 
 def _operations(point: Point) -> int:
     """Of the forward and backward pass of one sample; 0 where nothing is computed."""
-    if point.hardware.device == "emulated" or point.kind == "comm":
+    if point.hardware.device == "emulated" or point.kind in ("comm", "feed"):
         return 0
     model = models.of(point.workload)
     return walk.training_operations(model.layers, model.input.shape)

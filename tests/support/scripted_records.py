@@ -17,7 +17,7 @@ from scaling.records.crossing import bytes_per_step
 from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.host import HostInfo
 from scaling.records.network import Place
-from scaling.records.point import Point
+from scaling.records.point import BESIDE, Point
 from scaling.records.run import (
     SCHEMA,
     Header,
@@ -38,7 +38,7 @@ STRONG: dict[str, Any] = {"batch_rule": "strong"}
 
 def point(kind: str = "exchange", world_size: int = 1, number: int = 0, **changes: Any) -> Point:
     """A point of `fake:a`, or of the plain loop for its controls."""
-    plain = kind in ("solo", "each", "together")
+    plain = kind in ("solo", "each", *BESIDE)
     base: dict[str, Any] = {
         "strategy": "fake:plain" if plain else "fake:a",
         "kind": kind,

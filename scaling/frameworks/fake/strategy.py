@@ -5,8 +5,9 @@ traits: `fake:async`, `fake:node` and `fake:point` (what one worker drives), `fa
 `fake:ports` (a port per rank). With N ranks
 
     compute(rank) = step_s x (1 + contention) x (1 + straggle, on the last rank)     N > 1
-    solo = step_s,  together = compute(rank),  comm = comm_s
-    exchange = max over ranks of compute + exchange_s         (overhead_s more at every N)
+    feed = feed_s x (1 + feed_contention)                                            N > 1
+    solo = step_s + feed,  together = compute(rank) + feed,  held = compute(rank),  comm = comm_s
+    exchange = max over ranks of compute + feed + exchange_s         (overhead_s more at every N)
 
 where a sample adds sample_s to step_s, a forward pass takes a third of compute and both passes take 0.9 of it;
 each times its seeded noise, so that the right speedup, efficiency and loss by cause follow by hand.
@@ -29,6 +30,8 @@ OPTIONS: Mapping[str, Option] = {
     "exchange_s": Option(type=float, default=0.0, help="seconds of exposed exchange of one step, N > 1"),
     "comm_s": Option(type=float, default=0.001, help="seconds of the exchange without compute"),
     "overhead_s": Option(type=float, default=0.0, help="seconds that the strategy adds at every N"),
+    "feed_s": Option(type=float, default=0.0, help="seconds that a rank waits for its next batch"),
+    "feed_contention": Option(type=float, default=0.0, help="fraction by which feeds slow each other"),
     "contention": Option(type=float, default=0.0, help="fraction by which ranks slow each other"),
     "straggle": Option(type=float, default=0.0, help="fraction by which the last rank is slower"),
     "noise": Option(type=float, default=0.0, help="relative deviation of each step"),

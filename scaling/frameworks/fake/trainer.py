@@ -20,11 +20,14 @@ from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS, LEAVING_FAULTS
 from scaling.frameworks.fake.strategy import OPTIONS, STRATEGY
 from scaling.frameworks.fake.traffic import Star
 from scaling.frameworks.tracing import Tracer
-from scaling.records.point import EXCHANGING, Pass
+from scaling.records.point import BESIDE, EXCHANGING, Pass
 from scaling.records.task import Task
 
 # Of a step's compute, what each pass takes.
 PARTS: Mapping[Pass, float] = {"forward": 1 / 3, "backward": 0.9, "step": 1.0}
+
+# A feed that takes no time could not be timed.
+LEAST_FEED_S = 1e-4
 
 
 class FakeTrainer:
@@ -70,7 +73,7 @@ class FakeTrainer:
             self.star.exchange()
         point = self._task.point
         if point.kind != "comm":
-            alone = self._drives == "device" or point.kind in ("solo", "each", "together")
+            alone = self._drives == "device" or point.kind in ("solo", "each", *BESIDE)
             self.samples += point.workload.batch_size if alone else point.global_batch_size
 
     def unsynced_step(self) -> None:
@@ -92,7 +95,7 @@ class FakeTrainer:
 
     def loss(self) -> float | None:
         """Falls by 1 % a step."""
-        if self._task.point.kind == "comm" or not self._task.point.workload.trains:
+        if self._task.point.kind in ("comm", "feed") or not self._task.point.workload.trains:
             return None
         nan = self._due("nan")
         return float("nan") if nan else 2.3 * 0.99**self._steps
@@ -199,16 +202,22 @@ def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
     alone_s: float = whole_s * PARTS[point.workload.pass_] * (script["cpu_times"] if point.hardware.cores else 1)
     compute_s = alone_s * (1.0 if alone else 1.0 + script["contention"])
     slowest_s = compute_s * (1.0 if alone else 1.0 + script["straggle"])
+    feed_s: float = script["feed_s"] * (1.0 if alone else 1.0 + script["feed_contention"])
+    beside_s = slowest_s if task.rank == point.world_size - 1 else compute_s
     match point.kind:
         case "solo" | "each":
-            return alone_s
+            return alone_s + float(script["feed_s"])
         case "together":
-            return slowest_s if task.rank == point.world_size - 1 else compute_s
+            return beside_s + feed_s
+        case "held":
+            return beside_s
+        case "feed":
+            return max(feed_s, LEAST_FEED_S)
         case "comm":
             return float(script["comm_s"])
         case _:
             exchange_s = 0.0 if alone else script["exchange_s"]
-            return slowest_s + float(exchange_s) + float(script["overhead_s"])
+            return slowest_s + feed_s + float(exchange_s) + float(script["overhead_s"])
 
 
 def connect(task: Task) -> Trainer:
@@ -223,3 +232,7 @@ def connect(task: Task) -> Trainer:
         trainer.star = Star(task, script["traffic_bytes"])
     time.sleep(script["start_s"])
     return trainer
+
+
+# What feeds it is in its script.
+pipeline = connect

@@ -29,7 +29,16 @@ class Feed(Protocol):
 
 
 def feed(task: Task, spec: ModelSpec) -> Feed:
-    """The feed of one rank of a point: its shard of what is trained on."""
+    """The feed of one rank of a point: its shard of what is trained on; of kind `held`, the first batch of it."""
+    found = _feed(task, spec)
+    if task.point.kind == "held":
+        from scaling.workloads.feeds.batches import Held
+
+        return Held(found)
+    return found
+
+
+def _feed(task: Task, spec: ModelSpec) -> Feed:
     workload = task.point.workload
     if data.spec(workload.data).format == "made":
         from scaling.workloads.feeds.synthetic import Synthetic

@@ -26,6 +26,13 @@ class Samples(Protocol):
         """These, and their labels. What is left to chance is drawn by the seed."""
 
 
+class Batches(Protocol):
+    """What gives a batch for each step."""
+
+    def batch(self, step: int) -> Batch:
+        """Samples and labels."""
+
+
 class Shuffled:
     """The feed of one rank: its shard of the samples, in a new order each epoch."""
 
@@ -43,3 +50,16 @@ class Shuffled:
     def batch(self, step: int) -> Batch:
         """The samples and labels of a step."""
         return self._samples.take(self.indices(step), (*self._seed, step))
+
+
+class Held:
+    """The first batch of a feed in every step, so that nobody waits for the next one."""
+
+    fixed = True
+
+    def __init__(self, feed: Batches) -> None:
+        self._batch = feed.batch(0)
+
+    def batch(self, _step: int) -> Batch:
+        """That of step 0."""
+        return self._batch

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
+from scaling.frameworks import feeding
 from scaling.records.task import Task
 from scaling.workloads import data, feeds, models
 from scaling.workloads.feeds import digits
@@ -224,3 +225,22 @@ def test_synthetic_tokens_have_the_labels_that_the_model_learns(
     assert 0 <= tokens.min() <= tokens.max() < spec.input.words
     assert labels.shape == shape
     assert labels.max() < below
+
+
+def test_of_kind_held_every_step_has_the_batch_of_the_first() -> None:
+    (task, _) = tasks("torch:plain", "together", 2)
+    model = models.of(task.point.workload)
+    fed = feeds.feed(task, model)
+    held = feeds.feed(replace(task, point=replace(task.point, kind="held")), model)
+    assert held.fixed and not fed.fixed
+    for step in (0, 1, 7):
+        assert all(np.array_equal(a, b) for a, b in zip(held.batch(step), fed.batch(0), strict=True))
+
+
+def test_of_kind_feed_steps_are_batches_and_nothing_is_trained() -> None:
+    (task, _) = tasks("torch:plain", "together", 2)
+    trainer = feeding.connect(replace(task, point=replace(task.point, kind="feed")))
+    for _ in range(3):
+        trainer.step()
+    assert trainer.samples == 3 * task.point.workload.batch_size
+    assert (trainer.loss(), trainer.digest(), trainer.parameters) == (None, None, 0)
