@@ -21,7 +21,7 @@ MAX_SEED = 1 << 32
 def validate(config: SweepConfig) -> None:
     """Refuse values that no launch could run; raises UsageError naming the flag."""
     if config.epochs is None:
-        if "train" in config.kinds:
+        if "train" in (config.kinds or ()):
             raise UsageError("--kinds train: is what --epochs N asks for; give that instead")
         for field in ONLY_WITH_EPOCHS:
             if getattr(config, field) is not None:
