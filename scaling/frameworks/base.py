@@ -258,7 +258,7 @@ class Framework(Record, frozen=True, kw_only=True):
 
 
 # What the package's own plain loops can do.
-PASSES = Traits(passes=("forward", "backward", "step"))
+PASSES = Traits(passes=("forward", "backward", "step"), accuracy=("evaluate", "rate"))
 
 # The agent's clocks end a hung point and find its cause; a framework's own timeout only comes after them.
 TIMEOUT_MARGIN_S = 30.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.util import find_spec
 
-from msgspec.structs import replace
-
 from scaling.frameworks import limits, options
 from scaling.frameworks.base import PASSES, Option, Strategy, Traits
 from scaling.frameworks.pytorch import build
@@ -43,7 +41,7 @@ class Plain(TorchStrategy):
 
     def traits(self, _name: str) -> Traits:
         """Each pass by itself too."""
-        return replace(PASSES, accuracy=("evaluate", "rate"))
+        return PASSES
 
 
 STRATEGY = Plain()

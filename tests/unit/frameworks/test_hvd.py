@@ -128,7 +128,8 @@ def test_ranks_dealt_out_over_hosts() -> None:
 
 @every_binding
 def test_traits_and_devices(name: str) -> None:
-    assert STRATEGIES[name].traits(name) == Traits(ports=1, nccl=True, polling_cores=0.12)
+    expected = Traits(ports=1, nccl=True, polling_cores=0.12, accuracy=("evaluate", "rate", "statistics"))
+    assert STRATEGIES[name].traits(name) == expected
     assert STRATEGIES[name].devices(name) == ("cpu", "cuda", "emulated")
 
 

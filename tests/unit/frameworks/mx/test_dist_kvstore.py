@@ -79,7 +79,7 @@ def test_helpers_are_a_scheduler_and_the_servers() -> None:
 
 
 def test_traits_and_devices() -> None:
-    served = Traits(ports=1, servers=True)
+    served = Traits(ports=1, servers=True, accuracy=("evaluate",))
     assert STRATEGY.traits("mxnet:dist_sync") == served
     assert STRATEGY.traits("mxnet:dist_device_sync") == served
     assert STRATEGY.traits("mxnet:dist_async") == replace(served, synchronous=False)

@@ -14,7 +14,8 @@ every_name = pytest.mark.parametrize("name", STRATEGY.names)
 
 @every_name
 def test_traits_and_devices(name: str) -> None:
-    assert STRATEGY.traits(name) == Traits(drives="node", nccl=name == "mxnet:nccl")
+    expected = Traits(drives="node", nccl=name == "mxnet:nccl", accuracy=("evaluate", "rate"))
+    assert STRATEGY.traits(name) == expected
     assert STRATEGY.devices(name) == (("cuda",) if name == "mxnet:nccl" else ("cpu", "cuda", "emulated"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.errors import UsageError
@@ -39,8 +40,9 @@ def test_nccl_is_told_the_interface() -> None:
 def test_devices_and_traits() -> None:
     assert STRATEGY.devices("tensorflow:nccl") == ("cuda",)
     assert STRATEGY.devices("tensorflow:ring") == ("cpu", "cuda", "emulated")
-    assert STRATEGY.traits("tensorflow:ring") == Traits(rank_ports=True)
-    assert STRATEGY.traits("tensorflow:nccl") == Traits(rank_ports=True, nccl=True)
+    ring = Traits(rank_ports=True, accuracy=("evaluate", "rate"))
+    assert STRATEGY.traits("tensorflow:ring") == ring
+    assert STRATEGY.traits("tensorflow:nccl") == replace(ring, nccl=True)
 
 
 def test_there_are_no_helpers() -> None:
