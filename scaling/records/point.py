@@ -161,7 +161,7 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
     """One cell of the sweep: which exchange trains what, on how many devices of which kind.
 
     The controls of the plain loop (`solo`, `each`, `together`, `held`, `feed`) carry the strategy
-    `<framework>:plain`, so that strategies of a framework share them. `regime` is that of a `train`, None elsewhere.
+    `<framework>:plain`, so that strategies of a framework share them. `regime` is that of a `train`, else None.
     `servers` is the number of parameter servers, 0 for strategies without any; `server_hosts` whether they share
     the training nodes or have nodes of their own.
     """

@@ -37,6 +37,7 @@ def main(modules: list[str]) -> int:
     run_task.at_parents_death(signal.SIGKILL)  # an import that hangs looks at no socket
     if select.select([agent], [], [], 0)[0]:
         return 0  # nothing is asked before it is ready: the agent was gone before that
+    run_task.draw_nothing()
     for module in modules:
         import_module(module)
     import_module("scaling.frameworks.base")

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn, cast
 
 from msgspec.structs import replace
@@ -41,6 +42,7 @@ def main(events_fd: int) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # A child that is stopped while its agent dies must go on, or it would never see the end of its lifeline.
     at_parents_death(signal.SIGCONT)
+    draw_nothing()
     channel = Channel(0, events_fd)
     task = channel.read_task()
     _pin(task)
@@ -57,6 +59,12 @@ def main(events_fd: int) -> int:
         channel.send(event_of(error))
         return 1
     return 0
+
+
+def draw_nothing() -> None:
+    """Keep a framework from importing matplotlib. Keras does so where it finds it, which takes half a second and
+    writes into the user's home."""
+    sys.modules.setdefault("matplotlib", cast(ModuleType, None))
 
 
 def at_parents_death(number: signal.Signals) -> None:

@@ -39,7 +39,7 @@ def names(path: Path) -> set[str]:
         ("torch:gloo", {WINDOW, "aten::convolution"}, {"gloo:all_reduce"}),
         ("torch:horovod", {WINDOW, "aten::convolution"}, set()),
         ("tensorflow:ring", {"ReadVariableOp"}, {"CollectiveReduceV2"}),
-        ("mxnet:horovod", {"Activation"}, {"horovod_allreduce"}),
+        ("mxnet:horovod", {"Convolution"}, {"horovod_allreduce"}),
     ],
 )
 def test_five_steps_are_traced_on_each_rank(
@@ -54,7 +54,9 @@ def test_five_steps_are_traced_on_each_rank(
     for rank in record.ranks:
         assert [window.steps for window in rank.traced] == [5]
         path = next(one for one in rank.traces if "horovod.json" not in one)
-        assert in_step | in_exchange <= names(found.folder / path)
+        told = names(found.folder / path)
+        # MXNet names operators that it runs in one go by all of them.
+        assert {one for one in in_step | in_exchange if not any(one in name for name in told)} == set()
     timelines = [one for rank in record.ranks for one in rank.traces if one.endswith(".horovod.json.gz")]
     assert len(timelines) == (1 if name.endswith(":horovod") else 0)
     for one in timelines:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -38,7 +39,7 @@ def make_trainer(here: None) -> Iterator[Any]:
     """Make plain trainers of points with these fields, of one model after the other."""
     from scaling.frameworks.tf.loop import Training
 
-    yield lambda **fields: Training(plain_task(**fields))
+    yield lambda seed=1, **fields: Training(msgspec.structs.replace(plain_task(**fields), seed=seed))
     import keras
 
     keras.mixed_precision.set_dtype_policy("float32")
@@ -74,20 +75,23 @@ def updates(trainer: Any, steps: int = 1) -> dict[str, Any]:
     return {key: array - before[key] for key, array in trainer.weights().items()}
 
 
-def assert_alike(found: dict[str, Any], wanted: dict[str, Any], within: float = 1e-3) -> None:
+def distance(found: dict[str, Any], wanted: dict[str, Any]) -> float:
+    """The largest difference of an update, relative to it."""
     assert found.keys() == wanted.keys()
-    for key, update in wanted.items():
-        assert np.linalg.norm(update) > 0
-        assert np.linalg.norm(found[key] - update) < within * np.linalg.norm(update), key
+    return max(float(np.linalg.norm(found[key] - one) / np.linalg.norm(one)) for key, one in wanted.items())
 
 
 @pytest.mark.parametrize("fields", [{"options": {"accumulate": "4"}}, {"compile": True}])
 def test_it_is_the_same_step_in_parts_and_through_xla(fields: dict[str, Any], make: Any) -> None:
-    """In the second step one of two nearly equal values under a pool may win on either side: with the default seed that
-    alone is 1e-3 of an update, with others both steps agree to 1e-5."""
-    plain, other = make(batch_size=8), make(batch_size=8, **fields)
-    assert_alike(updates(other), updates(plain), within=1e-4)
-    assert_alike(updates(other), updates(plain), within=1e-2)
+    """Of two nearly equal values under a pool either may win, which alone is a twentieth of a kernel's update; with
+    most seeds it does not happen, and updates agree to 1e-5. A part left out would be a quarter."""
+    apart = []
+    for seed in (1, 2, 3):
+        plain, other = make(seed, batch_size=8), make(seed, batch_size=8, **fields)
+        found = [distance(updates(other), updates(plain)) for _ in range(2)]
+        apart.append(max(found))
+    assert sorted(apart)[1] < 1e-4
+    assert max(apart) < 0.15
     assert other.loss() == pytest.approx(plain.loss(), rel=1e-4)
     assert other.samples == 16
 
@@ -211,7 +215,11 @@ def run(code: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_writes_nothing_into_the_users_home(tmp_path: Path) -> None:
-    code = "import scaling.frameworks.tf.loop, keras; print(keras.config.backend())"
+    """Not through Keras either, which looks for matplotlib."""
+    code = (
+        "from scaling.worker import run_task; run_task.draw_nothing(); "
+        "import scaling.frameworks.tf.loop, keras; print(keras.config.backend())"
+    )
     assert python(code, plain_task(), HOME=str(tmp_path)).split() == ["tensorflow"]
     assert list(tmp_path.iterdir()) == []
 
