@@ -83,8 +83,9 @@ def distance(found: dict[str, Any], wanted: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("fields", [{"options": {"accumulate": "4"}}, {"compile": True}])
 def test_it_is_the_same_step_in_parts_and_through_xla(fields: dict[str, Any], make: Any) -> None:
-    """Of two nearly equal values under a pool either may win, which alone is a twentieth of a kernel's update; with
-    most seeds it does not happen, and updates agree to 1e-5. A part left out would be a quarter."""
+    """Of two nearly equal values under a pool either may win, which alone is a twentieth of a kernel's update.
+
+    With most seeds it does not happen, and updates agree to 1e-5. A part left out would be a quarter."""
     apart = []
     for seed in (1, 2, 3):
         plain, other = make(seed, batch_size=8), make(seed, batch_size=8, **fields)
