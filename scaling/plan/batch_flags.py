@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scaling.errors import UsageError
-
-if TYPE_CHECKING:
-    from scaling.plan.config import SweepConfig
+from scaling.plan.config import SweepConfig
 
 
 def validate(config: SweepConfig) -> None:

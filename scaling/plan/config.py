@@ -1,21 +1,18 @@
-"""SweepConfig, the fields of a run, and the checks that need no host.
+"""SweepConfig, the fields of a run, and how a file of them is read.
 
-The same fields are the flags (`run/flags.py`) and the keys of a `--config` file. What needs the launch's
-hosts (world sizes, devices, missing frameworks) is checked in `plan/plan.py`. Defaults of None are
-resolved there, once the devices are known.
+The same fields are the flags (`run/flags.py`) and the keys of a `--config` file. What values may be is checked in
+`plan/validation.py`, and what needs the launch's hosts (world sizes, devices, missing frameworks) in
+`plan/plan.py`, where defaults of None are resolved, once the devices are known.
 """
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 
-from scaling.emulated import profiles
 from scaling.errors import UsageError, near
-from scaling.plan import batch_flags, epochs
 from scaling.records.point import (
     BatchRule,
     Kind,
@@ -186,81 +183,3 @@ def _choices(field: str) -> tuple[str, ...]:
         "malloc": get_args(Malloc),
         "servers": ("per-node",),
     }.get(field, ())
-
-
-def validate(config: SweepConfig) -> None:
-    """Refuse values that no launch could run.
-
-    Raises UsageError naming the flag, what was found and what would be right.
-    """
-    batch_flags.validate(config)
-    _positive(
-        config, "batch_size", "global_batch_size", "image_size", "sequence_length", "cpus_per_rank", "rounds",
-        "max_rounds", "window_s", "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
-    )  # fmt: skip
-    _device(config)
-    _at_least(config)
-    _not_empty(config)
-    if config.rounds is not None:
-        check_max_rounds(config, config.rounds)
-    _name_and_seed(config)
-    target_half_width(config)
-    epochs.validate(config)
-    if config.world_sizes is not None:
-        batch_flags.ascending(config.world_sizes, "--world-sizes", "1,2,4", "a world size")
-
-
-def check_max_rounds(config: SweepConfig, rounds: int) -> None:
-    """Refuse fewer rounds at most than there are at least."""
-    if config.target_ci is not None and config.max_rounds < rounds:
-        raise UsageError(f"--max-rounds {config.max_rounds}: less than --rounds {rounds}")
-
-
-def _at_least(config: SweepConfig) -> None:
-    if config.servers != "per-node" and config.servers < 1:
-        raise UsageError(f"--servers {config.servers}: at least 1, or per-node")
-    if config.windows is not None and config.windows < 3:
-        raise UsageError(f"--windows {config.windows}: at least 3 are needed")
-
-
-def _not_empty(config: SweepConfig) -> None:
-    if not config.interconnect:
-        raise UsageError("--interconnect: empty; write for example ib0,eth0, or auto")
-    if config.strategy == ():
-        raise UsageError("--strategy: empty; write for example torch:gloo")
-    if not config.pass_:
-        raise UsageError("--pass: empty; write for example forward,backward")
-    if config.kinds is not None and "exchange" not in config.kinds:
-        raise UsageError("--kinds: 'exchange' is what the table is about; leave it in")
-
-
-def _name_and_seed(config: SweepConfig) -> None:
-    if not config.name or "/" in config.name or len(config.name.encode()) > MAX_NAME_BYTES:
-        raise UsageError(
-            f"--name {config.name!r}: a plain folder name without '/', at most {MAX_NAME_BYTES} bytes"
-        )
-    if not 0 <= config.seed < MAX_SEED:
-        raise UsageError(f"--seed {config.seed}: from 0 to {MAX_SEED - 1}")
-
-
-def _device(config: SweepConfig) -> None:
-    """Refuse a device that nobody knows, and what only emulated ones take beside another."""
-    device, profile = config.device, profiles.name_of(config.device)
-    known = [*DEVICES, *(profiles.PREFIX + name for name in profiles.read().profiles)]
-    if not profile and device not in DEVICES:
-        raise UsageError(f"--device: {device!r} is not one of {', '.join(known)}; {near(device, known)}")
-    if profile:
-        profiles.find(profile)
-    for field in ("shrink", "dilate"):
-        value = getattr(config, field)
-        if value is not None and not profile:
-            raise UsageError(f"{flag(field)} {value:g}: only for emulated devices; add --device emulated:PROFILE")
-        if value is not None and not (value >= 1 and math.isfinite(value)):
-            raise UsageError(f"{flag(field)} {value:g}: must be a number from 1")
-
-
-def _positive(config: SweepConfig, *fields: str) -> None:
-    for field in fields:
-        value = getattr(config, field)
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise UsageError(f"{flag(field)} {value}: must be a number above 0")

@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.plan import matrix
-from scaling.plan.config import SweepConfig, check_max_rounds
+from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot
+from scaling.plan.validation import check_max_rounds
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
 from scaling.records.point import Device, MemoryFormat, Point, Precision

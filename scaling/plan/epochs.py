@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from scaling.errors import UsageError
-
-if TYPE_CHECKING:
-    from scaling.plan.config import SweepConfig
+from scaling.plan.config import SweepConfig
 
 # Flags that say nothing without --epochs.
 ONLY_WITH_EPOCHS = (

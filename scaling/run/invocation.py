@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scaling.errors import UsageError
-from scaling.plan import config
+from scaling.plan import config, validation
 from scaling.plan.config import SweepConfig
 from scaling.records.point import Record
 
@@ -56,7 +56,7 @@ def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> Sweep
     """Merge `base` (an older run's fields), the file and the flags; validated. Raises UsageError."""
     merged = merge(merge(base or {}, invocation.base), invocation.given)
     settled = config.build(merged, source="command line")
-    config.validate(settled)
+    validation.validate(settled)
     return settled
 
 

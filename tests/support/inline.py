@@ -19,7 +19,7 @@ from scaling.agent.agent import Agent
 from scaling.agent.child import Child, adopt_orphans
 from scaling.agent.supervisor import ChildLike
 from scaling.frameworks.fake.trainer import make
-from scaling.plan import config, plan
+from scaling.plan import config, plan, validation
 from scaling.records import store
 from scaling.records.events import Announce, Event, Failed, Finished, Hello, Outcome, Ready
 from scaling.records.host import HostInfo
@@ -259,7 +259,7 @@ class Launch:
         own = {"strategy": ["fake:a"], "device": "cpu", "window_s": 0.02, "fresh_workers": self.real}
         settings = {**ALONE, **own, **fields}
         wanted = config.build(settings, source="test")
-        config.validate(wanted)
+        validation.validate(wanted)
         mailbox = Mailbox[ToAgent, ToSweep](self.hub.rank(0), SWEEP_DECODER, turn=self.turn, wait=self.wait)
         made = plan.make(wanted, ask_of_outside(mailbox, self.enrolled, wanted.strategy or ()))
         unix = unix_clock or (time.time if self.real else self.clock)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scaling.errors import UsageError
-from scaling.plan import config, defaults, plan
+from scaling.plan import config, defaults, plan, validation
 from scaling.plan.plan import Plan
 from scaling.records.host import Gpu
 from scaling.records.point import Device
@@ -37,7 +37,7 @@ def made(*gpus: Gpu, **fields: Any) -> Plan:
     ranks = [enrol(host(cores=16, memory_bytes=1 << 40, gpus=gpus))] * max(1, len(gpus))
     given = {"strategy": ["torch:nccl"], **fields} if gpus else fields
     wanted = config.build(given, source="test")
-    config.validate(wanted)
+    validation.validate(wanted)
     return plan.make(wanted, ranks)
 
 

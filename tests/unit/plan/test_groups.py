@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaling.plan import config, defaults, groups, plan
+from scaling.plan import config, defaults, groups, plan, validation
 from scaling.plan.groups import Group
 from scaling.plan.placement import first_slots
 from scaling.plan.plan import Plan
@@ -25,7 +25,7 @@ def made(*hosts: HostInfo, size: int = 4, **fields: Any) -> Plan:
     given = hosts or (host(cores=size, memory_bytes=512 * GIB),)
     enrolled = [enrol(given[rank * len(given) // size]) for rank in range(size)]
     wanted = config.build({"device": "cpu", "strategy": ["fake:a"], **fields}, source="test")
-    config.validate(wanted)
+    validation.validate(wanted)
     return plan.make(wanted, enrolled)
 
 

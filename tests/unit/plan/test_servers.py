@@ -11,7 +11,7 @@ import pytest
 
 from scaling.errors import UsageError
 from scaling.frameworks.base import Helper, Traits
-from scaling.plan import config, placement, plan, ports
+from scaling.plan import config, placement, plan, ports, validation
 from scaling.plan.tasks import helper_task, rank_tasks
 from scaling.records.events import Failed, Finished
 from scaling.records.host import Nic
@@ -92,7 +92,7 @@ def test_dedicated_servers_need_a_second_host() -> None:
 @pytest.mark.parametrize("text", [0, -1])
 def test_how_many_servers_there_cannot_be(text: int) -> None:
     with pytest.raises(UsageError, match=r"--servers .* at least 1, or per-node"):
-        config.validate(config.build({"servers": text}, source="test"))
+        validation.validate(config.build({"servers": text}, source="test"))
 
 
 def test_a_number_of_servers_that_is_none() -> None:
