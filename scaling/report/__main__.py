@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from scaling.analysis import prices
 from scaling.analysis.cost import Pricing
 from scaling.analysis.joining import join, joinable
-from scaling.command import complain, deliver, open_streams
-from scaling.errors import Interrupted, ScalingError, UsageError
+from scaling.command import deliver, obey
+from scaling.errors import UsageError
 from scaling.records.store import folder_of, load
 from scaling.report import flags
 from scaling.report.flags import FOR_FILES, NAME, Asked
@@ -91,18 +91,14 @@ def _drawn(asked: Asked, material: Material) -> str | bytes:
     return alone.render(material, asked.figure, kind, theme=asked.theme, scale=asked.scale)
 
 
+def _act(argv: Sequence[str]) -> None:
+    if asked := flags.parse(argv):
+        report(asked)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    open_streams()
-    try:
-        if asked := flags.parse(sys.argv[1:] if argv is None else argv):
-            report(asked)
-    except ScalingError as error:
-        complain(error, NAME)
-        return error.exit_code
-    except Interrupted as stop:
-        return stop.exit_code
-    return 0
+    return obey(_act, argv, NAME)
 
 
 if __name__ == "__main__":
