@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from scaling import __version__, frameworks
 from scaling.agent.agent import Agent
-from scaling.agent.child import Child, adopt_orphans
+from scaling.agent.child import Child, Start, adopt_orphans
 from scaling.agent.supervisor import ChildLike
 from scaling.frameworks.fake.trainer import make
 from scaling.plan import config, plan, validation
@@ -201,11 +201,15 @@ def enrol(one: HostInfo, **changes: Any) -> Enrol:
 class Launch:
     """`size` inline ranks on `hosts` (default: one host with a core each).
 
-    With `real` the workers are real processes and time is real; the ranks still live in this process.
+    With `real` the workers are real processes and time is real; the ranks still live in this process. `start`
+    is how such a worker is started, by default fresh.
     """
 
-    def __init__(self, size: int, hosts: Sequence[HostInfo] | None = None, *, real: bool = False) -> None:
+    def __init__(
+        self, size: int, hosts: Sequence[HostInfo] | None = None, *, real: bool = False, start: Start | None = None
+    ) -> None:
         self.real = real
+        self.start = start
         if real:
             adopt_orphans()
         self.clock = Clock(1000.0)
@@ -227,7 +231,7 @@ class Launch:
         self.order.append(f"{task.point.label} rank {task.rank}")
         self.tasks.append(task)
         if self.real:
-            return Child(task, environ)
+            return Child(task, environ, self.start)
         self.children.append(InlineChild(task, self.clock, lambda command: self.told.append(Told(task, command))))
         return self.children[-1]
 
