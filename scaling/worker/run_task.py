@@ -29,7 +29,7 @@ from scaling.worker.channel import Channel
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
-from scaling.worker.training import learner_of, training_samples
+from scaling.worker.training import data_samples, learner_of, training_samples
 from scaling.workloads import models, walk
 
 _PR_SET_PDEATHSIG = 1
@@ -103,6 +103,7 @@ def _work(task: Task, channel: Channel) -> Trainer:
             crossing_bytes_per_step=crossing,
             operations_per_sample=operations_per_sample(task.point),
             training_samples=training_samples(task),
+            data_samples=data_samples(task),
         )
     )
     worker = Worker(

@@ -36,7 +36,7 @@ from scaling.transport.mailbox import Mailbox
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
-from scaling.worker.training import learner_of, training_samples
+from scaling.worker.training import data_samples, learner_of, training_samples
 
 # Points by themselves, as many and as long as on devices that hold one model at a time.
 KINDS = ["exchange", "solo", "together", "comm"]
@@ -121,7 +121,7 @@ class InlineChild:
         return Ready(
             import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake",
             crossing_bytes_per_step=crossing if self.task.point.kind in EXCHANGING else None,
-            training_samples=training_samples(self.task),
+            training_samples=training_samples(self.task), data_samples=data_samples(self.task),
         )  # fmt: skip
 
     def _fail(self, error: Exception) -> None:
