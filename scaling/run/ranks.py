@@ -83,7 +83,7 @@ class Lead:
             return 0
         if asked.resume is not None:
             return self._resume(asked, asked.resume)
-        base = store.load(asked.like)[0].config if asked.like else None
+        base = store.load_measured(asked.like)[0].config if asked.like else None
         made = self._plan(resolve(asked, base))
         if asked.dry_run:
             return self._show(made)
@@ -94,7 +94,7 @@ class Lead:
             return measuring.measure(made, self._mailbox, opened, header, (), asked.view, page=asked.page)
 
     def _resume(self, asked: Invocation, run: Path) -> int:
-        header, _ = store.load(run)
+        header, _ = store.load_measured(run)
         made = self._plan(config.build(header.config, source=str(run)))
         enrolment.check_same_launch(header, self._enrolled, run)
         if asked.dry_run:
