@@ -72,6 +72,7 @@ def _page(material: Material, names: Collection[str]) -> str:
         "reading": _entries(doc.how_to_read),
         "csv": _csv(material),
         "sources": material.sources,
+        "is_import": material.header.is_import,
         "version": scaling.__version__,
         "parts": list(_parts(material, has_figures=bool(drawn))),
     }
