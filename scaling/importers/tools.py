@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.importers import horovod
+from scaling.importers import horovod, mxnet, mxnet_benchmark, tf_cnn
 from scaling.importers.found import Found, Given, Read, Refused
 from scaling.importers.lines import blocks, of_blocks
 
@@ -26,6 +26,9 @@ class Tool(NamedTuple):
 
 TOOLS: dict[str, Tool] = {
     "horovod": Tool(horovod.MARKS, horovod.SURE, horovod.read),
+    "tf_cnn_benchmarks": Tool(tf_cnn.MARKS, tf_cnn.SURE, tf_cnn.read),
+    "mxnet": Tool(mxnet.MARKS, mxnet.SURE, mxnet.read),
+    "mxnet_benchmark": Tool(mxnet_benchmark.MARKS, mxnet_benchmark.SURE, mxnet_benchmark.read),
 }
 
 
