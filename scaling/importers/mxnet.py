@@ -94,7 +94,8 @@ def _arguments(line: LogLine, launches: list[_Launch]) -> None:
     if launches[-1].speeds:
         launches.append(_Launch())
     inside = line.text.partition("Namespace(")[2]
-    said = {name: value.strip().strip("'\"") for name, value in _SAYS.findall(inside)}
+    whole = inside.rstrip().endswith(")") and inside.count("'") % 2 == 0
+    said = {name: value.strip().strip("'\"") for name, value in _SAYS.findall(inside) if whole}
     # With Horovod each calls itself Node[0]. A line whose arguments are broken is that of a process all the same.
     named = _NODE.search(line.text) if said.get("kv_store", "horovod") != "horovod" else None
     launches[-1].arguments.append((int(named[1]) if named else line.rank, said))

@@ -27,6 +27,8 @@ class Said(NamedTuple):
     rate: float
     unit: str = "images"
     given: Given = Given()
+    # What it says where it ends earlier.
+    earlier: tuple[float, ...] = ()
 
 
 SAID = {
@@ -39,6 +41,19 @@ SAID = {
     "mxnet_horovod.log": Said("mxnet", 8, 104, 11214.9, "samples"),
     "mxnet_one.log": Said("mxnet", 1, 128, 1001.0, "samples"),
     "mxnet_benchmark.csv": Said("mxnet_benchmark", 1, 0, 109.2),
+    "dllogger_file.log": Said("dllogger", 8, 256, 2901.0),
+    "dllogger_stdout.log": Said("dllogger", 2, 0, 267.94, given=Given(world_size=2)),
+    "torchtitan.log": Said("torchtitan", 8, 1, 58288.0, "tokens"),
+    "hf_trainer.log": Said("hf_trainer", 4, 16, 267.4, "samples"),
+    "hf_trainer_wrapped.log": Said("hf_trainer", 4, 8, 98.31, "samples"),
+    "lightning_bar.log": Said("lightning", 4, 0, 0.8, "steps", earlier=(1 / 4.87, 1 / 1.67)),
+    "lightning_monitor.log": Said("lightning", 4, 0, 246.0, "samples"),
+    "tf_official.log": Said("tf_official", 8, 256, 4865.76, "samples", Given(world_size=8)),
+    "tf_official_old.log": Said("tf_official", 1, 0, 1381.718149, "samples", Given(world_size=1)),
+    "dlbs.log": Said("dlbs", 4, 64, 1380.0),
+    "mlperf.log": Said("mlperf", 16, 204, 20101.0, given=Given(world_size=16)),
+    "mlperf_06.log": Said("mlperf", 8, 0, 1501.5, given=Given(world_size=8)),
+    "aws_fsdp.log": Said("aws_fsdp", 16, 0, 9.43, "samples", Given(world_size=16)),
 }
 
 
@@ -89,7 +104,12 @@ def invented(data: bytes, said: Said, folder: Path) -> list[ImportedRow]:
         rows = imported(path, said.given).rows
     except UsageError:
         return []
-    return [row for row in rows if not (row.world_size == said.world_size and is_near(row.rate, said.rate))]
+    near = (said.rate, *said.earlier)
+    return [
+        row
+        for row in rows
+        if row.world_size != said.world_size or not any(is_near(row.rate, rate) for rate in near)
+    ]
 
 
 def is_near(rate: float | None, other: float) -> bool:
