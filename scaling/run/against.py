@@ -32,7 +32,7 @@ def read(run: Path) -> Header:
     Raises UsageError where nothing could be compared with it: better known before hours of measuring than after.
     """
     try:
-        header, records = store.load(run)
+        header, records = store.load_measured(run)
     except UsageError as error:
         raise UsageError(f"--against {error}") from None
     if store.is_being_written(run):

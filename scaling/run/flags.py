@@ -81,6 +81,8 @@ def sweep(
     augment_epochs: training_panels.AugmentEpochs = None,
     weights: training_panels.Weights = None,
     seeds: training_panels.Seeds = None,
+    train_samples: training_panels.TrainSamples = None,
+    test_samples: training_panels.TestSamples = None,
     option: panels.Option = None,
     placement: panels.Placement = DEFAULT.placement,
     servers: panels.Servers = _SERVERS,

@@ -96,7 +96,7 @@ class Lead:
             )
 
     def _resume(self, asked: Invocation, run: Path) -> int:
-        header, _ = store.load(run)
+        header, _ = store.load_measured(run)
         made = self._plan(config.build(header.config, source=str(run)))
         enrolment.check_same_launch(header, self._enrolled, run)
         if asked.dry_run:
@@ -124,7 +124,7 @@ def _settings(asked: Invocation) -> dict[str, Any] | None:
     """The fields of the older run that a new one is to be like."""
     if asked.against is not None:
         return against.read(asked.against).config
-    return store.load(asked.like)[0].config if asked.like else None
+    return store.load_measured(asked.like)[0].config if asked.like else None
 
 
 def _say(text: str) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from scaling import __version__, frameworks
 from scaling.agent.agent import Agent
-from scaling.agent.child import Child, adopt_orphans
+from scaling.agent.child import Child, Start, adopt_orphans
 from scaling.agent.supervisor import ChildLike
 from scaling.frameworks.fake.trainer import make
 from scaling.plan import config, plan, validation
@@ -36,7 +36,7 @@ from scaling.transport.mailbox import Mailbox
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
-from scaling.worker.training import learner_of, training_samples
+from scaling.worker.training import data_samples, learner_of, training_samples
 
 # Points by themselves, as many and as long as on devices that hold one model at a time.
 KINDS = ["exchange", "solo", "together", "comm"]
@@ -121,7 +121,7 @@ class InlineChild:
         return Ready(
             import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake",
             crossing_bytes_per_step=crossing if self.task.point.kind in EXCHANGING else None,
-            training_samples=training_samples(self.task),
+            training_samples=training_samples(self.task), data_samples=data_samples(self.task),
         )  # fmt: skip
 
     def _fail(self, error: Exception) -> None:
@@ -201,11 +201,15 @@ def enrol(one: HostInfo, **changes: Any) -> Enrol:
 class Launch:
     """`size` inline ranks on `hosts` (default: one host with a core each).
 
-    With `real` the workers are real processes and time is real; the ranks still live in this process.
+    With `real` the workers are real processes and time is real; the ranks still live in this process. `start`
+    is how such a worker is started, by default fresh.
     """
 
-    def __init__(self, size: int, hosts: Sequence[HostInfo] | None = None, *, real: bool = False) -> None:
+    def __init__(
+        self, size: int, hosts: Sequence[HostInfo] | None = None, *, real: bool = False, start: Start | None = None
+    ) -> None:
         self.real = real
+        self.start = start
         if real:
             adopt_orphans()
         self.clock = Clock(1000.0)
@@ -227,7 +231,7 @@ class Launch:
         self.order.append(f"{task.point.label} rank {task.rank}")
         self.tasks.append(task)
         if self.real:
-            return Child(task, environ)
+            return Child(task, environ, self.start)
         self.children.append(InlineChild(task, self.clock, lambda command: self.told.append(Told(task, command))))
         return self.children[-1]
 
