@@ -94,6 +94,7 @@ class DeviceProbe:
         return Telemetry(
             samples=tuple(chain.from_iterable(gpu.samples for gpu in self._gpus)),
             energy_j=energy_j,
+            energy_is_integral=energy_j is not None and any(gpu.energy_is_integral for gpu in self._gpus),
             max_sm_clock_mhz=min(self._max_clocks_mhz(), default=None),
             load_1m=os.getloadavg()[0],
             affinity_cpus=self._process.affinity_cpus,
@@ -199,7 +200,8 @@ def _busy_and_all() -> tuple[float, float]:
 
 
 class GpuMeter:
-    """Readings of one GPU, and its energy over the stretches from `start` to `pause`."""
+    """Readings of one GPU, and its energy over the stretches from `start` to `pause`; `energy_is_integral` where
+    some of it is that of power readings."""
 
     def __init__(self, nvml: Any, handle: Any, device_index: int) -> None:
         self._nvml = nvml
@@ -208,6 +210,7 @@ class GpuMeter:
         self._energy_before_mj: int | None = None
         self._first: int | None = None  # of the samples of the stretch that has begun
         self._used_j: list[float | None] = []
+        self.energy_is_integral = False
         self.samples: list[Sample] = []
         self.max_sm_clock_mhz: float | None = self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM)
 
@@ -255,6 +258,7 @@ class GpuMeter:
         after_mj: int | None = self._ask("nvmlDeviceGetTotalEnergyConsumption")
         if before_mj is None or after_mj is None or after_mj < before_mj:  # less: the driver was reloaded
             self._used_j.append(integral_j(self.samples[self._first :]))
+            self.energy_is_integral = True
         else:
             self._used_j.append((after_mj - before_mj) / 1000)
         self._first = None

@@ -1,4 +1,4 @@
-"""All that an agent reads beside a child while measured windows run: devices, CPU time, its host's traffic.
+"""All that an agent reads beside a child while measured windows run: devices, CPU time, traffic, energy.
 
 Measured windows come in one stretch, or in many where points take turns: `begin` before each, `done` when the
 child itself is done with it, `settle` when all ranks are. Readings are added up.
@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from scaling.agent.cpu_meter import CpuMeter
 from scaling.agent.device_probe import DeviceProbe
+from scaling.agent.energy_meter import EnergyMeter
 from scaling.agent.idle import IdleTraffic
 from scaling.hosts import connections, foreign, interfaces
 from scaling.records.task import Task
@@ -36,6 +37,7 @@ class Watch:
         # Opening takes time, which no command should wait for.
         self._devices = DeviceProbe.open(device, task.device_indices, pid, shown_gpu=task.shown_gpu)
         self._cpu = CpuMeter(pid, task.cpus)
+        self._energy = EnergyMeter() if task.counts_energy else None
         self._steps = 0
         self._census: foreign.Census | None = None
         self._foreign: list[Foreign] = []
@@ -54,6 +56,8 @@ class Watch:
             self._counting_s = time.monotonic()
         self._steps = steps
         self._devices.start()
+        if self._energy is not None:
+            self._energy.start()
         self._cpu.start()
         self.measuring, self._sampled_s = True, now_s
 
@@ -62,10 +66,12 @@ class Watch:
         self._census = foreign.census()
 
     def sample(self, now_s: float) -> None:
-        """Read the devices, if that is due."""
+        """Read the devices and the machine, if that is due."""
         if self.measuring and now_s - self._sampled_s >= self._devices.interval_s:
             self._sampled_s = now_s
             self._devices.sample()
+        if self._energy is not None:
+            self._energy.sample()
 
     def done(self) -> None:
         """The child is done with its windows; others may not be.
@@ -76,6 +82,8 @@ class Watch:
             return
         self.measuring = False
         self._cpu.end(self._steps)
+        if self._energy is not None:
+            self._energy.pause()
         if self._census is not None:
             self._foreign += foreign.busiest(self._census, foreign.census())
             self._census = None
@@ -107,6 +115,7 @@ class Watch:
             idle_traffic=self._idle.over(self._counted_s) if self._carried else (),
             flows=self._flows,
             foreign=_foreign(self._foreign),
+            machine_energy=self._energy.total() if self._energy is not None else None,
         )
 
 

@@ -16,6 +16,7 @@ from scaling.analysis import (
     cpu_use,
     device_use,
     foreign_load,
+    machine_energy,
     nccl,
     traces,
     traffic_receipt,
@@ -27,6 +28,7 @@ from scaling.analysis.clocks import Clocks, clocks
 from scaling.analysis.cpu_time import CpuStep, cpu_step
 from scaling.analysis.device_use import DeviceUse
 from scaling.analysis.foreign_load import Load
+from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.rows import ServerUse
 from scaling.analysis.step_time import StepTime, step_time, unsynced_s
 from scaling.analysis.traces import Traced
@@ -134,6 +136,11 @@ class Cell:
     def audits(self) -> tuple[str, ...]:
         """What the audit found, round by round."""
         return tuple(text for record in self.records for text in audit.audit(record))
+
+    @cached_property
+    def machine_energy(self) -> MachineUse | None:
+        """What its machines' processors and memory used."""
+        return machine_energy.of(self.records, self.times)
 
     @cached_property
     def clocks(self) -> Clocks | None:

@@ -116,6 +116,7 @@ def _own_row(cell: Cell) -> Row:
         **_servers(cell),
         machine_cpu_percent=cell.machine_cpu_percent,
         device_use=cell.device_use,
+        machine_energy=cell.machine_energy,
         emulation=cell.emulation,
         receipt=cell.receipt,
         paths=cell.paths,

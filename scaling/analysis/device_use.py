@@ -19,7 +19,7 @@ class DeviceUse(Record, frozen=True, kw_only=True):
     Clocks are those of GPUs at work. `slowest_sm_clock_mhz` is the mean of the slowest device, `max_sm_clock_mhz`
     the highest reading of any. `peak_memory_bytes` is the most that a framework had in use on one device, else
     what NVML saw there. `samples_per_j` counts the energy of the devices alone; None unless each of them tells it
-    in some round.
+    in some round; `energy_is_integral` where a GPU has no counter of it and readings of its power stand for one.
     """
 
     sm_clock_mhz: float | None = None
@@ -29,6 +29,12 @@ class DeviceUse(Record, frozen=True, kw_only=True):
     utilisation_percent: float | None = None
     peak_memory_bytes: int | None = None
     samples_per_j: float | None = None
+    energy_is_integral: bool = False
+
+    @property
+    def j_per_sample(self) -> float | None:
+        """The inverse."""
+        return 1 / self.samples_per_j if self.samples_per_j else None
 
 
 # A device of a cell: the round, the child that reads it, its number there.
@@ -55,6 +61,7 @@ def of(records: Sequence[PointRecord]) -> DeviceUse | None:
         utilisation_percent=_mean(_means(by_device.values(), lambda sample: sample.utilisation_percent)),
         peak_memory_bytes=_peak_memory_bytes(well, by_device.values()),
         samples_per_j=_mean([found for record in well if (found := _samples_per_j(record)) is not None]),
+        energy_is_integral=any(told.energy_is_integral for record in well for _, told in _children(record)),
     )
 
 

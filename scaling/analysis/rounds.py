@@ -104,6 +104,19 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
     return tuple(found)
 
 
+def efficiencies(cell: Cell, controls: Controls) -> list[float]:
+    """Of each round that has a baseline: those of `rounds`, without what explains them."""
+    point = cell.point
+    reference = controls.times_alone(cell, point.reference.batch_size)
+    is_strong = point.workload.share(point.world_size) > 1
+    own = controls.times_alone(cell, point.workload.batch_size) if is_strong else {}
+    return [
+        _ideal_s(time, reference[number], own.get(number), point) / time.step_s
+        for number, time in sorted(cell.times.items())
+        if number in reference
+    ]
+
+
 def missing_controls(point: Point, measured: Sequence[Round], controls: Controls) -> tuple[str, ...]:
     """Say which controls the split had to do without; a single device has none to miss, and where CPU time is
     known `comm` is not needed."""

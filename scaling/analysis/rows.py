@@ -9,6 +9,7 @@ from scaling.analysis.causes import Breakdown
 from scaling.analysis.clocks import Clocks
 from scaling.analysis.data_wait import DataWait
 from scaling.analysis.device_use import DeviceUse
+from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.stats import Estimate, is_distinguishable
 from scaling.analysis.traces import Traced
 from scaling.analysis.traffic_receipt import Receipt
@@ -99,7 +100,7 @@ class Row(Record, frozen=True, kw_only=True):
     and the wrapper; they need not add up to it. `clocks` are those of its GPUs, `device_use` is how these ran,
     `nccl` what NCCL chose; None where nobody has told. `tflops` are TFLOP/s of one device by the operations of the
     network's layers, `mfu` their part of the device's published dense peak, `data_wait` how long plain loops wait
-    for samples; None where that is not known.
+    for samples, `machine_energy` what processors and memory use; None where that is not known.
     """
 
     strategy: str
@@ -153,6 +154,7 @@ class Row(Record, frozen=True, kw_only=True):
     nccl: NcclChoice | None = None
     is_plain: bool = False
     data_wait: DataWait | None = None
+    machine_energy: MachineUse | None = None
 
 
 class Baseline(Record, frozen=True, kw_only=True):

@@ -47,9 +47,11 @@ def _exposed(row: Row) -> Estimate | None:
 
 
 def _joules(row: Row) -> Estimate | None:
-    """Of the GPUs alone, over all rounds: a row does not tell those of each, so that there is no interval."""
-    per_j = row.device_use.samples_per_j if row.device_use else None
-    return Estimate(mean=1 / per_j, low=None, high=None, n=row.rounds) if per_j else None
+    """Of the GPUs alone; on CPUs, of processors and memory. Over all rounds: a row does not tell those of each, so
+    that there is no interval."""
+    use = row.machine_energy if row.hardware.device == "cpu" else row.device_use
+    joules = use.j_per_sample if use else None
+    return Estimate(mean=joules, low=None, high=None, n=row.rounds) if joules else None
 
 
 def cost(estimates: Mapping[int, Estimate], currency: str) -> Metric:

@@ -7,28 +7,43 @@ import sys
 from collections.abc import Sequence
 
 from scaling.command import deliver, obey
+from scaling.errors import UsageError
 from scaling.history import flags, formats
 from scaling.history.document import document
 from scaling.history.flags import NAME, Asked
 from scaling.history.groups import lettered
-from scaling.history.lines import read
+from scaling.history.lines import RunLine, Unreadable, read
 from scaling.report.formats import markdown, terminal
 
 
 def rendered(asked: Asked) -> str:
-    """The history in the format asked for."""
-    found, unreadable = read(asked.results)
+    """The history in the format asked for. Raises UsageError for what a terminal cannot show."""
+    if asked.format == "html" and asked.output is None and sys.stdout.isatty():
+        raise UsageError("--format html: not for a terminal; add --output FILE.html")
+    found, unreadable = read(asked.results, all_exchanges=asked.format == "html")
     lines = lettered(found)
     match asked.format:
         case "json":
             return formats.json(lines, unreadable)
         case "csv":
             return formats.csv(lines)
+        case "html":
+            return _page(asked, lines, unreadable)
         case "markdown":
             return markdown.draw(document(str(asked.results), lines, unreadable))
         case "table":
             color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
             return terminal.draw(document(str(asked.results), lines, unreadable), color=color)
+
+
+def _page(asked: Asked, lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> str:
+    """Its libraries take longer to import than a table to make."""
+    try:
+        from scaling.history import page
+    except ModuleNotFoundError as error:
+        missing = f"{error.name} is not installed: pip install matplotlib jinja2"
+        raise UsageError(f"--format html: {missing}") from None
+    return page.render(asked.results.resolve().name, lines, unreadable)
 
 
 def _act(argv: Sequence[str]) -> None:

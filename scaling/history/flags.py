@@ -13,10 +13,12 @@ from scaling.command import command
 from scaling.records.point import Record
 
 NAME = "scaling.history"
-Format = Literal["table", "markdown", "csv", "json"]
+Format = Literal["table", "markdown", "csv", "json", "html"]
 
 _RESULTS = Argument(help="The folder in which runs are.", metavar="RESULTS_DIR")
-_FORMAT = Option("--format", help="For people: table, markdown. For programs: csv, json.")
+_FORMAT = Option(
+    "--format", help="For people: table, markdown, html (a page with series). For programs: csv, json."
+)
 _OUTPUT = Option("--output", "-o", help="Write to this file.", metavar="FILE", show_default="stdout")
 
 app = typer.Typer(add_completion=False)

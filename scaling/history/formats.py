@@ -13,7 +13,9 @@ from scaling.history.lines import Headline, RunLine, Unreadable
 from scaling.report.formats.csv import defused
 from scaling.text import rounded
 
-COLUMNS = (*(name for name in RunLine.__struct_fields__ if name != "headline"), *Headline.__struct_fields__)
+# What has no place in a line, or a place of its own.
+APART = ("headline", "seen")
+COLUMNS = (*(name for name in RunLine.__struct_fields__ if name not in APART), *Headline.__struct_fields__)
 
 
 def json(lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> str:
@@ -34,6 +36,7 @@ def csv(lines: Sequence[RunLine]) -> str:
 def _values(line: RunLine) -> dict[str, Any]:
     plain = rounded(msgspec.to_builtins(line))
     plain |= plain.pop("headline") or {}
+    plain.pop("seen")
     return {name: defused(_text(value)) for name, value in plain.items()}
 
 

@@ -18,11 +18,12 @@ from scaling.analysis.controls import Controls
 from scaling.analysis.curves import exchanges
 from scaling.analysis.imported import Imported, cells
 from scaling.analysis.joining import EXPECTED, launch
-from scaling.analysis.rounds import logs, rounds
+from scaling.analysis.rounds import efficiencies
+from scaling.analysis.rows import Contender
 from scaling.errors import UsageError
 from scaling.records.events import Failed
 from scaling.records.imported import ImportedUnit
-from scaling.records.point import Point, Record
+from scaling.records.point import Point, Record, Unit
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import FILE, is_being_written, load
 from scaling.text import several
@@ -42,12 +43,24 @@ class Headline(Record, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
 
 
+class Sight(Record, frozen=True, kw_only=True):
+    """What a run has seen of one exchange at one world size: mean over rounds. `work` tells it from others that
+    a run of the same conditions may have measured: `digits-cnn, batch 32`."""
+
+    contender: Contender
+    work: str
+    world_size: int
+    samples_per_s: float
+    unit: Unit
+    flags: tuple[str, ...] = ()
+
+
 class RunLine(Record, frozen=True, kw_only=True):
     """What is said of one run. `like` names the group of runs that it may be compared with, in the order of their
     first runs: A, B, ...; `conditions` is what all of the group share.
 
     `failed` counts points, `is_running` says that a sweep still writes into it, `headline` is None before any
-    exchange has ended.
+    exchange has ended. `seen` are all exchanges that have a result, where these were asked for.
     """
 
     run: str
@@ -65,6 +78,7 @@ class RunLine(Record, frozen=True, kw_only=True):
     is_running: bool = False
     like: str = ""
     conditions: str = ""
+    seen: tuple[Sight, ...] = ()
 
 
 class Unreadable(Record, frozen=True, kw_only=True):
@@ -74,8 +88,9 @@ class Unreadable(Record, frozen=True, kw_only=True):
     reason: str
 
 
-def read(results: Path) -> tuple[list[RunLine], list[Unreadable]]:
-    """Read every run of a folder, the oldest first. Raises UsageError when it is no folder or has no run."""
+def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], list[Unreadable]]:
+    """Read every run of a folder, the oldest first, and what each has `seen` if asked for. UsageError where
+    it is no folder or has no run."""
     try:
         folders = sorted(path for path in results.iterdir() if (path / FILE).is_file())
     except OSError as error:
@@ -90,19 +105,21 @@ def read(results: Path) -> tuple[list[RunLine], list[Unreadable]]:
     lines, unreadable = [], []
     for folder in folders:
         try:
-            lines.append(line(folder, *load(folder)))
+            lines.append(line(folder, *load(folder), all_exchanges=all_exchanges))
         except UsageError as error:
             unreadable.append(Unreadable(run=folder.name, reason=str(error)))
     return sorted(lines, key=lambda one: (one.started_unix_s, one.run)), unreadable
 
 
-def line(folder: Path, header: Header, records: Sequence[PointRecord]) -> RunLine:
+def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_exchanges: bool = False) -> RunLine:
     """Say what a run says; the group is not known yet."""
     latest = kept(records)
     points = [record.point for record in latest if record.point.kind == "exchange"]
     launched = launch(header)
     if header.is_import:
         return _imported(folder, header)
+    largest = max((point.world_size for point in points), default=0)
+    cells = exchanges(one for one in latest if all_exchanges or one.point.world_size == largest)
     return RunLine(
         run=folder.name,
         started_unix_s=header.created_unix_s,
@@ -114,10 +131,11 @@ def line(folder: Path, header: Header, records: Sequence[PointRecord]) -> RunLin
         rounds=len({point.round for point in points}),
         version=header.version,
         git=header.git,
-        headline=_headline(latest),
+        headline=_headline([cell for cell in cells if cell.point.world_size == largest], latest),
         failed=sum(isinstance(record.outcome, Failed) for record in latest),
         is_running=is_being_written(folder),
         conditions=_conditions(launched, points),
+        seen=tuple(_sight(cell) for cell in cells if cell.times) if all_exchanges else (),
     )
 
 
@@ -163,16 +181,22 @@ def _said_by_log(cell: Imported) -> Headline:
 
 
 def _work(points: Iterable[Point]) -> str:
-    """`digits-cnn, batch 32`; what goes without saying is left out, and of several the first is named."""
+    """The first of its works, and how many there are."""
+    first, *more = _works(points) or ("no exchange",)
+    return f"{first} and {len(more)} more" if more else first
+
+
+def _works(points: Iterable[Point]) -> tuple[str, ...]:
+    """`digits-cnn, batch 32`; what goes without saying is left out."""
     rules = {"weak": "", "strong": " in all", "node": " per node"}
-    works = dict.fromkeys(
+    found = (
         f"{work.model}, batch {point.reference.batch_size}{rules[work.batch_rule]}"
         f"{'' if work.precision == 'fp32' else f', {work.precision}'}{', compiled' if work.compile else ''}"
+        f"{'' if work.trains else f', {work.pass_}'}"
         for point in points
         for work in (point.workload,)
     )
-    first, *more = works or ("no exchange",)
-    return f"{first} and {len(more)} more" if more else first
+    return tuple(dict.fromkeys(found))
 
 
 def _conditions(launched: dict[str, str], points: Iterable[Point]) -> str:
@@ -188,14 +212,31 @@ def _conditions(launched: dict[str, str], points: Iterable[Point]) -> str:
     return "; ".join(filter(None, (work, ", ".join(said))))
 
 
-def _headline(records: Sequence[PointRecord]) -> Headline | None:
-    largest = max((one.point.world_size for one in records if one.point.kind == "exchange"), default=0)
-    alone = [one for one in records if one.point.kind in ("solo", "each")]
-    cells = [cell for cell in exchanges(one for one in records if one.point.world_size == largest) if cell.times]
-    if not cells:
-        return None
-    controls = Controls(alone)
-    return max((_said(cell, controls) for cell in cells), key=_rank)
+def _sight(cell: Cell) -> Sight:
+    return Sight(
+        contender=_contender(cell.point),
+        work=_works([cell.point])[0],
+        world_size=cell.point.world_size,
+        samples_per_s=_rate(cell),
+        unit=cell.point.workload.unit,
+        flags=_flags(cell),
+    )
+
+
+def _contender(point: Point) -> Contender:
+    return Contender(
+        strategy=point.strategy,
+        interconnect=point.interconnect,
+        options=point.options,
+        servers=point.servers,
+        server_hosts=point.server_hosts,
+    )
+
+
+def _headline(cells: Iterable[Cell], records: Iterable[PointRecord]) -> Headline | None:
+    """Of the cells of the largest world size."""
+    controls = Controls(one for one in records if one.point.kind in ("solo", "each"))
+    return max((_said(cell, controls) for cell in cells if cell.times), key=_rank, default=None)
 
 
 def _rank(one: Headline) -> tuple[bool, float]:
@@ -206,14 +247,23 @@ def _rank(one: Headline) -> tuple[bool, float]:
 
 
 def _said(cell: Cell, controls: Controls) -> Headline:
-    claimed = rounds(cell, controls) if cell.claims_efficiency else ()
-    receipt = (cell.receipt.verdict,) if cell.receipt else ()
+    claimed = efficiencies(cell, controls) if cell.claims_efficiency else ()
     return Headline(
         strategy=cell.point.strategy,
         interconnect=cell.point.interconnect,
         world_size=cell.point.world_size,
-        samples_per_s=exp(fmean(map(log, cell.rates))),
+        samples_per_s=_rate(cell),
         unit=cell.point.workload.unit,
-        efficiency=exp(fmean(logs(claimed))) if claimed else None,
-        flags=(*in_order(set(cell.flags)), *(() if cell.synchronous else ("ASYNC",)), *receipt),
+        efficiency=exp(fmean(map(log, claimed))) if claimed else None,
+        flags=_flags(cell),
     )
+
+
+def _rate(cell: Cell) -> float:
+    return exp(fmean(map(log, cell.rates)))
+
+
+def _flags(cell: Cell) -> tuple[str, ...]:
+    """Those that its own records put on it."""
+    receipt = (cell.receipt.verdict,) if cell.receipt else ()
+    return (*in_order(set(cell.flags)), *(() if cell.synchronous else ("ASYNC",)), *receipt)

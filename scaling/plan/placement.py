@@ -25,7 +25,7 @@ class Slot(Record, frozen=True, kw_only=True):
     found, and `whole_gpu` that of the GPU whose slice it is (MIG), else the same. `shown_gpu` is the only one that
     its worker is shown, "" where that is shown all. `near` are its own CPUs of those near its GPU, `near_cores`
     cores; none where that is not known. `machine` is the same for hosts on the same cores (containers, nodes of a
-    lab), by which two that share a CPU are.
+    lab), by which two that share a CPU are; `owns_machine`: no other host of the launch has its kernel.
     """
 
     launch_rank: int
@@ -41,6 +41,7 @@ class Slot(Record, frozen=True, kw_only=True):
     shown_gpu: str = ""
     near: tuple[int, ...] = ()
     near_cores: int = 0
+    owns_machine: bool = False
 
     def cpus_on(self, device: Device) -> tuple[int, ...]:
         """Where its worker is pinned: to its own CPUs, to those near its GPU, or nowhere: while it sleeps, and
@@ -61,6 +62,7 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
     hosts = [enrol.host for enrol in enrolled]
     ranks_of = _by_machine(hosts)
     per_rank = cpus_per_rank or max(1, min(len(_cores(hosts, r)) // len(r) for r in ranks_of.values()))
+    owners = _owners(hosts)
     slots: list[Slot] = []
     local_ranks: Counter[str] = Counter()
     for machine, ranks in ranks_of.items():
@@ -76,7 +78,8 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
             local = local_ranks[hosts[rank].hostname]
             local_ranks[hosts[rank].hostname] += 1
             cpus = pick_cpus(cores, local_rank=index, per_rank=per_rank)
-            slots.append(_slot(rank, hosts[rank], local, cpus, per_rank, machine))
+            slot = _slot(rank, hosts[rank], local, cpus, per_rank, machine)
+            slots.append(replace(slot, owns_machine=hosts[rank].hostname in owners))
     return near_gpus(sorted(slots, key=lambda slot: slot.launch_rank), hosts, cpus_per_rank)
 
 
@@ -92,6 +95,14 @@ def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
         machine = f"{boot_id} {sorted(_cores(hosts, ranks))}" if boot_id else name
         by_machine.setdefault(machine, []).extend(ranks)
     return by_machine
+
+
+def _owners(hosts: Sequence[HostInfo]) -> set[str]:
+    """The hosts whose kernel no other of them has: no containers beside each other, no nodes of a lab."""
+    by_kernel: dict[str, set[str]] = {}
+    for host in hosts:
+        by_kernel.setdefault(host.boot_id, set()).add(host.hostname)
+    return {name for boot_id, names in by_kernel.items() if boot_id and len(names) == 1 for name in names}
 
 
 def _slot(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads: int, machine: str) -> Slot:

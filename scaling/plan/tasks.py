@@ -70,6 +70,7 @@ def _task(
         place=place_of[slot.host],
         places=tuple(place_of[host] for host in hosts),
         counts_traffic=crosses and slot.host not in hosts[:rank],
+        counts_energy=slot.owns_machine and slot.host not in hosts[:rank],
         **shared,
     )
 
@@ -98,7 +99,7 @@ def helper_task(tasks: Sequence[Task], helper: Helper) -> Task:
     task = replace(beside, role=helper.name, log=f"{beside.log}.{helper.name}")
     if helper.computes:
         return task
-    task = replace(task, cpus=(), device_indices=(), counts_traffic=False)
+    task = replace(task, cpus=(), device_indices=(), counts_traffic=False, counts_energy=False)
     if helper.server is None:
         return task
     server = task.servers[helper.server]

@@ -46,9 +46,10 @@ class Task(Record, frozen=True, kw_only=True):
     With `fresh` it is no fork of a process that has imported its framework. `shown_gpu` is the UUID of the only
     GPU that it is shown, as its number 0, where a process can see no more than one (slices of a GPU, MIG); ""
     where it is shown those of its agent. `role` is "worker" or the name of a helper. Beside one child of each host
-    of several its traffic is counted (`counts_traffic`). `is_traced`: profiled steps will follow the measured
-    windows. `data_dir` is where the data lies on every host, "" for data that comes with the package or is made.
-    `save_weights` is the file that rank 0 writes what was learnt to, "" for none.
+    of several its traffic is counted (`counts_traffic`), and beside one of each machine that is its host's alone
+    what that uses (`counts_energy`). `is_traced`: profiled steps will follow the measured windows. `data_dir` is
+    where the data lies on every host, "" for data that comes with the package or is made. `save_weights` is the
+    file that rank 0 writes what was learnt to, "" for none.
     """
 
     point: Point
@@ -74,6 +75,7 @@ class Task(Record, frozen=True, kw_only=True):
     shown_gpu: str = ""
     announced: dict[str, str] = {}
     counts_traffic: bool = False
+    counts_energy: bool = False
     is_traced: bool = False
     clocks: Clocks = Clocks()
     malloc: Malloc = "keep"

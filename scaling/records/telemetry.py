@@ -92,16 +92,28 @@ class Foreign(Record, frozen=True, kw_only=True, array_like=True):
         return self.run_s / self.over_s if self.over_s else 0.0
 
 
+class MachineEnergy(Record, frozen=True, kw_only=True):
+    """What all processor packages and DRAM of a machine used while windows were timed, whoever used it: `joules`
+    over `seconds`. None where the kernel has counters that cannot be read, then `unreadable` is the first of them
+    and the system's word (`/sys/.../energy_uj: Permission denied`)."""
+
+    joules: float | None = None
+    seconds: float = 0.0
+    unreadable: str = ""
+
+
 class Telemetry(Record, frozen=True, kw_only=True):
     """What was read beside one child while measured windows ran.
 
     `samples` are of all its GPUs, one GPU after the other; `energy_j` is theirs together, None where any does not
-    tell; `max_sm_clock_mhz` is the highest clock that any of them could have, the lowest of these. `load_1m` is
+    tell; with `energy_is_integral` that of power readings, where a GPU has no counter. `max_sm_clock_mhz` is the
+    highest clock that any of them could have, the lowest of these. `load_1m` is
     the host's at the end, `affinity_cpus` the child's, `cpu_percent` how much of one core it used. `traffic` and
     `flows` are read beside one child of each host, `idle_traffic` is what its cards would have carried meanwhile,
     had nothing run, `machine_cpu_percent` (100: all cores) where devices are emulated. `cpu` is None where /proc
     tells nothing, and in older records. `foreign` is read while the rank's core is slow or shared
-    (`Window.canary_s`), busiest first.
+    (`Window.canary_s`), busiest first. `machine_energy` is read beside one child of each machine that no other
+    host of the launch shares, None where there are no counters.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -116,3 +128,5 @@ class Telemetry(Record, frozen=True, kw_only=True):
     machine_cpu_percent: float | None = None
     cpu: CpuTime | None = None
     foreign: tuple[Foreign, ...] = ()
+    energy_is_integral: bool = False
+    machine_energy: MachineEnergy | None = None

@@ -40,6 +40,9 @@ def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Det
         "bytes between nodes": lambda row: carried(row.receipt) if row.receipt else (),
         "NCCL": lambda row: tuple(filter(None, [devices.nccl(row.nccl)])) if row.nccl else (),
         "device": lambda row: devices.device(row.device_use, row.workload) if row.device_use else (),
+        "CPU and DRAM": lambda row: (
+            devices.machine(row.machine_energy, row.workload) if row.machine_energy else ()
+        ),
         "busiest path": lambda row: _path(row.paths[0]) if row.paths else (),
         "CPU while emulating": _emulating,
         "emulator's own error": lambda row: _late(row, row.emulation) if row.emulation else (),

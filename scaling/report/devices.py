@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import floor, log10
 
 from scaling.analysis.device_use import DeviceUse
+from scaling.analysis.machine_energy import MachineUse
 from scaling.records.nccl import NcclChoice
 from scaling.records.point import Workload
 from scaling.records.run import PointRecord
@@ -19,7 +21,8 @@ LEAST_BYTES = 0.05
 
 
 def device(use: DeviceUse, work: Workload) -> Phrase:
-    """`SM 1,395 MHz (1,410 at most), 412 W, 98 % busy, 31.2 GiB, 2.31 images/J`."""
+    """`SM 1,395 MHz (1,410 at most), 412 W, 98 % busy, 31.2 GiB, 0.432 J/image, 2.31 images/s/W`; with ~ the
+    energy is no counter's."""
     said = (_clock(use), _power(use), _busy(use), _memory(use), _per_joule(use, work))
     return quantities.listed(phrase for phrase in said if phrase)
 
@@ -47,10 +50,31 @@ def _memory(use: DeviceUse) -> Phrase:
 
 
 def _per_joule(use: DeviceUse, work: Workload) -> Phrase:
-    rate = use.samples_per_j
-    if rate is None:
+    if not use.j_per_sample:
         return ()
-    return (Quantity(value=rate * work.units_per_sample, digits=2, unit=f"{work.unit}/J"),)
+    return (*(("~",) if use.energy_is_integral else ()), *energy(use.j_per_sample, work))
+
+
+def machine(use: MachineUse, work: Workload) -> Phrase:
+    """`182 W, 0.36 J/image, 2.78 images/s/W`; `-` where the counters cannot be read."""
+    if use.power_w is None or not use.j_per_sample:
+        return ("-",)
+    return (_whole(use.power_w, "W"), ", ", *energy(use.j_per_sample, work))
+
+
+def energy(j_per_sample: float, work: Workload) -> Phrase:
+    """Of one image or token, and the inverse."""
+    of_one = j_per_sample / work.units_per_sample
+    return (
+        Quantity(value=of_one, digits=_three(of_one), unit=f"J/{work.unit.removesuffix('s')}"),
+        ", ",
+        Quantity(value=1 / of_one, digits=_three(1 / of_one), unit=f"{work.unit}/s/W"),
+    )
+
+
+def _three(value: float) -> int:
+    """Decimals of three digits."""
+    return max(0, 2 - floor(log10(value)))
 
 
 def _whole(value: float, unit: str = "") -> Quantity:

@@ -32,6 +32,8 @@ def how_to_read(analysis: Analysis, *, compares: bool) -> tuple[Entry, ...]:
         ("VERIFIED", _VERIFIED, any(row.receipt for row in rows)),
         ("NCCL", _NCCL, any(row.nccl for row in rows)),
         ("device", _DEVICE, any(row.device_use for row in rows)),
+        ("CPU and DRAM", _MACHINE, any(row.machine_energy for row in rows)),
+        ("J, W: -", _unreadable(rows), bool(_unreadable(rows))),
         ("busiest path", _BUSIEST, any(row.paths for row in rows)),
         ("traced", _TRACED, any(row.traced for row in rows)),
         ("traced, on the GPU", _ON_GPU, any(row.traced and row.traced.gpu for row in rows)),
@@ -99,8 +101,19 @@ _NCCL = (
 )
 _DEVICE = (
     "means over GPUs, rounds and readings while windows ran: the clock of the multiprocessors (and its highest "
-    "reading), power, time with any kernel running; the most memory that one GPU had in use; samples for the "
-    "energy of the GPUs alone."
+    "reading), power, time with any kernel running; the most memory that one GPU had in use; energy "
+    "of the GPUs alone, by their counters, after ~ by readings of their power, which some average over a part of "
+    "the time."
+)
+_MACHINE = (
+    "power of all processor packages and memory of the row's machines while its windows ran, by the kernel's "
+    "counters (RAPL), whole however many ranks there are: not told where ranks share cores or a machine, or other "
+    "programs ran. GPUs, fans and power supplies are not in it."
+)
+_CURE = (
+    "cannot be read; only root may since Linux 5.10. On every node, as root: chgrp GROUP and chmod g+r these "
+    'files, for good by a udev rule: SUBSYSTEM=="powercap", ACTION=="add", '
+    "RUN+=\"/bin/sh -c 'chgrp GROUP /sys%p/energy_uj; chmod g+r /sys%p/energy_uj'\""
 )
 _TRACED = (
     "steps with profilers on, after the measured windows and in no figure above. Open the files, in the run's "
@@ -120,6 +133,13 @@ _MXNET_BATCH = (
     "per device in every row. MXNet counts it per process: where one process drives N devices, its own batch "
     "size is N times as much."
 )
+
+
+def _unreadable(rows: Iterable[Row]) -> str:
+    """The first counter that could not be read, and the cure; "" where all could."""
+    found = (row.machine_energy.unreadable for row in rows if row.machine_energy)
+    first = next(filter(None, found), "")
+    return f"{first}: {_CURE}" if first else ""
 
 
 def _asynchronous(rows: Iterable[Row]) -> str:

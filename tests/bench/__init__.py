@@ -13,6 +13,7 @@ python -m tests.bench.emulated      emulated clusters in a lab against max(compu
 python -m tests.bench.lab_links     what links of a lab deliver of the rate that they are shaped to
 python -m tests.bench.lab_gloo      the same for all-reduces of Gloo, 4 and 16 ranks
 python -m tests.bench.collector     events folded, records read and tabulated
+python -m tests.bench.history       a table and a page of 1,000 runs: seconds, and what most of them are
 python -m tests.bench.comparisons   false and missed differences in tables of equals, simulated
 python -m tests.bench.predict       errors of predictions on published series, one source left out at a time
 python -m tests.bench.bisect        how often slow nodes are found, and by how many points, simulated

@@ -29,9 +29,10 @@ USERS: Mapping[str, frozenset[str]] = {
     "mpi4py": frozenset({"transport/mpi.py"}),
     "rich": frozenset({"sweep/view/live.py", "report/formats/terminal.py"}),
     "matplotlib": frozenset(
-        f"report/formats/plots/{name}.py" for name in ("bars", "curves", "draw", "fields", "sheet", "style")
+        f"report/formats/plots/{name}.py"
+        for name in ("bars", "curves", "draw", "ends", "fields", "sheet", "style", "trends")
     ),
-    "jinja2": frozenset({"report/formats/html/page.py"}),
+    "jinja2": frozenset({"report/formats/html/shell.py"}),
 }
 # Whose folder a framework is at home in; Horovod binds to each.
 HOMES: Mapping[str, tuple[str, ...]] = {

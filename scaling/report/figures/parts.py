@@ -51,6 +51,30 @@ class Curves(Record, frozen=True, kw_only=True):
     boundary: float | None = None
 
 
+class Turn(NamedTuple):
+    """A value at a place in a row of repetitions, and its mark ("" without any)."""
+
+    at: int
+    value: float
+    mark: str = ""
+
+
+class Trend(Record, frozen=True, kw_only=True):
+    """The same thing measured again and again, in the order of time; `number` chooses colour and shape."""
+
+    label: str
+    number: int
+    turns: tuple[Turn, ...]
+
+
+class Trends(Record, frozen=True, kw_only=True):
+    """Values over repetitions that are numbered, both axes linear."""
+
+    upright: str
+    across: str
+    trends: tuple[Trend, ...]
+
+
 class Bar(Record, frozen=True, kw_only=True):
     """A row as a bar of parts in the order of `Bars.names`, None where one is not told; `says` in their place, or
     in that of the first one's number."""
@@ -156,7 +180,7 @@ class Lanes(Record, frozen=True, kw_only=True):
     lanes: tuple[Lane, ...]
 
 
-Body = Curves | Bars | Spreads | Heat | Cards | Strips | Lanes
+Body = Curves | Trends | Bars | Spreads | Heat | Cards | Strips | Lanes
 
 
 class Table(NamedTuple):

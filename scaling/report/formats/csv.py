@@ -15,6 +15,7 @@ from scaling.analysis.causes import Breakdown
 from scaling.analysis.cost import Bill, Pricing, bill
 from scaling.analysis.device_use import DeviceUse
 from scaling.analysis.imported import Imported, cells
+from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.rows import Row, Standing
 from scaling.analysis.stats import Estimate
 from scaling.records.run import Header, PointRecord
@@ -90,6 +91,7 @@ def _values(row: Row) -> dict[str, Value]:
         "tflops_per_device": row.tflops,
         "mfu": row.mfu,
         "pass": row.workload.pass_,
+        **_energy(row),
     }
 
 
@@ -113,6 +115,16 @@ def _imported(cell: Imported) -> dict[str, Value]:
         "footnotes": " | ".join(cell.notes),
         "synchronous": cell.synchronous,
     }
+
+
+def _energy(row: Row) -> dict[str, Value]:
+    """Columns that are there where any row was counted."""
+    found: dict[str, Value] = {}
+    if row.device_use and row.device_use.j_per_sample:
+        found |= {name: getattr(row.device_use, name) for name in ("j_per_sample", "energy_is_integral")}
+    if row.machine_energy:
+        found |= {f"machine_{name}": getattr(row.machine_energy, name) for name in MachineUse.__struct_fields__}
+    return found
 
 
 def _cost(of: Bill | str) -> dict[str, Value]:
@@ -191,7 +203,7 @@ _EXCHANGE = ("synchronous", "staleness", "servers", "server_hosts", "server_cpu_
 _EMULATION = ("profile", "shrink", "dilate", "machine_cpu_percent")
 _RECEIPT = ("network_verdict", "network_share_fraction", "network_bytes_over_expected")
 _MOST = "network_bytes_over_most_expected"
-_DEVICE = tuple(DeviceUse.__struct_fields__)
+_DEVICE = tuple(name for name in DeviceUse.__struct_fields__ if name != "energy_is_integral")
 _PATH = ("busiest_path", "busiest_path_busy_fraction", "busiest_path_bits_per_s")
 _FRAMEWORKS = ("framework_standing", "against_fastest_framework_fraction")
 _CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")

@@ -23,12 +23,13 @@ from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.report.figures import FIGURES
 from scaling.report.formats import alone, csv
-from scaling.report.formats.html import page
+from scaling.report.formats.html import page, shell
 from scaling.report.formats.plots.draw import Kind
 from scaling.report.formats.plots.style import CURRENT, RED
 from scaling.report.material import Material, source_of
 from tests.support import hostile
 from tests.support.emulated_records import emulated_run
+from tests.support.histories import history_lines, history_page
 from tests.support.report_scenes import SCENES, cluster_run, networks_run
 from tests.support.scripted_records import failed, written
 
@@ -84,6 +85,23 @@ def test_every_run_has_a_page_without_requests_styles_and_foreign_scripts(scene:
     assert named <= set(ids)
 
 
+def test_the_page_of_a_history_has_neither_and_names_its_runs() -> None:
+    """Hostile names, marks and all; the table of the newest first, its CSV as a link."""
+    text = history_page()
+    found = Markup(text)
+    assert [tag for tag, _ in found.elements if tag in ("script", "link", "iframe", "img", "image")] == ["script"]
+    assert not any(name.startswith("on") or name == "style" for _, has in found.elements for name in has)
+    links = [has["href"] or "" for tag, has in found.elements if tag == "a"]
+    assert all(link.startswith(("#", "data:text/csv")) for link in links)
+    ids = [attributes["id"] for _, attributes in found.elements if "id" in attributes]
+    assert len(ids) == len(set(ids)) and CURRENT not in text and len(text.encode()) < 1_000_000
+    assert "EMULATED</text>" in text and "MISLABELLED</text>" in text
+    rows = text.partition('<table id="rows">')[2].partition("</table>")[0]
+    count = len(history_lines())
+    assert rows.count("<tr>") == count + 1 and f'<tbody>\n<tr><td data-v="{count}">{count}</td>' in rows
+    assert history_page() == text
+
+
 def test_the_policy_names_style_and_script_by_their_hashes() -> None:
     text = made("default")
     policy = html.unescape(re.findall(r'Content-Security-Policy" content="([^"]+)"', text)[0])
@@ -92,7 +110,7 @@ def test_the_policy_names_style_and_script_by_their_hashes() -> None:
         digest = base64.b64encode(sha256(inside.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
     assert policy.startswith("default-src 'none';") and "unsafe" not in policy
-    assert len(page._asset("page.js")) < 4000
+    assert len(shell.asset("page.js")) < 4000
 
 
 @pytest.mark.parametrize("scene", sorted(SERIOUS))

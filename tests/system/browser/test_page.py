@@ -13,6 +13,7 @@ from scaling.report.formats.html import page as pages
 from scaling.report.material import Material
 from tests.support import browser, hostile
 from tests.support.emulated_records import emulated_run
+from tests.support.histories import history_page
 from tests.support.report_scenes import SCENES, cluster_run
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 JENKINS = "sandbox; default-src 'none'; img-src 'self'; style-src 'self'"
 # A4 landscape between margins of 12 mm, at 96 pixels to the inch.
 PRINTED_PX = 1032
+HISTORY = "history"
 RUNS = {**SCENES, "emulated": emulated_run, "hostile": hostile.hostile_run}
 # How much wider another font than the one that was measured may make a text.
 SLACK_PX = 3.0
@@ -65,7 +67,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def of(run: str) -> Path:
         path = folder / f"{run}.html"
         if not path.exists():
-            path.write_text(pages.render(Material(*RUNS[run]())), encoding="utf-8")
+            text = history_page() if run == HISTORY else pages.render(Material(*RUNS[run]()))
+            path.write_text(text, encoding="utf-8")
         return path
 
     return of
@@ -98,7 +101,7 @@ def opened(chromium: Browser, written: Callable[[str], Path]) -> Iterator[Callab
 # ---------------------------------------------------------------- what is seen
 
 
-@pytest.mark.parametrize("run", sorted(RUNS))
+@pytest.mark.parametrize("run", sorted({*RUNS, HISTORY}))
 def test_a_page_is_whole_and_says_nothing_to_the_console(opened: Callable[..., Page], run: str) -> None:
     """One request; no text leaves its figure; what is drawn is seen; figures have names; nothing is wider than the
     window, on a phone neither."""
@@ -122,12 +125,13 @@ def test_without_scripts_figures_and_rows_are_the_same(opened: Callable[..., Pag
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_that_wcag_forbids(opened: Callable[..., Page], scheme: str) -> None:
-    page = opened("cluster", color_scheme=scheme, bypass_csp=True)
-    page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
-    page.evaluate(browser.axe())
-    found = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})")
-    assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]] == []
-    assert found["passes"]
+    for run in ("cluster", HISTORY):
+        page = opened(run, color_scheme=scheme, bypass_csp=True)
+        page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        page.evaluate(browser.axe())
+        found = page.evaluate("axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})")
+        assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found["violations"]] == []
+        assert found["passes"]
 
 
 def test_figures_follow_the_theme(opened: Callable[..., Page]) -> None:
@@ -215,12 +219,13 @@ def test_the_link_gives_the_csv_of_the_command(opened: Callable[..., Page]) -> N
 # ---------------------------------------------------------------- what must not happen
 
 
-def test_names_that_are_scripts_stay_names(opened: Callable[..., Page]) -> None:
-    page = opened("hostile")
-    assert page.title().startswith("Scaling of data-parallel training")
+@pytest.mark.parametrize(("run", "title"), [("hostile", "Scaling of data-parallel training"), (HISTORY, "Runs: ")])
+def test_names_that_are_scripts_stay_names(opened: Callable[..., Page], run: str, title: str) -> None:
+    page = opened(run)
+    assert page.title().startswith(title)
     assert page.locator("script").count() == 1 and page.locator("img").count() == 0
     said = page.locator("body").text_content() or ""
-    for name in hostile.SPOKEN:
+    for name in (hostile.HOST, hostile.LONG) if run == HISTORY else hostile.SPOKEN:
         assert name in said
 
 

@@ -198,7 +198,7 @@ def test_nothing_but_runs_that_cannot_be_read(tmp_path: Path, capsys: pytest.Cap
         (["FILE"], "RESULTS_DIR FILE: Not a directory"),
         (["EMPTY"], "RESULTS_DIR EMPTY: no run in it"),
         (["RUN"], "RESULTS_DIR RUN: it is a run itself: give RESULTS"),
-        (["RESULTS", "--format", "html"], "'html' is not one of 'table'"),
+        (["RESULTS", "--format", "pdf"], "'pdf' is not one of 'table'"),
         (["RESULTS", "--output", "RESULTS"], "--output RESULTS: is a folder; name a file in it"),
         (["RESULTS", "more"], "unexpected extra argument"),
     ],

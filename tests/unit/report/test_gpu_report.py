@@ -29,7 +29,11 @@ def said(use: DeviceUse) -> str:
 
 
 def test_a_device_line() -> None:
-    assert said(USE) == "SM 1,395 MHz (1,410 at most), 412 W, 98 % busy, 31.2 GiB, 2.31 images/J"
+    assert said(USE) == "SM 1,395 MHz (1,410 at most), 412 W, 98 % busy, 31.2 GiB, 0.432 J/image, 2.31 images/s/W"
+
+
+def test_energy_of_power_readings_is_marked() -> None:
+    assert said(replace(USE, energy_is_integral=True)).endswith(", ~0.432 J/image, 2.31 images/s/W")
 
 
 def test_a_slow_device_is_told() -> None:
@@ -100,8 +104,11 @@ def test_each_row_says_what_nccl_chose_and_how_its_gpus_ran() -> None:
     )
     usual, _, slow = found["device"].split("; ")
     # 31 steps of 256 samples, or the 30 that windows tell here, for 1,000 J of each GPU.
-    assert usual == "N=1 SM 1,402 MHz (1,410 at most), 412 W, 98 % busy, 31.0 GiB, 7.68 images/J"
-    assert slow == "N=4 SM 1,352 MHz (1,410 at most, the slowest 1,200), 412 W, 98 % busy, 31.0 GiB, 7.68 images/J"
+    assert usual == "N=1 SM 1,402 MHz (1,410 at most), 412 W, 98 % busy, 31.0 GiB, 0.130 J/image, 7.68 images/s/W"
+    assert slow == (
+        "N=4 SM 1,352 MHz (1,410 at most, the slowest 1,200), 412 W, 98 % busy, 31.0 GiB, 0.130 J/image, "
+        "7.68 images/s/W"
+    )
 
 
 def test_the_libraries_of_gpus_are_named() -> None:
@@ -134,6 +141,7 @@ def test_programs_read_the_same() -> None:
     last = list(csv_module.DictReader(io.StringIO(csv.render(records))))[-1]
     assert (last["world_size"], last["sm_clock_mhz"], last["slowest_sm_clock_mhz"]) == ("4", "1351.875", "1200.0")
     assert (last["power_w"], last["peak_memory_bytes"], last["samples_per_j"]) == ("412.0", str(31 * GIB), "7.68")
+    assert (last["j_per_sample"], last["energy_is_integral"]) == ("0.1302083333", "False")
     assert last["nccl"] == "NET/IB on mlx5_0 with GPUDirect, P2P/CUMEM, tree simple"
     row = json_module.loads(json.render(made, records))["rows"][-1]
     assert row["device_use"]["utilisation_percent"] == 98

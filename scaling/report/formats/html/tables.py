@@ -73,8 +73,8 @@ def rows(material: Material) -> list[tuple[Shown, ...]]:
     """The cells of every row, in the order of the report."""
     lines = [line for section in material.doc.sections if section.is_curve for line in section.lines]
     found = zip(document.curved(material.analysis), lines, strict=True)
-    shown = columns(material)
-    return [tuple(_shown(column, line, row, material) for column in shown) for row, line in found]
+    wanted = columns(material)
+    return [tuple(_shown(column, line, row, material) for column in wanted) for row, line in found]
 
 
 def _shown(column: Column, line: Line, row: Row, material: Material) -> Shown:
@@ -83,10 +83,11 @@ def _shown(column: Column, line: Line, row: Row, material: Material) -> Shown:
     if column == MARKS:
         said = words.stamped(*row.flags, f"({row.failed.cause})" if row.failed else "")
         return Shown(text=said, is_text=True, is_mark=True, notes=line.marks)
-    return _of(line.cells.get(column.key), column)
+    return shown(line.cells.get(column.key), column)
 
 
-def _of(cell: Cell, column: Column) -> Shown:
+def shown(cell: Cell, column: Column) -> Shown:
+    """A number is sorted as one."""
     if isinstance(cell, Quantity):
         text = words.plus_minus(words.mean(cell, with_unit=column.unit_in_cells), words.half(cell))
         return Shown(

@@ -7,19 +7,23 @@ from itertools import pairwise
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from scaling.report.figures.parts import Curve, Curves, Dot, shortened
-from scaling.report.formats.plots.sheet import Sheet, apart, label_width
-from scaling.report.formats.plots.style import GREY, MARKS, RED, color, shape
+from scaling.report.figures.parts import Curve, Curves, shortened
+from scaling.report.formats.plots.ends import (
+    LABEL_WIDTH,
+    NAME_SIZE,
+    WRONG,
+    End,
+    draw_dots,
+    line_style,
+    name_ends,
+    say_mark,
+)
+from scaling.report.formats.plots.sheet import Sheet, label_width
+from scaling.report.formats.plots.style import RED, color, shape
 
 HEIGHT_IN = 3.9
-LABEL_WIDTH = 27
-NAME_SIZE = 8
-# Marks whose word stands beside the dot.
-SAID = {"MISLABELLED", "AUDIT", "OVERSUBSCRIBED"}
 # Between curves on a logarithmic axis, in factors: else their whiskers hide each other.
 SHIFT = 0.018
-# As a part of the height: two names at line ends.
-NAMES_APART = 0.052
 
 
 def draw(sheet: Sheet, body: Curves) -> None:
@@ -88,9 +92,9 @@ def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
     hue = color(curve.number, sheet.theme)
     shift = 2 ** (SHIFT * place)
     for before, after in pairwise(curve.dots):
-        style = _line(before, after)
+        style = line_style(before.mark, after.mark)
         if style is not None:
-            wrong = {before.mark, after.mark} & {"MISLABELLED", "AUDIT"}
+            wrong = {before.mark, after.mark} & WRONG
             axes.plot(
                 (before.world_size * shift, after.world_size * shift),
                 (before.value, after.value),
@@ -100,69 +104,25 @@ def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
                 marker="",
             )
     for dot in curve.dots:
-        _dot(axes, dot, dot.world_size * shift, hue, shape(curve.number))
-
-
-def _line(before: Dot, after: Dot) -> str | None:
-    styles = [MARKS[dot.mark].line if dot.mark in MARKS else "-" for dot in (before, after)]
-    return None if None in styles else next((style for style in styles if style != "-"), "-")
-
-
-def _dot(axes: Axes, dot: Dot, at: float, hue: str, marker: str) -> None:
-    mark = MARKS.get(dot.mark)
-    edge = (mark.edge if mark else "") or hue
-    if dot.low is not None and dot.high is not None and dot.mark != "OVERSUBSCRIBED":
-        axes.plot((at, at), (dot.low, dot.high), color=hue, linewidth=1.2, marker="_", markersize=5)
-    hollow = bool(mark and mark.hollow)
-    is_wrong = edge == RED
-    axes.plot(
-        (at,),
-        (dot.value,),
-        marker=marker,
-        markersize=8 if is_wrong else 5,
-        markerfacecolor="none" if hollow else hue,
-        markeredgecolor=edge,
-        markeredgewidth=2.0 if is_wrong else 1.2,
-        linestyle="",
-    )
-    if dot.mark in SAID:
+        if dot.low is not None and dot.high is not None and dot.mark != "OVERSUBSCRIBED":
+            at = dot.world_size * shift
+            axes.plot((at, at), (dot.low, dot.high), color=hue, linewidth=1.2, marker="_", markersize=5)
         low, high = axes.get_xlim()
-        is_left = at < (low * high) ** 0.5
-        axes.annotate(
-            dot.mark,
-            (at, dot.value),
-            xytext=(8 if is_left else -8, -12),
-            textcoords="offset points",
-            ha="left" if is_left else "right",
-            fontsize=7.5,
-            color=GREY if dot.mark == "OVERSUBSCRIBED" else RED,
-            weight="bold",
-        )
+        end = End(curve.label, hue, dot.world_size * shift, dot.value)
+        draw_dots(axes, [end], dot.mark, shape(curve.number))
+        say_mark(axes, end, dot.mark, is_left=end.at < (low * high) ** 0.5)
 
 
 def _names(axes: Axes, body: Curves, sheet: Sheet) -> None:
-    """At the line ends, pushed apart, with a thread to the end."""
-    named = [(curve.label, curve.dots[-1], curve.number) for curve in body.curves]
-    cut = shortened(tuple(label for label, _, _ in named), LABEL_WIDTH)
-    to_axes = axes.transData + axes.transAxes.inverted()
-    ends = [to_axes.transform((dot.world_size, dot.value)) for _, dot, _ in named]
+    """The ideal's name stands among those of the curves."""
+    ends = [
+        End(curve.label, color(curve.number, sheet.theme), curve.dots[-1].world_size, curve.dots[-1].value)
+        for curve in body.curves
+    ]
     if body.ideal is not None:
         size = _sizes(body)[-1]
-        ends.append(to_axes.transform((size, body.ideal * (1 if body.is_percent else size))))
-    places = apart([float(end[1]) for end in ends], NAMES_APART)
-    places = [place - max(0.0, max(places) - 1.02) for place in places]
-    texts = [*cut, *(("ideal",) if body.ideal is not None else ())]
-    for index, (text, end, place) in enumerate(zip(texts, ends, places, strict=True)):
-        hue = color(named[index][2], sheet.theme) if index < len(named) else sheet.ink
-        axes.plot(
-            (float(end[0]), 1.03), (float(end[1]), place), transform=axes.transAxes, color=hue, alpha=0.5,
-            linewidth=0.6, clip_on=False, solid_capstyle="butt",
-        )  # fmt: skip
-        made = axes.text(
-            1.04, place, text, transform=axes.transAxes, va="center", fontsize=NAME_SIZE, color=sheet.ink
-        )
-        if index < len(named) and text != named[index][0]:
-            made.set_gid(sheet.named(f"name-{index}", named[index][0]))
+        ends.append(End("ideal", sheet.ink, size, body.ideal * (1 if body.is_percent else size)))
+    name_ends(axes, ends, sheet)
 
 
 def _crosses(axes: Axes, body: Curves) -> None:

@@ -11,8 +11,8 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
 
-from scaling.report.figures.parts import Bars, Body, Cards, Curves, Figure, Heat, Lanes, Spreads, Strips
-from scaling.report.formats.plots import bars, curves, fields, svg
+from scaling.report.figures.parts import Bars, Body, Cards, Curves, Figure, Heat, Lanes, Spreads, Strips, Trends
+from scaling.report.formats.plots import bars, curves, fields, svg, trends
 from scaling.report.formats.plots.sheet import WIDTH_IN, Sheet
 from scaling.report.formats.plots.style import Theme, drawing
 
@@ -31,6 +31,7 @@ class Drawer(NamedTuple):
 
 DRAWERS: dict[type, Drawer] = {
     Curves: Drawer(curves.draw, lambda _: curves.HEIGHT_IN),
+    Trends: Drawer(trends.draw, lambda _: trends.HEIGHT_IN),
     Bars: Drawer(bars.draw_bars, bars.bars_height),
     Spreads: Drawer(bars.draw_spreads, lambda body: bars.lines_height(len(body.spreads))),
     Cards: Drawer(bars.draw_cards, lambda body: bars.lines_height(len(body.carried))),
@@ -73,7 +74,7 @@ def alone(figures: Sequence[Figure], kind: Kind, footing: str, *, theme: Theme, 
 
 def _fill(sheet: Sheet, drawer: Drawer, figure: Figure) -> None:
     drawer.draw(sheet, figure.body)
-    sheet.stamp(figure.stamps, across=isinstance(figure.body, Curves))
+    sheet.stamp(figure.stamps, across=isinstance(figure.body, Curves | Trends))
 
 
 def _svg(on: Drawing) -> str:

@@ -1,0 +1,86 @@
+"""What all pages are made with: Jinja, the style, the script and the policy that names both.
+
+Whatever comes from a run is text: Jinja escapes it, invisible signs that turn or hide text are taken out, and the
+policy lets no style and no script run but these two, which it names by their hashes (Content Security Policy
+Level 3, W3C).
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from jinja2 import DictLoader, Environment, StrictUndefined
+from markupsafe import Markup
+
+import scaling
+from scaling.report import words
+from scaling.report.figures.parts import Figure
+from scaling.report.formats.plots import draw
+from scaling.report.parts import Entry
+from scaling.text import one_line
+
+HERE = Path(__file__).parent
+# Above this a page is slow to mail and to open.
+MOST_BYTES = 2_000_000
+PARTS = "parts.html.j2"
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """Return the page of a template's text; it finds style, script, policy, version and the macros of `parts`."""
+    style, script = (asset("page.css"), asset("page.js"))
+    given = {
+        "style": Markup(style),
+        "script": Markup(script),
+        "policy": _policy(style, script),
+        "version": scaling.__version__,
+    }
+    return _environment().from_string(template).render({**given, **values})
+
+
+def _environment() -> Environment:
+    return Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=DictLoader({PARTS: asset(PARTS)}),
+    )
+
+
+def _shown(value: object) -> object:
+    """Texts on one line, without what cannot be seen."""
+    return one_line(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def asset(name: str) -> str:
+    """A file beside this one."""
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    hashes = [b64encode(sha256(text.encode()).digest()).decode() for text in (style, script)]
+    return (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def drawn(figures: Iterable[Figure]) -> Iterator[tuple[Figure, str]]:
+    """Each with its SVG, whose ids no other has."""
+    for number, figure in enumerate(figures, start=1):
+        yield figure, Markup(draw.for_page(figure, f"f{number}"))
+
+
+def entries(found: Iterable[Entry]) -> list[tuple[str, str]]:
+    """Labels and what they say."""
+    return [(entry.label, words.text(entry.phrase)) for entry in found]
+
+
+def data_link(text: str) -> str:
+    """Of a CSV, for a link that a browser saves."""
+    return f"data:text/csv;charset=utf-8;base64,{b64encode(text.encode()).decode()}"

@@ -1,0 +1,121 @@
+"""Series over runs: which exchanges share a figure, what is drawn of each run, what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.analysis.analyse import rows
+from scaling.analysis.rows import Contender
+from scaling.history import figures as module
+from scaling.history.figures import figures
+from scaling.history.groups import lettered
+from scaling.history.lines import RunLine, Sight, line
+from scaling.report.figures.parts import Trends
+from tests.support.compared_runs import Run, without_noise
+from tests.support.report_scenes import SCENES
+from tests.support.scripted_records import close, mean
+
+
+def lines(*runs: Run) -> list[RunLine]:
+    """With their letters, in the order given."""
+    return lettered([line(Path(f"run-{at}"), *run, all_exchanges=True) for at, run in enumerate(runs)])
+
+
+def trends(*runs: Run) -> dict[str, Trends]:
+    """By title."""
+    found, _ = figures(lines(*runs))
+    return {one.title: one.body for one in found if isinstance(one.body, Trends)}
+
+
+def sight(of: str, rate: float = 100.0, **changes: Any) -> Sight:
+    made = Sight(
+        contender=Contender(strategy=of, interconnect="auto", options={}),
+        work="digits-cnn, batch 32", world_size=2, samples_per_s=rate, unit="images",
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def seen(*sights: Sight) -> RunLine:
+    (made,) = lines(without_noise())
+    return replace(made, like="A", seen=sights)
+
+
+def test_a_series_has_the_rates_of_the_reports_run_after_run() -> None:
+    runs = (without_noise(), without_noise(lost=0.05), without_noise(batch_size=64), without_noise())
+    found = trends(*runs)
+    assert list(found) == [f"A, N={n}: images/s of each run" for n in (4, 2, 1)]
+    of_report = [
+        mean(row.samples_per_s)
+        for run in (runs[0], runs[1], runs[3])
+        for row in rows(run[1])
+        if (row.strategy, row.world_size) == ("fake:a", 4)
+    ]
+    (one,) = [trend for trend in found["A, N=4: images/s of each run"].trends if trend.label == "fake:a"]
+    assert [turn.at for turn in one.turns] == [1, 2, 4]
+    assert [turn.value for turn in one.turns] == [close(rate) for rate in of_report]
+
+
+def test_the_newest_is_told_beside_the_median_of_those_before() -> None:
+    found, _ = figures([seen(sight("a", 100)), seen(sight("a", 120)), seen(sight("a", 99))])
+    assert "a 99 in run 3, -10.0 % from the median of the 2 before" in found[0].says
+    assert found[0].table.lines[0] == ("3", "99")
+
+
+def test_the_group_of_the_newest_run_comes_first_and_a_single_run_is_no_series() -> None:
+    bigger = without_noise(batch_size=64)
+    assert next(iter(trends(without_noise(), bigger, without_noise(), bigger))).startswith("B, N=4")
+    assert next(iter(trends(bigger, without_noise(), without_noise()))).startswith("B, N=4")
+    assert trends(without_noise(), bigger) == {}
+
+
+def test_names_say_what_differs() -> None:
+    """Options and the work, where not all of a figure share them."""
+    fp16 = Contender(strategy="a", interconnect="ib0", options={"wire": "fp16", "x": "1"})
+    plain = Contender(strategy="a", interconnect="ib0", options={"wire": "fp32", "x": "1"}, servers=2)
+    once = seen(sight("a", contender=fp16), sight("a", contender=plain, work="vit, batch 8"))
+    found, _ = figures([once, once])
+    assert isinstance(found[0].body, Trends)
+    assert [trend.label for trend in found[0].body.trends] == [
+        "a over ib0 (wire=fp16), digits-cnn, batch 32",
+        "a over ib0 (wire=fp32), 2 servers shared, vit, batch 8",
+    ]
+
+
+def test_marks_go_with_their_run_and_are_stamped() -> None:
+    found, _ = figures([seen(sight("a")), seen(sight("a", flags=("MISLABELLED",)))])
+    assert isinstance(found[0].body, Trends)
+    assert [turn.mark for turn in found[0].body.trends[0].turns] == ["", "MISLABELLED"]
+    assert found[0].stamps == ("MISLABELLED",) and found[0].table.lines[0] == ("2", "100 MISLABELLED")
+
+
+def test_what_is_left_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"s{at:02}" for at in range(module.MOST_TRENDS + 2)]
+    many = [seen(*map(sight, names)), seen(*map(sight, names[2:]))]
+    found, _ = figures(many)
+    assert isinstance(found[0].body, Trends)
+    assert [trend.label for trend in found[0].body.trends] == names[2:]
+    assert found[0].left_out == "2 exchanges that were measured least"
+    monkeypatch.setattr(module, "MOST_RUNS", 2)
+    found, _ = figures([seen(sight("a"))] * 3)
+    assert found[0].left_out == "runs before the last 2"
+    monkeypatch.setattr(module, "MOST_DOTS", 4)
+    both = (sight("a"), sight("a", world_size=4))
+    found, left_out = figures([seen(*both)] * 2)
+    assert len(found) == 2 and left_out == ""
+    found, left_out = figures([seen(*both)] * 3)
+    assert len(found) == 2 and left_out == ""
+    monkeypatch.setattr(module, "MOST_DOTS", 3)
+    found, left_out = figures([seen(*both)] * 2)
+    assert len(found) == 1 and left_out == "1 of 2 figures, those of the oldest groups, are left out"
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_every_scene_twice_is_a_series(name: str) -> None:
+    run = SCENES[name]()
+    measured = {row.world_size for row in rows(run[1]) if row.samples_per_s}
+    sizes = {int(title.partition("N=")[2].partition(":")[0]) for title in trends(run, run)}
+    assert sizes == measured
