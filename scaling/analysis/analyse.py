@@ -11,6 +11,8 @@
                   sum of what its devices do alone
     speedup       N x efficiency
 
+Points on some nodes of the launch alone (`Point.hosts`, of scaling.bisect) stand in no table.
+
 Each is formed inside a round, in logarithms, its interval over rounds, with the variance of all cells that share
 the work (pooling.py). Where a key was measured twice, the last counts. The weak rule is Gustafson's ("Reevaluating
 Amdahl's law", 1988), the strong one Amdahl's (1967); the node rule is the strong one inside a node and the weak

@@ -76,7 +76,7 @@ class Controls:
         self._alone: dict[Key, Alone] = {}
         self.plains: set[str] = set()
         for record in records:
-            if record.point.kind != "exchange":
+            if record.point.kind != "exchange" and not record.point.hosts:
                 self.put(record)
 
     def put(self, record: PointRecord) -> Key:

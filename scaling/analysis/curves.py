@@ -46,7 +46,8 @@ def numbered(keys: Iterable[Key]) -> dict[Key, int]:
 
 
 def exchanges(records: Iterable[PointRecord]) -> list[Cell]:
-    """The measured exchanges, sorted: curve by curve, and inside each by world size."""
-    found = cells(record for record in records if record.point.kind == "exchange")
+    """The measured exchanges, sorted: curve by curve, and inside each by world size; none of those on some nodes
+    alone."""
+    found = cells(record for record in records if record.point.kind == "exchange" and not record.point.hosts)
     keys = curve_keys([cell.point for cell in found])
     return sorted(found, key=lambda cell: (keys[cell.name], cell.point.world_size))

@@ -67,6 +67,8 @@ class Analyser:
 
     def add(self, record: PointRecord) -> None:
         """Take a record and note what it changes; nothing is read before `rows` is asked for."""
+        if record.point.hosts:
+            return
         if record.point.kind == "exchange":
             self._add_exchange(record)
         elif record.point.kind != "train":

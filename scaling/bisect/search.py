@@ -17,6 +17,8 @@ from scaling.bisect.belief import Belief, Flags, Floats, Trial, belief
 
 # When it is over: so probable is a set of slow nodes, or that there is none; each node is slow or healthy.
 SURE, SLOW, HEALTHY = 0.95, 0.99, 0.02
+# So many points more where a slow node is found, and it is hardly probable that it is the only one.
+MORE, OTHERS = 4, 0.2
 # A node alone exchanges nothing with others.
 SMALLEST = 2
 MOST_GROUPS = 4
@@ -51,7 +53,7 @@ class Search:
     """A search among nodes that were slow with probabilities `priors` before; told `trials`, it says what is next.
 
     `noise` is the standard deviation of the logarithm of a trial's time; it may be set anew as more is known of
-    it. `points` are spent at most.
+    it. `points` are spent at most, and MORE where several nodes are slow.
     """
 
     def __init__(self, priors: Sequence[float], noise: float, seed: int = 1) -> None:
@@ -74,8 +76,10 @@ class Search:
     def next_wave(self) -> Wave:
         """The groups to measure at once; none when the search is over, or nothing more can be told."""
         now = self.belief
-        left = self.points - len(self.trials)
-        if found_by(now).is_sure:
+        found = found_by(now)
+        more = MORE if found.slow and found.probability < OTHERS else 0
+        left = self.points + more - len(self.trials)
+        if found.is_sure:
             return ()
         least = FIRST if not self.trials and len(self.priors) >= FIRST * SMALLEST else 1
         waves = [wave for wave in _waves(now.marginal, self._random) if least <= len(wave) <= left]
@@ -88,6 +92,10 @@ class Search:
         if max(told, default=0.0) < LEAST_BITS:
             return ()
         return max(zip(waves, told, strict=True), key=lambda one: one[1] / (WAVE_COST + len(one[0])))[0]
+
+    def control(self, healthy: Sequence[int], count: int) -> frozenset[int]:
+        """So many of the healthy nodes, by chance: those without which the proof is made as well."""
+        return frozenset(self._random.sample(list(healthy), count))
 
     def hear(self, trials: Sequence[Trial]) -> None:
         """Take what a wave showed."""

@@ -165,6 +165,8 @@ def _cores(hosts: Sequence[HostInfo], ranks: Iterable[int]) -> tuple[tuple[int, 
 
 def slots_of(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:
     """The slots of a point, rank by rank; of one that takes a whole CPU, with all of that."""
+    if point.hosts:
+        slots = [slot for slot in slots if slot.host in point.hosts]
     taken = first_slots(point.world_size, point.placement, slots)
     return tuple(whole_cpu(slot, slots) for slot in taken) if point.hardware.cores else taken
 

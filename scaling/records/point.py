@@ -167,7 +167,8 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
     The controls of the plain loop (`solo`, `each`, `together`, `held`, `feed`) carry the strategy
     `<framework>:plain`, so that strategies of a framework share them. `regime` is that of a `train`, else None.
     `servers` is the number of parameter servers, 0 for strategies without any; `server_hosts` whether they share
-    the training nodes or have nodes of their own.
+    the training nodes or have nodes of their own. `hosts` are the only ones that it takes, by name; none named:
+    the first of the launch (`plan/placement.py`).
     """
 
     strategy: str
@@ -182,6 +183,7 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
     servers: int = 0
     server_hosts: ServerHosts = "shared"
     regime: Regime | None = None
+    hosts: tuple[str, ...] = ()
 
     @property
     def global_batch_size(self) -> int:
@@ -206,6 +208,7 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
         parts = (
             self.strategy, self.kind, f"n{self.world_size}", *_words(self.workload), *_words(self.hardware),
             self.placement, self.interconnect, options, *servers, *(_words(self.regime) if self.regime else ()),
+            *((f"on {','.join(self.hosts)}",) if self.hosts else ()),
         )  # fmt: skip
         return "/".join(parts)
 
@@ -224,7 +227,8 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
         which = f"round {self.round + 1}"
         if self.regime:
             which = f"batch {work.batch_size} rate {self.regime.rate:.4g} seed {self.regime.seed}"
-        return f"{self.strategy} {what}{where} N={self.world_size}{batch} {which}"
+        hosts = f" on {','.join(self.hosts)}" if self.hosts else ""
+        return f"{self.strategy} {what}{where} N={self.world_size}{batch}{hosts} {which}"
 
 
 def _words(of: Workload | Hardware | Regime) -> list[str]:

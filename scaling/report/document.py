@@ -17,6 +17,7 @@ from scaling.report.headline import last_line
 from scaling.report.labels import Context
 from scaling.report.parts import Document, Notes, Section
 from scaling.report.reading import how_to_read
+from scaling.text import counted
 
 
 def document(
@@ -51,6 +52,7 @@ def said(
         notices=(
             *imported.notices(header),
             *_emulated(rows),
+            *_apart(records),
             *joined,
             *(() if analysis.trainings or (header.is_import and not rows) else _too_little(rows)),
         ),
@@ -94,6 +96,11 @@ def _too_little(rows: Sequence[Row]) -> Iterable[str]:
         yield "no exchange of this run has ended: there is nothing to tabulate"
     elif max(row.rounds for row in rows) == 1:
         yield "one round: no interval, and nothing can be compared"
+
+
+def _apart(records: Sequence[PointRecord]) -> Iterable[str]:
+    if count := sum(bool(record.point.hosts) for record in records):
+        yield f"{counted(count, 'point')} of scaling.bisect on some of the nodes alone stand in no table"
 
 
 def _emulated(rows: Sequence[Row]) -> Iterable[str]:

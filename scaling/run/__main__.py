@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, TextIO
 
 from scaling.command import complain
@@ -47,7 +48,8 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
 
     if asked is None:
         return ranks.serve(cluster, signals)
-    return ranks.lead(cluster, signals, asked, argv)
+    work = asked if isinstance(asked, int) else methodcaller("obey", asked)
+    return ranks.lead(cluster, signals, work, argv)
 
 
 def _read(argv: Sequence[str]) -> Invocation | int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -44,19 +44,26 @@ def _agent(cluster: Cluster, signals: Signals) -> Agent:
 # ---------------------------------------------------------------- rank 0
 
 
-def lead(cluster: Cluster, signals: Signals, asked: Invocation | int, argv: Sequence[str]) -> int:
-    """Rank 0: whatever happens, the other agents are dismissed. An exit code for `asked` is what it returns."""
+def lead(
+    cluster: Cluster,
+    signals: Signals,
+    work: Callable[[Lead], int] | int,
+    argv: Sequence[str],
+    name: str = NAME,
+) -> int:
+    """Rank 0: whatever happens, the other agents are dismissed. Returns what `work` does; an exit code in its
+    place is what it returns. Errors begin with the command's `name`."""
     agent = _agent(cluster, signals)
     mailbox = Mailbox[ToAgent, ToSweep](cluster, SWEEP_DECODER, turn=agent.turn, wait=agent.wait)
     try:
         enrolled = enrolment.wait_for_all(mailbox)
-        return asked if isinstance(asked, int) else Lead(cluster, mailbox, enrolled, argv).obey(asked)
+        return work if isinstance(work, int) else work(Lead(cluster, mailbox, enrolled, argv))
     except enrolment.SilentRanks as error:
-        complain(error, NAME)
+        complain(error, name)
         cluster.abort(error.exit_code)
         return error.exit_code
     except ScalingError as error:
-        complain(error, NAME)
+        complain(error, name)
         return error.exit_code
     except Interrupted as stop:
         return stop.exit_code
@@ -71,52 +78,54 @@ class Lead:
     def __init__(
         self, cluster: Cluster, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], argv: Sequence[str]
     ) -> None:
-        self._cluster = cluster
-        self._mailbox = mailbox
-        self._enrolled = enrolled
-        self._argv = argv
+        self.cluster = cluster
+        self.mailbox = mailbox
+        self.enrolled = enrolled
+        self.argv = argv
 
     def obey(self, asked: Invocation) -> int:
         """List, plan or measure; returns the exit code."""
         if asked.list_all:
             place = located.absolute(asked.given.get("data_dir"))
-            _say(listing.everything(enrolment.missing_somewhere(self._enrolled), self._enrolled, place))
+            _say(listing.everything(enrolment.missing_somewhere(self.enrolled), self.enrolled, place))
             return 0
         if asked.resume is not None:
             return self._resume(asked, asked.resume)
-        made = self._plan(resolve(asked, _settings(asked)))
+        made = self.planned(resolve(asked, _settings(asked)))
         if asked.dry_run:
             return self._show(made)
-        made = self._proved(made)
-        header = make_header(self._cluster, made, self._enrolled, self._argv)
+        made = self.proved(made)
+        header = make_header(self.cluster, made, self.enrolled, self.argv)
         now = datetime.fromtimestamp(header.created_unix_s)
         with store.Store.create(Path(made.config.results), made.config.name, now, header) as opened:
             return measuring.measure(
-                made, self._mailbox, opened, header, (), asked.view, page=asked.page, base=asked.against
+                made, self.mailbox, opened, header, (), asked.view, page=asked.page, base=asked.against
             )
 
     def _resume(self, asked: Invocation, run: Path) -> int:
         header, _ = store.load_measured(run)
-        made = self._plan(config.build(header.config, source=str(run)))
-        enrolment.check_same_launch(header, self._enrolled, run)
+        made = self.planned(config.build(header.config, source=str(run)))
+        enrolment.check_same_launch(header, self.enrolled, run)
         if asked.dry_run:
             return self._show(made)
-        made = self._proved(made)
+        made = self.proved(made)
         with store.Store.resume(run) as opened:
             records = store.load(run)[1]
-            return measuring.measure(made, self._mailbox, opened, header, records, asked.view, page=asked.page)
+            return measuring.measure(made, self.mailbox, opened, header, records, asked.view, page=asked.page)
 
-    def _plan(self, wanted: config.SweepConfig) -> plan.Plan:
-        self._enrolled = enrolment.ask_of_outside(self._mailbox, self._enrolled, wanted.strategy or ())
+    def planned(self, wanted: config.SweepConfig) -> plan.Plan:
+        """What these settings mean on the hosts of this launch. Raises UsageError."""
+        self.enrolled = enrolment.ask_of_outside(self.mailbox, self.enrolled, wanted.strategy or ())
         named = fabric.read(wanted.fabric or os.environ.get(fabric.VARIABLE))
-        made = plan.make(wanted, self._enrolled, named, lab_bits_per_s=slowdown.declared())
-        return located.locate(made, self._mailbox, self._enrolled)
+        made = plan.make(wanted, self.enrolled, named, lab_bits_per_s=slowdown.declared())
+        return located.locate(made, self.mailbox, self.enrolled)
 
-    def _proved(self, made: plan.Plan) -> plan.Plan:
-        return replace(made, networks=proof.prove(self._mailbox, self._enrolled, made.networks))
+    def proved(self, made: plan.Plan) -> plan.Plan:
+        """The plan, once hosts that share no subnet have reached each other. Raises LaunchError."""
+        return replace(made, networks=proof.prove(self.mailbox, self.enrolled, made.networks))
 
     def _show(self, made: plan.Plan) -> int:
-        _say(listing.dry_run(made, self._enrolled))
+        _say(listing.dry_run(made, self.enrolled))
         return 0
 
 

@@ -9,6 +9,8 @@ goes on with it after each report.
     blocks            in each, every point runs its windows once, in random order, everyone else stopped
     finish all
 
+Points on nodes of their own may also be warmed up and measured at the same time (`Course.at_once`).
+
 A training to an accuracy has neither warm-up nor blocks: epochs and evaluations follow each other (training.py).
 
 Taking turns is what beats a machine that wanders for seconds: it hits all points of a block alike. Everyone else
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from scaling.hosts.canary import Canaries
 from scaling.plan import defaults
@@ -42,6 +45,7 @@ PATIENCE_S = 0.5
 class Course(Record, frozen=True, kw_only=True):
     """How an epoch is measured: so many blocks of windows of each point; `number` is None for a point by itself.
 
+    `at_once`: the points share no rank and no server, and all are measured at the same time.
     `budget_s` is what windows that were disturbed may cost in all until they are measured undisturbed.
     """
 
@@ -51,6 +55,7 @@ class Course(Record, frozen=True, kw_only=True):
     window_s: float
     seed: str
     canary: bool
+    at_once: bool = False
     budget_s: float = 0.0
 
 
@@ -117,6 +122,21 @@ class Epoch:
         if self.attempts[0].state.point.regime:
             yield from self._train(self.attempts[0])
             return
+        if self._course.at_once:
+            yield from self._at_once()
+        else:
+            yield from self._in_turn()
+        for attempt in self._running:
+            yield from self._inspect(attempt)
+        yield from self._end()
+
+    def _at_once(self) -> Iterator[None]:
+        """Each goes its way, whatever the others do."""
+        ways = [chain(self._warm_up(attempt), self._block(attempt, 0)) for attempt in self._running]
+        while ways := [way for way in ways if next(way, "over") is None]:
+            yield
+
+    def _in_turn(self) -> Iterator[None]:
         for attempt in self._running:
             yield from self._warm_up(attempt)
         for block in range(self._course.blocks):
@@ -124,9 +144,6 @@ class Epoch:
             random.Random(f"{self._course.seed}/{block}").shuffle(order)
             for attempt in order:
                 yield from self._block(attempt, block)
-        for attempt in self._running:
-            yield from self._inspect(attempt)
-        yield from self._end()
 
     def _end(self) -> Iterator[None]:
         for attempt in self._running:

@@ -69,21 +69,36 @@ class Sweep:
     def run(self) -> None:
         """Measure everything. Raises Interrupted after a signal, StoreError when a record cannot be kept;
         whatever was kept before stays."""
-        preload(self.plan, self.mailbox, self._bench.clocks.startup_s)
-        self._begun_s = self._clock()
+        self.begin()
         number, planned = 0, self.plan.rounds
         while number < planned:
             listen(self.plan, self.mailbox)
             for index, group in enumerate(self.plan.round(number)):
-                for record in self._records_of(group, index):
-                    self._keep(record, planned)
+                self.measure(group, len(self.plan.cells) * planned, index=index)
             number += 1
             if number == planned and self._too_wide() and planned < self.plan.config.max_rounds:
                 planned += 1
                 self.view.extended(len(self.plan.cells) * planned)
 
-    def _keep(self, record: PointRecord, planned: int) -> None:
-        total = len(self.plan.cells) * planned
+    def begin(self) -> None:
+        """Have agents import what their workers will need."""
+        preload(self.plan, self.mailbox, self._bench.clocks.startup_s)
+        self._begun_s = self._clock()
+
+    def measure(
+        self, group: Group, total: int, *, index: int = 0, at_once: bool = False
+    ) -> tuple[PointRecord, ...]:
+        """Measure the points of a group that are lacking, and keep their records; `total` is how many are planned
+        in all, `index` the group's number in its round. `at_once`: they share no rank, and none waits for another.
+        """
+        course = replace(self._course(group, index), at_once=at_once)
+        found = []
+        for record in self._records_of(group, course):
+            self._keep(record, total)
+            found.append(record)
+        return tuple(found)
+
+    def _keep(self, record: PointRecord, total: int) -> None:
         self._keys.add(record.point.key)
         number = len(self._keys)
         self.store.append(record)
@@ -102,7 +117,7 @@ class Sweep:
 
     # ------------------------------------------------------------ points side by side
 
-    def _records_of(self, group: Group, index: int) -> Iterator[PointRecord]:
+    def _records_of(self, group: Group, course: Course) -> Iterator[PointRecord]:
         """Measure the points of a group that are lacking; those first that cannot be measured."""
         able = []
         for point in group.points:
@@ -115,7 +130,7 @@ class Sweep:
             else:
                 able.append(point)
         if able:
-            yield from self._measured(able, self._course(group, index))
+            yield from self._measured(able, course)
 
     def _unmeasured(self, point: Point, cause: str, reason: str) -> PointRecord:
         failed = Failed(cause=cause, message=reason)

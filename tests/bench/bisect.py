@@ -1,6 +1,6 @@
 """How often `scaling.bisect` finds exactly the slow nodes, and by how many points, simulated with a seed.
 
-Standard error of a share of 200: up to 2 points where it is 90 %.
+Standard error of a share of 100: up to 3 points where it is 90 %.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from statistics import median
 
 from tests.support.simulated_nodes import right, searched
 
-RUNS = 200
+RUNS = 100
 # Nodes, slow ones, by which part, at which noise.
 CASES = (
     (16, 0, 0.0, 0.03),

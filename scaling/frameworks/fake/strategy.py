@@ -33,6 +33,8 @@ OPTIONS: Mapping[str, Option] = {
     "feed_s": Option(type=float, default=0.0, help="seconds that a rank waits for its next batch"),
     "feed_contention": Option(type=float, default=0.0, help="fraction by which feeds slow each other"),
     "contention": Option(type=float, default=0.0, help="fraction by which ranks slow each other"),
+    "slow_host": Option(type=str, default="", help="the host with which every exchange takes longer"),
+    "slow_by": Option(type=float, default=1.0, help="fraction by which it does"),
     "straggle": Option(type=float, default=0.0, help="fraction by which the last rank is slower"),
     "noise": Option(type=float, default=0.0, help="relative deviation of each step"),
     "round_noise": Option(type=float, default=0.0, help="relative deviation of each point"),

@@ -220,10 +220,15 @@ def scripted_step_s(task: Task, script: Mapping[str, Any]) -> float:
         case "feed":
             return max(feed_s, LEAST_FEED_S)
         case "comm":
-            return float(script["comm_s"])
+            return float(script["comm_s"]) * _slowed(task, script)
         case _:
-            exchange_s = 0.0 if alone else script["exchange_s"]
-            return slowest_s + feed_s + float(exchange_s) + float(script["overhead_s"])
+            exchange_s = 0.0 if alone else float(script["exchange_s"]) * _slowed(task, script)
+            return slowest_s + feed_s + exchange_s + float(script["overhead_s"])
+
+
+def _slowed(task: Task, script: Mapping[str, Any]) -> float:
+    """How many times as long an exchange takes on these hosts."""
+    return float(1.0 + script["slow_by"] * (script["slow_host"] in task.hosts))
 
 
 def connect(task: Task) -> Trainer:

@@ -1,0 +1,76 @@
+"""What a search says, in lines. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from scaling.analysis.stats import Estimate
+from scaling.bisect.belief import searched
+from scaling.bisect.proof import Proof
+from scaling.bisect.search import Found
+from scaling.bisect.suspects import Suspect
+from scaling.text import counted
+
+
+def opening(nodes: Sequence[str]) -> str:
+    """What is searched."""
+    return f"a slow node among {len(nodes)}: {', '.join(nodes)}"
+
+
+def evidence(suspects: Iterable[Suspect]) -> Iterator[str]:
+    """Whom something points at."""
+    lines = [f"suspect {one.node}: {one.why}" for one in suspects]
+    return iter(lines or ["nothing points at any node: ranks beside each other are alike, and so are paths"])
+
+
+def limits(noise: float) -> str:
+    """What is not searched."""
+    return (
+        f"noise {100 * noise:.1f} %: differences under twice that are not searched, nodes less than "
+        f"{100 * searched(noise):.1f} % slower"
+    )
+
+
+def wave(number: int, groups: Iterable[Iterable[str]]) -> str:
+    """What is measured at once."""
+    return f"wave {number}: {' | '.join(' '.join(sorted(group)) for group in groups)}"
+
+
+def outcome(found: Found, slow: Sequence[str], doubted: Sequence[str], points: int, waves: int) -> str:
+    """How the search ended."""
+    by = f"by {counted(points, 'point')} in {counted(waves, 'wave')}"
+    left = f"; not settled: {', '.join(doubted)}" if doubted else ""
+    if slow:
+        return f"slow: {', '.join(slow)} ({100 * found.probability:.0f} % that it is exactly these), {by}{left}"
+    if doubted:
+        return f"no node is slow beyond doubt, {by}{left}: start it again, or with more --windows"
+    return f"no slow node ({100 * found.probability:.0f} % sure), {by}"
+
+
+def promised(efficiency: float | None, slow: Sequence[str]) -> str:
+    """Before the proof."""
+    if efficiency is None:
+        return "no promise: what it rests on was not measured"
+    return f"PREDICTED without {', '.join(slow)}: efficiency {100 * efficiency:.1f} %"
+
+
+def proved(found: Proof, slow: Sequence[str], control: Sequence[str], promise: float | None) -> Iterator[str]:
+    """What leaving nodes out brought: `81.2 -> 94.0 % (+12.8 ± 2.1) without node03; without node05: 81.5 %`."""
+    yield (
+        f"{100 * found.everyone:.1f} -> {100 * found.without:.1f} % ({points(found.gain)}) without "
+        f"{', '.join(slow)}; without {', '.join(control)}: {100 * found.control:.1f} %"
+    )
+    if promise is not None:
+        yield f"of the promise {100 * (found.without - promise):+.1f} points are unexplained"
+    if found.gain.low is None:
+        yield "one round: no interval; --rounds 3 or more give one"
+    elif found.gain.low <= 0:
+        yield "not proved: the interval holds zero; more --rounds narrow it"
+    elif found.of_control.low is not None and found.of_control.low > 0:
+        yield f"the control gains too ({points(found.of_control)}): part of it is that nodes are fewer"
+
+
+def points(found: Estimate) -> str:
+    """A difference of efficiencies: `+12.8 ± 2.1`."""
+    width = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
+    return f"{100 * found.mean:+.1f}{width}"

@@ -1,0 +1,83 @@
+"""A whole search on scripted hosts: evidence, waves at once, promise, proof, and what the report makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaling.analysis.analyse import analyse
+from scaling.errors import UsageError
+from scaling.report.document import document
+from tests.support.bisected import bisected
+
+SLOW = ["slow_host=node3", "slow_by=3", "comm_s=0.004", "exchange_s=0.004"]
+
+
+def test_a_slow_node_is_found_promised_and_proved(tmp_path: Path) -> None:
+    found = bisected(tmp_path, option=SLOW)
+    said = "\n".join(found.said)
+    assert found.code == 0, said
+    assert "slow: node3 (" in said
+    assert "PREDICTED without node3: efficiency" in said
+    # A step of 10 ms and an exchange of 16 or 4: 38.5 and 71.4 %.
+    assert "38.5 -> 71.4 % (+33.0 ± 0.0) without node3; without node" in said
+    assert ": 38.5 %" in said
+
+
+def test_the_groups_of_a_wave_are_measured_at_the_same_time(tmp_path: Path) -> None:
+    found = bisected(tmp_path, nodes=6, option=SLOW)
+    groups = [record.point for record in found.records if record.point.kind == "comm" and not record.point.round]
+    assert len(groups) == 3
+    orders = [label for label in found.launch.order if " comm " in label and "round 1" in label]
+    assert len(orders) == 6
+    told = [one for one in found.launch.told if one.task.point.kind == "comm" and one.task.point.round == 0]
+    assert max(len({task.point.key for task in one.running}) for one in told) == 3
+
+
+def test_a_healthy_cluster_is_left_alone(tmp_path: Path) -> None:
+    found = bisected(tmp_path, option=["comm_s=0.004", "exchange_s=0.004"])
+    assert found.code == 0
+    assert any(line.startswith("no slow node (") for line in found.said), found.said
+    assert {record.point.kind for record in found.records} == {"together", "exchange", "comm"}
+    assert any("are not searched" in line for line in found.said)
+
+
+def test_a_node_that_computes_slowly_is_found_by_its_windows(tmp_path: Path) -> None:
+    """`straggle` slows the last rank: no exchange of groups tells it."""
+    found = bisected(tmp_path, option=["straggle=0.5", "comm_s=0.004"])
+    said = "\n".join(found.said)
+    assert "suspect node4: computes 50 % longer than the median node, last in 4 of 4 windows" in said
+    assert "without node4" in said
+
+
+def test_the_report_reads_the_run_and_keeps_groups_out_of_its_tables(tmp_path: Path) -> None:
+    found = bisected(tmp_path, option=SLOW)
+    rows = analyse(found.records).rows
+    assert [row.world_size for row in rows] == [4]
+    notices = document(found.header, found.records).notices
+    assert any("of scaling.bisect on some of the nodes alone stand in no table" in line for line in notices)
+
+
+def test_a_group_that_fails_ends_the_search(tmp_path: Path) -> None:
+    found = bisected(tmp_path, option=[*SLOW, "fail=oom", "fail_kind=comm"])
+    assert found.code == 1
+    assert "a group could not be measured" in found.said[-1]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "fields", "words"),
+    [
+        (1, {}, "this launch has 1 node, a search needs 3"),
+        (2, {}, "this launch has 2 nodes, a search needs 3"),
+        (3, {"strategy": ["fake:a", "fake:b"]}, "--strategy fake:a,fake:b: nodes are searched by one; name one"),
+        (3, {"strategy": ["nope:x"]}, "nope"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    tmp_path: Path, nodes: int, fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        bisected(tmp_path, nodes=nodes, each=2, **fields)
+    assert list(tmp_path.iterdir()) == []
