@@ -158,16 +158,6 @@ def row(
     )
 
 
-def merged(rows: Iterable[ImportedRow]) -> tuple[ImportedRow, ...]:
-    """A row for each cell: what one log says of it several times is one, the middle of them."""
-    by_cell: dict[tuple[object, ...], list[ImportedRow]] = {}
-    for one in rows:
-        key = one.world_size, one.model.casefold(), one.batch_size, one.precision, one.unit, one.synchronous
-        by_cell.setdefault(key, []).append(one)
-    ordered = (sorted(of_cell, key=lambda one: one.rate or 0.0) for of_cell in by_cell.values())
-    return tuple(of_cell[(len(of_cell) - 1) // 2] for of_cell in ordered)
-
-
 def compiled(*parts: str) -> re.Pattern[str]:
     """A grammar of several parts, in which `NUMBER` stands for itself."""
     return re.compile("".join(parts))

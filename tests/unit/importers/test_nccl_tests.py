@@ -23,7 +23,8 @@ def told(path: Path, given: Given = Given()) -> list[float]:  # noqa: B008
 def test_the_table_says() -> None:
     first, *_, last = imported(SAMPLES / "nccl_tests.log").bandwidths
     assert (first.collective, first.world_size, first.dtype, first.redop) == ("all_reduce", 8, "float", "sum")
-    assert (first.size_bytes, first.time_s, first.algbw_gbytes_per_s) == (1048576, pytest.approx(33.1e-6), 31.68)
+    assert (first.size_bytes, first.algbw_gbytes_per_s) == (1048576, 31.68)
+    assert first.time_s == pytest.approx(33.1e-6)
     assert (last.in_place, last.busbw_gbytes_per_s, last.wrong) == (True, 237.86, 0)
 
 
