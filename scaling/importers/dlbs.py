@@ -45,6 +45,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
     rate = _positive(said.get("results.throughput"))
     if not rate:
         raise Refused(f"has no results.throughput (status {said.get('exp.status', 'unknown')})")
+    devices = world_size(_devices(said), given)
     _audit(rate, said)
     replica = int(_positive(said.get("exp.replica_batch")))
     return Found(
@@ -54,7 +55,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
                 tool="dlbs",
                 unit="images",
                 rate=rate,
-                devices=world_size(_devices(said), given),
+                devices=devices,
                 models=[str(said.get("exp.model", ""))],
                 batches=[replica] if replica else [],
                 precisions=[str(said.get("exp.dtype", ""))],
