@@ -111,7 +111,8 @@ def batch_size(said: Iterable[int], given: Given) -> int:
 
 def name(said: Iterable[str], given: str, flag: str, what: str) -> str:
     """A model or a precision, without regard to case; "" where nobody says."""
-    by_fold = {one.casefold(): one for one in said if one}
+    shown = (one_line(one)[:MOST_SHOWN] for one in said)
+    by_fold = {one.casefold(): one for one in shown if one}
     folded = agreed(list(by_fold), given.casefold(), flag, what)
     return by_fold.get(folded, given) if folded else ""
 

@@ -53,7 +53,8 @@ def test_several_ranks_of_the_trainer_are_one(tmp_path: Path) -> None:
 
 def test_a_bar_counts_samples_with_a_batch(tmp_path: Path) -> None:
     row = only_row(SAMPLES / "lightning_bar.log", Given(batch_size=32))
-    assert (row.unit, row.rate, row.batch_size) == ("samples", pytest.approx(0.8 * 32 * 4), 32)
+    assert (row.unit, row.batch_size) == ("samples", 32)
+    assert row.rate == pytest.approx(0.8 * 32 * 4)
 
 
 def test_devices_of_a_monitor_follow_from_its_two_rates(tmp_path: Path) -> None:
