@@ -1,7 +1,7 @@
 """nccl-tests (github.com/NVIDIA/nccl-tests): the table of a collective, or the object of `-J`.
 
 Columns come and go with versions and collectives: they are read by the header's names, two groups of time, algbw,
-busbw and wrong values from the right. GB/s are 1e9 bytes a second (doc/PERFORMANCE.md of nccl-tests).
+busbw and wrong values from the right. GB/s are 1e9 bytes a second (as its document on performance says).
 """
 
 from __future__ import annotations

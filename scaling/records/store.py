@@ -165,8 +165,10 @@ class Store:
             raise StoreError(f"{self.path}: {error.strerror}; {kept}") from error
 
     def close(self) -> None:
-        """Release the file."""
-        os.close(self._fd)
+        """Release the file; twice is once."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def __enter__(self) -> Store:
         return self

@@ -13,17 +13,17 @@ from msgspec.structs import replace
 from scaling.analysis import prices
 from scaling.analysis.cost import Pricing
 from scaling.analysis.joining import join, joinable
-from scaling.command import complain, deliver, open_streams
-from scaling.errors import Interrupted, ScalingError, UsageError
+from scaling.command import deliver, obey
+from scaling.errors import UsageError
 from scaling.records.run import Header
 from scaling.records.store import folder_of, load
-from scaling.report import flags
+from scaling.report import bases, flags
 from scaling.report.flags import FOR_FILES, NAME, Asked
 from scaling.report.formats import csv, json, latex, markdown, terminal
 from scaling.report.material import Material, source_of
 
 
-def joined(paths: Sequence[Path], *, although_different: bool, pricing: Pricing | None = None) -> Material:
+def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     """The runs of one report: the first one's header with the hosts of all, the records of all, and what the table
     must say about them (nothing when it is one run).
 
@@ -47,7 +47,6 @@ def joined(paths: Sequence[Path], *, although_different: bool, pricing: Pricing 
         join([records for _, records in runs]),
         (*several, *(f"joined although {reason}" for reason in reasons)),
         [source_of(path) for path in paths],
-        pricing,
     )
 
 
@@ -68,8 +67,11 @@ def report(asked: Asked) -> None:
     """Print the report, or write it into the file asked for."""
     if asked.output is None and asked.format in FOR_FILES and sys.stdout.isatty():
         raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{asked.format}")
-    pricing = Pricing(prices.read(asked.prices), asked.epoch_samples, asked.knee) if asked.prices else None
-    material = joined(asked.runs, although_different=asked.join, pricing=pricing)
+    told = prices.read(asked.prices) if asked.prices else None
+    material = joined(asked.runs, although_different=asked.join)
+    if told or asked.base:
+        base = bases.found(asked.base, material) if asked.base else None
+        material.pricing = Pricing(told, asked.epoch_samples, asked.knee, base)
     color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     deliver(rendered(asked, material, color=color), asked.output)
 
@@ -107,18 +109,14 @@ def _drawn(asked: Asked, material: Material) -> str | bytes:
     return alone.render(material, asked.figure, kind, theme=asked.theme, scale=asked.scale)
 
 
+def _act(argv: Sequence[str]) -> None:
+    if asked := flags.parse(argv):
+        report(asked)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    open_streams()
-    try:
-        if asked := flags.parse(sys.argv[1:] if argv is None else argv):
-            report(asked)
-    except ScalingError as error:
-        complain(error, NAME)
-        return error.exit_code
-    except Interrupted as stop:
-        return stop.exit_code
-    return 0
+    return obey(_act, argv, NAME)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def _cost(of: Bill | str) -> dict[str, Value]:
     if isinstance(of, str):
         return {"cost_unknown": of}
     found: dict[str, Value] = {"cost_currency": of.currency, "cost_price": of.price, "cost_machines": of.machines}
-    found["cost_devices_paid"] = of.devices_paid
+    found |= {"cost_devices_paid": of.devices_paid, "cost_base": of.base}
     for what, by in (("million", of.per_million), ("epoch", of.per_epoch)):
         for how, estimate in by.items():
             found |= _estimate(f"cost_per_{what}_{how}", estimate)
