@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ def _write(asked: Asked, argv: Sequence[str]) -> None:
     header = imported(asked, argv, time.time())
     store.create_import(asked.output, header)
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    show(f"{terminal.render(header, (), color=color)}")
+    show(terminal.render(header, (), color=color))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,6 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except Interrupted as stop:
         return stop.exit_code
+    except KeyboardInterrupt:  # while a log is read: nothing is written yet
+        return Interrupted(signal.SIGINT).exit_code
     return 0
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from statistics import median
 
 from scaling.importers.found import NUMBER, Found, Given, Refused, Skipped, compiled, number, row, world_size
+from scaling.importers.gathered import Rates
 from scaling.importers.lines import LogLine
 
 MARKS = ("samples/sec",)
@@ -20,21 +20,18 @@ _LINE = compiled(r"Batch:? (\d+),? Loss: (\S+), Speed: *", NUMBER, " samples/sec
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row of the whole log. Raises Refused."""
-    skipped, speeds, losses = Skipped(), dict[int, list[float]](), list[str]()
+    skipped, speeds, diverged = Skipped(), Rates(), False
     for line in lines:
         if "samples/sec" not in line.text or "Running Avg" in line.text:
             continue
         if (found := _LINE.search(line.text)) is None:
             skipped.add(line)
             continue
-        speeds.setdefault(int(found[1]), []).append(number(found[3]))
-        losses.append(found[2])
-    later = sorted(speeds)[1:]
-    if not later:
-        raise Refused("has no whole line after its first, which holds the start")
-    devices = world_size([], given)
-    speed = median(median(speeds[batch]) for batch in later)
-    diverged = any(loss.lower() in ("nan", "inf") for loss in losses)
+        speeds.add(number(found[3]), int(found[1]))
+        diverged |= found[2].lower() in ("nan", "inf")
+    if not speeds:
+        raise Refused("has no whole line with a speed")
+    devices, speed = world_size([], given), speeds.steady("line")
     own = given.speed_of == "worker"
     one = row(
         given,

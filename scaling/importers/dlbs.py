@@ -17,6 +17,10 @@ from scaling.importers.lines import CUT, LogLine
 MARKS = ("__results.throughput__", "__results.time__", "__exp.")
 SURE = re.compile(r"^[ \t]*__(?:results|exp)\.\w+__[ \t]*=")
 _PAIR = re.compile(r"^[ \t]*__(results|exp)\.(\w+)__[ \t]*=[ \t]*(.*)$")
+_KEPT = frozenset(
+    f"exp.{name}"
+    for name in ("phase", "status", "model", "dtype", "gpus", "num_nodes", "replica_batch", "effective_batch")
+) | {"results.throughput", "results.time"}
 _APART = 0.02
 
 
@@ -27,6 +31,8 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
         if "__" not in line.text or (pair := _PAIR.match(line.text)) is None:
             if "__results." in line.text:
                 skipped.add(line)
+            continue
+        if f"{pair[1]}.{pair[2]}" not in _KEPT:
             continue
         try:
             if CUT in pair[3] and not pair[3].endswith(f'"{CUT}'):
@@ -39,6 +45,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
     rate = _positive(said.get("results.throughput"))
     if not rate:
         raise Refused(f"has no results.throughput (status {said.get('exp.status', 'unknown')})")
+    devices = world_size(_devices(said), given)
     _audit(rate, said)
     replica = int(_positive(said.get("exp.replica_batch")))
     return Found(
@@ -48,7 +55,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
                 tool="dlbs",
                 unit="images",
                 rate=rate,
-                devices=world_size(_devices(said), given),
+                devices=devices,
                 models=[str(said.get("exp.model", ""))],
                 batches=[replica] if replica else [],
                 precisions=[str(said.get("exp.dtype", ""))],

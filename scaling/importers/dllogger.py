@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from statistics import median
-from typing import Any
 
 from scaling.importers.found import NUMBER, Found, Given, Refused, Skipped, compiled, number, row, world_size
+from scaling.importers.gathered import Rates
 from scaling.importers.lines import CUT, LogLine
 from scaling.records.imported import ImportedUnit
 
@@ -27,21 +26,26 @@ _UNITS: Mapping[str, ImportedUnit] = {
 }  # fmt: skip
 _DEVICES = ("world_size", "num_gpus", "ngpus", "gpus", "num_devices")
 _BATCHES = ("local_batch_size", "batch_size_per_gpu", "per_gpu_batch_size")
-Step = tuple[int, ...]
+_MODELS = ("arch", "model")
+_SETTINGS = frozenset({*_DEVICES, *_BATCHES, *_MODELS})
 
 
 class _Log:
-    """What the lines say: rates by metric and step, settings, units."""
+    """What the lines say: rates by metric and number of words of a step, settings, units."""
 
     def __init__(self) -> None:
-        self.rates: dict[str, dict[Step, list[float]]] = {}
-        self.settings: dict[str, list[Any]] = {}
+        self.rates: dict[str, dict[int, Rates]] = {}
+        self.settings: dict[str, set[str]] = {}
         self.units: set[str] = set()
 
-    def add(self, metric: str, step: Step, rate: float) -> None:
-        """A rate of a step; what is no number is none."""
-        if rate > 0:
-            self.rates.setdefault(metric, {}).setdefault(step, []).append(rate)
+    def add(self, metric: str, step: tuple[int, ...], rate: float) -> None:
+        """A rate of a step: (), an epoch, an epoch and an iteration."""
+        self.rates.setdefault(metric, {}).setdefault(min(len(step), 2), Rates()).add(rate, *step)
+
+    def set(self, name: str, value: object) -> None:
+        """A setting that is looked for."""
+        if name in _SETTINGS:
+            self.settings.setdefault(name, set()).add(str(value))
 
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
@@ -55,8 +59,8 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
             _plain(plain[1], line, log, skipped)
         elif "_ips" in text:
             skipped.add(line)
-    metric = "total_ips" if log.rates.get("total_ips") else "compute_ips"
-    if not log.rates.get(metric):
+    metric = "total_ips" if any(log.rates.get("total_ips", {}).values()) else "compute_ips"
+    if not any(log.rates.get(metric, {}).values()):
         raise Refused("has no total_ips or compute_ips of a training")
     rate, notes = _steady(log.rates[metric])
     if metric == "compute_ips":
@@ -72,7 +76,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
                 unit=units.pop() if units else "samples",
                 rate=rate,
                 devices=world_size(_integers(log, _DEVICES), given),
-                models=_texts(log, ("arch", "model")),
+                models=_texts(log, _MODELS),
                 batches=_integers(log, _BATCHES),
                 notes=notes,
             ),
@@ -89,7 +93,7 @@ def _object(line: LogLine, log: _Log, skipped: Skipped) -> None:
             log.units.add(str(found["metadata"].get("unit", "")))
         elif step == "PARAMETER":
             for name, value in data.items():
-                log.settings.setdefault(str(name).rpartition(".")[2], []).append(value)
+                log.set(str(name).rpartition(".")[2], value)
         else:
             for name, value in data.items():
                 if str(name).removeprefix("train.") in ("total_ips", "compute_ips"):
@@ -102,7 +106,7 @@ def _object(line: LogLine, log: _Log, skipped: Skipped) -> None:
 def _plain(said: str, line: LogLine, log: _Log, skipped: Skipped) -> None:
     if "PARAMETER" in said:
         for name, value in re.findall(r"(\w+) : (\S+)", said):
-            log.settings.setdefault(name, []).append(value)
+            log.set(name, value)
         return
     found = list(_METRIC.finditer(said))
     if not found and re.search(r"(?<!val\.)(?:total|compute)_ips", said):
@@ -114,22 +118,18 @@ def _plain(said: str, line: LogLine, log: _Log, skipped: Skipped) -> None:
             log.units.add(metric[3])
 
 
-def _steady(by_step: dict[Step, list[float]]) -> tuple[float, list[str]]:
+def _steady(by_depth: dict[int, Rates]) -> tuple[float, list[str]]:
     """The median of iterations after the first; where only epochs are told, of epochs after the first."""
-    finest = max(map(len, by_step))
-    steps = sorted(step for step in by_step if len(step) == finest)
-    later = steps[1:] or steps
-    if finest >= 2 and len(steps) == 1:
-        raise Refused("has its first iteration alone, which holds the start")
-    what = ("summary", "epoch", "iteration")[min(finest, 2)]
-    notes = [f"median of {what}s after the first"] if len(steps) > 1 else [f"of one {what}, which holds the start"]
-    return median(median(by_step[step]) for step in later), notes
+    depth = max(depth for depth, rates in by_depth.items() if rates)
+    rates, what = by_depth[depth], ("summary", "epoch", "iteration")[depth]
+    if depth == 2 or rates.steps > 1:
+        return rates.steady(what), [f"the median of {what}s after the first"]
+    return rates.middle(), [f"of one {what}, the start included"]
 
 
 def _integers(log: _Log, names: Iterable[str]) -> list[int]:
-    texts = [str(value) for name in names for value in log.settings.get(name, [])]
-    return [int(text) for text in texts if text.isdigit() and int(text) > 0]
+    return [int(text) for text in _texts(log, names) if text.isdigit() and int(text) > 0]
 
 
 def _texts(log: _Log, names: Iterable[str]) -> list[str]:
-    return [value for name in names for value in log.settings.get(name, []) if isinstance(value, str)]
+    return [value for name in names for value in sorted(log.settings.get(name, ()))]

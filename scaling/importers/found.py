@@ -111,7 +111,8 @@ def batch_size(said: Iterable[int], given: Given) -> int:
 
 def name(said: Iterable[str], given: str, flag: str, what: str) -> str:
     """A model or a precision, without regard to case; "" where nobody says."""
-    by_fold = {one.casefold(): one for one in said if one}
+    shown = (one_line(one)[:MOST_SHOWN] for one in said)
+    by_fold = {one.casefold(): one for one in shown if one}
     folded = agreed(list(by_fold), given.casefold(), flag, what)
     return by_fold.get(folded, given) if folded else ""
 
@@ -156,16 +157,6 @@ def row(
         audit=audit,
         notes=tuple(notes),
     )
-
-
-def merged(rows: Iterable[ImportedRow]) -> tuple[ImportedRow, ...]:
-    """A row for each cell: what one log says of it several times is one, the middle of them."""
-    by_cell: dict[tuple[object, ...], list[ImportedRow]] = {}
-    for one in rows:
-        key = one.world_size, one.model.casefold(), one.batch_size, one.precision, one.unit, one.synchronous
-        by_cell.setdefault(key, []).append(one)
-    ordered = (sorted(of_cell, key=lambda one: one.rate or 0.0) for of_cell in by_cell.values())
-    return tuple(of_cell[(len(of_cell) - 1) // 2] for of_cell in ordered)
 
 
 def compiled(*parts: str) -> re.Pattern[str]:

@@ -17,11 +17,11 @@ from scaling.importers.found import (
     Skipped,
     batch_size,
     compiled,
-    middle,
     number,
     row,
     world_size,
 )
+from scaling.importers.gathered import Rates
 from scaling.importers.lines import LogLine
 
 MARKS = ("train_samples_per_second",)
@@ -37,24 +37,27 @@ _APART = 0.3
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row of the whole log. Raises Refused."""
-    skipped, rates, head = Skipped(), {"samples": list[float](), "steps": list[float]()}, dict[str, list[int]]()
+    skipped, rates = Skipped(), {"samples": Rates(), "steps": Rates()}
+    head: dict[str, list[int]] = {}
     for line in lines:
         if "_per_second" in line.text:
             keys = list(_KEY.finditer(line.text))
             for key in keys:
-                rates[key[1]].append(number(key[2]))
+                rates[key[1]].add(number(key[2]))
             if not keys and "train_" in line.text:
                 skipped.add(line)
         elif (said := _HEAD.search(line.text)) is not None:
-            head.setdefault(said[1].partition(" ")[0], []).append(int(said[2].replace(",", "")))
+            values, value = head.setdefault(said[1].partition(" ")[0], []), int(said[2].replace(",", ""))
+            if value not in values:
+                values.append(value)
     if not rates["steps"]:
         raise Refused(
             "has no train_steps_per_second: before transformers 4.7 train_samples_per_second counted steps"
         )
-    rate = middle(rates["samples"])
+    rate = rates["samples"].middle()
     devices = world_size(_devices(head), given)
     batch = batch_size(head.get("Instantaneous", ()), given)
-    _audit(rate, middle(rates["steps"]), head)
+    _audit(rate, rates["steps"].middle(), head)
     return Found(
         rows=(
             row(

@@ -8,6 +8,7 @@ prints its warm-up as `Iter #0` and leaves it out of the mean.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterable
 from statistics import fmean
 
@@ -18,12 +19,12 @@ from scaling.importers.found import (
     Refused,
     Skipped,
     compiled,
-    merged,
     middle,
     number,
     row,
     world_size,
 )
+from scaling.importers.gathered import Rows
 from scaling.importers.lines import LogLine
 from scaling.records.imported import ImportedRow
 
@@ -43,69 +44,73 @@ class _Launch:
     """What was printed from one header to the next."""
 
     def __init__(self) -> None:
-        self.models: list[str] = []
-        self.batches: list[int] = []
-        self.sizes: list[int] = []
-        self.iters: list[tuple[int, float]] = []
-        self.per: list[float] = []
-        self.totals: list[tuple[int, float]] = []
+        self.models: set[str] = set()
+        self.batches: set[int] = set()
+        self.sizes: set[int] = set()
+        self.iters = array("d")
+        self.per = array("d")
+        self.size = 0
+        self.totals = array("d")
 
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row for each number of devices, model and batch. Raises Refused."""
-    launches, skipped = [_Launch()], Skipped()
+    launch, rows, skipped = _Launch(), Rows(), Skipped()
     for line in lines:
-        if "mg/sec" in line.text:
-            _rate(line, launches, skipped)
-        elif (head := _HEAD.search(line.text)) is not None:
-            _head(head, _open(launches))
-    whole = [launch for launch in launches if launch.totals]
-    if not whole:
+        text = line.text
+        if "mg/sec" in text:
+            total = _TOTAL.search(text)
+            if launch.size and (total is None or int(total[1]) != launch.size):
+                rows.add(_row(launch, given))
+                launch = _Launch()
+            if not _rate(text, total, launch):
+                skipped.add(line)
+        elif ": " in text and (head := _HEAD.search(text)) is not None:
+            if launch.size:
+                rows.add(_row(launch, given))
+                launch = _Launch()
+            _head(head, launch)
+    if launch.size:
+        rows.add(_row(launch, given))
+    found = tuple(rows)
+    if not found:
         raise Refused("has no whole line `Total img/sec on N GPU(s): ... +-...`: it was broken off")
-    return Found(rows=merged(_row(launch, given) for launch in whole), notes=skipped.notes())
-
-
-def _open(launches: list[_Launch]) -> _Launch:
-    """The launch that goes on: a total ends it."""
-    if launches[-1].totals:
-        launches.append(_Launch())
-    return launches[-1]
+    return Found(rows=found, notes=skipped.notes())
 
 
 def _head(head: re.Match[str], launch: _Launch) -> None:
     model, batch, size = head.groups()
     if model:
-        launch.models.append(model)
+        launch.models.add(model)
     elif batch:
-        launch.batches.append(int(batch))
+        launch.batches.add(int(batch))
     else:
-        launch.sizes.append(int(size))
+        launch.sizes.add(int(size))
 
 
-def _rate(line: LogLine, launches: list[_Launch], skipped: Skipped) -> None:
-    text = line.text
-    if (total := _TOTAL.search(text)) is not None:
-        known = launches[-1].totals
-        launch = launches[-1] if not known or known[0][0] == int(total[1]) else _open(launches)
-        launch.totals.append((int(total[1]), number(total[2])))
+def _rate(text: str, total: re.Match[str] | None, launch: _Launch) -> bool:
+    """Take a rate; whether the line was whole."""
+    if total is not None:
+        launch.size = int(total[1])
+        launch.totals.append(number(total[2]))
     elif (per := _PER.search(text)) is not None:
-        _open(launches).per.append(number(per[1]))
+        launch.per.append(number(per[1]))
     elif (one := _ITER.search(text)) is not None:
-        _open(launches).iters.append((int(one[1]), number(one[2])))
+        launch.iters.append(number(one[2]))
     else:
-        skipped.add(line)
+        return False
+    return True
 
 
 def _row(launch: _Launch, given: Given) -> ImportedRow:
-    size = launch.totals[0][0]
-    total = middle(value for _, value in launch.totals)
+    size, total = launch.size, middle(launch.totals)
     _audit(launch, size, total)
     return row(
         given,
         tool="horovod",
         unit="images",
         rate=total,
-        devices=world_size([size, *launch.sizes], given),
+        devices=world_size([size, *sorted(launch.sizes)], given),
         models=launch.models,
         batches=launch.batches,
         notes=("the total is rank 0's rate times the number of ranks",) if size > 1 else (),
@@ -117,8 +122,7 @@ def _audit(launch: _Launch, size: int, total: float) -> None:
     per = total / size if size else float("nan")
     if launch.per and all(_differ(size * one, total, _ROUNDING * (size + 1)) for one in launch.per):
         raise Refused(f"contradicts itself: {size} x {launch.per[0]:g} is not {total:g}")
-    rates = [rate for _, rate in launch.iters]
-    means = [fmean(part) for part in (rates, rates[1:]) if part]
+    means = [fmean(part) for part in (launch.iters, launch.iters[1:]) if part]
     if means and all(_differ(mean, per, _ROUNDING + _APART * per) for mean in means):
         raise Refused(f"contradicts itself: its iterations are {means[0]:.1f} img/sec, a device's mean {per:.1f}")
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from scaling.importers.found import NUMBER, Found, Given, Refused, Skipped, compiled, number, row, world_size
+from scaling.importers.gathered import Rates
 from scaling.importers.lines import LogLine
 
 MARKS = ("it/s", "s/it", "samples_per_sec")
@@ -24,21 +25,22 @@ _SIZE = re.compile(r"Starting with (\d+) processes|MEMBER: \d+/(\d+)(?![\d\u2026
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row of the whole log. Raises Refused."""
-    skipped, sizes = Skipped(), list[int]()
+    skipped, sizes = Skipped(), set[int]()
     bars: dict[int, tuple[int, list[float]]] = {}
-    rates: dict[bool, list[float]] = {True: [], False: []}
+    rates, place = {True: Rates(), False: Rates()}, 0
     for line in lines:
         text = line.text
         if "samples_per_sec" in text:
             found = list(_MONITOR.finditer(text))
+            place += 1
             for one in found:
-                rates[bool(one[1])].append(number(one[2]))
+                rates[bool(one[1])].add(number(one[2]), place)
             if not found:
                 skipped.add(line)
         elif "Epoch " in text and ("it/s" in text or "s/it" in text):
             _bar(line, bars, skipped)
         elif (size := _SIZE.search(text)) is not None:
-            sizes.append(int(size[1] or size[2]))
+            sizes.add(int(size[1] or size[2]))
     if rates[True] or rates[False]:
         return _monitored(rates, sizes, given, skipped)
     return _counted(bars, sizes, given, skipped)
@@ -58,11 +60,11 @@ def _bar(line: LogLine, bars: dict[int, tuple[int, list[float]]], skipped: Skipp
     before = bars.get(epoch, (-1, []))
     if done > before[0]:
         bars[epoch] = done, [rate]
-    elif done == before[0]:
+    elif done == before[0] and rate not in before[1]:
         before[1].append(rate)
 
 
-def _counted(bars: dict[int, tuple[int, list[float]]], sizes: list[int], given: Given, skipped: Skipped) -> Found:
+def _counted(bars: dict[int, tuple[int, list[float]]], sizes: set[int], given: Given, skipped: Skipped) -> Found:
     if not bars:
         raise Refused("has no whole bar of an epoch with its rate")
     epochs = sorted(bars)
@@ -85,14 +87,11 @@ def _counted(bars: dict[int, tuple[int, list[float]]], sizes: list[int], given: 
     return Found(rows=(one,), notes=skipped.notes())
 
 
-def _monitored(rates: dict[bool, list[float]], sizes: list[int], given: Given, skipped: Skipped) -> Found:
-    both = [of[1:] or of for of in (rates[True], rates[False])]
-    if both[0] and both[1]:
-        sizes = [*sizes, round(median(both[1]) / median(both[0]))]
-    if max(len(rates[True]), len(rates[False])) == 1:
-        raise Refused("has its first window alone, which holds the start")
-    devices = world_size(sizes, given)
-    rate = median(both[1]) if both[1] else devices * median(both[0])
+def _monitored(rates: dict[bool, Rates], sizes: set[int], given: Given, skipped: Skipped) -> Found:
+    both = {key: of.steady("window") for key, of in rates.items() if of}
+    said = {*sizes, *([round(both[False] / both[True])] if len(both) == 2 else [])}
+    devices = world_size(said, given)
+    rate = both[False] if False in both else devices * both[True]
     notes = ("the first window is left out",)
     one = row(given, tool="lightning", unit="samples", rate=rate, devices=devices, notes=notes)
     return Found(rows=(one,), notes=skipped.notes())

@@ -19,7 +19,7 @@ MOST_LINE_BYTES = 1 << 20
 CUT = "\u2026"
 # Of the first block: above this share of control characters it is no text.
 MOST_CONTROL = 0.02
-_CONTROL = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b"))
+_CONTROL = bytes(set(range(32)) - set(b"\a\b\t\n\f\r\x1b"))
 _MAGIC = {
     b"\x1f\x8b": "is compressed: gunzip it first",
     b"BZh": "is compressed: bunzip2 it first",

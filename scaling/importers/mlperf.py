@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from statistics import median
 from typing import Any
 
 from scaling.importers.found import Found, Given, Refused, Skipped, row, world_size
+from scaling.importers.gathered import Rates
 from scaling.importers.lines import CUT, LogLine
 from scaling.records.imported import ImportedUnit
 
 MARKS = (":::MLL",)
 SURE = re.compile(r":::MLL(?:OG \{| [\d.]+ \w+: )")
 _OLD = re.compile(r":::MLL [\d.]+ (\w+): (\{.*)$")
+_KEPT = ("submission_benchmark", "global_batch_size")
 _RATES = ("throughput", "seq/sec", "seq_sec")
 UNITS: Mapping[str, ImportedUnit] = {
     "resnet": "images", "ssd": "images", "maskrcnn": "images", "retinanet": "images", "unet3d": "images",
@@ -30,7 +31,8 @@ UNITS: Mapping[str, ImportedUnit] = {
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row of the whole log. Raises Refused."""
-    skipped, said, rates = Skipped(), dict[str, list[Any]](), list[float]()
+    skipped, said, rates = Skipped(), {name: set[Any]() for name in _KEPT}, Rates()
+    place = 0
     for line in lines:
         if ":::MLL" not in line.text:
             continue
@@ -39,31 +41,31 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             skipped.add(line)
             continue
-        if key != "tracked_stats":
-            said.setdefault(key, []).append(value)
-        elif isinstance(value, dict):
-            rates += [float(value[name]) for name in _RATES if isinstance(value.get(name), int | float)]
-    benchmarks = {str(one) for one in said.get("submission_benchmark", ())}
+        if key in said and isinstance(value, str | int):
+            said[key].add(value)
+        elif key == "tracked_stats" and isinstance(value, dict):
+            for name in _RATES:
+                if isinstance(value.get(name), int | float):
+                    place += 1
+                    rates.add(float(value[name]), place)
+    benchmarks = {str(one) for one in said["submission_benchmark"]}
     if not rates:
         raise Refused("has no tracked_stats with a throughput")
     if len(benchmarks) != 1 or not benchmarks <= UNITS.keys():
         named = ", ".join(sorted(benchmarks)) or "none"
         raise Refused(f"is of no known benchmark ({named}): what a sample is cannot be told")
     benchmark = benchmarks.pop()
-    later = rates[1:]
-    if not later:
-        raise Refused("has its first throughput alone, which holds the start")
-    devices = world_size([], given)
+    devices, rate = world_size([], given), rates.steady("throughput")
     return Found(
         rows=(
             row(
                 given,
                 tool="mlperf",
                 unit=UNITS[benchmark],
-                rate=median(later),
+                rate=rate,
                 devices=devices,
                 models=[benchmark],
-                batches=_batches(said.get("global_batch_size", ()), devices),
+                batches=_batches(said["global_batch_size"], devices),
                 notes=("tracked_stats after the first",),
             ),
         ),

@@ -9,9 +9,10 @@ it is neither, the log is refused. The first window of each epoch holds the star
 from __future__ import annotations
 
 import re
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from statistics import fmean, median
+from statistics import median
 
 from scaling.importers.found import (
     NUMBER,
@@ -21,11 +22,11 @@ from scaling.importers.found import (
     Skipped,
     agreed,
     compiled,
-    merged,
     number,
     row,
     world_size,
 )
+from scaling.importers.gathered import Rows
 from scaling.importers.lines import LogLine
 from scaling.records.imported import ImportedRow
 
@@ -39,6 +40,8 @@ _LAYERED = ("resnet", "resnext", "vgg")
 # As far as rate x seconds may be from the samples of an epoch.
 _AUDIT = 0.004
 _NODE = re.compile(r"Node\[(\d+)\]")
+# Epoch and batch in one number.
+_EPOCH = 1 << 40
 Key = tuple[int, int]
 
 
@@ -47,8 +50,15 @@ class _Launch:
 
     def __init__(self) -> None:
         self.arguments: list[tuple[int | None, dict[str, str]]] = []
-        self.speeds: dict[int, dict[Key, set[float]]] = defaultdict(lambda: defaultdict(set))
+        self.speeds: dict[int, dict[int, float]] = defaultdict(dict)
+        self.several: Key | None = None
         self.costs: dict[int, dict[int, float]] = defaultdict(dict)
+
+    def add(self, who: int, at: Key, speed: float) -> None:
+        """A speed; a line for each metric says the same one again. One of a batch that has another already is
+        remembered: nobody can tell who speaks."""
+        if speed > 0 and self.speeds[who].setdefault(at[0] * _EPOCH + at[1], speed) != speed:
+            self.several = self.several or at
 
     def values(self, name: str) -> list[str]:
         """What its arguments say of something."""
@@ -63,25 +73,30 @@ class _Launch:
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row for each launch's cell. Raises Refused."""
-    launches, skipped, feeds = [_Launch()], Skipped(), 0
+    launch, rows, skipped, feeds = _Launch(), Rows(), Skipped(), 0
     for line in lines:
-        if "samples/sec" in line.text:
-            if (speed := _SPEED.search(line.text)) is not None:
-                launches[-1].speeds[_who(line)][int(speed[1]), int(speed[2])].add(number(speed[3]))
-            elif _FEED.search(line.text) and "Epoch" not in line.text:
+        text = line.text
+        if "Namespace(" in text or "start with arguments" in text:
+            if launch.speeds:
+                rows.add(_row(launch, given))
+                launch = _Launch()
+            _arguments(line, launch)
+        if "samples/sec" in text:
+            if (speed := _SPEED.search(text)) is not None:
+                launch.add(_who(line), (int(speed[1]), int(speed[2])), number(speed[3]))
+            elif _FEED.search(text) and "Epoch" not in text:
                 feeds += 1
             else:
                 skipped.add(line)
-        elif "Time cost=" in line.text:
-            if (cost := _COST.search(line.text)) is not None:
-                launches[-1].costs[_who(line)][int(cost[1])] = number(cost[2])
-        elif "Namespace(" in line.text or "start with arguments" in line.text:
-            _arguments(line, launches)
-    spoke = [launch for launch in launches if launch.speeds]
-    if not spoke:
+        elif "Time cost=" in text and (cost := _COST.search(text)) is not None:
+            launch.costs[_who(line)][int(cost[1])] = number(cost[2])
+    if launch.speeds:
+        rows.add(_row(launch, given))
+    found = tuple(rows)
+    if not found:
         only = "has the speed of its feed alone (--test-io)" if feeds else "has no whole line with a speed"
         raise Refused(f"{only}: nothing was trained")
-    return Found(rows=merged(_row(launch, given) for launch in spoke), notes=skipped.notes())
+    return Found(rows=found, notes=skipped.notes())
 
 
 def _who(line: LogLine) -> int:
@@ -90,15 +105,13 @@ def _who(line: LogLine) -> int:
     return -1 if line.rank is None else line.rank
 
 
-def _arguments(line: LogLine, launches: list[_Launch]) -> None:
-    if launches[-1].speeds:
-        launches.append(_Launch())
+def _arguments(line: LogLine, launch: _Launch) -> None:
     inside = line.text.partition("Namespace(")[2]
     whole = inside.rstrip().endswith(")") and inside.count("'") % 2 == 0
     said = {name: value.strip().strip("'\"") for name, value in _SAYS.findall(inside) if whole}
     # With Horovod each calls itself Node[0]. A line whose arguments are broken is that of a process all the same.
     named = _NODE.search(line.text) if said.get("kv_store", "horovod") != "horovod" else None
-    launches[-1].arguments.append((int(named[1]) if named else line.rank, said))
+    launch.arguments.append((int(named[1]) if named else line.rank, said))
 
 
 def _row(launch: _Launch, given: Given) -> ImportedRow:
@@ -155,9 +168,14 @@ def _rate(launch: _Launch, workers: int, given: Given) -> tuple[float, list[str]
     """Of all devices, and how it was made."""
     steady: dict[int, float] = {}
     notes = ["the first window of each epoch is left out"]
+    if launch.several:
+        epoch, batch = launch.several
+        raise Refused(
+            f"says several speeds of epoch {epoch}, batch {batch}, and no line says who speaks: workers without "
+            "ranks (Node[r]), or several launches: split it"
+        )
     for who, speeds in launch.speeds.items():
-        known = _known(speeds)
-        later = [speed for key, speed in known.items() if key[1] != _first(known, key[0])]
+        later = _later(speeds)
         if not later:
             raise Refused("has only the first window of an epoch of a worker, which holds the start")
         steady[who] = median(later)
@@ -175,23 +193,12 @@ def _rate(launch: _Launch, workers: int, given: Given) -> tuple[float, list[str]
     return alone * workers, [*notes, f"one worker's own rate x {workers}"]
 
 
-def _known(speeds: dict[Key, set[float]]) -> dict[Key, float]:
-    """By epoch and batch; a line for each metric says the same speed again."""
-    several = [key for key, found in speeds.items() if len(found) > 1]
-    if several:
-        epoch, batch = several[0]
-        raise Refused(
-            f"says several speeds of epoch {epoch}, batch {batch}, and no line says who speaks: workers without "
-            "ranks (Node[r]), or several launches: split it"
-        )
-    known = {key: speed for key, found in speeds.items() for speed in found if speed > 0}
-    if not known:
-        raise Refused("has no whole line with a speed")
-    return known
-
-
-def _first(known: dict[Key, float], epoch: int) -> int:
-    return min(batch for at, batch in known if at == epoch)
+def _later(speeds: dict[int, float]) -> array[float]:
+    """Without the first window of each epoch."""
+    first: dict[int, int] = {}
+    for key in speeds:
+        first[key // _EPOCH] = min(first.get(key // _EPOCH, key), key)
+    return array("d", (speed for key, speed in speeds.items() if key != first[key // _EPOCH]))
 
 
 def _audited(launch: _Launch, workers: int) -> str:
@@ -213,7 +220,10 @@ def _audited(launch: _Launch, workers: int) -> str:
 def _epochs(launch: _Launch) -> Iterator[float]:
     """Samples of each epoch, as its rate and its seconds say."""
     for who, costs in launch.costs.items():
-        known = _known(launch.speeds[who]) if who in launch.speeds else {}
+        sums: dict[int, tuple[float, int]] = {}
+        for key, speed in launch.speeds.get(who, {}).items():
+            total, count = sums.get(key // _EPOCH, (0.0, 0))
+            sums[key // _EPOCH] = total + speed, count + 1
         for epoch, seconds in costs.items():
-            if of_epoch := [speed for key, speed in known.items() if key[0] == epoch]:
-                yield fmean(of_epoch) * seconds
+            if epoch in sums:
+                yield sums[epoch][0] / sums[epoch][1] * seconds

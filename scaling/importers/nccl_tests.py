@@ -39,9 +39,9 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
 
 
 def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
-    skipped, names, columns = Skipped(), [], []
+    skipped, names, columns = Skipped(), set[str](), list[str]()
     ranks: dict[int, set[str]] = {}
-    found: list[ImportedBandwidth] = []
+    found: dict[ImportedBandwidth, None] = {}  # each once: tables are printed again
     for line in lines:
         text = line.text
         if text.lstrip().startswith("#"):
@@ -51,13 +51,13 @@ def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
                 columns = text.replace("#wrong", "wrong").lstrip("# ").split()
         elif columns and _ROW.match(text):
             made = list(_bandwidths(text.split(), columns))
-            found += made
+            found.update(dict.fromkeys(made))
             if not made:
                 skipped.add(line)
         if (name := _NAME.search(text)) is not None:
-            names.append(name[1])
+            names.add(name[1])
     devices = _devices(ranks, given)
-    named = names[-1] if len(set(names)) == 1 else ""
+    named = names.pop() if len(names) == 1 else ""
     return Found(
         bandwidths=once(_with(one, devices, named) for one in found),
         notes=skipped.notes(),

@@ -8,6 +8,7 @@ their ratio is the number of devices.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Iterable
 from statistics import median
 
@@ -18,12 +19,12 @@ from scaling.importers.found import (
     Refused,
     Skipped,
     compiled,
-    merged,
     middle,
     number,
     row,
     world_size,
 )
+from scaling.importers.gathered import Rows
 from scaling.importers.lines import LogLine
 from scaling.records.imported import ImportedRow
 
@@ -43,34 +44,43 @@ class _Launch:
     """What the processes of one launch printed."""
 
     def __init__(self) -> None:
-        self.head: dict[str, list[str]] = {}
-        self.batches: list[int] = []
-        self.steps: list[float] = []
-        self.losses: list[str] = []
-        self.totals: list[float] = []
-        self.cut: list[float] = []
+        self.head: dict[str, set[str]] = {}
+        self.batches: set[int] = set()
+        self.steps = array("d")
+        self.diverged = False
+        self.totals = array("d")
+        self.cut = array("d")
 
     def said(self, name: str) -> list[str]:
         """What its header says of something."""
-        return self.head.get(name, [])
+        return sorted(self.head.get(name, ()))
+
+    @property
+    def has_total(self) -> bool:
+        """Whether it came to its end."""
+        return bool(self.totals or self.cut)
 
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row for each number of devices, model and batch. Raises Refused."""
-    launches, skipped = [_Launch()], Skipped()
+    launch, rows, skipped = _Launch(), Rows(), Skipped()
     for line in lines:
-        if "images/sec" in line.text:
-            _rate(line, launches[-1], skipped)
-        elif (head := _HEAD.search(line.text)) is not None:
-            if launches[-1].totals and head[1] in ("TensorFlow", "Model"):
-                launches.append(_Launch())
-            launches[-1].head.setdefault(head[1], []).append(head[2])
-        elif (per := _PER_DEVICE.search(line.text)) is not None:
-            launches[-1].batches.append(int(per[1]))
-    whole = [launch for launch in launches if launch.totals or launch.cut]
-    if not whole:
+        text = line.text
+        if "images/sec" in text:
+            _rate(line, launch, skipped)
+        elif ": " in text and (head := _HEAD.search(text)) is not None:
+            if launch.has_total and head[1] in ("TensorFlow", "Model"):
+                rows.add(_row(launch, given))
+                launch = _Launch()
+            launch.head.setdefault(head[1], set()).add(head[2])
+        elif (per := _PER_DEVICE.search(text)) is not None:
+            launch.batches.add(int(per[1]))
+    if launch.has_total:
+        rows.add(_row(launch, given))
+    found = tuple(rows)
+    if not found:
         raise Refused("has no line `total images/sec: ...`: it was broken off")
-    return Found(rows=merged(_row(launch, given) for launch in whole), notes=skipped.notes())
+    return Found(rows=found, notes=skipped.notes())
 
 
 def _rate(line: LogLine, launch: _Launch, skipped: Skipped) -> None:
@@ -78,7 +88,7 @@ def _rate(line: LogLine, launch: _Launch, skipped: Skipped) -> None:
         (launch.cut if total[2] else launch.totals).append(number(total[1]))
     elif (step := _STEP.search(line.text)) is not None:
         launch.steps.append(number(step[1]))
-        launch.losses.append(step[2] or "")
+        launch.diverged |= (step[2] or "").strip(".,").lower() in ("nan", "inf", "-nan")
     else:
         skipped.add(line)
 
@@ -92,17 +102,16 @@ def _row(launch: _Launch, given: Given) -> ImportedRow:
     devices = _devices(launch, given)
     total = middle(launch.totals or launch.cut)
     _audit(launch, total, devices)
-    diverged = any(loss.strip(".,").lower() in ("nan", "inf", "-nan") for loss in launch.losses)
     return row(
         given,
         tool="tf_cnn_benchmarks",
         unit="images",
-        rate=None if diverged else total,
+        rate=None if launch.diverged else total,
         devices=devices,
         models=launch.said("Model"),
         batches=launch.batches,
         synchronous="False" not in launch.said("Sync"),
-        failed="the loss is no number" if diverged else "",
+        failed="the loss is no number" if launch.diverged else "",
         notes=tuple(f"variables: {how}" for how in dict.fromkeys(launch.said("Variables"))),
     )
 
@@ -110,7 +119,7 @@ def _row(launch: _Launch, given: Given) -> ImportedRow:
 def _devices(launch: _Launch, given: Given) -> int:
     """The global batch over that of a device."""
     whole = {int(found[1]) for text in launch.said("Batch size") if (found := _GLOBAL.search(text))}
-    per = set(launch.batches)
+    per = launch.batches
     if len(whole) > 1 or len(per) > 1:
         raise Refused("says several batch sizes: split the log by launch")
     if not whole or not per:

@@ -6,11 +6,12 @@ The mean that they print at the end has the start in it: windows after the first
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
 from scaling.importers.found import NUMBER, Found, Given, Refused, Skipped, compiled, number, row, world_size
+from scaling.importers.gathered import Rates
 from scaling.importers.lines import LogLine
 
 MARKS = ("TimeHistory:", "BenchmarkMetric:")
@@ -40,17 +41,18 @@ class _Window(NamedTuple):
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row of the whole log. Raises Refused."""
     skipped = Skipped()
-    windows: dict[int, list[_Window]] = {}
+    rates, samples = Rates(), Rates()
     for line in lines:
         text = line.text
         if "TimeHistory:" in text or ("BenchmarkMetric:" in text and "global step" in text):
             if (window := _window(text)) is None:
                 skipped.add(line)
             else:
-                windows.setdefault(window.key, []).append(window)
-    later = [window for key in sorted(windows)[1:] for window in windows[key]]
-    if not later:
-        raise Refused("has no whole window after the first, which holds the start")
+                rates.add(window.rate, window.key)
+                samples.add(window.samples, window.key)
+    if not rates:
+        raise Refused("has no whole window of steps")
+    rate = rates.steady("window")
     devices = world_size([], given)
     return Found(
         rows=(
@@ -58,9 +60,9 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
                 given,
                 tool="tf_official",
                 unit="samples",
-                rate=median(window.rate for window in later),
+                rate=rate,
                 devices=devices,
-                batches=_batches([window.samples for window in later if window.samples], devices),
+                batches=_batches(samples.later(), devices),
                 notes=("the median of windows after the first",),
             ),
         ),
@@ -77,7 +79,7 @@ def _window(text: str) -> _Window | None:
     return None if old is None else _Window(int(old[1]), number(old[3]), 0.0)
 
 
-def _batches(samples: list[float], devices: int) -> list[int]:
+def _batches(samples: Sequence[float], devices: int) -> list[int]:
     """Of a device, where samples of a step are a whole number of batches; none where rounding leaves it open."""
     if not samples:
         return []

@@ -28,6 +28,7 @@ from scaling.importers import (
 )
 from scaling.importers.found import Found, Given, Read, Refused
 from scaling.importers.lines import blocks, of_blocks
+from scaling.text import one_line
 
 
 class Tool(NamedTuple):
@@ -97,11 +98,11 @@ def read(log: Log, given: Given) -> Found:
     found = TOOLS[log.tool].read(of_blocks(blocks(log.path)), given)
     if not found.rows and not found.bandwidths:
         raise Refused(f"has no line that is whole and says a rate of {log.tool}")
-    named = log.path.name
+    named = one_line(log.path.name)
     return replace(
         found,
         rows=tuple(replace(row, log=named, notes=(*row.notes, *found.notes)) for row in found.rows),
-        bandwidths=tuple(replace(one, log=named) for one in found.bandwidths),
+        bandwidths=tuple(replace(one, log=named, notes=found.notes) for one in found.bandwidths),
     )
 
 

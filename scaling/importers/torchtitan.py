@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from math import prod
-from statistics import median
 
 from scaling.importers.found import NUMBER, Found, Given, Refused, Skipped, compiled, number, row, world_size
+from scaling.importers.gathered import Rates
 from scaling.importers.lines import LogLine
 
 MARKS = ("tps:",)
@@ -26,8 +26,8 @@ _MODEL = re.compile(r"Model (\S+ \S+) size: ")
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row of the whole log. Raises Refused."""
-    skipped, steps, losses = Skipped(), dict[int, list[float]](), list[str]()
-    sizes, batches, models = list[int](), list[int](), list[str]()
+    skipped, steps, diverged = Skipped(), Rates(), False
+    sizes, batches, models = set[int](), set[int](), set[str]()
     for line in lines:
         text = line.text
         if "tps:" in text:
@@ -36,28 +36,24 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
             if (step := _STEP.search(text)) is None:
                 skipped.add(line)
             else:
-                steps.setdefault(int(step[1]), []).append(number(step[3]))
-                losses.append(step[2])
+                steps.add(number(step[3]), int(step[1]))
+                diverged |= step[2].lower().strip(",") in ("nan", "inf")
         elif "device mesh" in text:
-            sizes += _size(text)
+            sizes |= _size(text)
         elif (batch := _BATCH.search(text)) is not None:
-            batches.append(int(batch[1]))
+            batches.add(int(batch[1]))
         elif (model := _MODEL.search(text)) is not None:
-            models.append(model[1])
+            models.add(model[1])
     if not steps:
         raise Refused("has no whole line with a step and its tps")
     devices = world_size(sizes, given)
-    later = sorted(steps)[1:]
-    if not later:
-        raise Refused("has its first step alone, which holds the start")
-    diverged = any(loss.lower().strip(",") in ("nan", "inf") for loss in losses)
     return Found(
         rows=(
             row(
                 given,
                 tool="torchtitan",
                 unit="tokens",
-                rate=None if diverged else devices * median(median(steps[step]) for step in later),
+                rate=None if diverged else devices * steps.steady("step"),
                 devices=devices,
                 models=models,
                 batches=batches,
@@ -69,10 +65,10 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
     )
 
 
-def _size(text: str) -> list[int]:
+def _size(text: str) -> set[int]:
     """Devices of a mesh, as older and newer versions say it."""
     if (mesh := _MESH.search(text)) is not None:
-        return [prod(int(one) for one in mesh[1].split(",") if one.strip())]
+        return {prod(int(one) for one in mesh[1].split(",") if one.strip())}
     if (parallel := _PARALLEL.search(text)) is not None and (degrees := _DEGREES.findall(parallel[1])):
-        return [prod(int(size) for _, size in degrees)]
-    return []
+        return {prod(int(size) for _, size in degrees)}
+    return set()

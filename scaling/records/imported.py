@@ -55,4 +55,5 @@ class ImportedBandwidth(Record, frozen=True, kw_only=True):
     algbw_gbytes_per_s: float
     busbw_gbytes_per_s: float
     wrong: int | None = None
+    notes: tuple[str, ...] = ()
     run: str = ""

@@ -32,7 +32,7 @@ WRONG = Column(key="wrong", title="wrong")
 def sections(header: Header, notes: Notes) -> tuple[Section, ...]:
     """A table for each tool, model, batch and precision, then those of networks."""
     found = curves(cells(header.imported))
-    return (*(_curve(of_curve, notes) for of_curve in found), *_networks(header.bandwidths))
+    return (*(_curve(of_curve, notes) for of_curve in found), *_networks(header.bandwidths, notes))
 
 
 def notices(header: Header) -> Iterator[str]:
@@ -126,7 +126,7 @@ def _rate(rate: Estimate, unit: str) -> Quantity:
 # ---------------------------------------------------------------- networks
 
 
-def _networks(found: Sequence[ImportedBandwidth]) -> Iterator[Section]:
+def _networks(found: Sequence[ImportedBandwidth], notes: Notes) -> Iterator[Section]:
     """A table for each collective of each log: sizes are its lines, and nothing is compared."""
     keys = dict.fromkeys((one.run, one.log, one.collective, one.world_size, one.dtype, one.redop) for one in found)
     for key in keys:
@@ -138,11 +138,11 @@ def _networks(found: Sequence[ImportedBandwidth]) -> Iterator[Section]:
         yield Section(
             title=f"{TITLE}, network: {', '.join(filter(None, parts))}",
             columns=(SIZE, PLACE, TIME, ALGBW, BUSBW, WRONG),
-            lines=tuple(map(_bandwidth, of_key)),
+            lines=tuple(_bandwidth(one, notes) for one in of_key),
         )
 
 
-def _bandwidth(one: ImportedBandwidth) -> Line:
+def _bandwidth(one: ImportedBandwidth, notes: Notes) -> Line:
     found: dict[str, Cell] = {
         SIZE.key: Quantity(value=one.size_bytes, digits=0, grouped=True),
         PLACE.key: "in-place" if one.in_place else "out-of-place",
@@ -151,7 +151,7 @@ def _bandwidth(one: ImportedBandwidth) -> Line:
         BUSBW.key: Quantity(value=one.busbw_gbytes_per_s, digits=2),
         WRONG.key: None if one.wrong is None else quantities.integer(one.wrong),
     }
-    return Line(cells=found, flags=_flags(one))
+    return Line(cells=found, flags=_flags(one), marks=notes.marks(one.notes))
 
 
 def _flags(one: ImportedBandwidth) -> tuple[str, ...]:

@@ -33,15 +33,16 @@ def grown(name: str, size: int, folder: Path) -> Path:
     return path
 
 
-def _read(path: Path, said: Said) -> tuple[float, float, str]:
-    """Seconds, MiB at most, what came of it."""
-    began = time.perf_counter()
+def _read(path: Path, said: Said) -> tuple[float, float, float, str]:
+    """Seconds, those of the CPU, MiB at most, what came of it."""
+    began, began_cpu = time.perf_counter(), time.process_time()
     try:
         rates = [row.rate for row in imported(path, said.given).rows]
         outcome = f"{len(rates)} row, {rates[0]:g} {said.unit}/s" if rates[0] else "no rate"
     except UsageError as error:
         outcome = str(error).rpartition(": ")[2]
-    return time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, outcome
+    seconds, cpu_s = time.perf_counter() - began, time.process_time() - began_cpu
+    return seconds, cpu_s, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, outcome
 
 
 def _damaged(name: str) -> int:
@@ -53,7 +54,9 @@ def _damaged(name: str) -> int:
 def main() -> None:
     """Print a line for each sample."""
     size = int(float(sys.argv[1] if len(sys.argv) > 1 else DEFAULT_MB) * 1e6)
-    print(f"{'sample':24} {'seconds':>8} {'reads':>6} {'MiB':>6} {'invented':>9}  {size / 1e6:g} MB say")
+    print(
+        f"{'sample':24} {'seconds':>8} {'CPU':>6} {'reads':>6} {'MiB':>6} {'invented':>9}  {size / 1e6:g} MB say"
+    )
     with tempfile.TemporaryDirectory() as folder:
         for name, said in SAID.items():
             path = grown(name, size, Path(folder))
@@ -61,10 +64,11 @@ def main() -> None:
             subprocess.run(["wc", "-l", path], check=True, stdout=subprocess.DEVNULL)
             counted_s = time.perf_counter() - began
             with get_context("spawn").Pool(1) as alone:
-                seconds, mib, outcome = alone.apply(_read, (path, said))
+                seconds, cpu_s, mib, outcome = alone.apply(_read, (path, said))
             made = _damaged(name)
             print(
-                f"{name:24} {seconds:8.1f} {seconds / counted_s:6.0f} {mib:6.0f} {made:9}  {outcome}", flush=True
+                f"{name:24} {seconds:8.1f} {cpu_s:6.1f} {seconds / counted_s:6.0f} {mib:6.0f} {made:9}  {outcome}",
+                flush=True,
             )
             path.unlink()
 

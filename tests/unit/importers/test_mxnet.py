@@ -72,11 +72,16 @@ def test_an_infinite_speed_is_skipped_and_counted(tmp_path: Path) -> None:
     assert "1 line skipped that looked like data" in row.notes[-1]
 
 
+def test_a_broken_table_is_refused(tmp_path: Path) -> None:
+    said = refusal(written(tmp_path, "num_gpus,img_per_sec\n1,100.0\n4,x\n"))
+    assert said == "line 3 is none of its table: 4,x"
+
+
 def test_a_table_has_a_row_for_each_line(tmp_path: Path) -> None:
-    table = written(tmp_path, "num_gpus,img_per_sec\n1,100.0\n2,190.5\n4,x\n8,7")
+    table = written(tmp_path, "num_gpus,img_per_sec\n1,100.0\n2,190.5\n8,7")
     found = imported(table)
     assert [(row.world_size, row.rate, row.tool) for row in found.rows] == [
         (1, 100.0, "mxnet_benchmark"),
         (2, 190.5, "mxnet_benchmark"),
     ]
-    assert "2 lines skipped" in found.rows[0].notes[-1]
+    assert "1 line skipped" in found.rows[0].notes[-1]

@@ -1,0 +1,94 @@
+"""torchtitan, the Hugging Face Trainer, Lightning, AWS' FSDP: units, several ranks, what cannot be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaling.importers.found import Given
+from tests.support.imported_logs import SAMPLES, only_row, refusal, written
+
+TITAN = (SAMPLES / "torchtitan.log").read_text()
+HF = (SAMPLES / "hf_trainer.log").read_text()
+BAR = (SAMPLES / "lightning_bar.log").read_bytes().decode()
+AWS = (SAMPLES / "aws_fsdp.log").read_text()
+NEWER = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1"
+
+
+def test_every_rank_of_torchtitan_prints_the_same_step(tmp_path: Path) -> None:
+    """Neither ranks nor steps are added; the first step holds the start."""
+    one_rank = "\n".join(line for line in TITAN.splitlines() if "rank1" not in line) + "\n"
+    assert only_row(written(tmp_path, one_rank)).rate == 8 * 7286
+
+
+def test_newer_torchtitan_tells_its_mesh_by_names(tmp_path: Path) -> None:
+    older = "Building 1-D device mesh with ['dp_shard'], [8]"
+    assert only_row(written(tmp_path, TITAN.replace(older, NEWER))).world_size == 16
+
+
+def test_validation_of_torchtitan_is_no_training(tmp_path: Path) -> None:
+    more = "[titan] validate step: 30  loss: 12.1  memory: 4.0GiB(4%)  tps: 90,000\n"
+    assert only_row(written(tmp_path, TITAN + more)).rate == 58288
+
+
+def test_samples_that_were_steps_are_refused(tmp_path: Path) -> None:
+    """transformers#11818."""
+    older = "{'train_runtime': 61.2, 'train_samples_per_second': 2.09, 'epoch': 3.0}\n"
+    assert "before transformers 4.7" in refusal(written(tmp_path, older), Given(world_size=4))
+
+
+def test_the_trainers_metrics_as_a_block(tmp_path: Path) -> None:
+    block = """***** train metrics *****
+  epoch                    =        3.0
+  train_samples_per_second =    1,267.3
+  train_steps_per_second   =      2.09
+"""
+    assert only_row(written(tmp_path, block), Given(world_size=4)).rate == 1267.3
+
+
+def test_several_ranks_of_the_trainer_are_one(tmp_path: Path) -> None:
+    assert only_row(written(tmp_path, HF + HF.splitlines()[-1].replace("267.4", "267.6") + "\n")).rate == 267.5
+
+
+def test_a_bar_counts_samples_with_a_batch(tmp_path: Path) -> None:
+    row = only_row(SAMPLES / "lightning_bar.log", Given(batch_size=32))
+    assert (row.unit, row.batch_size) == ("samples", 32)
+    assert row.rate == pytest.approx(0.8 * 32 * 4)
+
+
+def test_devices_of_a_monitor_follow_from_its_two_rates(tmp_path: Path) -> None:
+    text = (SAMPLES / "lightning_monitor.log").read_text().partition("\n")[2]
+    assert only_row(written(tmp_path, text)).world_size == 4
+
+
+def test_speed_of_all_as_awss_code_counts_it_or_of_a_worker() -> None:
+    own = Given(world_size=16, speed_of="worker")
+    assert only_row(SAMPLES / "aws_fsdp.log", own).rate == pytest.approx(16 * 9.43)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (TITAN.replace("device mesh", "mesh"), "add --world-size N"),
+        ("\n".join(TITAN.splitlines()[:5]) + "\n", "has its first step alone"),
+        (TITAN.replace("tps: ", "tps: x"), "no line of it is of a known tool"),
+        (HF.replace("Total train", "Total of train"), "add --world-size N"),
+        (
+            HF.replace("'train_samples_per_second': 267.4", "'train_samples_per_second': 21.4"),
+            "contradicts itself",
+        ),
+        (BAR.replace("processes", "process"), "add --world-size N"),
+        (AWS, "add --world-size N"),
+        (AWS.partition("\n")[0] + "\n", "add --world-size N"),
+    ],
+)
+def test_what_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    assert said in refusal(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(("text", "loss"), [(TITAN, "12.220"), (AWS, "7.220")])
+def test_a_loss_that_is_no_number_is_a_failure(text: str, loss: str, tmp_path: Path) -> None:
+    assert loss in text
+    row = only_row(written(tmp_path, text.replace(loss, "nan")), Given(world_size=8))
+    assert (row.rate, row.failed) == (None, "the loss is no number")
