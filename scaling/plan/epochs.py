@@ -8,6 +8,7 @@ from scaling.plan.config import SweepConfig
 # Flags that say nothing without --epochs.
 ONLY_WITH_EPOCHS = (
     "target_top1", "lr", "lr_scale", "warmup_epochs", "lr_steps", "augment_epochs", "weights", "seeds",
+    "train_samples", "test_samples",
 )  # fmt: skip
 # Flags of rates, which a training to an accuracy does not measure.
 OF_RATES = ("target_ci", "baseline_device")
@@ -49,7 +50,8 @@ def _with_epochs(config: SweepConfig) -> None:
 
 
 def _numbers(config: SweepConfig) -> None:
-    for field, least in (("epochs", 1), ("warmup_epochs", 0), ("augment_epochs", 0)):
+    least_of = {"epochs": 1, "warmup_epochs": 0, "augment_epochs": 0, "train_samples": 1, "test_samples": 1}
+    for field, least in least_of.items():
         value = getattr(config, field)
         if value is not None and value < least:
             raise UsageError(f"{_flag(field)} {value}: at least {least}")

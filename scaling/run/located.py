@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
+from scaling.plan import training
 from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.messages import Enrol, Locate, Located, ToAgent, ToSweep
@@ -38,7 +39,8 @@ def locate(
         return made
     if config.weights:
         weights_file.weights(models.at(made.cells[0]))
-    place = feeds.check(config.data, given, models.of(made.cells[0].workload), _splits(config))
+    model, parts = models.of(made.cells[0].workload), training.parts(config)
+    place = feeds.check(config.data, given, model, _splits(config), parts)
     if place:
         _ask_hosts(config.data, place, mailbox, enrolled, within_s)
     return replace(made, config=replace(config, data_dir=place or None))

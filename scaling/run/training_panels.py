@@ -69,6 +69,18 @@ Weights = Annotated[
         show_default="drawn by the seed",
     ),
 ]
+TrainSamples = Annotated[
+    int | None,
+    _train(
+        help="Train on so many samples of the data, always the same, as many of each class as there can be.",
+        metavar="N",
+        show_default="all",
+    ),
+]
+TestSamples = Annotated[
+    int | None,
+    _train(help="Tell top-1 of so many held-out samples, chosen likewise.", metavar="N", show_default="all"),
+]
 Seeds = Annotated[
     str | None,
     _train(

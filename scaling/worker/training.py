@@ -14,6 +14,7 @@ from scaling.records.events import Evaluated, Event, Progress
 from scaling.records.point import Regime
 from scaling.records.task import Evaluate, Task, Train
 from scaling.workloads import feeds, models, schedule
+from scaling.workloads.data import Split
 from scaling.workloads.specs import Classes, ModelSpec
 
 # Between two signs of life.
@@ -27,6 +28,15 @@ def training_samples(task: Task) -> int:
     if task.point.regime is None:
         return 0
     return len(feeds.samples(task, models.of(task.point.workload), "train"))
+
+
+def data_samples(task: Task) -> dict[str, int]:
+    """By split, what the data has; {} where the point is not trained to an accuracy."""
+    if task.point.regime is None:
+        return {}
+    model = models.of(task.point.workload)
+    splits: tuple[Split, ...] = ("train", "test")
+    return {split: feeds.whole(task, model, split) for split in splits}
 
 
 def learner_of(

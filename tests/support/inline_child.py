@@ -15,7 +15,7 @@ from scaling.records.task import Command, Task
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
-from scaling.worker.training import learner_of, training_samples
+from scaling.worker.training import data_samples, learner_of, training_samples
 
 
 class Clock:
@@ -79,7 +79,7 @@ class InlineChild:
         return Ready(
             import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake",
             crossing_bytes_per_step=crossing if self.task.point.kind in EXCHANGING else None,
-            training_samples=training_samples(self.task),
+            training_samples=training_samples(self.task), data_samples=data_samples(self.task),
         )  # fmt: skip
 
     def _fail(self, error: Exception) -> None:
