@@ -7,10 +7,13 @@ beside them.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,7 @@ LONGEST_FIRST = ("system", "frameworks", "process", "", "unit")
 TOGETHER = ("system/containers",)
 # What a test of these sees must have been planted by itself: no other is beside it.
 ALONE = ("system/mpi/test_planted.py",)
+MEETING = pytest.StashKey[str]()
 
 
 def folder(path: Path) -> str:
@@ -38,35 +42,52 @@ def watch(node: pytest.Item | pytest.Collector) -> AbstractContextManager[None]:
     return guard.watched(node.nodeid) if folder(node.path) == "unit" else nullcontext()
 
 
-def group(path: Path) -> str:
+def group(nodeid: str) -> str:
     """Tests of one group are run one after the other by one process."""
-    name = path.relative_to(HERE).as_posix()
+    name = nodeid.partition("::")[0].removeprefix(f"{HERE.name}/")
     return next((together for together in TOGETHER if name.startswith(f"{together}/")), name)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Not by marks: pytest-xdist 3.8 ignores its own with pytest 9.2 (pytest-dev/pytest-xdist#1386)."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False  # they come as they are sorted
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = group
+    return scheduler
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process that runs tests where it meets the others."""
+    if MEETING not in node.config.stash:
+        folder = node.config.stash[MEETING] = tempfile.mkdtemp(prefix="scaling-quiet-")
+        node.config.add_cleanup(partial(shutil.rmtree, folder))
+    node.workerinput["meeting"] = node.config.stash[MEETING]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if mark := folder(item.path):
+        item.add_marker(mark)
+
+
+def meeting(config: pytest.Config) -> str | None:
+    """The folder where processes that run tests side by side meet; None where this is the only one."""
+    return getattr(config, "workerinput", {}).get("meeting")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if mark := folder(item.path):
-            item.add_marker(mark)
-        if config.pluginmanager.hasplugin("xdist"):
-            item.add_marker(pytest.mark.xdist_group(group(item.path)))
-    if side_by_side(config):
+    if meeting(config):
         items.sort(key=lambda item: LONGEST_FIRST.index(folder(item.path)))
-
-
-def side_by_side(config: pytest.Config) -> str:
-    """The name of this run where it has several processes that run tests, "" where this one runs all."""
-    return str(getattr(config, "workerinput", {}).get("testrunuid", ""))
 
 
 def quietly(item: pytest.Item) -> AbstractContextManager[None]:
     """Alone, or beside others that need not be."""
-    if not (run := side_by_side(item.config)):
+    if not (place := meeting(item.config)):
         return nullcontext()
-    shared = Path(tempfile.gettempdir(), f"scaling-tests-{run}")
-    shared.mkdir(exist_ok=True)
-    return quiet.held(shared, alone=item.path.relative_to(HERE).as_posix() in ALONE)
+    return quiet.held(Path(place), alone=item.path.relative_to(HERE).as_posix() in ALONE)
 
 
 @pytest.hookimpl(wrapper=True)

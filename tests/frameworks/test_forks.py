@@ -34,17 +34,22 @@ SYNCHRONOUS = [
 ]  # fmt: skip
 
 
-@contextmanager
-def starting(task: Task) -> Iterator[Starter]:
-    """Fork servers for children like this task's, ready where there can be any."""
-    starter = Starter(os.environ)
+STARTER = Starter(os.environ)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def servers() -> Iterator[None]:
+    """All tests here share its fork servers."""
+    yield
+    STARTER.close()
+
+
+def ready(task: Task) -> Starter:
+    """With a fork server for children like this task's, where there can be any."""
     plain = frameworks.load(task.point.strategy).baseline
-    try:
-        starter.preload(replace(task, point=replace(task.point, strategy=plain, kind="solo", options={})))
-        eventually(starter.settled, within_s=ranks.LIMIT_S)
-        yield starter
-    finally:
-        starter.close()
+    STARTER.preload(replace(task, point=replace(task.point, strategy=plain, kind="solo", options={})))
+    eventually(STARTER.settled, within_s=ranks.LIMIT_S)
+    return STARTER
 
 
 @contextmanager
@@ -56,7 +61,7 @@ def running(name: str, *, fresh: bool) -> Iterator[list[Child]]:
         tasks = [replace(task, fresh=fresh) for task in ranks.tasks(name, "exchange", 2)]
         for port in ranks.ports_of(tasks[0]):
             stack.enter_context(ranks.bound(port))
-        starter = stack.enter_context(starting(tasks[0]))
+        starter = ready(tasks[0])
         tasks = [replace(task, log=str(Path(folder, f"{task.rank}.log"))) for task in tasks]
         strategy = frameworks.load(name)
         helpers = [helper_task(tasks, helper) for helper in strategy.helpers(tasks[0])]

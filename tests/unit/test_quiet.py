@@ -30,11 +30,11 @@ def test_beside_one_that_is_alone_there_is_no_other(alone: bool, shared: bool, t
 
 
 def test_a_folder_that_is_kept_together_is_one_group_and_others_are_files() -> None:
-    tests = conftest.HERE
     (together,) = conftest.TOGETHER
-    groups = {conftest.group(path) for path in (tests / together).glob("test_*.py")}
-    assert groups == {together}
-    assert conftest.group(Path(__file__)) == "unit/test_quiet.py"
+    files = list((conftest.HERE / together).glob("test_*.py"))
+    assert len(files) > 1
+    assert {conftest.group(f"tests/{together}/{path.name}::test_a[x/y]") for path in files} == {together}
+    assert conftest.group("tests/unit/test_quiet.py::test_a[x::y]") == "unit/test_quiet.py"
 
 
 def test_those_that_are_alone_exist() -> None:
