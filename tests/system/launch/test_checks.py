@@ -32,6 +32,11 @@ def test_help_of_an_installed_clone_ends_in_the_flags(machine: Machine) -> None:
     assert machine.pip_calls == []
 
 
+CHECKS = [
+    "ruff check", "ruff format --check", "mypy", "pytest -q -n 2 --ignore tests/system", "pytest -q tests/system",
+]  # fmt: skip
+
+
 @pytest.fixture
 def checks(machine: Machine) -> Machine:
     """A machine whose checkers print how they were called; the one named in FAILING fails."""
@@ -43,7 +48,7 @@ def checks(machine: Machine) -> Machine:
 @pytest.mark.parametrize(("failing", "exit_code"), [("", 0), ("ruff", 1), ("mypy", 1), ("pytest", 1)])
 def test_every_check_runs_whichever_fails(checks: Machine, failing: str, exit_code: int) -> None:
     done = checks.run(".ci/run", FAILING=failing)
-    assert done.stdout.splitlines()[-4:] == ["ruff check", "ruff format --check", "mypy", "pytest -q"]
+    assert done.stdout.splitlines()[-5:] == CHECKS
     assert done.returncode == exit_code
 
 
@@ -60,4 +65,4 @@ def test_what_is_missing_fails_the_check_after_all_tests(checks: Machine, argume
     done = checks.run("launch/test", *arguments, NOT_COMPILING="pytorch tensorflow mxnet")
     assert done.returncode == 1
     assert "launch: horovod: does not build: " in done.stderr
-    assert done.stdout.splitlines()[-1] == " ".join(["pytest", *(arguments or ["-q"])])
+    assert done.stdout.splitlines()[-1] == (" ".join(["pytest", *arguments]) if arguments else CHECKS[-1])
