@@ -7,12 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from launch.studies import _beeva as beeva
+from launch.studies import _digits as digits
 from launch.studies import _domino as domino
 from launch.studies import _study as study
-from scaling.workloads import data
+from scaling.workloads import data, models, weights, weights_file
+from scaling.workloads.data import folders
+from scaling.workloads.feeds.pictures import decode
+from scaling.workloads.specs import Images
 from tests.support import debian
 
+SPLITS: tuple[data.Split, ...] = ("train", "test")
 FOLDER = Path(__file__).parents[3] / "launch/studies"
 
 
@@ -30,6 +37,50 @@ def training(**fields: Any) -> dict[str, Any]:
 def cells(table: str) -> list[list[str]]:
     """The words of the lines below title and heading."""
     return [line.split() for line in table.splitlines()[2:]]
+
+
+# ---------------------------------------------------------------- BEEVA
+
+
+def tuned(size: int, batch: int, top1: float, rate: float) -> dict[str, Any]:
+    return training(
+        world_size=size, batch_size=batch, update_samples=size * batch, top1=[top1], samples_per_s=rate,
+        regime={"epochs": 1, "rate": 0.00125 * size * batch / 16},
+    )  # fmt: skip
+
+
+def test_fine_tuning_stands_beside_drawn_weights_and_one_device() -> None:
+    found = [tuned(1, 16, 0.956, 130.0), tuned(2, 16, 0.923, 206.0)]
+    drawn = [tuned(1, 16, 0.862, 0.0), tuned(2, 16, 0.79, 0.0)]
+    table = beeva.here(found, drawn)
+    assert table.splitlines()[0] == "Held-out top-1 after 1 epoch"
+    assert cells(table) == [
+        ["1", "16", "0.00125", "95.6", "86.2", "130", "1.00"],
+        ["2", "32", "0.0025", "92.3", "79.0", "206", "1.58"],
+    ]
+    assert cells(beeva.here(found, []))[1] == ["2", "32", "0.0025", "92.3", "-", "206", "1.58"]
+    assert [line[-3:] for line in cells(beeva.published())] == [["to", "84.3", "86.5"], ["7.52", "-", "75.5"]]
+
+
+def test_both_tasks_are_trees_of_pictures_with_a_fifth_held_out(tmp_path: Path) -> None:
+    for place, names in zip(digits.halves(tmp_path), ("01234", "56789"), strict=True):
+        train, val = (folders.listing(place, data.spec("folders"), split) for split in SPLITS)
+        assert "".join(train.classes) == names
+        assert len(val) / (len(train) + len(val)) == pytest.approx(0.2, abs=0.01)
+        image = decode(train.read(0)[0], Images(channels=1, height=8, width=8))
+        assert image.shape == (1, 8, 8)
+        assert image.max() == 255
+
+
+def test_without_a_head_weights_begin_the_last_layer_anew(tmp_path: Path) -> None:
+    spec, file = models.spec("digits-cnn"), tmp_path / "learnt.npz"
+    drawn = dict(weights.draw(spec, seed=1))
+    weights_file.save(str(file), spec, drawn, ())
+    digits.headless(file)
+    again = dict(weights.draw(replace(spec, weights=str(file)), seed=2))
+    *body, weight, _bias = drawn
+    assert all((again[name] == drawn[name]).all() for name in body)
+    assert (again[weight] == dict(weights.draw(spec, seed=2))[weight]).all()
 
 
 # ---------------------------------------------------------------- Domino
@@ -75,6 +126,9 @@ def test_without_the_data_it_says_where_to_get_it(
         ("domino", ["--data-dir", "/", "--seeds", "0,0"], "argument --seeds: 0,0: numbers from 0, each once"),
         ("domino", ["--data-dir", "/", "--price", "-1"], "argument --price: -1: dollars an hour, from 0"),
         ("domino", ["--data-dir", "/", "--train-samples", "0"], "argument --train-samples: 0: at least 1"),
+        ("beeva", ["--full"], "--full: needs --weights, a file of ResNet-50's, and --data-dir"),
+        ("beeva", ["--weights", "a.pth"], "--weights and --data-dir are of --full"),
+        ("beeva", ["--ranks", "0"], "argument --ranks: 0: at least 1"),
         ("domino", ["--data-dir", "/"], "scaling: error: --data-dir /: --data fashion-mnist has no train-images"),
     ],
 )

@@ -1,0 +1,48 @@
+"""Two tasks out of scikit-learn's digits, 0 to 4 and 5 to 9, and a network without its last layer.
+
+Fine-tuning is shown with them where there is no other data.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.workloads.feeds import digits
+
+# Of the classes of digits.read, whose pixels are 0 to 16; every fifth picture of a class is held out.
+TASKS = (range(5), range(5, 10))
+BRIGHTEST, FIFTH = 16, 5
+
+
+def halves(folder: Path) -> tuple[Path, Path]:
+    """The folders of both tasks, with a folder of pictures for each class. Raises ModuleNotFoundError without
+    scikit-learn."""
+    pixels, labels = digits.read()
+    first, second = (folder / name for name in ("0-4", "5-9"))
+    for place, classes in ((first, TASKS[0]), (second, TASKS[1])):
+        for label in classes:
+            _write(place, label, pixels[labels == label])
+    return first, second
+
+
+def _write(place: Path, label: int, pictures: NDArray[np.uint8]) -> None:
+    """As portable grey maps (netpbm's P5), which Pillow reads as .ppm."""
+    for number, picture in enumerate(pictures):
+        split = "val" if number % FIFTH == 0 else "train"
+        file = place / split / str(label) / f"{number:04}.ppm"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        height, width = picture.shape
+        shades = (picture.astype(np.uint16) * 255 // BRIGHTEST).astype(np.uint8)
+        file.write_bytes(b"P5 %d %d 255\n" % (width, height) + shades.tobytes())
+
+
+def headless(file: Path) -> None:
+    """Leave no class in the last layer of saved weights (.npz), so that --weights draws it anew for any number."""
+    with np.load(file) as found:
+        arrays = dict(found)
+    for name in list(arrays)[-2:]:
+        arrays[name] = arrays[name][:0]
+    np.savez(file, **arrays)
