@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
-from scaling.frameworks.mx import optimizers
+from scaling.frameworks.mx import native_feed, optimizers
 from scaling.frameworks.mx.compute import Compute, RealCompute
 from scaling.frameworks.mx.emulated import EmulatedCompute
 from scaling.frameworks.mx.library import mx
@@ -18,6 +18,9 @@ from scaling.frameworks.mx.network import Network
 from scaling.frameworks.mx.rank import MxnetRank
 from scaling.frameworks.options import accumulated
 from scaling.records.task import Task
+
+# What feeds a rank, alone.
+pipeline = native_feed.pipeline
 
 
 def connect(task: Task) -> Trainer:

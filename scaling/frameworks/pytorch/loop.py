@@ -15,11 +15,15 @@ from torch import Tensor, nn
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
 from scaling.frameworks.options import accumulated
+from scaling.frameworks.pytorch import native_feed
 from scaling.frameworks.pytorch.compute import Compute, Optimizer, RealCompute
 from scaling.frameworks.pytorch.emulated import EmulatedCompute
 from scaling.frameworks.pytorch.tracing import TorchTracer
 from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
+
+# What feeds a rank, alone.
+pipeline = native_feed.pipeline
 
 
 def connect(task: Task) -> Trainer:

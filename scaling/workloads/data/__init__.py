@@ -8,10 +8,21 @@ from __future__ import annotations
 from scaling.errors import UsageError, near
 from scaling.workloads.data.catalogue import CATALOGUE
 from scaling.workloads.data.places import locate
-from scaling.workloads.data.specs import TRAIN, Augment, DataSpec, Gives, Split
+from scaling.workloads.data.specs import DECODED, TRAIN, Augment, DataSpec, Gives, Split
 from scaling.workloads.specs import Binary, Classes, Images, ModelSpec
 
-__all__ = ["CATALOGUE", "TRAIN", "Augment", "DataSpec", "Split", "check_classes", "fits", "locate", "spec"]
+__all__ = [
+    "CATALOGUE",
+    "DECODED",
+    "TRAIN",
+    "Augment",
+    "DataSpec",
+    "Split",
+    "check_classes",
+    "fits",
+    "locate",
+    "spec",
+]
 _WORDS: dict[Gives, str] = {"images": "images", "reviews": "labelled reviews", "tokens": "rows of tokens"}
 
 

@@ -15,6 +15,8 @@ from scaling.workloads.specs import Classes, Images, Input, MaskedTokens, ModelS
 if TYPE_CHECKING:
     # NumPy comes with the feeds themselves: agents import this module.
     from scaling.workloads.feeds.batches import Batch, Samples
+    from scaling.workloads.feeds.pictures import Pictures
+    from scaling.workloads.feeds.sampler import Sampler
 
 
 class Feed(Protocol):
@@ -90,6 +92,23 @@ def samples(task: Task, spec: ModelSpec, split: Split) -> Samples:
     """All samples of a split, of all ranks: an epoch has `len()` of them. Raises UsageError where they do not lie
     where the task says, or where made data is asked for, which has no end."""
     return _samples(task.point.workload.data, task.data_dir, split, spec.input, spec.target)
+
+
+def encoded_pictures(task: Task, spec: ModelSpec) -> Pictures:
+    """All pictures in files that are trained on, encoded, with what normalises them."""
+    from scaling.workloads.feeds.pictures import Pictures
+
+    found = samples(task, spec, "train")
+    assert isinstance(found, Pictures)
+    return found
+
+
+def sampler_of(task: Task, count: int) -> Sampler:
+    """Which of so many samples one rank's batches hold."""
+    from scaling.workloads.feeds.sampler import Sampler
+
+    size = task.point.workload.batch_size
+    return Sampler(count, batch_size=size, seed=task.seed, rank=task.rank, world_size=task.point.world_size)
 
 
 def check(name: str, data_dir: str, spec: ModelSpec, splits: Sequence[Split] = TRAIN) -> str:
