@@ -8,12 +8,12 @@ from scaling.command import deliver, obey
 from scaling.predict import asking, flags, healthy, planner, priors, words
 from scaling.predict.flags import NAME, Asked
 from scaling.predict.forecast import forecasts, measure_next, relieved
-from scaling.records.store import load
+from scaling.records.store import load_measured
 
 
 def predict(asked: Asked) -> str:
     """What is to be printed."""
-    run = None if asked.run is None else load(asked.run)
+    run = None if asked.run is None else load_measured(asked.run)
     case = asking.case_of(asked, run)
     believed = priors.read(asked.priors)
     if asked.target is not None and asked.prices is not None:

@@ -30,7 +30,7 @@ from scaling.worker.channel import Channel
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
-from scaling.worker.training import learner_of, training_samples
+from scaling.worker.training import data_samples, learner_of, training_samples
 from scaling.workloads import models, walk
 
 _PR_SET_PDEATHSIG = 1
@@ -111,6 +111,7 @@ def _work(task: Task, channel: Channel) -> Trainer:
             fed_by=feeding.said(),
             read_from=read_from,
             cached_fraction=cached_fraction,
+            data_samples=data_samples(task),
         )
     )
     worker = Worker(

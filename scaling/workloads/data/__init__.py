@@ -19,6 +19,7 @@ __all__ = [
     "DataSpec",
     "Split",
     "check_classes",
+    "check_part",
     "fits",
     "locate",
     "spec",
@@ -60,6 +61,14 @@ def check_classes(name: str, count: int, known: int) -> None:
         f"--data {name}: has {count} classes{clutter}; the model has {known}, so that labels from {known} on are "
         "out of range"
     )
+
+
+def check_part(name: str, split: Split, wanted: int, found: int | None) -> None:
+    """Refuse more samples of a split than the `found` ones; nothing where nobody knows yet how many there are."""
+    if found is not None and wanted > found:
+        raise UsageError(
+            f"--{split}-samples {wanted}: --data {name} has {found:,} in its {split} split; take fewer"
+        )
 
 
 def _takes(model: ModelSpec) -> Gives:
