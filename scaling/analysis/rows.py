@@ -100,7 +100,9 @@ class Row(Record, frozen=True, kw_only=True):
     and the wrapper; they need not add up to it. `clocks` are those of its GPUs, `device_use` is how these ran,
     `nccl` what NCCL chose; None where nobody has told. `tflops` are TFLOP/s of one device by the operations of the
     network's layers, `mfu` their part of the device's published dense peak, `data_wait` how long plain loops wait
-    for samples, `machine_energy` what processors and memory use; None where that is not known.
+    for samples, `machine_energy` what processors and memory use; None where that is not known. `waited_s` are the
+    seconds of a step in which one of its ranks was blocked in its feed, mean over ranks: part of no sum, since
+    devices may compute meanwhile. `fed_by` is what a native feed is, `read_from` where data in files comes from.
     """
 
     strategy: str
@@ -155,6 +157,9 @@ class Row(Record, frozen=True, kw_only=True):
     is_plain: bool = False
     data_wait: DataWait | None = None
     machine_energy: MachineUse | None = None
+    waited_s: float | None = None
+    fed_by: str = ""
+    read_from: str = ""
 
 
 class Baseline(Record, frozen=True, kw_only=True):

@@ -145,7 +145,7 @@ class Strategy:
     against, and overrides what differs from the defaults: no helpers, nothing refused, nothing missing. Its file
     imports no framework. `trainer` and `server` name the modules that the worker and the helpers load: a
     `TrainerModule` and a `ServerModule`; by default they are the strategy's own, which may then import its
-    framework only inside functions.
+    framework only inside functions. `native_formats` are those that its own pipeline (native_feed.py) reads.
     """
 
     names: tuple[str, ...] = ()
@@ -153,6 +153,7 @@ class Strategy:
     options: Mapping[str, Option] = {}
     trainer: str = ""
     server: str = ""
+    native_formats: tuple[str, ...] = ()
 
     @property
     def trainer_module(self) -> str:

@@ -52,6 +52,9 @@ def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
         sequence_length=_sequence_length(config, model),
         optimizer=config.optimizer or "",
         pass_=pass_,
+        feed=config.feed,
+        feed_workers=config.feed_workers or 0,
+        drop_caches=config.drop_caches,
     )
     return _checked(work)
 

@@ -15,6 +15,7 @@ import msgspec
 from scaling.errors import UsageError, near
 from scaling.records.point import (
     BatchRule,
+    Feed,
     Kind,
     LrScale,
     MemoryFormat,
@@ -43,6 +44,9 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     model: str | None = None
     data: str | None = None
     data_dir: str | None = None
+    feed: Feed = "reference"
+    feed_workers: int | None = None
+    drop_caches: bool = False
     device: str = "auto"
     baseline_device: Literal["cpu"] | None = None
     shrink: float | None = None
@@ -174,6 +178,7 @@ def _choices(field: str) -> tuple[str, ...]:
     """The words that a field with fixed choices takes."""
     return {
         "batch_rule": get_args(BatchRule),
+        "feed": get_args(Feed),
         "precision": get_args(Precision),
         "optimizer": get_args(Optimizer),
         "lr_scale": get_args(LrScale),

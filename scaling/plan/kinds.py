@@ -10,8 +10,6 @@ from scaling.workloads import data
 USUAL: tuple[Kind, ...] = ("exchange", "solo", "each", "together", "comm")
 # They tell what is lost to waiting for data: what feeds by itself, and plain loops that need not be fed.
 OF_DATA: tuple[Kind, ...] = ("feed", "held")
-# Whose samples are decoded anew for each batch, which may take longer than a step.
-DECODED = ("folders", "tfrecord", "recordio")
 
 
 def of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]:
@@ -21,7 +19,7 @@ def of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]:
     """
     given, found = config.kinds, data.spec(name)
     if given is None:
-        return (*USUAL, *OF_DATA) if found.format in DECODED and device != "emulated" else USUAL
+        return (*USUAL, *OF_DATA) if found.format in data.DECODED and device != "emulated" else USUAL
     for kind in (kind for kind in OF_DATA if kind in given):
         if device == "emulated":
             raise UsageError(f"--kinds {kind}: emulated devices are not fed; leave it out")

@@ -10,7 +10,7 @@ from scaling import frameworks
 from scaling.emulated import profiles
 from scaling.errors import UsageError, near
 from scaling.frameworks.base import Traits, read_options
-from scaling.plan import batches, beside, kinds, passes, training
+from scaling.plan import batches, beside, feeding, kinds, passes, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, slots_of
 from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Point, Workload
@@ -28,7 +28,8 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
     for name in config.strategy:
         for size in config.world_sizes:
             for point in _points(config, device, name, size, slots):
-                if reason := frameworks.load(point.strategy).refuse(point) or training.refusal(point):
+                strategy = frameworks.load(point.strategy)
+                if reason := strategy.refuse(point) or training.refusal(point) or feeding.refusal(point):
                     raise UsageError(f"--strategy {name}: {reason}")
                 by_cell.setdefault(point.cell, point)
     return tuple(by_cell.values())

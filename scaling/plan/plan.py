@@ -16,7 +16,7 @@ from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import beside, defaults, devices, emulation, kinds, matrix, passes, training
+from scaling.plan import beside, defaults, devices, emulation, feeding, kinds, matrix, passes, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
@@ -204,6 +204,7 @@ def _resolved(
     feed = config.data or model.data
     data.fits(feed, model)
     training.check(config, device, model, feed)
+    feeding.check(config, device, feed)
     _check_precision(config, device)
     batch_size = config.batch_size
     if config.global_batch_size is None and batch_size is None and config.batch_sizes is None:

@@ -18,7 +18,7 @@ def validate(config: SweepConfig) -> None:
     batch_flags.validate(config)
     _positive(
         config, "batch_size", "global_batch_size", "image_size", "sequence_length", "cpus_per_rank", "rounds",
-        "max_rounds", "window_s", "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
+        "feed_workers", "max_rounds", "window_s", "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
     )  # fmt: skip
     _device(config)
     _at_least(config)

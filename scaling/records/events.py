@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from scaling.records.crossing import Bounds
 from scaling.records.gpu_time import GpuTime
 from scaling.records.nccl import NcclChoice
@@ -29,7 +31,10 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     most; None where the strategy does not know. `operations_per_sample` are floating-point operations, forward and
     backward, counted from the network's layers; 0 where nothing is computed. `training_samples` are those of an
     epoch, over all ranks; 0 where the point is not trained to an accuracy; `data_samples` are
-    those that the data has of each split, of which these may be a part, {} elsewhere.
+    those that the data has of each split, of which these may be a part, {} elsewhere. `fed_by` is what a native
+    feed is: its processes or threads, its decoder; "" for the reference feed. `read_from` is where data in files
+    comes from, "" where it is held in memory; `cached_fraction` how much of it the kernel kept all the same when
+    it was to drop it from the page cache, None where that is not known.
     """
 
     import_s: float
@@ -43,6 +48,9 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     operations_per_sample: int = 0
     training_samples: int = 0
     data_samples: dict[str, int] = {}
+    fed_by: str = ""
+    read_from: Literal["", "page cache", "disk"] = ""
+    cached_fraction: float | None = None
 
 
 class Window(Record, frozen=True, kw_only=True, tag="window"):
@@ -54,7 +62,8 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     window before and this one, untimed. `step_s` are the steps one by one where they are timed so (`together`,
     where a step has ended when it returns). Where points are measured side by side, `index` is the number of the
     block. `canary_s` is what a fixed piece of work took on the rank's core just before, None where it was not
-    tried.
+    tried. `waited_s` is how long the rank was blocked in its feed; None where its batch stays the same or it has
+    none. No step is longer by that where a device computed meanwhile.
     """
 
     index: int
@@ -69,6 +78,7 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     uncounted_samples: int = 0
     step_s: tuple[float, ...] = ()
     canary_s: float | None = None
+    waited_s: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -145,8 +155,8 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed"):
     """Why a child or a point has no result.
 
     cause: oom | memlock (pinned memory) | shm (/dev/shm) | driver (none, too old) | no-kernel (built for other
-    GPUs) | nccl | crash(SIGNAL) | exit(CODE) | error | hang | timeout | startup | missing | nan-loss | digest |
-    port-taken | no-result | refused | cancelled | interrupted
+    GPUs) | nccl | feed (a picture, a loader process) | crash(SIGNAL) | exit(CODE) | error | hang | timeout |
+    startup | missing | nan-loss | digest | port-taken | no-result | refused | cancelled | interrupted
 
     `may_follow`: it may be how a child takes the death of a peer, which is then the cause.
     """

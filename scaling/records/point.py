@@ -33,6 +33,8 @@ ServerHosts = Literal["shared", "dedicated"]
 LrScale = Literal["linear", "sqrt", "none"]
 # How much of a training step is done: the forward pass; that and the backward one; or all of it.
 Pass = Literal["forward", "backward", "step"]
+# Who decodes and hands over batches: the pipeline that all frameworks share, or each framework's own.
+Feed = Literal["reference", "native"]
 # What a trainer can do of a training to an accuracy: evaluate what is held out, change the learning rate on the
 # way, average batch norm's statistics over ranks.
 Skill = Literal["evaluate", "rate", "statistics"]
@@ -42,7 +44,10 @@ Pattern = Literal["", "ring", "servers", "inside"]
 
 # Fields of works, hardware and regimes that older files lack, with their defaults: these stand in no cell's
 # name.
-LATER: Mapping[str, object] = {"pass_": "step", "cores": 0, "train_samples": 0, "test_samples": 0}
+LATER: Mapping[str, object] = {
+    "pass_": "step", "cores": 0, "train_samples": 0, "test_samples": 0,
+    "feed": "reference", "feed_workers": 0, "drop_caches": False,
+}  # fmt: skip
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -57,7 +62,9 @@ class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "
     models that read no tokens; `optimizer` is empty for that of the model's recipe. Under the `node` rule the
     batch of a node is shared by `node_devices` of its devices, as many on each node that takes part. `pass_` is
     what one step does: `forward`, in training mode; `backward`, both passes, as studies of pass times count it;
-    `step`, with the exchange and the update. Only a whole step trains.
+    `step`, with the exchange and the update. Only a whole step trains. `feed` is what hands over batches, with
+    `feed_workers` processes or threads on each rank, 0 for those that it takes by itself; with `drop_caches` the
+    data's files are dropped from the page cache before each point.
     """
 
     model: str
@@ -73,6 +80,9 @@ class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "
     sequence_length: int = 0
     optimizer: Optimizer | Literal[""] = ""
     pass_: Pass = "step"
+    feed: Feed = "reference"
+    feed_workers: int = 0
+    drop_caches: bool = False
 
     @property
     def units_per_sample(self) -> int:

@@ -85,14 +85,17 @@ def _causes(row: Row) -> Phrase:
 
 
 def _data(row: Row, found: DataWait) -> Phrase:
-    """`31.0 % of the step, 12.0 % of one device's alone; feeds by themselves 1,234 images/s`."""
+    """`31.0 % of the step, 12.0 % of one device's alone; feeds by themselves 1,234 images/s`, and how long ranks
+    were blocked in them."""
     feed = quantities.rate_of(found.feed_samples_per_s, row.workload)
+    blocked = None if row.waited_s is None else quantities.milliseconds(row.waited_s)
     return (
         quantities.fraction(found.of_step),
         " of the step, ",
         quantities.fraction(found.of_alone),
         " of one device's alone",
         *(() if feed is None else ("; feeds by themselves ", feed)),
+        *(() if blocked is None else ("; blocked in the feed ", blocked, " a step")),
     )
 
 

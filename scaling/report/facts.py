@@ -63,7 +63,9 @@ def _model(point: Point) -> str:
     layout = "" if point.workload.memory_format == "contiguous" else f", {point.workload.memory_format}"
     compiled = ", compiled" if point.workload.compile else ""
     passes = "" if point.workload.trains else f", {labels.PASSES[point.workload.pass_]}"
-    return f"{point.workload.model} on {point.workload.data}, {point.workload.precision}{layout}{compiled}{passes}"
+    work = point.workload
+    fed = "" if work.feed == "reference" and not work.drop_caches else f", {labels.feed(work)}"
+    return f"{work.model} on {work.data}, {work.precision}{layout}{compiled}{passes}{fed}"
 
 
 def _batches(points: Iterable[Point]) -> Phrase:

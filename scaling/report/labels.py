@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from scaling.analysis.rows import Baseline, Contender, Row
-from scaling.records.point import Pass, Record, Unit
+from scaling.records.point import Pass, Record, Unit, Workload
 from scaling.report import quantities, words
 from scaling.report.parts import Phrase
 
@@ -44,8 +44,15 @@ def conditions(measured: Row | Baseline) -> tuple[str, ...]:
     """What a row or a baseline was measured with."""
     work = measured.workload
     compiled = "compiled" if work.compile else "eager"
-    layout = (work.memory_format, compiled, PASSES[work.pass_])
+    layout = (work.memory_format, compiled, PASSES[work.pass_], feed(work))
     return (work.model, work.data, measured.hardware.label, work.precision, *layout)
+
+
+def feed(work: Workload) -> str:
+    """`native feed, 4 workers, files dropped from the page cache`."""
+    workers = f", {work.feed_workers} worker{'s' if work.feed_workers > 1 else ''}" if work.feed_workers else ""
+    dropped = ", files dropped from the page cache" if work.drop_caches else ""
+    return f"{work.feed} feed{workers}{dropped}"
 
 
 def ways(row: Row) -> tuple[str, ...]:

@@ -55,7 +55,8 @@ _MINIBATCH = (
 _DATA = (
     "what plain loops take beyond the same loops on one batch that stays on the device, at most what the feeds "
     "take by themselves. What one device waits alone is in the baseline: as a cause of loss it counts only as far "
-    "as it grows. Files come through the page cache, warm or cold as it was: nothing was dropped from it."
+    "as it grows. Files come from the page cache, warm or cold as it was, unless --drop-caches drops them from it "
+    "before each point."
 )
 _PASSES = (
     "of one minibatch, in training mode and with what the gradients need kept; forward and backward pass is both, "

@@ -73,6 +73,26 @@ DataDir = Annotated[
         show_default="where packages of the system put it",
     ),
 ]
+Feed = Annotated[
+    str,
+    _what(
+        help="What decodes pictures in files: reference, one pipeline for all frameworks, or native, each "
+        "framework's own (torch's DataLoader, tf.data, MXNet's ImageRecordIter).",
+        metavar="reference|native",
+    ),
+]
+FeedWorkers = Annotated[
+    int | None,
+    _what(
+        help="Processes (torch) or threads of each rank's native feed.",
+        metavar="N",
+        show_default="as many as the rank has cores",
+    ),
+]
+DropCaches = Annotated[
+    bool,
+    _what(help="Drop the data's files from the page cache before each point, so that they are read from disk."),
+]
 Device = Annotated[
     str,
     _what(

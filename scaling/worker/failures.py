@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import traceback
 
+from scaling.frameworks.feeding import FeedError
 from scaling.records.events import Error
 from scaling.worker.loop import NanLoss
 
@@ -62,6 +63,8 @@ WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     ),
     ("port-taken", (("address already in use",), ("eaddrinuse",))),
     ("nccl", (("nccl", "error"), ("nccl", "failed"), ("nccl", "timeout"))),
+    # torch raises it wherever the worker is when a loader process dies.
+    ("feed", (("dataloader worker", "exited unexpectedly"), ("dataloader worker", "killed by signal"))),
 )
 PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote")
 # After these words NCCL's own say what happened; those before are the same for every failure.
@@ -88,7 +91,7 @@ def cause_of(error: BaseException) -> str:
         return "port-taken"
     text = str(error).lower()
     found = (cause for cause, groups in WORDS if any(all(word in text for word in words) for words in groups))
-    named = next(found, "error")
+    named = next(found, "feed" if isinstance(error, FeedError) else "error")
     return "missing" if isinstance(error, ImportError) and named != "driver" else named
 
 

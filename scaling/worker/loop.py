@@ -42,7 +42,8 @@ class Worker:
     `clock` is CLOCK_MONOTONIC, `unix_clock` the wall clock, an independent witness for the audit.
     `waiting` tells whether the next command has arrived, which ends lingering. With `times_steps` each step of a
     window is timed by itself too, if the trainer's steps have ended when they return, or its device notes when
-    they do. `trace` begins the names of trace files. `learner` is there where it is trained to an accuracy.
+    they do. `trace` begins the names of trace files. `learner` is there where it is trained to an accuracy;
+    `waited_s` tells how long its feed has kept it so far.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Worker:
         times_steps: bool = False,
         trace: Path | None = None,
         learner: Learner | None = None,
+        waited_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         self.trainer = trainer
         self._send = send
@@ -70,6 +72,7 @@ class Worker:
         self._stale = trainer if isinstance(trainer, Stale) else None
         self._trace = trace
         self._learner = learner
+        self._waited_s = waited_s
         self._result: Result | None = None
 
     def obey(self, command: Command) -> bool:
@@ -132,7 +135,7 @@ class Worker:
     def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
         """So many steps from `start_s`, or from now if nothing runs any more, to the device's end of them."""
         trainer = self.trainer
-        before, reported = trainer.samples, self._reported
+        before, reported, waited_s = trainer.samples, self._reported, self._waited_s()
         begun_s = self._clock() if start_s is None else start_s
         step_s = self._steps(step, steps, begun_s)
         trainer.sync()
@@ -150,6 +153,7 @@ class Worker:
             end_unix_s=self._unix_clock(),
             uncounted_samples=before - reported,
             step_s=step_s,
+            waited_s=_since(waited_s, self._waited_s()),
         )
 
     def _steps(self, step: Callable[[], None], count: int, start_s: float) -> tuple[float, ...]:
@@ -179,6 +183,11 @@ class Worker:
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
         digest = self.trainer.digest()
         return Result(digest=digest, peak_memory_bytes=self.trainer.peak_memory_bytes(), peak_rss_bytes=rss)
+
+
+def _since(before_s: float | None, now_s: float | None) -> float | None:
+    """What was added; None where nothing is added up."""
+    return None if before_s is None or now_s is None else now_s - before_s
 
 
 def _finite(loss: float | None, index: int, *, measured: bool) -> float | None:

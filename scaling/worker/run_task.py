@@ -25,6 +25,7 @@ from scaling.records.crossing import Bounds
 from scaling.records.events import Announce, Hello, Ready
 from scaling.records.point import BESIDE, EXCHANGING, Point
 from scaling.records.task import Task
+from scaling.worker import reading
 from scaling.worker.channel import Channel
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
@@ -58,6 +59,9 @@ def main(events_fd: int) -> int:
         traceback.print_exc()
         channel.send(event_of(error))
         return 1
+    finally:
+        # A feed's processes would hold this one's pipes for seconds longer.
+        feeding.close()
     return 0
 
 
@@ -94,6 +98,7 @@ def _work(task: Task, channel: Channel) -> Trainer:
     prepare: Callable[[], None] = getattr(module, "prepare", lambda: None)
     prepare()
     imported_s = time.monotonic()
+    read_from, cached_fraction = reading.prepared(task)
     trainer = _connect(module, task)
     ready = _ready(trainer, imported_s - begun_s, time.monotonic() - imported_s)
     crossing = _crossing(strategy, task, trainer)
@@ -103,6 +108,9 @@ def _work(task: Task, channel: Channel) -> Trainer:
             crossing_bytes_per_step=crossing,
             operations_per_sample=operations_per_sample(task.point),
             training_samples=training_samples(task),
+            fed_by=feeding.said(),
+            read_from=read_from,
+            cached_fraction=cached_fraction,
             data_samples=data_samples(task),
         )
     )
@@ -113,6 +121,7 @@ def _work(task: Task, channel: Channel) -> Trainer:
         times_steps=task.point.kind in BESIDE,
         trace=trace_path(task.log),
         learner=learner_of(trainer, task, channel.send),
+        waited_s=feeding.waited_s,
     )
     while worker.obey(channel.receive()):
         pass

@@ -10,12 +10,12 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from scaling.frameworks.mx import losses, network
+from scaling.frameworks.feeding import Opened
+from scaling.frameworks.mx import losses, native_feed, network
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.rank import MxnetRank
 from scaling.frameworks.options import accumulated
 from scaling.workloads import feeds as data
-from scaling.workloads.feeds import Feed
 from scaling.workloads.specs import Binary, Recipe
 
 Batch: TypeAlias = "tuple[mx.nd.NDArray, mx.nd.NDArray]"
@@ -66,6 +66,8 @@ class RealCompute:
         # Of the step before, and of the one that is being queued.
         self._losses: list[mx.nd.NDArray] = []
         self._fresh: list[mx.nd.NDArray] = []
+        # By context, what bytes are multiplied by, and what is taken away from that.
+        self._pixels: dict[mx.Context, list[mx.nd.NDArray]] = {}
         mx.random.seed(rank.task.seed)
         self.net = network.build(rank.spec, rank.task.seed, rank.contexts)
         if rank.dtype != "float32":
@@ -73,10 +75,10 @@ class RealCompute:
         self.net.hybridize(static_alloc=True, static_shape=True)
 
     @cached_property
-    def feeds(self) -> list[Feed]:
+    def feeds(self) -> list[Opened]:
         """One per context, made when first asked for: the Trainer needs to know the size of a batch."""
         task, spec = self._rank.task, self._rank.spec
-        return [data.feed(replace(task, rank=rank), spec) for rank in self._rank.ranks()]
+        return [native_feed.opened(replace(task, rank=rank), spec) for rank in self._rank.ranks()]
 
     def batch_size(self) -> int:
         """As many as are really fed."""
@@ -163,5 +165,18 @@ class RealCompute:
         array, found = mx.nd.array, []
         for context, feed in zip(self._rank.contexts, self.feeds, strict=True):
             taken, labels = feed.batch(step)
-            found.append((self._array(taken, context), array(labels, context, "float32")))
+            if isinstance(taken, mx.nd.NDArray):
+                found.append((self._normalised(taken, context), labels.as_in_context(context)))
+            else:
+                found.append((self._array(taken, context), array(labels, context, "float32")))
         return found
+
+    def _normalised(self, images: mx.nd.NDArray, context: mx.Context) -> mx.nd.NDArray:
+        """Bytes as a native feed has them, of which a quarter is moved."""
+        if context not in self._pixels:
+            pictures = data.encoded_pictures(self._rank.task, self._rank.spec)
+            self._pixels[context] = [mx.nd.array(each[None], context) for each in (pictures.scale, pictures.shift)]
+        scale, shift = self._pixels[context]
+        moved = images.as_in_context(context).astype("float32")
+        normal = mx.nd.broadcast_sub(mx.nd.broadcast_mul(moved, scale), shift)
+        return normal.astype(self._rank.dtype, copy=False)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
 from scaling.frameworks.evaluating import Learnt
-from scaling.frameworks.mx import network, optimizers
+from scaling.frameworks.mx import native_feed, network, optimizers
 from scaling.frameworks.mx.compute import Compute, RealCompute
 from scaling.frameworks.mx.emulated import EmulatedCompute
 from scaling.frameworks.mx.library import mx
@@ -19,6 +19,9 @@ from scaling.frameworks.mx.network import Network
 from scaling.frameworks.mx.rank import MxnetRank
 from scaling.frameworks.options import accumulated
 from scaling.records.task import Task
+
+# What feeds a rank, alone.
+pipeline = native_feed.pipeline
 
 
 def connect(task: Task) -> Trainer:

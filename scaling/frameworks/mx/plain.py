@@ -22,6 +22,7 @@ class MXNetStrategy(Strategy):
 
     baseline = "mxnet:plain"
     options: Mapping[str, Option] = options.LOOP
+    native_formats = ("recordio",)
 
     def devices(self, _name: str) -> tuple[Device, ...]:
         """All: gradients can be carried through the host's memory."""

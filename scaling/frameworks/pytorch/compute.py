@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from scaling.frameworks.pytorch import losses, network, optimizers
+from scaling.frameworks.feeding import Opened
+from scaling.frameworks.pytorch import losses, native_feed, network, optimizers
 from scaling.hosts import proc
 from scaling.records.task import Task
 from scaling.workloads import feeds, models
@@ -75,13 +76,14 @@ class RealCompute:
     model: Callable[[Tensor], Tensor]
     _autocast: torch.autocast
     _scaler: torch.amp.GradScaler
-    _feed: feeds.Feed
+    _feed: Opened
 
     def __init__(self, task: Task, device: torch.device) -> None:
         workload = task.point.workload
         self._task, self._device, self._cuda = task, device, device.type == "cuda"
         self._spec = models.at(task.point)
         self._losses = losses.of(self._spec.target)
+        self._pixels: tuple[Tensor, Tensor] | None = None
         last = workload.memory_format == "channels_last"
         layout = torch.channels_last if last else torch.contiguous_format
         # The stubs of Module.to have no memory_format.
@@ -109,12 +111,12 @@ class RealCompute:
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         self._autocast = torch.autocast(self._device.type, dtype=half, enabled=half is not None)
         self._scaler = torch.amp.GradScaler(self._device.type, enabled=precision == "fp16")
-        self._feed = feeds.feed(self._task, self._spec)
+        self._feed = native_feed.opened(self._task, self._spec)
         return self.batch(0) if self._feed.fixed else None
 
     def batch(self, step: int) -> Batch:
         """The feed's, on the device."""
-        images, labels = map(torch.from_numpy, self._feed.batch(step))
+        images, labels = map(torch.as_tensor, self._feed.batch(step))
         if self._cuda:
             labels = labels.pin_memory()
         return self._moved(images), labels.to(self._device, non_blocking=True)
@@ -124,7 +126,17 @@ class RealCompute:
             images = images.pin_memory()
         # Only images have a memory format.
         how = self._format if images.ndim == 4 else {"device": self._device, "non_blocking": True}
-        return images.to(**how)
+        moved = images.to(**how)
+        return self._normalised(moved) if images.dtype == torch.uint8 else moved
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        """Bytes as a native feed has them, of which a quarter is moved."""
+        if self._pixels is None:
+            found = feeds.encoded_pictures(self._task, self._spec)
+            scale, shift = (torch.from_numpy(each).to(self._device) for each in (found.scale, found.shift))
+            self._pixels = scale, shift
+        scale, shift = self._pixels
+        return (images * scale).sub_(shift)
 
     def predict(self, module: nn.Module, inputs: Tensor) -> Tensor:
         """The class that each sample is taken for, on the CPU."""

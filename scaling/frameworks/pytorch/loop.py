@@ -16,13 +16,16 @@ from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
 from scaling.frameworks.evaluating import Learnt
 from scaling.frameworks.options import accumulated
-from scaling.frameworks.pytorch import network
+from scaling.frameworks.pytorch import native_feed, network
 from scaling.frameworks.pytorch.compute import Compute, Optimizer, RealCompute
 from scaling.frameworks.pytorch.emulated import EmulatedCompute
 from scaling.frameworks.pytorch.tracing import TorchTracer
 from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
 from scaling.workloads import models, weights
+
+# What feeds a rank, alone.
+pipeline = native_feed.pipeline
 
 
 def connect(task: Task) -> Trainer:

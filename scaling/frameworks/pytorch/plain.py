@@ -17,6 +17,7 @@ class TorchStrategy(Strategy):
 
     baseline = "torch:plain"
     options: Mapping[str, Option] = options.LOOP
+    native_formats = ("folders", "tfrecord", "recordio")
 
     def devices(self, _name: str) -> tuple[Device, ...]:
         """All."""

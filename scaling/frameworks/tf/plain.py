@@ -27,6 +27,7 @@ class TensorFlowStrategy(Strategy):
 
     baseline = "tensorflow:plain"
     options: Mapping[str, Option] = options.LOOP
+    native_formats: tuple[str, ...] = ("folders", "tfrecord")
 
     def devices(self, _name: str) -> tuple[Device, ...]:
         """All of them."""

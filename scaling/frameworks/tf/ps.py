@@ -34,6 +34,8 @@ class ParameterServer(TensorFlowStrategy):
         ),
         **TensorFlowStrategy.options,
     }
+    # Its trainers keep the first batches of the reference feed.
+    native_formats = ()
     trainer = "scaling.frameworks.tf.ps_trainer"
     server = "scaling.frameworks.tf.ps_server"
 

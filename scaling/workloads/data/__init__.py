@@ -8,11 +8,12 @@ from __future__ import annotations
 from scaling.errors import UsageError, near
 from scaling.workloads.data.catalogue import CATALOGUE
 from scaling.workloads.data.places import locate
-from scaling.workloads.data.specs import TRAIN, Augment, DataSpec, Gives, Split
+from scaling.workloads.data.specs import DECODED, TRAIN, Augment, DataSpec, Gives, Split
 from scaling.workloads.specs import Binary, Classes, Images, ModelSpec
 
 __all__ = [
     "CATALOGUE",
+    "DECODED",
     "TRAIN",
     "Augment",
     "DataSpec",

@@ -21,13 +21,13 @@ MOST_OPEN = 64
 
 
 class Records:
-    """All records of some files, of which only the heads are read until one is asked for.
+    """All records of the files at `paths`, of which only the heads are read until one is asked for.
 
     `frames` finds them in an open file of so many bytes; `parse` raises ValueError on what holds no picture.
     """
 
     def __init__(self, paths: Sequence[Path], frames: Callable[[int, int], Frames], parse: Parse) -> None:
-        self._paths, self._parse = tuple(paths), parse
+        self.paths, self._parse = tuple(map(str, paths)), parse
         self._open: dict[int, int] = {}
         found = [(number, *one) for number in range(len(paths)) for one in self._frames(number, frames)]
         self._where = np.array(found, np.int64).reshape(-1, 3)
@@ -37,7 +37,7 @@ class Records:
         try:
             yield from frames(file, os.fstat(file).st_size)
         except ValueError as error:
-            raise UsageError(f"{self._paths[number]}: {error}") from None
+            raise UsageError(f"{self.paths[number]}: {error}") from None
         finally:
             os.close(self._open.pop(number))
 
@@ -46,9 +46,9 @@ class Records:
             if len(self._open) >= MOST_OPEN:
                 os.close(self._open.pop(next(iter(self._open))))
             try:
-                self._open[number] = os.open(self._paths[number], os.O_RDONLY | os.O_CLOEXEC)
+                self._open[number] = os.open(self.paths[number], os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
-                raise UsageError(f"{self._paths[number]}: cannot be read: {error.strerror}") from None
+                raise UsageError(f"{self.paths[number]}: cannot be read: {error.strerror}") from None
         return self._open[number]
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class Records:
     def name(self, index: int) -> str:
         """Where one stands, for people."""
         number, begin, _ = self._where[index]
-        return f"{self._paths[number]} at {begin:,}"
+        return f"{self.paths[number]} at {begin:,}"
 
     def read(self, index: int) -> tuple[bytes, int]:
         """An encoded picture and its class; raises UsageError where the record has none."""

@@ -12,6 +12,8 @@ Format = Literal["digits", "idx", "cifar", "folders", "tfrecord", "recordio", "a
 Gives = Literal["images", "reviews", "tokens"]
 Split = Literal["train", "test"]
 TRAIN: tuple[Split, ...] = ("train",)
+# Whose samples are decoded anew for each batch, which may take longer than a step.
+DECODED: tuple[Format, ...] = ("folders", "tfrecord", "recordio")
 Values: TypeAlias = tuple[float, ...]
 
 

@@ -17,6 +17,8 @@ from scaling.workloads.specs import Classes, Images, Input, MaskedTokens, ModelS
 if TYPE_CHECKING:
     # NumPy comes with the feeds themselves: agents import this module.
     from scaling.workloads.feeds.batches import Batch, Samples
+    from scaling.workloads.feeds.pictures import Pictures
+    from scaling.workloads.feeds.sampler import Sampler
 
 
 class Feed(Protocol):
@@ -94,6 +96,23 @@ def samples(task: Task, spec: ModelSpec, split: Split) -> Samples:
     end."""
     count = part_of(task.point.regime, split)
     return _part(task.point.workload.data, task.data_dir, split, spec.input, spec.target, count)
+
+
+def encoded_pictures(task: Task, spec: ModelSpec) -> Pictures:
+    """All pictures in files that are trained on, encoded, with what normalises them."""
+    from scaling.workloads.feeds.pictures import Pictures
+
+    found = _samples(task.point.workload.data, task.data_dir, "train", spec.input, spec.target)
+    assert isinstance(found, Pictures)
+    return found
+
+
+def sampler_of(task: Task, count: int) -> Sampler:
+    """Which of so many samples one rank's batches hold."""
+    from scaling.workloads.feeds.sampler import Sampler
+
+    size = task.point.workload.batch_size
+    return Sampler(count, batch_size=size, seed=task.seed, rank=task.rank, world_size=task.point.world_size)
 
 
 def whole(task: Task, spec: ModelSpec, split: Split) -> int:

@@ -19,7 +19,11 @@ from scaling.workloads.specs import Images
 
 
 class Encoded(Protocol):
-    """Pictures as files hold them."""
+    """Pictures as files hold them: those at `paths`."""
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The files."""
 
     def __len__(self) -> int:
         """How many there are."""
@@ -32,20 +36,21 @@ class Encoded(Protocol):
 
 
 class Pictures:
-    """Samples of encoded pictures of at most so many classes. Raises UsageError without Pillow."""
+    """Samples of encoded pictures of at most so many classes. Pixels from 0 to 255 are multiplied by `scale`, and
+    `shift` is taken away: float32 (channels, 1, 1). Raises UsageError without Pillow."""
 
     def __init__(self, encoded: Encoded, spec: DataSpec, images: Images, classes: int) -> None:
         if find_spec("PIL") is None:
             raise UsageError(f"--data {spec.name}: decodes pictures with Pillow: pip install pillow")
-        self._encoded, self._images, self._classes, self._name = encoded, images, classes, spec.name
+        self.encoded, self.images, self.classes, self._name = encoded, images, classes, spec.name
         mean, deviation = np.asarray(spec.mean), np.asarray(spec.deviation)
         if images.channels == 1:
             mean, deviation = mean.mean(keepdims=True), deviation.mean(keepdims=True)
-        self._scale = (1 / (255 * deviation)).astype(np.float32)[:, None, None]
-        self._shift = (mean / deviation).astype(np.float32)[:, None, None]
+        self.scale = (1 / (255 * deviation)).astype(np.float32)[:, None, None]
+        self.shift = (mean / deviation).astype(np.float32)[:, None, None]
 
     def __len__(self) -> int:
-        return len(self._encoded)
+        return len(self.encoded)
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
@@ -54,24 +59,25 @@ class Pictures:
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
         """Images (batch, channels, height, width) and labels (batch,)."""
-        shown = np.empty((len(indices), *self._images.shape), np.float32)
+        shown = np.empty((len(indices), *self.images.shape), np.float32)
         labels = np.empty(len(indices), np.int64)
         for place, index in enumerate(map(int, indices)):
-            content, labels[place] = self._encoded.read(index)
-            self._check(index, int(labels[place]))
-            shown[place] = self._decoded(content, index) * self._scale - self._shift
+            content, labels[place] = self.encoded.read(index)
+            self.check(index, int(labels[place]))
+            shown[place] = self._decoded(content, index) * self.scale - self.shift
         return shown, labels
 
-    def _check(self, index: int, label: int) -> None:
-        if label >= self._classes:
-            where = self._encoded.name(index)
-            raise UsageError(f"--data {self._name}: {where} is of class {label}, the model has {self._classes}")
+    def check(self, index: int, label: int) -> None:
+        """Raises UsageError where a picture is of a class that the model does not have."""
+        if label >= self.classes:
+            where = self.encoded.name(index)
+            raise UsageError(f"--data {self._name}: {where} is of class {label}, the model has {self.classes}")
 
     def _decoded(self, content: bytes, index: int) -> NDArray[np.uint8]:
         try:
-            return decode(content, self._images)
+            return decode(content, self.images)
         except OSError as error:
-            raise UsageError(f"{self._encoded.name(index)}: Pillow cannot read it: {error}") from None
+            raise UsageError(f"{self.encoded.name(index)}: Pillow cannot read it: {error}") from None
 
 
 def decode(content: bytes, images: Images) -> NDArray[np.uint8]:

@@ -14,25 +14,26 @@ Indices = NDArray[np.int64]
 class Sampler:
     """An endless stream of one rank's shard of `count` samples, in a new order each epoch; every batch is full.
 
-    The shards of a world are disjoint and cover all samples (while there are fewer ranks than samples).
+    The shards of a world are disjoint and cover all samples (while there are fewer ranks than samples); `shard` is
+    which samples this one holds.
     """
 
     def __init__(self, count: int, *, batch_size: int, seed: int, rank: int, world_size: int) -> None:
         everything = np.random.default_rng(seed).permutation(count)
-        self._shard = everything[rank % count :: world_size]
+        self.shard = everything[rank % count :: world_size]
         self._batch_size = batch_size
         self._order = lru_cache(maxsize=2)(
-            lambda epoch: np.random.default_rng((seed, rank, epoch)).permutation(self._shard)
+            lambda epoch: np.random.default_rng((seed, rank, epoch)).permutation(self.shard)
         )
 
     def __len__(self) -> int:
         """How many samples the shard has."""
-        return len(self._shard)
+        return len(self.shard)
 
     def indices(self, step: int) -> Indices:
         """Which samples the batch of a step holds."""
         positions = step * self._batch_size + np.arange(self._batch_size)
-        epochs, offsets = np.divmod(positions, len(self._shard))
+        epochs, offsets = np.divmod(positions, len(self.shard))
         return np.concatenate(
             [self._order(epoch)[offsets[epochs == epoch]] for epoch in range(epochs[0], epochs[-1] + 1)]
         )

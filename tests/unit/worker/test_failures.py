@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scaling.frameworks.feeding import FeedError
 from scaling.worker.failures import cause_of, event_of, message_of
 
 
@@ -101,6 +102,11 @@ TEXTS: list[tuple[str, Exception]] = [
         ),
     ),
     ("shm", RuntimeError("unable to allocate shared memory(shm) for file </torch_1_2_3>: Resource temporarily")),
+    # The feed: a process of it that is gone, a picture that cannot be decoded.
+    ("feed", RuntimeError("DataLoader worker (pid(s) 4711) exited unexpectedly")),
+    ("feed", RuntimeError("DataLoader worker (pid 4711) is killed by signal: Killed. ")),
+    ("feed", FeedError("a.jpg: Pillow cannot read it: truncated File Read")),
+    ("oom", FeedError("Caught MemoryError in DataLoader worker process 0: out of memory")),
     # The driver: none, older than the build, or another than libcuda.
     (
         "driver",

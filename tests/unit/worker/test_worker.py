@@ -169,5 +169,6 @@ def test_commands_come_in_and_events_go_out_as_lines() -> None:
 def test_the_loop_is_the_only_place_that_takes_the_time_of_steps() -> None:
     package = Path(__file__).parents[3] / "scaling"
     for path in (package / "frameworks").rglob("*.py"):
-        if path.parent.name != "fake" and path.name != "all_reduce.py":  # which is the preflight's own
+        # Those are the preflight's own, and what tells how long a rank is blocked in its feed.
+        if path.parent.name != "fake" and path.name not in ("all_reduce.py", "feeding.py"):
             assert "perf_counter" not in path.read_text() and "monotonic" not in path.read_text(), path

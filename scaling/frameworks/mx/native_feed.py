@@ -1,0 +1,108 @@
+"""MXNet's own pipeline: ImageRecordIter over a rank's part of a RecordIO file, decoded by threads in C++.
+
+Gluon's DataLoader has processes that hang or die beside the engine (apache/mxnet #14541, #13126): it is not used.
+"""
+
+from __future__ import annotations
+
+import os
+
+from scaling.frameworks import feeding
+from scaling.frameworks.base import Trainer
+from scaling.frameworks.feeding import Batch, FeedError, Opened
+from scaling.frameworks.mx.library import mx
+from scaling.records.task import Task
+from scaling.workloads import data, feeds
+from scaling.workloads.data import recordio
+from scaling.workloads.specs import ModelSpec
+
+AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+
+
+def opened(task: Task, spec: ModelSpec) -> Opened:
+    """A rank's feed, the reference feed or `Records`."""
+    return feeding.opened(task, spec, Records)
+
+
+def pipeline(task: Task) -> Trainer:
+    """A rank's feed alone, for a point of kind `feed`."""
+    return feeding.alone(task, Records)
+
+
+class Records:
+    """Batches of uint8 (batch, channels, height, width) and float32 labels (batch,), in the host's memory.
+
+    Parts of ranks are disjoint, and of equal bytes: its own sharding. The last batch of an epoch is filled up with
+    the first of the next.
+    """
+
+    def __init__(self, task: Task, spec: ModelSpec) -> None:
+        work, pictures = task.point.workload, feeds.encoded_pictures(task, spec)
+        found, workers = data.spec(work.data), min(feeding.workers(task), most_threads())
+        self.said = f"ImageRecordIter, {workers} thread{'' if workers == 1 else 's'} a rank"
+        self._classes, self._data, self._size = pictures.classes, work.data, work.batch_size
+        path = recordio.file(data.locate(found, task.data_dir), found, "train")
+        try:
+            # It reads its first batch at once.
+            self._batches = _iterator(task, str(path), pictures.images.shape, workers)
+        except mx.MXNetError as error:
+            raise FeedError(self._why(str(error))) from None
+
+    def next(self) -> Batch:
+        """As MXNet has them; raises FeedError where a picture cannot be decoded, or a part has too few of them."""
+        try:
+            found = self._next()
+        except mx.MXNetError as error:
+            raise FeedError(self._why(str(error))) from None
+        images, labels = found.data[0], found.label[0]
+        # Not by an operation of MXNet's: the engine would queue it behind those of the step before.
+        if (most := int(labels.asnumpy().max())) >= self._classes:
+            raise FeedError(f"--data {self._data}: of class {most}, the model has {self._classes}")
+        return images, labels
+
+    def _next(self) -> mx.io.DataBatch:
+        """A part that is not much larger than a batch may end twice on end."""
+        while True:
+            try:
+                return self._batches.next()
+            except StopIteration:
+                self._batches.reset()
+
+    def _why(self, text: str) -> str:
+        if "bigger than the batch size" in text:
+            return f"a rank's part has fewer pictures than its batch of {self._size}: take a smaller --batch-size"
+        last = [line for line in text.splitlines() if "rror" in line]
+        return f"ImageRecordIter: {(last or ['failed'])[-1].strip()}; --feed reference names the record"
+
+    def close(self) -> None:
+        """It has no processes; its threads end with it."""
+        self._batches = None
+
+
+def most_threads() -> int:
+    """No more threads than this decode, whatever is asked for (MXNet 1.9.1, src/io/iter_image_recordio_2.cc)."""
+    return max(1, len(os.sched_getaffinity(0)) // 2 - 1)
+
+
+def _iterator(task: Task, path: str, shape: tuple[int, ...], workers: int) -> mx.io.MXDataIter:
+    """Over a rank's part, without an end but for its epochs'."""
+    return mx.io.ImageRecordIter(
+        path_imgrec=path,
+        data_shape=shape,
+        batch_size=task.point.workload.batch_size,
+        dtype="uint8",
+        shuffle=True,
+        seed=task.seed,
+        seed_aug=task.seed + task.rank,
+        num_parts=task.point.world_size,
+        part_index=task.rank,
+        preprocess_threads=workers,
+        round_batch=True,
+        random_resized_crop=True,
+        min_random_area=AREA[0],
+        max_random_area=AREA[1],
+        min_aspect_ratio=RATIO[0],
+        max_aspect_ratio=RATIO[1],
+        rand_mirror=True,
+        verbose=False,
+    )
