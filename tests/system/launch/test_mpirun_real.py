@@ -127,6 +127,33 @@ def test_a_sweep(mpi: Mpi, tmp_path: Path) -> None:
     assert len(list((tmp_path / "results").iterdir())) == 1
 
 
+def test_local_ends_with_the_page_and_the_line_for_programs(tmp_path: Path) -> None:
+    """What launch/local becomes once its environment is made."""
+    fake = (
+        "--strategy",
+        "fake:a",
+        "--rounds",
+        "1",
+        "--windows",
+        "3",
+        "--window-s",
+        "0.01",
+        "--kinds",
+        "solo,exchange",
+    )
+    path = f"{MPIS[0].mpirun.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        [sys.executable, str(REPOSITORY / "launch" / "_mpi.py"), "-np", "2", *fake],
+        env={**os.environ, "PATH": path, "SCALING_PAGE": "1"}, cwd=tmp_path, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "results").iterdir()
+    *_, where, page, last = done.stdout.splitlines()
+    assert (where, page) == (f"run: results/{run.name}", f"page: results/{run.name}/page.html")
+    assert last.startswith("scaling: fake:a N=2 ") and (run / "page.html").stat().st_size > 10_000
+
+
 @needs_root
 @pytest.mark.parametrize("mpi", MPIS[:2], ids=str)
 def test_what_kubeflows_operator_sets_leads_to_the_workers(mpi: Mpi, tmp_path: Path, agent: Path) -> None:
