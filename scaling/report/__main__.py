@@ -15,7 +15,7 @@ from scaling.analysis.cost import Pricing
 from scaling.analysis.joining import join, joinable
 from scaling.command import complain, deliver, open_streams
 from scaling.errors import Interrupted, ScalingError, UsageError
-from scaling.records.store import folder_of, load
+from scaling.records.store import folder_of, load, predictions
 from scaling.report import flags
 from scaling.report.flags import FOR_FILES, NAME, Asked
 from scaling.report.formats import csv, json, latex, markdown, terminal
@@ -45,6 +45,7 @@ def joined(paths: Sequence[Path], *, although_different: bool, pricing: Pricing 
         (*several, *(f"joined although {reason}" for reason in reasons)),
         [source_of(path) for path in paths],
         pricing,
+        [one for path in paths for one in predictions(path)],
     )
 
 
@@ -70,9 +71,11 @@ def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
         case "latex":
             text = latex.render(material.doc)
         case "csv":
-            text = csv.of_rows(material.rows, material.header, material.pricing)
+            text = csv.of_rows(material.rows, material.header, material.pricing, material.predictions)
         case "json":
-            text = json.render(material.header, material.records, material.joined, material.pricing)
+            text = json.render(
+                material.header, material.records, material.joined, material.pricing, material.predictions
+            )
     return text
 
 

@@ -28,6 +28,7 @@ from scaling.records.point import EXCHANGING
 from scaling.records.run import SCHEMA, Header, PointRecord
 from scaling.records.task import Command, Task
 from scaling.run.enrolment import ask_of_outside
+from scaling.sweep.registering import Predictor
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
@@ -253,6 +254,7 @@ class Launch:
         view: View | None = None,
         resume: Path | None = None,
         unix_clock: Callable[[], float] | None = None,
+        predictor: Predictor | None = None,
         **fields: Any,
     ) -> Run:
         """Run a sweep of these SweepConfig fields and read back its file; by default of points by themselves."""
@@ -276,6 +278,7 @@ class Launch:
                 shown,
                 records=records,
                 target_half_width=width,
+                predictor=predictor,
                 clock=self.now,
                 unix_clock=unix,
             )

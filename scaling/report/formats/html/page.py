@@ -115,7 +115,7 @@ def _entries(entries: Collection[Entry]) -> list[tuple[str, str]]:
 
 def _csv(material: Material) -> str:
     """As a link that a browser saves, byte for byte what `--format csv` prints; nothing where it is too large."""
-    data = csv.of_rows(material.rows).encode()
+    data = csv.of_rows(material.rows, predictions=material.predictions).encode()
     return f"data:text/csv;charset=utf-8;base64,{b64encode(data).decode()}" if len(data) <= MOST_CSV_BYTES else ""
 
 

@@ -87,6 +87,8 @@ def _ideal(axes: Axes, body: Curves, sheet: Sheet) -> None:
 def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
     hue = color(curve.number, sheet.theme)
     shift = 2 ** (SHIFT * place)
+    if curve.band:
+        _band(axes, curve, shift, hue)
     for before, after in pairwise(curve.dots):
         style = _line(before, after)
         if style is not None:
@@ -101,6 +103,14 @@ def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
             )
     for dot in curve.dots:
         _dot(axes, dot, dot.world_size * shift, hue, shape(curve.number))
+
+
+def _band(axes: Axes, curve: Curve, shift: float, hue: str) -> None:
+    """The area between the ends of all intervals."""
+    ends = [(dot.world_size * shift, dot.low, dot.high) for dot in curve.dots if dot.low and dot.high]
+    if ends:
+        at, low, high = zip(*ends, strict=True)
+        axes.fill_between(at, low, high, color=hue, alpha=0.16, linewidth=0)
 
 
 def _line(before: Dot, after: Dot) -> str | None:
