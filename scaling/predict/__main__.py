@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from scaling.command import complain, deliver, open_streams
 from scaling.errors import Interrupted, ScalingError
-from scaling.predict import asking, flags, healthy, planner, priors, words
+from scaling.predict import asking, flags, healthy, planner, preflight, priors, words
 from scaling.predict.flags import NAME, Asked
 from scaling.predict.forecast import forecasts, measure_next, relieved
 from scaling.records.store import load
@@ -17,6 +17,8 @@ def predict(asked: Asked) -> str:
     """What is to be printed."""
     run = None if asked.run is None else load(asked.run)
     case = asking.case_of(asked, run)
+    if asked.check is not None:
+        case = preflight.added(case, preflight.read(asked.check), run[0].networks if run else ())
     believed = priors.read(asked.priors)
     if asked.target is not None and asked.prices is not None:
         return planner.planned(asked, case, believed)

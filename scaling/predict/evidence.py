@@ -19,8 +19,8 @@ from scaling.analysis.rows import Baseline, Row
 from scaling.analysis.stats import Estimate
 from scaling.errors import UsageError
 from scaling.predict.case import Case, Measured
-from scaling.predict.infer import Exchange, Known, Share
 from scaling.predict.installation import accumulation, device, devices_per_node, setting_of
+from scaling.predict.known import Exchange, Known, Share
 from scaling.predict.setting import At, Observed
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord
@@ -87,6 +87,7 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
         rates=_rates(analysis.baselines, row),
         model=row.workload.model,
         strategy=row.strategy,
+        interconnect=row.interconnect,
         emulated=bool(row.hardware.profile),
         device=row.hardware.profile or device(header),
         notes=left_out,

@@ -101,7 +101,7 @@ def nics(case: Case) -> tuple[str, ...]:
 def _flags(case: Case, asked: Namespace, dilate: float | None) -> list[str]:
     sizes, known = CURVES.get(case.task, (f"1,{RANKS}", None))
     found = [*_work(case, asked), "--world-sizes", sizes, "--results", str(asked.results), "--name", case.name]
-    found += ["--rounds", str(asked.rounds), "--windows", str(asked.windows), "--no-page", "--view", "plain"]
+    found += ["--rounds", str(asked.rounds), "--windows", str(asked.windows), "--kinds", asked.kinds, "--no-page"]
     found += ["--predict-first", str(known)] if known else []
     return found + (["--dilate", f"{dilate:g}"] if dilate else [])
 
@@ -124,6 +124,14 @@ def _dilate(name: str, case: Case, asked: Namespace) -> float | None:
     plan = _run(name, *_work(case, asked), "--dry-run")
     chosen = re.search(r"times x ([\d.]+)", plan)
     return factor * float(chosen[1]) if chosen else None
+
+
+def _about(case: Case, asked: Namespace) -> str:
+    """How long the case's run takes by its own plan."""
+    with labs.lab("judge", nodes=NODES, slots=SLOTS, nics=nics(case)) as lab:
+        flags = _flags(case, asked, _dilate(lab.name, case, asked))
+        plan = _run(lab.name, *flags, "--dry-run").splitlines()
+    return f"{next(line for line in plan if 'emulated: sizes' in line).strip()}: {plan[-1]}"
 
 
 def _run(name: str, *flags: str) -> str:
@@ -218,11 +226,14 @@ def parsed(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--networks", default="ib0,eth0")
     parser.add_argument("--device", default="emulated:p100")
     parser.add_argument("--strategy", default="torch:gloo")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--windows", type=int, default=4)
+    # Each device alone sleeps as long as the first: nothing is learned from all of them, one by one.
+    parser.add_argument("--kinds", default="exchange,solo,together,comm")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--stretch", type=float, help="times the dilation that a run chooses; 2 for light models")
     parser.add_argument("--only", default="", help="such as e1-vgg16,half-vgg16")
     parser.add_argument("--tail", type=int, default=0, help="characters of each run's output to print")
+    parser.add_argument("--dry-run", action="store_true", help="print how long each case takes; measure nothing")
     asked = parser.parse_args(argv)
     asked.results = asked.results.resolve()
     return asked
@@ -232,6 +243,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure and judge; print a line as each case ends, the whole table last."""
     asked = parsed(argv)
     asked.results.mkdir(parents=True, exist_ok=True)
+    if asked.dry_run:
+        sys.stdout.write("".join(f"{case.name:<18} {_about(case, asked)}\n" for case in cases(asked)))
+        return 0
     found: list[Miss] = []
     for case in cases(asked):
         began_s = monotonic()
