@@ -87,6 +87,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     trace: bool = False
     target_ci: str | None = None
     max_rounds: int = 20
+    predict_first: int | Literal["half"] | None = None
     seed: int = 1
     malloc: Malloc = "keep"
     fresh_workers: bool = False

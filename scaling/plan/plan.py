@@ -16,7 +16,18 @@ from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import beside, defaults, devices, emulation, feeding, kinds, matrix, passes, training
+from scaling.plan import (
+    beside,
+    defaults,
+    devices,
+    emulation,
+    feeding,
+    kinds,
+    matrix,
+    passes,
+    predicting,
+    training,
+)
 from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
@@ -68,6 +79,15 @@ class Plan(Record, frozen=True, kw_only=True):
         ]
         random.Random(f"{self.config.seed}/{number}").shuffle(groups)
         return tuple(groups)
+
+    @property
+    def stages(self) -> tuple[bool, ...]:
+        """Whether its points are later ones, of each stage: all rounds of one are measured before the next."""
+        return (False,) if self.config.predict_first is None else (False, True)
+
+    def is_later(self, group: Group) -> bool:
+        """Whether the group is measured when all smaller world sizes are, and what it will do is predicted."""
+        return any(_is_later(self.config, point) for point in group.points)
 
     def network(self, point: Point) -> Network:
         """The network that a point takes; a point without exchange needs none in particular."""
@@ -146,7 +166,9 @@ def make(
     resolved, points, how = defaults.with_points(known, device, slots, gpus)
     training.check_saving(resolved, points)
     refused = matrix.refused(points, slots)
-    grouped = _groups(resolved, matrix.kept(points, refused), device, slots, enrolled)
+    wanted = matrix.kept(points, refused)
+    stages = ([one for one in wanted if _is_later(resolved, one) == later] for later in (False, True))
+    grouped = tuple(group for cells in stages for group in _groups(resolved, cells, device, slots, enrolled))
     return Plan(
         config=defaults.paced(resolved, device, side_by_side=any(group.side_by_side for group in grouped)),
         device=device,
@@ -173,6 +195,11 @@ def _groups(
     alone = [cell for cell in cells if cell.hardware.cores or cell.regime]
     others = [cell for cell in cells if cell not in alone]
     return (*together(others, slots, memory_bytes), *apart(alone))
+
+
+def _is_later(config: SweepConfig, point: Point) -> bool:
+    first = config.predict_first
+    return isinstance(first, int) and point.world_size > first
 
 
 def turns_of(point: Point, windows: int) -> int:
@@ -203,6 +230,7 @@ def _resolved(
     model = models.spec(config.model or models.default_model(device))
     feed = config.data or model.data
     data.fits(feed, model)
+    asked = kinds.of(config, device, feed)
     training.check(config, device, model, feed)
     feeding.check(config, device, feed)
     _check_precision(config, device)
@@ -215,7 +243,8 @@ def _resolved(
         world_sizes=sizes,
         model=model.name,
         data=feed,
-        kinds=kinds.of(config, device, feed),
+        kinds=asked,
+        predict_first=predicting.settled(config, sizes, asked),
         device=config.device if device == "emulated" else device,
         batch_size=batch_size,
         precision=config.precision or (None if device == "cuda" else "fp32"),

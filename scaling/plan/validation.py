@@ -41,6 +41,8 @@ def check_max_rounds(config: SweepConfig, rounds: int) -> None:
 def _at_least(config: SweepConfig) -> None:
     if config.servers != "per-node" and config.servers < 1:
         raise UsageError(f"--servers {config.servers}: at least 1, or per-node")
+    if isinstance(config.predict_first, int) and config.predict_first < 2:
+        raise UsageError(f"--predict-first {config.predict_first}: at least 2, a world size of --world-sizes")
     if config.windows is not None and config.windows < 3:
         raise UsageError(f"--windows {config.windows}: at least 3 are needed")
 

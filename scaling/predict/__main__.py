@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scaling.command import deliver, obey
-from scaling.predict import asking, flags, healthy, planner, priors, words
+from scaling.predict import asking, flags, healthy, planner, preflight, priors, words
 from scaling.predict.flags import NAME, Asked
 from scaling.predict.forecast import forecasts, measure_next, relieved
 from scaling.records.store import load_measured
@@ -15,6 +15,8 @@ def predict(asked: Asked) -> str:
     """What is to be printed."""
     run = None if asked.run is None else load_measured(asked.run)
     case = asking.case_of(asked, run)
+    if asked.check is not None:
+        case = preflight.added(case, preflight.read(asked.check), run[0].networks if run else ())
     believed = priors.read(asked.priors)
     if asked.target is not None and asked.prices is not None:
         return planner.planned(asked, case, believed)

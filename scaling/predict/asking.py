@@ -14,7 +14,7 @@ from scaling.predict.case import Case, network
 from scaling.predict.flags import Asked
 from scaling.predict.forecast import FARTHEST, FARTHEST_COLD, Outlook, outlook
 from scaling.predict.healthy import Relief
-from scaling.predict.infer import Known
+from scaling.predict.known import Known
 from scaling.predict.models import KNOWN, KnownModel
 from scaling.predict.priors import Priors
 from scaling.predict.setting import At, Setting
@@ -41,6 +41,11 @@ def _alike(asked: Asked) -> None:
     if not asked.cold and asked.run is None:
         raise UsageError(
             "RUN: give a run's folder, or --cold --rate R --model NAME --batch-size B --network KIND:GBIT"
+        )
+    if asked.device and not asked.cold:
+        raise UsageError(
+            "--device: names the device of --cold; a run's is its own, and another device must be measured: "
+            "mpirun -np 2 python -m scaling.run --world-sizes 1,2 on one of it"
         )
     if not 1 <= asked.compress < inf:
         raise UsageError(f"--compress {asked.compress:g}: divides the gradients' bytes; 1 or more")

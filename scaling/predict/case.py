@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from scaling.errors import UsageError, near
-from scaling.predict.infer import Known
+from scaling.predict.known import Known
 from scaling.predict.setting import At, Link, Setting
 from scaling.records.point import Record
 
@@ -39,6 +39,7 @@ class Case(NamedTuple):
     rates: tuple[tuple[str, int, float], ...] = ()
     model: str = ""
     strategy: str = ""
+    interconnect: str = ""
     emulated: bool = False
     cold: bool = False
     device: str = ""

@@ -7,7 +7,7 @@ own interval over rounds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import log, sqrt
+from math import hypot, log, sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
 
@@ -16,10 +16,11 @@ from scaling.analysis.controls import Controls
 from scaling.analysis.curves import exchanges
 from scaling.analysis.rounds import rounds
 from scaling.analysis.rows import Baseline, Row
+from scaling.analysis.stats import Estimate
 from scaling.errors import UsageError
 from scaling.predict.case import Case, Measured
-from scaling.predict.infer import Exchange, Known, Share
 from scaling.predict.installation import accumulation, device, devices_per_node, setting_of
+from scaling.predict.known import Exchange, Known, Share
 from scaling.predict.setting import At, Observed
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord
@@ -27,18 +28,19 @@ from scaling.records.run import Header, PointRecord
 # What disqualifies a row as input, and how much unexplained loss does.
 MARKS = ("FAILED", "AUDIT", "OVERSUBSCRIBED", "ASYNC", "UNSETTLED", "THROTTLED", "MISLABELLED")
 MOST_UNEXPLAINED = 0.10
-# No interval: one round. And what no number of rounds makes smaller.
-ONE_ROUND, LEAST_NOISE = 0.02, 0.004
+# No interval: one round. And what no number of rounds makes smaller, and no scatter of them larger.
+ONE_ROUND, LEAST_NOISE, MOST_NOISE = 0.02, 0.004, 0.2
 COMM_NOISE, SHARE_NOISE = 0.05, 0.01
 NORMAL_95 = 1.96
 
 
 class Wanted(NamedTuple):
-    """Which curve of a run: words of the command line, empty where any will do."""
+    """Which curve of a run: words of the command line, empty where any will do, or that of a point `like` it."""
 
     strategy: str = ""
     interconnect: str = ""
     up_to: int | None = None
+    like: Point | None = None
 
 
 ANY = Wanted()
@@ -66,7 +68,12 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
     return Case(
         title=_title(row),
         setting=setting_of(header, records, row, rate),
-        known=Known(anchor, observed, _exchanges(records, row, wanted.up_to), _shares(sound)),
+        known=Known(
+            anchor,
+            observed,
+            _exchanges(records, row, wanted.up_to, _spread(baseline.samples_per_s)),
+            _shares(sound),
+        ),
         rate=rate,
         batch_size=row.workload.batch_size,
         unit=row.workload.unit,
@@ -80,6 +87,7 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
         rates=_rates(analysis.baselines, row),
         model=row.workload.model,
         strategy=row.strategy,
+        interconnect=row.interconnect,
         emulated=bool(row.hardware.profile),
         device=row.hardware.profile or device(header),
         notes=left_out,
@@ -91,14 +99,24 @@ def _curve(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
     curves: dict[int, list[Row]] = {}
     for row in rows:
         named = not wanted.strategy or row.strategy == wanted.strategy
+        if wanted.like is not None and not _is_of(wanted.like, row):
+            continue
         if named and (not wanted.interconnect or row.interconnect == wanted.interconnect):
             curves.setdefault(row.curve, []).append(row)
     if not curves:
-        flags = (("--strategy", wanted.strategy), ("--interconnect", wanted.interconnect))
+        like = wanted.like
+        strategy = like.strategy if like else wanted.strategy
+        interconnect = like.interconnect if like else wanted.interconnect
+        flags = (("--strategy", strategy), ("--interconnect", interconnect))
         asked = " ".join(f"{flag} {word}" for flag, word in flags if word)
         known = sorted({f"{row.strategy} over {row.interconnect}" for row in rows})
         raise UsageError(f"{asked or 'RUN'}: the run has no such exchange; it has {', '.join(known) or 'none'}")
     return max(curves.values(), key=_standing)
+
+
+def _is_of(point: Point, row: Row) -> bool:
+    """Whether a point of any world size would stand on the row's curve."""
+    return _same(point, row) and (point.placement, point.server_hosts) == (row.placement, row.server_hosts)
 
 
 def _standing(curve: Sequence[Row]) -> tuple[bool, int, float]:
@@ -154,9 +172,16 @@ def _at(row: Row) -> At:
 
 def _noise(row: Row) -> float:
     one = row.efficiency
-    if one is None or one.low is None or one.high is None or one.low <= 0:
+    if one is None or one.low is None or one.high is None:
         return ONE_ROUND
-    return min(max(LEAST_NOISE, log(one.high / one.low) / 2 / NORMAL_95), 0.2)
+    if one.low <= 0:  # wider than itself: nothing is known of it
+        return MOST_NOISE
+    return min(max(LEAST_NOISE, log(one.high / one.low) / 2 / NORMAL_95), MOST_NOISE)
+
+
+def _spread(one: Estimate) -> float:
+    """The standard deviation of its logarithm that the interval over rounds tells, as far as there is one."""
+    return 0.0 if one.half_width is None else min(one.half_width / one.mean / NORMAL_95, MOST_NOISE)
 
 
 def _title(row: Row) -> str:
@@ -210,8 +235,11 @@ def _command(row: Row) -> str:
 # ---------------------------------------------------------------- what controls tell
 
 
-def _exchanges(records: Sequence[PointRecord], row: Row, up_to: int | None) -> tuple[Exchange, ...]:
-    """The exchange alone (`comm`) of each world size, over rounds."""
+def _exchanges(
+    records: Sequence[PointRecord], row: Row, up_to: int | None, step_spread: float
+) -> tuple[Exchange, ...]:
+    """The exchange alone (`comm`) of each world size, over rounds; the step that it is held against has its own
+    `step_spread`."""
     latest = kept(records)
     controls, found = Controls(latest), []
     for cell in exchanges(latest):
@@ -220,7 +248,7 @@ def _exchanges(records: Sequence[PointRecord], row: Row, up_to: int | None) -> t
             told = [one.comm_s for one in rounds(cell, controls) if one.comm_s]
             if told:
                 at = At(world_size=point.world_size, nodes=cell.nodes)
-                found.append(Exchange(at, fmean(told), _comm_noise(told)))
+                found.append(Exchange(at, fmean(told), hypot(_comm_noise(told), step_spread)))
     return tuple(found)
 
 

@@ -42,6 +42,7 @@ class Asked(Record, frozen=True, kw_only=True):
     device: str = ""
     target: float | None = None
     prices: Path | None = None
+    check: Path | None = None
     priors: Path = FILE
     format: Format = "table"
     output: Path | None = None
@@ -107,6 +108,10 @@ def predict(
     prices: Annotated[
         Path | None, Option(help="TOML file.", metavar="FILE", envvar="SCALING_PRICES", rich_help_panel=_PLAN)
     ] = None,
+    check: Annotated[
+        Path | None,
+        Option(help="What python -m scaling.check --json measured of the network.", metavar="FILE")
+    ] = None,
     priors: Annotated[Path, Option(help="Of scaling.predict.learn.", show_default="the package's")] = FILE,
     format_: Annotated[Format, Option("--format", help="For people: table; for programs: json.")] = "table",
     output: Annotated[
@@ -117,6 +122,6 @@ def predict(
     return Asked(
         run=run, world_sizes=world_sizes, strategy=strategy, interconnect=interconnect, up_to=up_to,
         network=network, batch_size=batch_size, model=model, compress=compress, devices_per_node=devices_per_node,
-        without=without, rate=rate, cold=cold, device=device, target=target, prices=prices, priors=priors,
-        format=format_, output=output,
+        without=without, rate=rate, cold=cold, device=device, target=target, prices=prices, check=check,
+        priors=priors, format=format_, output=output,
     )  # fmt: skip

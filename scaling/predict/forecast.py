@@ -106,10 +106,11 @@ def carried(found: Posterior, changed: Setting) -> Posterior:
 
 def forecasts(look: Outlook, world_sizes: Sequence[int]) -> tuple[Forecast, ...]:
     """Predict each of these world sizes by itself, so that none depends on what else is asked."""
-    return tuple(_forecast(look, look.case.layout(size)) for size in world_sizes)
+    return tuple(forecast(look, look.case.layout(size)) for size in world_sizes)
 
 
-def _forecast(look: Outlook, at: At) -> Forecast:
+def forecast(look: Outlook, at: At) -> Forecast:
+    """Predict one world size on as many nodes as it has."""
     predicted = infer.predict(look.posterior, [at])
     ends = np.exp(infer.quantiles(predicted.log_efficiency, predicted.weights, [0.5, LOW, HIGH]))
     middle, low, high = (float(value) for value in ends[:, 0])

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from scaling.predict import latent, model
+from scaling.predict.known import Constant, Exchange, Known, Share
 from scaling.predict.model import Floats, Parts
 from scaling.predict.priors import Priors, Walk
-from scaling.predict.setting import At, Observed, Setting
+from scaling.predict.setting import At, Setting
 from scaling.predict.walk import covariance
 
 DRAWS, SEED = 4000, 20260101
@@ -29,33 +30,6 @@ CONTROL_FREEDOM = 4.0
 # A proposal is fitted to weights that are this even at least, in draws for each constant.
 EVEN = 4.0
 PROPOSAL_FREEDOM = 8.0
-
-
-class Exchange(NamedTuple):
-    """The exchange alone as measured (`comm`): seconds, and the standard deviation of its logarithm."""
-
-    at: At
-    seconds: float
-    noise: float
-
-
-class Share(NamedTuple):
-    """A part of the step as controls tell it: `contention` or `straggling` over what one device takes."""
-
-    at: At
-    part: str
-    fraction: float
-    noise: float
-
-
-class Known(NamedTuple):
-    """All that was measured. `anchor` is where `setting.step_s` is from; efficiencies are relative to it."""
-
-    anchor: At
-    observed: Sequence[Observed] = ()
-    exchanges: Sequence[Exchange] = ()
-    shares: Sequence[Share] = ()
-    anchor_noise: float = 0.0
 
 
 class Posterior(NamedTuple):
@@ -89,7 +63,7 @@ def posterior(setting: Setting, known: Known, priors: Priors, draws: int = DRAWS
     """Weigh draws of the constants by what was measured."""
     names = latent.keys(setting)
     size = len(names) + (setting.step_spread > 0)
-    told = bool(known.observed or known.exchanges or known.shares)
+    told = bool(known.observed or known.exchanges or known.shares or known.constants)
     rounds = ROUNDS if told else 1
     rng = np.random.default_rng(seed)
 
@@ -174,11 +148,18 @@ def _log_likelihood(
         total = _student(residuals, _seen_covariance(priors.walk, known), priors.walk.freedom)
     controls: list[Exchange | Share] = [*known.exchanges, *known.shares]
     for one in controls:
-        _, parts = _relative(setting, known.anchor, priors, names, z, [one.at])
+        own = (one.setting if isinstance(one, Exchange) else None) or setting
+        _, parts = _relative(own, known.anchor, priors, names, z, [one.at])
         off = (_miss(one, parts) / one.noise) ** 2
         direct = isinstance(one, Exchange)
         total = total - (0.5 * off if direct else 0.5 * (CONTROL_FREEDOM + 1) * np.log1p(off / CONTROL_FREEDOM))
-    return total, residuals
+    return total + _of_constants(known.constants, latent.values(names, priors.constants, z)), residuals
+
+
+def _of_constants(measured: Sequence[Constant], values: model.Values) -> Floats:
+    """What draws are worth by constants that were measured by themselves."""
+    off = [(np.log(values[one.role][:, 0] / one.value) / one.noise) ** 2 for one in measured]
+    return np.asarray(-0.5 * np.sum(off, axis=0))
 
 
 def _miss(one: Exchange | Share, parts: Parts) -> Floats:

@@ -37,6 +37,8 @@ SERVERS_SERIAL, SERVERS_OVERLAPPED = 2.0, 1.1
 TREE_STEPS = 3.0
 SHARDED_VOLUME = 1.5
 TCP_EFFICIENCY = 0.95
+# Evidence that contradicts itself has draws whose rates vanish.
+LEAST_BYTES_PER_S = 1.0
 
 
 class Sizes(NamedTuple):
@@ -122,7 +124,8 @@ def network_bytes_per_s(setting: Setting, values: Values, at: Sizes) -> Floats:
 
 def _slowest(bus: Floats, network: Floats, at: Sizes) -> Floats:
     inside = np.where(at.each > 1, bus, np.inf)
-    return np.where(at.nodes > 1, np.minimum(network, inside), bus)
+    slowest = np.where(at.nodes > 1, np.minimum(network, inside), bus)
+    return np.maximum(slowest, LEAST_BYTES_PER_S)
 
 
 def moved_s(setting: Setting, bus: Floats, network: Floats, at: Sizes, size: Floats) -> Floats:

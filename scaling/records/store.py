@@ -1,4 +1,5 @@
-"""A run on disk: `results/<start>-<name>/run.jsonl`, a header line, then a PointRecord per line.
+"""A run on disk: `results/<start>-<name>/run.jsonl`, a header line, then a PointRecord per line, and before those
+that were predicted the Prediction of each.
 
 Each line is appended and fsynced as its point ends. A line that could not be written whole is taken
 back, so that the file stays readable; a truncated last line (the machine died) is dropped on reading.
@@ -18,11 +19,13 @@ import msgspec
 from scaling.errors import StoreError, UsageError
 from scaling.records.events import Finished
 from scaling.records.migrations import upgraded
+from scaling.records.prediction import Prediction
 from scaling.records.run import SCHEMA, Header, PointRecord
 
 FILE = "run.jsonl"
 _HEADER = msgspec.json.Decoder(Header)
-_POINT = msgspec.json.Decoder(PointRecord)
+Line = PointRecord | Prediction
+_LINE: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 def folder_of(run: Path) -> Path:
@@ -35,6 +38,16 @@ def load(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
 
     Raises UsageError when it is no run, damaged before its last line, or of a newer schema.
     """
+    header, lines = _read(run)
+    return header, tuple(line for line in lines if isinstance(line, PointRecord))
+
+
+def predictions(run: Path) -> tuple[Prediction, ...]:
+    """What was predicted of a run's points before they were measured. Raises as `load`."""
+    return tuple(line for line in _read(run)[1] if isinstance(line, Prediction))
+
+
+def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:
     path = folder_of(run) / FILE
     try:
         lines = path.read_bytes().split(b"\n")
@@ -45,10 +58,10 @@ def load(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
         raise UsageError(f"{path}: not a run: it has no header line")
     header = _read_header(path, whole[0])
     try:
-        records = tuple(_read_point(line, header.schema) for line in whole[1:])
+        read = tuple(_read_line(line, header.schema) for line in whole[1:])
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError):
         raise UsageError(_damage(path, whole, header.schema)) from None
-    return header, records
+    return header, read
 
 
 def load_measured(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
@@ -75,16 +88,16 @@ def _read_header(path: Path, line: bytes) -> Header:
         raise UsageError(f"{path}:1: not a run's header: {error}") from None
 
 
-def _read_point(line: bytes, schema: int) -> PointRecord:
+def _read_line(line: bytes, schema: int) -> Line:
     if schema == SCHEMA:
-        return _POINT.decode(line)
+        return _LINE.decode(line)
     return msgspec.convert(upgraded(msgspec.json.decode(line), schema), PointRecord)
 
 
 def _damage(path: Path, lines: list[bytes], schema: int) -> str:
     for number, line in enumerate(lines[1:], start=2):
         try:
-            _read_point(line, schema)
+            _read_line(line, schema)
         except msgspec.MsgspecError as error:
             return f"{path}:{number}: not a point record: {error}"
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -148,7 +161,7 @@ class Store:
         os.ftruncate(store._fd, data.rfind(b"\n") + 1)
         return store
 
-    def append(self, record: PointRecord) -> None:
+    def append(self, record: Line) -> None:
         """Write one record and fsync. Raises StoreError (disk full, for one); the file then ends as before."""
         self._append(record)
 

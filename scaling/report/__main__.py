@@ -16,7 +16,7 @@ from scaling.analysis.joining import join, joinable
 from scaling.command import deliver, obey
 from scaling.errors import UsageError
 from scaling.records.run import Header
-from scaling.records.store import folder_of, load
+from scaling.records.store import folder_of, load, predictions
 from scaling.report import bases, flags
 from scaling.report.flags import FOR_FILES, NAME, Asked
 from scaling.report.formats import csv, json, latex, markdown, terminal
@@ -47,6 +47,7 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
         join([records for _, records in runs]),
         (*several, *(f"joined although {reason}" for reason in reasons)),
         [source_of(path) for path in paths],
+        predictions=[one for path in paths for one in predictions(path)],
     )
 
 
@@ -88,9 +89,11 @@ def rendered(asked: Asked, material: Material, *, color: bool) -> str | bytes:
         case "latex":
             text = latex.render(material.doc)
         case "csv":
-            text = csv.of_rows(material.rows, material.header, material.pricing)
+            text = csv.of_rows(material.rows, material.header, material.pricing, material.predictions)
         case "json":
-            text = json.render(material.header, material.records, material.joined, material.pricing)
+            text = json.render(
+                material.header, material.records, material.joined, material.pricing, material.predictions
+            )
     return text
 
 

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from scaling.analysis.analyse import Analysis, analyse, kept
 from scaling.analysis.cost import Pricing
+from scaling.analysis.predictions import judged
 from scaling.analysis.rows import Minibatch, Row
+from scaling.records.prediction import Prediction
 from scaling.records.run import Header, PointRecord
-from scaling.report import costs, imported, labels, minibatches, over_cpu, trainings
+from scaling.report import costs, imported, labels, minibatches, over_cpu, predicted, trainings
 from scaling.report.baselines import baselines
 from scaling.report.comparison import Comparisons
 from scaling.report.curves import by_curve, curve
@@ -21,11 +23,15 @@ from scaling.text import counted
 
 
 def document(
-    header: Header, records: Sequence[PointRecord], joined: Sequence[str] = (), pricing: Pricing | None = None
+    header: Header,
+    records: Sequence[PointRecord],
+    joined: Sequence[str] = (),
+    pricing: Pricing | None = None,
+    predictions: Sequence[Prediction] = (),
 ) -> Document:
     """Say all that the records of a run say; `joined` are the lines about runs in one table. With `pricing`, what
-    it costs."""
-    return said(header, records, analyse(records), joined, pricing)
+    it costs, and with `predictions` these beside what was measured."""
+    return said(header, records, analyse(records), joined, pricing, predictions)
 
 
 def said(
@@ -34,6 +40,7 @@ def said(
     analysis: Analysis,
     joined: Sequence[str] = (),
     pricing: Pricing | None = None,
+    predictions: Sequence[Prediction] = (),
 ) -> Document:
     """The same, given the analysis of these records."""
     notes = Notes()
@@ -60,12 +67,13 @@ def said(
         sections=(
             *swept,
             *_curves(curved(analysis), context, planned, notes, stale),
+            *predicted.sections(judged(predictions, rows), notes),
             *(costs.sections(rows, header, context, pricing, notes) if pricing else ()),
             *imported.sections(header, notes),
         ),
         baselines=baselines(analysis, context, notes, compares=bool(compared)),
         footnotes=notes.texts(),
-        how_to_read=how_to_read(analysis, compares=bool(compared)),
+        how_to_read=how_to_read(analysis, compares=bool(compared), predicts=bool(predictions)),
         last_line=(not rows and imported.last_line(header)) or last_line(rows, analysis.trainings),
     )
 

@@ -13,7 +13,9 @@ from scaling.analysis.cell import Cell
 from scaling.analysis.controls import Controls
 from scaling.analysis.cost import Pricing
 from scaling.analysis.curves import exchanges
+from scaling.analysis.predictions import Judged, judged
 from scaling.analysis.rows import Row
+from scaling.records.prediction import Prediction
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import FILE, folder_of
 from scaling.report import labels
@@ -40,7 +42,8 @@ def source_of(run: Path) -> Source:
 
 
 class Material:
-    """The runs of one report; `joined` says how several in one table differ, `pricing` what they cost."""
+    """The runs of one report; `joined` says how several in one table differ, `pricing` what they cost,
+    `predictions` what was said of points before they were measured."""
 
     def __init__(
         self,
@@ -49,12 +52,14 @@ class Material:
         joined: Sequence[str] = (),
         sources: Sequence[Source] = (),
         pricing: Pricing | None = None,
+        predictions: Sequence[Prediction] = (),
     ) -> None:
         self.header = header
         self.records = kept(records)
         self.joined = joined
         self.sources = sources
         self.pricing = pricing
+        self.predictions = predictions
 
     @cached_property
     def analysis(self) -> Analysis:
@@ -64,7 +69,12 @@ class Material:
     @cached_property
     def doc(self) -> Document:
         """What people read."""
-        return said(self.header, self.records, self.analysis, self.joined, self.pricing)
+        return said(self.header, self.records, self.analysis, self.joined, self.pricing, self.predictions)
+
+    @cached_property
+    def judged(self) -> tuple[Judged, ...]:
+        """What was predicted, beside what was measured."""
+        return judged(self.predictions, self.rows)
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -18,6 +18,7 @@ from msgspec.structs import FieldInfo, fields
 
 from scaling.analysis.cost import Bill
 from scaling.analysis.imported import Imported
+from scaling.analysis.predictions import Judged
 from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Resolution, Row, Standing, Verdict
 from scaling.analysis.training_rows import Training
 from scaling.records.imported import ImportedBandwidth
@@ -78,6 +79,7 @@ ComparisonJson = _flat("Comparison", Comparison, ("distinguishable", bool, NODEF
 MinibatchJson = _flat("Minibatch", Minibatch, ("is_worse", bool, NODEFAULT))
 OverCpuJson = _flat("OverCpu", OverCpu, ("cpu", BaselineJson, NODEFAULT))
 TrainingJson = _flat("Training", Training)
+JudgedJson = _flat("Judged", Judged, ("error", float | None, None), ("inside", bool | None, None))
 RunJson = _struct("Run", (Header,), (), INTERNAL)
 ReportJson = defstruct(
     "Report",
@@ -91,6 +93,8 @@ ReportJson = defstruct(
         ("minibatches", _many(MinibatchJson), ()),
         ("over_cpu", _many(OverCpuJson), ()),
         ("trainings", _many(TrainingJson), ()),
+        # Of a run with --predict-first.
+        ("predictions", _many(JudgedJson) | UnsetType, UNSET),
         # With --prices.
         ("costs", tuple[Bill, ...] | UnsetType, UNSET),
         # Of runs that were read from logs of other tools.

@@ -101,6 +101,7 @@ def sweep(
     trace: panels.Trace = DEFAULT.trace,
     target_ci: panels.TargetCi = None,
     max_rounds: panels.MaxRounds = DEFAULT.max_rounds,
+    predict_first: panels.PredictFirst = None,
     seed: panels.Seed = DEFAULT.seed,
     malloc: panels.Malloc = DEFAULT.malloc,
     fresh_workers: panels.FreshWorkers = False,

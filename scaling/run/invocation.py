@@ -81,7 +81,7 @@ def _value(field: str, value: Any) -> Any:
         return _words(value)
     if field in ("world_sizes", "batch_sizes", "lr_steps", "seeds"):
         return _numbers(field, value)
-    if field == "servers" and value.lstrip("-").isdigit():
+    if field in ("servers", "predict_first") and value.lstrip("-").isdigit():
         return int(value)
     return list(value) if isinstance(value, tuple) else value
 

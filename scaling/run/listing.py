@@ -160,6 +160,8 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         for point in made.cells
         if point.cell in made.refused
     ]
+    if config.predict_first is not None:
+        lines.append(f"all rounds up to N={config.predict_first} first; then what the others will do is predicted")
     count = len(made.cells) * made.rounds
     about = f"about {duration(made.estimate_s)}" if made.estimate_s else "whose epochs take as long as they take"
     lines.append(f"{count} points in all, {about}; nothing was measured (--dry-run)")

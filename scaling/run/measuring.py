@@ -17,9 +17,11 @@ from scaling.plan.plan import Plan
 from scaling.records import store
 from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
+from scaling.records.prediction import Prediction
 from scaling.records.run import Header, PointRecord
 from scaling.run import NAME, against, pages
 from scaling.run.invocation import ViewKind
+from scaling.run.predicting import Asking
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view import live
 from scaling.sweep.view.plain import Stream
@@ -54,7 +56,10 @@ def measure(
     screen = live.make(kind, sys.stdout)
     output: TextIO = sys.stdout
     width = config.target_half_width(made.config)
-    sweep = Sweep(made, mailbox, opened, screen, records=records, target_half_width=width)
+    predictor = None if store.predictions(opened.folder) else Asking  # what was written down once stands
+    sweep = Sweep(
+        made, mailbox, opened, screen, records=records, target_half_width=width, predictor=predictor
+    )  # fmt: skip
     try:
         screen.opened(header, len(made.cells) * made.rounds)
         with slowdown.shaped(made.hardware.link_divisor):
@@ -89,14 +94,14 @@ def _conclude(
     exit code of a sweep whose points were measured."""
     stream = Stream(output)
     try:
-        read = store.load(opened.folder)
+        read, predictions = store.load(opened.folder), store.predictions(opened.folder)
     except UsageError as error:
         why = str(error).removeprefix(f"{opened.folder}: ")
-        last = _print_table(header, records, stream, f"not kept: {opened.folder}", color=ending.color)
+        last = _print_table(header, records, (), stream, f"not kept: {opened.folder}", color=ending.color)
         stream.write(f"{last}\n")
         complain(StoreError(f"{opened.folder}: lost while the run went on ({why}); the table is all of it"), NAME)
         return StoreError.exit_code
-    last = _print_table(*read, stream, f"run: {opened.folder}", color=ending.color)
+    last = _print_table(*read, predictions, stream, f"run: {opened.folder}", color=ending.color)
     opened.close()
     if ending.page:
         _write_page(opened.folder, stream)
@@ -107,13 +112,19 @@ def _conclude(
 
 
 def _print_table(
-    header: Header, records: Sequence[PointRecord], stream: Stream, where: str, *, color: bool
+    header: Header,
+    records: Sequence[PointRecord],
+    predictions: Sequence[Prediction],
+    stream: Stream,
+    where: str,
+    *,
+    color: bool,
 ) -> str:
     """The table, and where the run is kept; returns the line for programs, which comes last of all."""
     from scaling.report.document import document
     from scaling.report.formats import terminal  # rich: rank 0 alone needs it
 
-    doc = document(header, records)
+    doc = document(header, records, predictions=predictions)
     stream.write(f"{terminal.draw(doc, color=color)}\n{where}\n")
     stream.flush()
     return doc.last_line

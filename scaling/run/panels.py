@@ -264,6 +264,15 @@ TargetCi = Annotated[
     ),
 ]
 MaxRounds = Annotated[int, _how(help="Rounds that --target-ci may reach.")]
+PredictFirst = Annotated[
+    str | None,
+    _how(
+        help="Measure world sizes up to N in all rounds, write down what the larger ones will do, then measure "
+        "them: the report has both beside each other. half: of the largest.",
+        metavar="N|half",
+        show_default="none",
+    ),
+]
 Seed = Annotated[int, _how(help="Of the order, the weights and the data.")]
 
 Malloc = Annotated[

@@ -21,10 +21,12 @@ from scaling.records.messages import INTERRUPT_GRACE_S, Report, Reserved, ToAgen
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
 from scaling.records.store import Store, done_keys
+from scaling.sweep import registering
 from scaling.sweep.attempt import Bench
 from scaling.sweep.epoch import Course, Epoch
 from scaling.sweep.outcome import record_of
 from scaling.sweep.preloading import listen, preload
+from scaling.sweep.registering import Predictor
 from scaling.sweep.view.base import View
 from scaling.transport.mailbox import Mailbox
 
@@ -45,6 +47,7 @@ class Sweep:
         *,
         records: Sequence[PointRecord] = (),
         target_half_width: float | None = None,
+        predictor: Predictor | None = None,
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
     ) -> None:
@@ -57,6 +60,7 @@ class Sweep:
         self._analyser = Analyser(records)
         self._done = done_keys(records)
         self._target = target_half_width
+        self._predictor = predictor
         self._clock = clock
         self._begun_s, self._kept = clock(), 0
         self._unix_clock = unix_clock
@@ -70,11 +74,19 @@ class Sweep:
         """Measure everything. Raises Interrupted after a signal, StoreError when a record cannot be kept;
         whatever was kept before stays."""
         self.begin()
+        for later in self.plan.stages:
+            if later:
+                self._register()
+            self._run(later)
+
+    def _run(self, later: bool) -> None:
+        """All rounds of one stage."""
         number, planned = 0, self.plan.rounds
         while number < planned:
             listen(self.plan, self.mailbox)
             for index, group in enumerate(self.plan.round(number)):
-                self.measure(group, len(self.plan.cells) * planned, index=index)
+                if self.plan.is_later(group) == later:
+                    self.measure(group, len(self.plan.cells) * planned, index=index)
             number += 1
             if number == planned and self._too_wide() and planned < self.plan.config.max_rounds:
                 planned += 1
@@ -97,6 +109,24 @@ class Sweep:
             self._keep(record, total)
             found.append(record)
         return tuple(found)
+
+    def _register(self) -> None:
+        """Write down what the later stage will do, as long as none of it was tried."""
+        if self._predictor is None:
+            return
+        if registering.begun(self.plan, self.records):
+            self.view.note("not predicted: points of larger world sizes were measured before")
+            return
+        asked = registering.questions(self.plan)
+        try:
+            found = registering.ask(self._predictor, self.store.folder, asked, self.mailbox) if asked else ()
+        except OSError as error:  # no room, no process: a reason to go on without
+            self.view.note(f"not predicted: {error}")
+            return
+        for one in found:
+            self.store.append(one)
+        for line in registering.told(found):
+            self.view.note(line)
 
     def _keep(self, record: PointRecord, total: int) -> None:
         self._keys.add(record.point.key)

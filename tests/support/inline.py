@@ -24,6 +24,7 @@ from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, Reserve, ToA
 from scaling.records.run import SCHEMA, Header, PointRecord
 from scaling.records.task import Task
 from scaling.run.enrolment import ask_of_outside
+from scaling.sweep.registering import Predictor
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
@@ -135,6 +136,7 @@ class Launch:
         view: View | None = None,
         resume: Path | None = None,
         unix_clock: Callable[[], float] | None = None,
+        predictor: Predictor | None = None,
         **fields: Any,
     ) -> Run:
         """Run a sweep of these SweepConfig fields and read back its file; by default of points by themselves."""
@@ -158,6 +160,7 @@ class Launch:
                 shown,
                 records=records,
                 target_half_width=width,
+                predictor=predictor,
                 clock=self.now,
                 unix_clock=unix,
             )

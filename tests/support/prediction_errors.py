@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaling.predict import infer
-from scaling.predict.infer import Known
+from scaling.predict.known import Known
 from scaling.predict.priors import Priors
 from scaling.predict.published import Series
 from scaling.predict.setting import Observed, Setting

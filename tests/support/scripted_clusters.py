@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from scaling.predict import beliefs, infer, latent
 from scaling.predict.case import Case, Measured
-from scaling.predict.infer import Known, Posterior
+from scaling.predict.infer import Posterior
+from scaling.predict.known import Known
 from scaling.predict.model import Floats
 from scaling.predict.priors import Prior, Priors
 from scaling.predict.setting import At, Observed, Setting

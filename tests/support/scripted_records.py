@@ -18,6 +18,7 @@ from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.host import HostInfo
 from scaling.records.network import Place
 from scaling.records.point import BESIDE, Point
+from scaling.records.prediction import Prediction
 from scaling.records.run import (
     SCHEMA,
     Header,
@@ -248,7 +249,7 @@ def sweep(number: int, solo_s: float, exchanges: dict[int, float], **changes: An
     return made
 
 
-def written(folder: Path, run: tuple[Header, Sequence[PointRecord]]) -> Path:
+def written(folder: Path, run: tuple[Header, Sequence[PointRecord | Prediction]]) -> Path:
     """The run's file, as the store writes it."""
     folder.mkdir()
     made, records = run

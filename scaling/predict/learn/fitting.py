@@ -15,7 +15,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from scaling.predict import beliefs, infer
-from scaling.predict.infer import Known, Posterior
+from scaling.predict.infer import Posterior
+from scaling.predict.known import Known
 from scaling.predict.priors import Prior, Priors, Walk
 from scaling.predict.published import Series
 from scaling.predict.setting import At

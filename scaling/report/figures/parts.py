@@ -25,11 +25,13 @@ class Dot(Record, frozen=True, kw_only=True):
 
 
 class Curve(Record, frozen=True, kw_only=True):
-    """The points of one scaling curve; `number` is its place in the report, which chooses colour and shape."""
+    """The points of one scaling curve; `number` is its place in the report, which chooses colour and shape. With a
+    `band`, the area of its intervals is drawn: nobody measured it."""
 
     label: str
     number: int
     dots: tuple[Dot, ...]
+    band: bool = False
 
 
 class Cross(Record, frozen=True, kw_only=True):

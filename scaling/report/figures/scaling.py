@@ -7,6 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from scaling.analysis.predictions import Judged
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
 from scaling.report import labels, quantities, words
@@ -22,7 +23,8 @@ def speedup(material: Material) -> Iterator[Figure]:
     """Per group of rows: how many times one device, or samples/s where nothing is known of one."""
     for title, rows in _groups(material):
         if any(row.speedup for row in rows):
-            body = _curves(material, rows, _speedup_in(rows), upright="times one device", ideal=1.0)
+            measured = _curves(material, rows, _speedup_in(rows), upright="times one device", ideal=1.0)
+            body = _with_predicted(measured, material, rows, lambda one: float(one.world_size))
             yield _figure("speedup", f"Speedup{title}", body, rows, quantities.speedup)
         else:
             work = rows[0].workload
@@ -44,7 +46,8 @@ def efficiency(material: Material) -> Iterator[Figure]:
     """Per group of rows that have one."""
     for title, rows in _groups(material):
         if any(row.efficiency for row in rows):
-            body = _curves(material, rows, _percent, upright="efficiency, %", ideal=100.0, is_percent=True)
+            measured = _curves(material, rows, _percent, upright="efficiency, %", ideal=100.0, is_percent=True)
+            body = _with_predicted(measured, material, rows, lambda _: 100.0)
             yield _figure("efficiency", f"Efficiency{title}", body, rows, _as_percent)
 
 
@@ -110,6 +113,33 @@ def _curves(
     )
 
 
+def _with_predicted(
+    body: Curves, material: Material, rows: Sequence[Row], scale: Callable[[Judged], float]
+) -> Curves:
+    """What was predicted of these curves before it was measured, `scale` times its efficiency, beside them."""
+    first, context = {row.curve: row for row in reversed(rows)}, material.context
+    found = (
+        Curve(label=f"{labels.curve([row], context)}, PREDICTED", number=number, dots=dots, band=True)
+        for number, row in first.items()
+        if (dots := tuple(_predicted(material.judged, row, scale)))
+    )
+    return replace(body, curves=(*body.curves, *found))
+
+
+def _predicted(of: Iterable[Judged], row: Row, scale: Callable[[Judged], float]) -> Iterator[Dot]:
+    for one in of:
+        low, high = one.predicted_efficiency_low, one.predicted_efficiency_high
+        if one.predicted_efficiency is None or not one.claimed or not one.is_of_curve(row):
+            continue
+        yield Dot(
+            world_size=one.world_size,
+            value=one.predicted_efficiency * scale(one),
+            low=None if low is None else low * scale(one),
+            high=None if high is None else high * scale(one),
+            mark=one.kind,
+        )
+
+
 def _dots(rows: Iterable[Row], value: Callable[[Row], Estimate | None]) -> Iterator[Dot]:
     for row in rows:
         if (found := value(row)) is not None and found.mean > 0:
@@ -135,7 +165,8 @@ def _boundary(rows: Iterable[Row]) -> float | None:
 def _figure(
     name: str, title: str, body: Curves, rows: Sequence[Row], shown: Callable[[Estimate | None], Quantity | None]
 ) -> Figure:
-    drawn, more = _fewer(body), max(0, len(body.curves) - MOST)
+    drawn = _fewer(body)
+    more = len(body.curves) - len(drawn.curves)
     return Figure(
         name=name,
         title=title,
@@ -165,7 +196,8 @@ def _lines(body: Curves, shown: Callable[[Estimate | None], Quantity | None]) ->
         for dot in curve.dots:
             found = shown(Estimate(mean=dot.value, low=dot.low, high=dot.high, n=0))
             text = words.text((found,)) if found else words.NONE
-            yield curve.label, str(dot.world_size), text, dot.mark
+            mark = f"{dot.mark}, ± half of the 80 % interval" if curve.band else dot.mark
+            yield curve.label, str(dot.world_size), text, mark
     yield from ((cross.label, str(cross.world_size), words.NONE, "FAILED") for cross in body.crosses)
 
 

@@ -16,8 +16,10 @@ from scaling.analysis.cost import Bill, Pricing, bill
 from scaling.analysis.device_use import DeviceUse
 from scaling.analysis.imported import Imported, cells
 from scaling.analysis.machine_energy import MachineUse
+from scaling.analysis.predictions import of_row
 from scaling.analysis.rows import Row, Standing
 from scaling.analysis.stats import Estimate
+from scaling.records.prediction import Prediction
 from scaling.records.run import Header, PointRecord
 from scaling.report import devices
 from scaling.text import rounded
@@ -33,10 +35,18 @@ def render(records: Sequence[PointRecord], header: Header | None = None, pricing
     return of_rows(rows(records), header, pricing)
 
 
-def of_rows(found: Iterable[Row], header: Header | None = None, pricing: Pricing | None = None) -> str:
-    """The same of rows that were analysed already."""
+def of_rows(
+    found: Iterable[Row],
+    header: Header | None = None,
+    pricing: Pricing | None = None,
+    predictions: Sequence[Prediction] = (),
+) -> str:
+    """The same of rows that were analysed already; with `predictions`, columns for what was said of them first."""
     billed = [(row, bill(row, header, pricing) if header and pricing else "") for row in found]
-    values = (rounded(_values(row) | (_cost(of) if pricing else {})) for row, of in billed)
+    values = (
+        rounded(_values(row) | (_cost(of) if pricing else {}) | (_predicted(row, predictions)))
+        for row, of in billed
+    )
     lines = [{name: defused(value) for name, value in one.items()} for one in values]
     lines += [
         {name: defused(value) for name, value in rounded(_imported(cell)).items()}
@@ -138,6 +148,23 @@ def _cost(of: Bill | str) -> dict[str, Value]:
         for how, estimate in by.items():
             found |= _estimate(f"cost_per_{what}_{how}", estimate)
     return {**found, **_estimate("cost_relative", of.relative), "cost_unknown": None}
+
+
+def _predicted(row: Row, predictions: Sequence[Prediction]) -> dict[str, Value]:
+    """What was predicted of a row before it was measured: `predicted_efficiency_fraction` and the like."""
+    one = of_row(row, predictions)
+    if one is None or one.refused:
+        return {}
+    return {
+        "predicted_mark": one.kind,
+        "predicted_efficiency_fraction": one.predicted_efficiency,
+        "predicted_efficiency_fraction_low": one.predicted_efficiency_low,
+        "predicted_efficiency_fraction_high": one.predicted_efficiency_high,
+        "predicted_samples_per_s": one.predicted_samples_per_s,
+        "predicted_samples_per_s_low": one.predicted_samples_per_s_low,
+        "predicted_samples_per_s_high": one.predicted_samples_per_s_high,
+        "predicted_inside": None if one.inside is None else int(one.inside),
+    }
 
 
 def _standing(standing: Standing | None, name: str, difference: str) -> dict[str, Value]:

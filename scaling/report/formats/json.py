@@ -14,18 +14,24 @@ import msgspec
 from scaling.analysis.analyse import Analysis, analyse
 from scaling.analysis.cost import Bill, Pricing, bill
 from scaling.analysis.imported import cells
+from scaling.analysis.predictions import Judged, judged
 from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Row
 from scaling.analysis.training_rows import Training
+from scaling.records.prediction import Prediction
 from scaling.records.run import Header, PointRecord
 from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import rounded
 
 
 def render(
-    header: Header, records: Sequence[PointRecord], joined: Sequence[str] = (), pricing: Pricing | None = None
+    header: Header,
+    records: Sequence[PointRecord],
+    joined: Sequence[str] = (),
+    pricing: Pricing | None = None,
+    predictions: Sequence[Prediction] = (),
 ) -> str:
     """Return one JSON object; `joined` says how runs in one table differ. Fractions are of 1. With `pricing`, what
-    rows cost."""
+    rows cost; with `predictions`, these beside what was measured."""
     analysis = analyse(records)
     document = {
         "run": _run(header),
@@ -37,6 +43,7 @@ def render(
         "minibatches": rounded([_flat(one) for one in analysis.minibatches]),
         "over_cpu": rounded([_flat(one) for one in analysis.over_cpu]),
         "trainings": rounded([_flat(one) for one in analysis.trainings]),
+        **({"predictions": _predictions(analysis, predictions)} if predictions else {}),
         **({"costs": _costs(analysis, header, pricing)} if pricing else {}),
         **(_imported(header) if header.is_import else {}),
     }
@@ -65,11 +72,16 @@ def _costs(analysis: Analysis, header: Header, pricing: Pricing) -> list[dict[st
     return [rounded(msgspec.to_builtins(one)) for one in bills if isinstance(one, Bill)]
 
 
+def _predictions(analysis: Analysis, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+    found = judged(predictions, analysis.rows)
+    return [rounded({**_flat(one), "error": one.error, "inside": one.inside}) for one in found]
+
+
 def _comparisons(analysis: Analysis) -> list[dict[str, Any]]:
     return [{**_flat(pair), "distinguishable": pair.distinguishable} for pair in analysis.comparisons]
 
 
-def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu | Training) -> dict[str, Any]:
+def _flat(entry: Row | Baseline | Comparison | Minibatch | OverCpu | Training | Judged) -> dict[str, Any]:
     """Its fields, those of its work and of its hardware in one object; older names beside theirs."""
     fields = msgspec.to_builtins(entry)
     if isinstance(entry, Row):

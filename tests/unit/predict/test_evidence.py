@@ -119,6 +119,16 @@ def test_unknown_curves_and_other_batch_rules_are_refused() -> None:
         case(run(batch_rule="strong", batch_size=8))
 
 
+def test_comm_is_as_uncertain_as_the_step_that_it_is_held_against() -> None:
+    steady, unsteady = run(), run()
+    slower = [
+        record(one.point, 0.1 * (1 + 0.1 * one.point.round)) if one.point.kind == "solo" else one
+        for one in unsteady
+    ]
+    assert [one.noise for one in case(steady).known.exchanges] == [evidence.COMM_NOISE] * 2
+    assert all(one.noise > 2 * evidence.COMM_NOISE for one in case(slower).known.exchanges)
+
+
 def test_a_slow_node_is_taken_out() -> None:
     records = [one for one in run() if one.point.world_size < 4]
     for number in range(3):

@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.predict import infer
-from scaling.predict.infer import Exchange, Known, Posterior, Share
+from scaling.predict.infer import Posterior
+from scaling.predict.known import Exchange, Known, Share
 from scaling.predict.priors import read
 from tests.support.scripted_clusters import ONE, RESNET50, at, learned, truth
 

@@ -67,7 +67,7 @@ def _figures(material: Material, names: Collection[str]) -> Iterator[Figure]:
 
 def _csv(material: Material) -> str:
     """As a link that a browser saves, byte for byte what `--format csv` prints; nothing where it is too large."""
-    text = csv.of_rows(material.rows, material.header, material.pricing)
+    text = csv.of_rows(material.rows, material.header, material.pricing, material.predictions)
     return shell.data_link(text) if len(text.encode()) <= MOST_CSV_BYTES else ""
 
 

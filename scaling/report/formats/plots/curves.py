@@ -91,6 +91,8 @@ def _ideal(axes: Axes, body: Curves, sheet: Sheet) -> None:
 def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
     hue = color(curve.number, sheet.theme)
     shift = 2 ** (SHIFT * place)
+    if curve.band:
+        _band(axes, curve, shift, hue)
     for before, after in pairwise(curve.dots):
         style = line_style(before.mark, after.mark)
         if style is not None:
@@ -111,6 +113,14 @@ def _curve(axes: Axes, curve: Curve, place: float, sheet: Sheet) -> None:
         end = End(curve.label, hue, dot.world_size * shift, dot.value)
         draw_dots(axes, [end], dot.mark, shape(curve.number))
         say_mark(axes, end, dot.mark, is_left=end.at < (low * high) ** 0.5)
+
+
+def _band(axes: Axes, curve: Curve, shift: float, hue: str) -> None:
+    """The area between the ends of all intervals."""
+    ends = [(dot.world_size * shift, dot.low, dot.high) for dot in curve.dots if dot.low and dot.high]
+    if ends:
+        at, low, high = zip(*ends, strict=True)
+        axes.fill_between(at, low, high, color=hue, alpha=0.16, linewidth=0)
 
 
 def _names(axes: Axes, body: Curves, sheet: Sheet) -> None:

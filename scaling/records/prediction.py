@@ -1,0 +1,34 @@
+"""What is asked of a prediction before a point is measured, and what was answered: lines of a run."""
+
+from __future__ import annotations
+
+from scaling.records.point import Point, Record
+
+
+class Question(Record, frozen=True, kw_only=True):
+    """What a point will do, whose devices will be on so many `nodes`."""
+
+    point: Point
+    nodes: int
+
+
+class Prediction(Record, frozen=True, kw_only=True, tag="prediction"):
+    """What was PREDICTED of an exchange before it was measured, once for all of its rounds (`point` is the first).
+
+    Medians with the ends of their 80 % interval; efficiencies are fractions of 1. `up_to` is the largest world
+    size that was known then. `refused` says why nothing was predicted; then all figures are None. Not `claimed`:
+    the interval is wider than a prediction may be.
+    """
+
+    point: Point
+    nodes: int
+    registered_unix_s: float
+    up_to: int = 0
+    samples_per_s: float | None = None
+    samples_per_s_low: float | None = None
+    samples_per_s_high: float | None = None
+    efficiency: float | None = None
+    efficiency_low: float | None = None
+    efficiency_high: float | None = None
+    claimed: bool = True
+    refused: str = ""
