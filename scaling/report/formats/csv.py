@@ -14,6 +14,7 @@ from scaling.analysis.analyse import rows
 from scaling.analysis.causes import Breakdown
 from scaling.analysis.cost import Bill, Pricing, bill
 from scaling.analysis.device_use import DeviceUse
+from scaling.analysis.imported import Imported, cells
 from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.rows import Row, Standing
 from scaling.analysis.stats import Estimate
@@ -37,6 +38,10 @@ def of_rows(found: Iterable[Row], header: Header | None = None, pricing: Pricing
     billed = [(row, bill(row, header, pricing) if header and pricing else "") for row in found]
     values = (rounded(_values(row) | (_cost(of) if pricing else {})) for row, of in billed)
     lines = [{name: defused(value) for name, value in one.items()} for one in values]
+    lines += [
+        {name: defused(value) for name, value in rounded(_imported(cell)).items()}
+        for cell in cells(header.imported if header else ())
+    ]
     columns = (*COLUMNS, *dict.fromkeys(name for line in lines for name in line if name not in COLUMNS))
     out = StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
@@ -98,6 +103,28 @@ def _energy(row: Row) -> dict[str, Value]:
     if row.machine_energy:
         found |= {f"machine_{name}": getattr(row.machine_energy, name) for name in MachineUse.__struct_fields__}
     return found
+
+
+def _imported(cell: Imported) -> dict[str, Value]:
+    """A row that nobody measured here; its strategy says whose it is. Each of its rounds is a log."""
+    rate = {**_estimate("samples_per_s", cell.rate), "unit": cell.unit}
+    return {
+        "strategy": f"imported:{cell.tool}",
+        "model": cell.model or None,
+        "precision": cell.precision or None,
+        "batch_size": cell.batch_size or None,
+        "global_batch_size": cell.batch_size * cell.world_size or None,
+        "world_size": cell.world_size,
+        "rounds": len(cell.logs),
+        **(_estimate("images_per_s", cell.rate) if cell.unit == "images" else {}),
+        **rate,
+        "speedup": cell.speedup,
+        "efficiency_fraction": cell.efficiency,
+        "flags": " ".join(cell.flags),
+        "failed_message": cell.failed or None,
+        "footnotes": " | ".join(cell.notes),
+        "synchronous": cell.synchronous,
+    }
 
 
 def _cost(of: Bill | str) -> dict[str, Value]:

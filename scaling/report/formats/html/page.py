@@ -53,6 +53,7 @@ def _page(material: Material, names: Collection[str]) -> str:
         "reading": shell.entries(doc.how_to_read),
         "csv": _csv(material),
         "sources": material.sources,
+        "is_import": material.header.is_import,
         "parts": list(_parts(material, has_figures=bool(drawn))),
     }
     return shell.render(shell.asset("page.html.j2"), found)
