@@ -51,7 +51,7 @@ class Sight(Record, frozen=True, kw_only=True):
     work: str
     world_size: int
     samples_per_s: float
-    unit: Unit
+    unit: ImportedUnit
     flags: tuple[str, ...] = ()
 
 
@@ -119,7 +119,7 @@ def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_ex
     if header.is_import:
         return _imported(folder, header)
     largest = max((point.world_size for point in points), default=0)
-    cells = exchanges(one for one in latest if all_exchanges or one.point.world_size == largest)
+    measured = exchanges(one for one in latest if all_exchanges or one.point.world_size == largest)
     return RunLine(
         run=folder.name,
         started_unix_s=header.created_unix_s,
@@ -131,11 +131,11 @@ def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_ex
         rounds=len({point.round for point in points}),
         version=header.version,
         git=header.git,
-        headline=_headline([cell for cell in cells if cell.point.world_size == largest], latest),
+        headline=_headline([cell for cell in measured if cell.point.world_size == largest], latest),
         failed=sum(isinstance(record.outcome, Failed) for record in latest),
         is_running=is_being_written(folder),
         conditions=_conditions(launched, points),
-        seen=tuple(_sight(cell) for cell in cells if cell.times) if all_exchanges else (),
+        seen=tuple(_sight(cell) for cell in measured if cell.times) if all_exchanges else (),
     )
 
 
