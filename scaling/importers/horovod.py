@@ -36,6 +36,8 @@ _TOTAL = compiled(r"Total img/sec on (\d+) \w+\(s\): *", NUMBER, _SPREAD)
 _PER = compiled(r"Img/sec per \w+: *", NUMBER, _SPREAD)
 _ITER = compiled(r"Iter #(\d+): *", NUMBER, r" *img/sec per \w")
 _HEAD = re.compile(r"(?:^|[\s:])(?:Model: *(\S+)|Batch size: *(\d+)|Number of \w+: *(\d+))\s*$")
+_OF_ALL = "the total is rank 0's rate times the number of ranks"
+_OF_ONE = "one rank of PyTorch's example runs without Horovod's hooks: its rate flatters one device"
 # What printing to one decimal may hide, and what else is a contradiction.
 _ROUNDING, _APART = 0.06, 0.01
 
@@ -113,7 +115,7 @@ def _row(launch: _Launch, given: Given) -> ImportedRow:
         devices=world_size([size, *sorted(launch.sizes)], given),
         models=launch.models,
         batches=launch.batches,
-        notes=("the total is rank 0's rate times the number of ranks",) if size > 1 else (),
+        notes=(_OF_ALL if size > 1 else _OF_ONE,),
     )
 
 

@@ -16,9 +16,13 @@ from scaling.importers.lines import LogLine
 
 MARKS = ("it/s", "s/it", "samples_per_sec")
 SURE = re.compile(
-    r"Epoch \d+: +\d+%\|.*\| *\d+/\d+ \[[^\]]*(?:it/s|s/it)|(?<!train_)\bdevice/samples_per_sec['\"]?\s*[:=]"
+    r"(?:Epoch \d+|Training[^:|]*): +\d+%\|.*\| *\d+/\d+ \[[^\]]*(?:it/s|s/it)"
+    r"|(?<!train_)\bdevice/samples_per_sec['\"]?\s*[:=]"
 )
-_BAR = re.compile(r"Epoch (\d+): +\d+%\|.*?\| *(\d+)/(\d+) \[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)")
+_BAR = re.compile(
+    r"(?:Epoch (\d+)|Training[^:|]*): +\d+%\|.*?\| *(\d+)/(\d+) \[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)"
+)
+_TRAINS = re.compile(r"Epoch \d|Training")
 _MONITOR = compiled(r"(device/)?samples_per_sec['\"]?\s*[:=]\s*['\"]?", NUMBER)
 _SIZE = re.compile(r"Starting with (\d+) processes|MEMBER: \d+/(\d+)(?![\d\u2026])")
 
@@ -37,7 +41,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
                 rates[bool(one[1])].add(number(one[2]), place)
             if not found:
                 skipped.add(line)
-        elif "Epoch " in text and ("it/s" in text or "s/it" in text):
+        elif ("it/s" in text or "s/it" in text) and _TRAINS.search(text):
             _bar(line, bars, skipped)
         elif (size := _SIZE.search(text)) is not None:
             sizes.add(int(size[1] or size[2]))
@@ -52,7 +56,7 @@ def _bar(line: LogLine, bars: dict[int, tuple[int, list[float]]], skipped: Skipp
         if "?it/s" not in line.text and "?s/it" not in line.text:
             skipped.add(line)
         return
-    epoch, done = int(bar[1]), int(bar[2])
+    epoch, done = int(bar[1] or 0), int(bar[2])
     value = number(bar[4])
     if not done or not value:
         return

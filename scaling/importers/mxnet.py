@@ -117,11 +117,12 @@ def _arguments(line: LogLine, launch: _Launch) -> None:
 def _row(launch: _Launch, given: Given) -> ImportedRow:
     kinds = set(launch.values("kv_store"))
     horovod = kinds == {"horovod"}
-    each = 1 if horovod else agreed(map(_gpus, launch.values("gpus")), 0, "", "numbers of GPUs")
+    counted = [int(value) for value in launch.values("num_gpus") if value.isdigit()]  # Gluon's examples
+    each = 1 if horovod else agreed(counted or map(_gpus, launch.values("gpus")), 0, "", "numbers of GPUs")
     workers, devices = _workers(launch, given, each, kinds)
     rate, notes = _rate(launch, workers, given)
     batches = [int(value) for value in launch.values("batch_size") if value.isdigit()]
-    per_device = [size // each for size in batches if each and size % each == 0]
+    per_device = batches if counted else [size // each for size in batches if each and size % each == 0]
     return row(
         given,
         tool="mxnet",
@@ -142,7 +143,7 @@ def _gpus(value: str) -> int:
 
 
 def _model(said: dict[str, str]) -> str:
-    network, layers = said.get("network", ""), said.get("num_layers", "")
+    network, layers = said.get("network") or said.get("model", ""), said.get("num_layers", "")
     return f"{network}-{layers}" if network in _LAYERED and layers.isdigit() else network
 
 
@@ -151,7 +152,7 @@ def _workers(launch: _Launch, given: Given, each: int | None, kinds: set[str]) -
     spoke = len(launch.speeds)
     if not launch.arguments or each is None:
         devices = world_size([], given, " (no Namespace line)")
-        return max(spoke, 1) if spoke > 1 or not kinds else spoke, devices
+        return spoke if spoke > 1 else devices, devices
     started = max(launch.processes, spoke)
     if started == 1 and any(kind.startswith(("dist", "horovod")) for kind in kinds):
         devices = world_size([], given, ", and one worker of several speaks in it")
@@ -185,7 +186,7 @@ def _rate(launch: _Launch, workers: int, given: Given) -> tuple[float, list[str]
             raise Refused(f"{spoke} of {workers} workers speak: give the log of all")
         return sum(steady.values()), [*notes, f"the sum of {spoke} workers' own rates"]
     (alone,) = steady.values()
-    if workers == 1 and launch.arguments:
+    if workers == 1:
         return alone, notes
     whose = given.speed_of or _audited(launch, workers)
     if whose == "all":

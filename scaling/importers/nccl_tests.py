@@ -67,8 +67,8 @@ def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
 def _devices(ranks: dict[int, set[str]], given: Given) -> int:
     if any(len(said) > 1 for said in ranks.values()):
         raise Refused(
-            "has several Rank 0: as many runs of one process, built without MPI (make MPI=1): their bandwidths "
-            "are of no network"
+            "has several Rank 0: as many runs of one process, built without MPI (make MPI=1), whose "
+            "bandwidths are of no network; of runs after each other, split the log"
         )
     if ranks and sorted(ranks) != list(range(len(ranks))):
         raise Refused(f"lacks lines of ranks: the largest is {max(ranks)}, {len(ranks)} are there")

@@ -127,7 +127,18 @@ def _devices(launch: _Launch, given: Given) -> int:
     (global_batch,), (batch,) = whole, per
     if not batch or global_batch % batch:
         raise Refused(f"contradicts itself: a global batch of {global_batch} with {batch} per device")
-    return world_size([global_batch // batch], given)
+    said = global_batch // batch
+    if given.world_size and said and given.world_size % said == 0 and _are(launch, given.world_size // said):
+        return given.world_size  # older versions tell the batch of one process
+    return world_size([said], given)
+
+
+def _are(launch: _Launch, processes: int) -> bool:
+    """Whether the total is that of so many processes, as the rate of a step is of one."""
+    if not launch.steps or processes < 2:
+        return False
+    total, step = middle(launch.totals or launch.cut), median(launch.steps)
+    return abs(total - step * processes) <= _APART * step
 
 
 def _audit(launch: _Launch, total: float, devices: int) -> None:
@@ -140,5 +151,5 @@ def _audit(launch: _Launch, total: float, devices: int) -> None:
     if not any(abs(total - step * count) <= _APART * step * count for count in processes):
         raise Refused(
             f"contradicts itself: a total of {total:g} images/sec, steps of {step:g} on {devices} devices; "
-            "the total was cut, or devices of other processes are not in the header"
+            "the total was cut, or --world-size N must count devices of processes that the header leaves out"
         )

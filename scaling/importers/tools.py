@@ -67,7 +67,7 @@ class Log(NamedTuple):
 def recognise(path: Path, wanted: str | None = None) -> Log:
     """Whose log it is. Raises Refused of a log of no tool or of two; `wanted` overrules what its lines say."""
     if not path.is_file():
-        raise Refused("is a folder: give the logs in it" if path.is_dir() else "no such file")
+        raise Refused(_why_not(path))
     digest = sha256()
     tools: set[str] = set()
     for block in blocks(path):
@@ -77,6 +77,12 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
     if wanted is None:
         _one_of(tools)
     return Log(path, wanted or tools.pop(), digest.hexdigest())
+
+
+def _why_not(path: Path) -> str:
+    if path.is_dir():
+        return "is a folder: give the logs in it"
+    return "is no regular file: it is read twice, save it first" if path.exists() else "no such file"
 
 
 def _has(block: str, tool: Tool) -> bool:

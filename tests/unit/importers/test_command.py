@@ -71,7 +71,7 @@ def test_rows_are_marked_and_nothing_is_claimed_beside_the_rate(
     assert "Imported: horovod, resnet50, batch 32 per device" in text
     (line,) = (line for line in text.splitlines() if "432.8" in line and "scaling:" not in line)
     assert line.split() == ["4", "32", "432.8", "3.86", "96.4", "%", line.split()[6], "-", "-", "horovod_n4.log",
-                            "IMPORTED", "[1]"]  # fmt: skip
+                            "IMPORTED", "[2]"]  # fmt: skip
     assert "best" not in text and "±" not in text
 
 
@@ -191,6 +191,7 @@ def test_what_is_no_log_is_refused(
     ("arguments", "said"),
     [
         (["/nowhere/a.log"], "LOG /nowhere/a.log: no such file"),
+        (["/dev/null"], "LOG /dev/null: is no regular file: it is read twice, save it first"),
         (["/"], "LOG /: is a folder: give the logs in it"),
         ([N1, N1], f"LOG {N1}: is {N1} again: a launch counts once"),
         ([N1, "--tool", "horowod"], "--tool horowod: did you mean 'horovod'?"),

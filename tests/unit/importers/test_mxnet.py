@@ -12,6 +12,7 @@ from tests.support.imported_logs import SAMPLES, imported, only_row, refusal, wr
 DIST = (SAMPLES / "mxnet_dist.log").read_text()
 HOROVOD = (SAMPLES / "mxnet_horovod.log").read_text()
 ONE = (SAMPLES / "mxnet_one.log").read_text()
+EIGHT = Given(world_size=8)
 OF_ONE = "".join(line for line in DIST.splitlines(keepends=True) if "Node[0]" in line)
 # With one line of training whose speed is none.
 FEED = ONE.replace("Epoch[0] ", "").replace(
@@ -56,6 +57,19 @@ def test_the_flag_says_whose_speed_it_is(speed_of: str, rate: float, tmp_path: P
     worker = "Namespace(gpus='0', kv_store='dist_sync')\n"
     given = Given(world_size=2, speed_of="worker" if speed_of == "worker" else "all")
     assert only_row(written(tmp_path, worker + SPEED + SPEED.replace("40", "60")), given).rate == rate
+
+
+@pytest.mark.parametrize(("speed_of", "rate"), [("worker", 400.0), ("all", 100.0)])
+def test_without_arguments_each_device_is_a_worker(speed_of: str, rate: float, tmp_path: Path) -> None:
+    given = Given(world_size=4, speed_of="worker" if speed_of == "worker" else "all")
+    assert only_row(written(tmp_path, SPEED + SPEED.replace("40", "60")), given).rate == rate
+    assert "--speed-of worker or" in refusal(written(tmp_path, SPEED + SPEED.replace("40", "60")), EIGHT)
+
+
+def test_gluons_examples_count_a_batch_per_gpu(tmp_path: Path) -> None:
+    said = "Namespace(batch_size=128, kvstore='nccl', model='resnet50_v1', num_gpus=8)\n"
+    row = only_row(written(tmp_path, said + SPEED + SPEED.replace("40", "60")))
+    assert (row.world_size, row.batch_size, row.rate, row.model) == (8, 128, 100.0, "resnet50_v1")
 
 
 def test_gpu_number_two_is_one_device() -> None:

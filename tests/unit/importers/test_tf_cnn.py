@@ -28,6 +28,14 @@ def test_what_is_refused(before: str, after: str, said: str, tmp_path: Path) -> 
     assert said in refusal(written(tmp_path, TEXT.replace(before, after)))
 
 
+def test_processes_that_the_header_leaves_out_are_told_by_the_flag(tmp_path: Path) -> None:
+    """benchmarks#84: 8 x 6.0 = 48.05."""
+    text = (SAMPLES / "tf_cnn_8.log").read_text().replace("256 global", "32 global")
+    assert "--world-size N must count devices" in refusal(written(tmp_path, text))
+    assert only_row(written(tmp_path, text), Given(world_size=8)).world_size == 8
+    assert "the log says 1" in refusal(written(tmp_path, text), Given(world_size=4))
+
+
 def test_asynchronous_servers_are_marked(tmp_path: Path) -> None:
     assert not only_row(written(tmp_path, TEXT.replace("==========", "Sync:        False"))).synchronous
 

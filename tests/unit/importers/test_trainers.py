@@ -57,6 +57,11 @@ def test_a_bar_counts_samples_with_a_batch(tmp_path: Path) -> None:
     assert row.rate == pytest.approx(0.8 * 32 * 4)
 
 
+def test_a_bar_of_older_versions_has_no_epoch(tmp_path: Path) -> None:
+    bar = "Training:  17%|#    | 3/18 [00:14<01:13,  4.87s/it, loss=2.3]\n"
+    assert only_row(written(tmp_path, bar), Given(world_size=2)).rate == pytest.approx(1 / 4.87)
+
+
 def test_devices_of_a_monitor_follow_from_its_two_rates(tmp_path: Path) -> None:
     text = (SAMPLES / "lightning_monitor.log").read_text().partition("\n")[2]
     assert only_row(written(tmp_path, text)).world_size == 4
