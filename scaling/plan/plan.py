@@ -20,6 +20,7 @@ from scaling.plan import beside, defaults, devices, emulation, kinds, matrix, pa
 from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
+from scaling.records import other_code
 from scaling.records.emulation import Emulation
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
@@ -37,7 +38,8 @@ class Plan(Record, frozen=True, kw_only=True):
     of them live side by side.
 
     `config` is the given one with every None that depends on the launch resolved. `missing` says by strategy
-    and `refused` by cell why it will not be measured. `cores` are those of its smallest host.
+    and `refused` by cell why it will not be measured. `cores` are those of its smallest host. `other_code` is
+    the folder of the revision that `--against` names.
     """
 
     config: SweepConfig
@@ -49,6 +51,7 @@ class Plan(Record, frozen=True, kw_only=True):
     why: str
     groups: tuple[Group, ...]
     cores: int = 1
+    other_code: str = ""
 
     @property
     def cells(self) -> tuple[Point, ...]:
@@ -68,6 +71,10 @@ class Plan(Record, frozen=True, kw_only=True):
         ]
         random.Random(f"{self.config.seed}/{number}").shuffle(groups)
         return tuple(groups)
+
+    def code(self, point: Point) -> str:
+        """The folder of the revision that a point's workers run; "" for that of the launch."""
+        return self.other_code if other_code.revision(point.strategy) else ""
 
     def network(self, point: Point) -> Network:
         """The network that a point takes; a point without exchange needs none in particular."""
@@ -189,8 +196,12 @@ def _networks(config: SweepConfig, enrolled: Sequence[Enrol], fabric: Mapping[st
 def _names(config: SweepConfig, device: Device) -> tuple[str, ...]:
     """The strategies, each once and by its own name."""
     default = passes.STRATEGY if config.has_passes else "torch:nccl" if device == "cuda" else "torch:gloo"
-    given = config.strategy or (default,)
-    return tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in given))
+    given = tuple(dict.fromkeys(other_code.own(name) for name in config.strategy or (default,)))
+    if config.against is None and given != tuple(dict.fromkeys(config.strategy or given)):
+        raise UsageError("--strategy: names a revision (@); give that with --against REV")
+    names = tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in given))
+    others = (other_code.of_revision(name, config.against) for name in names if config.against)
+    return (*names, *others)
 
 
 def _resolved(
@@ -246,7 +257,7 @@ def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, wh
             hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else ""
             raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({why}){hint}")
         for enrol in enrolled:
-            if reason := enrol.lacks(name, device) or enrol.lacks(strategy.baseline, device):
+            if reason := enrol.lacks(other_code.own(name), device) or enrol.lacks(strategy.baseline, device):
                 reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")
     if reasons and all(name in reasons for name in names):
         cpus = any("cpu" in frameworks.load(name).devices(name) for name in names)

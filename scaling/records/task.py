@@ -48,6 +48,7 @@ class Task(Record, frozen=True, kw_only=True):
     where it is shown those of its agent. `role` is "worker" or the name of a helper. Beside one child of each host
     of several its traffic is counted (`counts_traffic`). `is_traced`: profiled steps will follow the measured
     windows. `data_dir` is where the data lies on every host, "" for data that comes with the package or is made.
+    `code` is the folder whose revision of this package the child runs, "" for that of its agent.
     """
 
     point: Point
@@ -78,6 +79,7 @@ class Task(Record, frozen=True, kw_only=True):
     malloc: Malloc = "keep"
     fresh: bool = False
     data_dir: str = ""
+    code: str = ""
 
     @property
     def address(self) -> str:
