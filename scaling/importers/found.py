@@ -19,7 +19,7 @@ SpeedOf = Literal["", "worker", "all"]
 # A number that is whole: neither cut nor the head of a longer one; with thousands commas or an exponent.
 NUMBER = (
     r"(?<![\d.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
-    rf"(?![\d{CUT}]|[.,][\d{CUT}]|\.\.)"
+    rf"(?=$|[\s,;:)\]}}%|'\"])(?![.,;:][\d{CUT}])"
 )
 MOST_SHOWN = 80
 # Far above any rate that a log has told.
@@ -156,6 +156,16 @@ def row(
         audit=audit,
         notes=tuple(notes),
     )
+
+
+def merged(rows: Iterable[ImportedRow]) -> tuple[ImportedRow, ...]:
+    """A row for each cell: what one log says of it several times is one, the middle of them."""
+    by_cell: dict[tuple[object, ...], list[ImportedRow]] = {}
+    for one in rows:
+        key = one.world_size, one.model.casefold(), one.batch_size, one.precision, one.unit, one.synchronous
+        by_cell.setdefault(key, []).append(one)
+    ordered = (sorted(of_cell, key=lambda one: one.rate or 0.0) for of_cell in by_cell.values())
+    return tuple(of_cell[(len(of_cell) - 1) // 2] for of_cell in ordered)
 
 
 def compiled(*parts: str) -> re.Pattern[str]:

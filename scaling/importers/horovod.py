@@ -18,6 +18,7 @@ from scaling.importers.found import (
     Refused,
     Skipped,
     compiled,
+    merged,
     middle,
     number,
     row,
@@ -61,11 +62,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
     whole = [launch for launch in launches if launch.totals]
     if not whole:
         raise Refused("has no whole line `Total img/sec on N GPU(s): ... +-...`: it was broken off")
-    rows: dict[tuple[int, str, int], list[ImportedRow]] = {}
-    for launch in whole:
-        one = _row(launch, given)
-        rows.setdefault((one.world_size, one.model.casefold(), one.batch_size), []).append(one)
-    return Found(rows=tuple(map(_middle, rows.values())), notes=skipped.notes())
+    return Found(rows=merged(_row(launch, given) for launch in whole), notes=skipped.notes())
 
 
 def _open(launches: list[_Launch]) -> _Launch:
@@ -128,9 +125,3 @@ def _audit(launch: _Launch, size: int, total: float) -> None:
 
 def _differ(one: float, other: float, allowed: float) -> bool:
     return not abs(one - other) <= allowed
-
-
-def _middle(rows: list[ImportedRow]) -> ImportedRow:
-    """The same cell said several times in one log is one."""
-    ordered = sorted(rows, key=lambda one: one.rate or 0.0)
-    return ordered[(len(ordered) - 1) // 2]

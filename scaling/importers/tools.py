@@ -11,7 +11,21 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.importers import horovod
+from scaling.importers import (
+    aws_fsdp,
+    dlbs,
+    dllogger,
+    hf_trainer,
+    horovod,
+    lightning,
+    mlperf,
+    mxnet,
+    mxnet_benchmark,
+    nccl_tests,
+    tf_cnn,
+    tf_official,
+    torchtitan,
+)
 from scaling.importers.found import Found, Given, Read, Refused
 from scaling.importers.lines import blocks, of_blocks
 
@@ -26,6 +40,18 @@ class Tool(NamedTuple):
 
 TOOLS: dict[str, Tool] = {
     "horovod": Tool(horovod.MARKS, horovod.SURE, horovod.read),
+    "tf_cnn_benchmarks": Tool(tf_cnn.MARKS, tf_cnn.SURE, tf_cnn.read),
+    "mxnet": Tool(mxnet.MARKS, mxnet.SURE, mxnet.read),
+    "mxnet_benchmark": Tool(mxnet_benchmark.MARKS, mxnet_benchmark.SURE, mxnet_benchmark.read),
+    "nccl_tests": Tool(nccl_tests.MARKS, nccl_tests.SURE, nccl_tests.read),
+    "dllogger": Tool(dllogger.MARKS, dllogger.SURE, dllogger.read),
+    "torchtitan": Tool(torchtitan.MARKS, torchtitan.SURE, torchtitan.read),
+    "hf_trainer": Tool(hf_trainer.MARKS, hf_trainer.SURE, hf_trainer.read),
+    "lightning": Tool(lightning.MARKS, lightning.SURE, lightning.read),
+    "tf_official": Tool(tf_official.MARKS, tf_official.SURE, tf_official.read),
+    "dlbs": Tool(dlbs.MARKS, dlbs.SURE, dlbs.read),
+    "mlperf": Tool(mlperf.MARKS, mlperf.SURE, mlperf.read),
+    "aws_fsdp": Tool(aws_fsdp.MARKS, aws_fsdp.SURE, aws_fsdp.read),
 }
 
 

@@ -8,10 +8,12 @@ from scaling.plan.config import SweepConfig
 # Flags that say nothing without --epochs.
 ONLY_WITH_EPOCHS = (
     "target_top1", "lr", "lr_scale", "warmup_epochs", "lr_steps", "augment_epochs", "weights", "seeds",
-    "train_samples", "test_samples",
+    "train_samples", "test_samples", "save_weights",
 )  # fmt: skip
 # Flags of rates, which a training to an accuracy does not measure.
 OF_RATES = ("target_ci", "baseline_device")
+# Formats that weights are written in (workloads/weights_file.py, which takes NumPy).
+SAVED = (".npz", ".safetensors")
 MAX_SEED = 1 << 32
 
 
@@ -27,10 +29,18 @@ def validate(config: SweepConfig) -> None:
     _with_epochs(config)
     _numbers(config)
     _epochs(config)
+    _saving(config)
 
 
 def _flag(field: str) -> str:
     return "--" + field.replace("_", "-")
+
+
+def _saving(config: SweepConfig) -> None:
+    """Refuse a file that could not be read again."""
+    path = config.save_weights
+    if path is not None and not path.endswith(SAVED):
+        raise UsageError(f"--save-weights {path}: not one of {', '.join(SAVED)}")
 
 
 def _with_epochs(config: SweepConfig) -> None:

@@ -15,6 +15,7 @@ from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.frameworks.base import Traits
 from scaling.records.point import Device, LrScale, Point, Regime, Workload
+from scaling.text import counted
 from scaling.workloads import data, models, schedule
 from scaling.workloads.data import Split
 from scaling.workloads.layers import BatchNorm
@@ -101,7 +102,7 @@ def refusal(point: Point) -> str | None:
     if 0 < regime.train_samples < point.global_batch_size:
         return (
             f"--train-samples {regime.train_samples}: less than one step takes, {point.global_batch_size} samples "
-            f"on {point.world_size} devices; take more, or a smaller --batch-size"
+            f"on {counted(point.world_size, 'device')}; take more, or a smaller --batch-size"
         )
     if not _has_batch_norm(point.workload):
         return None
@@ -126,6 +127,25 @@ def _has_batch_norm(work: Workload) -> bool:
 
 def _traits(point: Point) -> Traits:
     return frameworks.load(point.strategy).traits(point.strategy)
+
+
+def check_saving(config: SweepConfig, cells: Sequence[Point]) -> None:
+    """Refuse several trainings where one file is to have what was learnt; raises UsageError."""
+    trained = [cell for cell in cells if cell.regime]
+    if config.save_weights is None or len(trained) < 2:
+        return
+    what: dict[str, set[object]] = {
+        "--strategy": {cell.strategy for cell in trained},
+        "--world-sizes": {cell.world_size for cell in trained},
+        "--batch-sizes": {cell.workload.batch_size for cell in trained},
+        "--lr-scale": {cell.regime.lr_scale for cell in trained if cell.regime},
+        "--seeds": {cell.regime.seed for cell in trained if cell.regime},
+        "--interconnect": {cell.interconnect for cell in trained},
+    }
+    several = ", ".join(f"{len(values)} of {flag}" for flag, values in what.items() if len(values) > 1)
+    raise UsageError(
+        f"--save-weights {config.save_weights}: {len(trained)} trainings would write it ({several}); ask for one"
+    )
 
 
 def seeds_of(cells: Sequence[Point]) -> int:

@@ -116,11 +116,16 @@ class Evaluated(Record, frozen=True, kw_only=True, tag="evaluated"):
 
 
 class Result(Record, frozen=True, kw_only=True, tag="result"):
-    """The worker's last word: hash of the parameters (None where nothing is trained), memory in bytes."""
+    """The worker's last word: hash of the parameters (None where nothing is trained), memory in bytes.
+
+    `saved` is the file with what was learnt, where one was asked for of this rank; else `unsaved` says why not.
+    """
 
     digest: str | None
     peak_memory_bytes: int
     peak_rss_bytes: int
+    saved: str = ""
+    unsaved: str = ""
 
 
 class Error(Record, frozen=True, kw_only=True, tag="error"):

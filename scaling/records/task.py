@@ -49,6 +49,7 @@ class Task(Record, frozen=True, kw_only=True):
     of several its traffic is counted (`counts_traffic`). `is_traced`: profiled steps will follow the measured
     windows. `data_dir` is where the data lies on every host, "" for data that comes with the package or is made.
     `code` is the folder whose revision of this package the child runs, "" for that of its agent.
+    `save_weights` is the file that rank 0 writes what was learnt to, "" for none.
     """
 
     point: Point
@@ -80,6 +81,7 @@ class Task(Record, frozen=True, kw_only=True):
     fresh: bool = False
     data_dir: str = ""
     code: str = ""
+    save_weights: str = ""
 
     @property
     def address(self) -> str:

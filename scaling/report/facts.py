@@ -42,6 +42,7 @@ def facts(
         ("servers", labels.servers(rows)),
         ("measured", _measured(records)),
         ("trained", _trained(records)),
+        ("weights", _each(f"saved to {path}" for path in _saved(records))),
         ("heap", _heap(header)),
         ("cores", _wandering(records)),
         ("clocks", _clocks(records)),
@@ -168,6 +169,12 @@ def _part_of_data(regime: Regime, whole: Mapping[str, int]) -> Iterator[str]:
         if count:
             of = f" of {whole[split]:,}" if split in whole else ""
             yield f"{said} {count:,}{of} samples"
+
+
+def _saved(records: Sequence[PointRecord]) -> Iterator[str]:
+    """The files with what was learnt."""
+    results = (rank.result for record in records for rank in record.ranks if rank.result)
+    return (result.saved for result in results if result.saved)
 
 
 def _heap(header: Header) -> str:

@@ -83,6 +83,7 @@ def sweep(
     seeds: training_panels.Seeds = None,
     train_samples: training_panels.TrainSamples = None,
     test_samples: training_panels.TestSamples = None,
+    save_weights: training_panels.SaveWeights = None,
     option: panels.Option = None,
     placement: panels.Placement = DEFAULT.placement,
     servers: panels.Servers = _SERVERS,

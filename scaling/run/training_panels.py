@@ -69,6 +69,15 @@ Weights = Annotated[
         show_default="drawn by the seed",
     ),
 ]
+SaveWeights = Annotated[
+    str | None,
+    _train(
+        help="Write what was learnt to this .npz or .safetensors, for --weights, on the host of the training's "
+        "rank 0. Of one training alone.",
+        metavar="FILE",
+        show_default="not kept",
+    ),
+]
 TrainSamples = Annotated[
     int | None,
     _train(

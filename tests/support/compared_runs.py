@@ -64,3 +64,11 @@ def wobbly(records: Sequence[PointRecord]) -> list[PointRecord]:
     return [
         record(one.point, 0.11) if one.point.kind == "exchange" and one.point.round % 2 else one for one in records
     ]
+
+
+FINE, SLOW = without_noise(), without_noise(lost=0.05)
+
+
+def run(folder: Path, name: str, made: Run = FINE) -> str:
+    """The path of a run written below a folder."""
+    return on_disk(folder / name, made)

@@ -20,6 +20,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"plan", "agent", "worker"}),
     frozenset({"sweep", "report"}),
     frozenset({"run", "check", "compare", "history", "importers", "predict"}),
+    frozenset({"bisect"}),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 READERS = frozenset({"analysis", "report", "compare", "history", "importers", "predict"})

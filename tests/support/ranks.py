@@ -15,8 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ from tests.support.waiting import eventually
 
 LIMIT_S = paper_tasks.LIMIT_S
 MOST_PORTS = 64  # of a point
+# Below those that the kernel gives to whoever asks for any (ip_local_port_range, 32768 by default).
+FIRST_PORT, LAST_PORT, SHARES = 20_000, 32_000, 4
 
 
 def tasks(
@@ -61,10 +64,25 @@ def ports_of(task: Task) -> tuple[int, ...]:
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """TCP ports of this host that nobody uses now."""
+    """TCP ports of this host that nobody uses now, and that no other process of this run of tests is given."""
     with ExitStack() as stack:
-        sockets = [stack.enter_context(bound(0)) for _ in range(count)]
-        return tuple(one.getsockname()[1] for one in sockets)
+        found: list[int] = []
+        while len(found) < count:
+            one = stack.enter_context(socket.socket())
+            with suppress(OSError):  # somebody has it
+                one.bind(("127.0.0.1", next(_ports)))
+                found.append(one.getsockname()[1])
+        return tuple(found)
+
+
+def _own_ports() -> Iterator[int]:
+    """Again and again the share of this process, where pytest-xdist runs tests in several."""
+    share = range(FIRST_PORT + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % SHARES, LAST_PORT, SHARES)
+    start = os.getpid() * MOST_PORTS % len(share)
+    yield from cycle((*share[start:], *share[:start]))
+
+
+_ports = _own_ports()
 
 
 def bound(port: int) -> socket.socket:

@@ -40,6 +40,12 @@ def refused(*argv: str) -> str:
             ("--train-samples", "100", "--batch-size", "32", *TRAIN),
             ("--train-samples 100", "less than one step takes, 128 samples on 4 devices", "--batch-size"),
         ),
+        (("--save-weights", "a.npz", *FAKE), ("--save-weights", "--epochs N")),
+        (("--save-weights", "a.pth", *TRAIN), ("--save-weights a.pth", ".npz, .safetensors")),
+        (
+            ("--save-weights", "a.npz", "--seeds", "0,1", *TRAIN),
+            ("--save-weights a.npz", "6 trainings", "3 of --world-sizes", "2 of --seeds", "ask for one"),
+        ),
         (("--kinds", "exchange,train", *FAKE), ("--kinds train", "--epochs N")),
         (("--epochs", "0", *FAKE), ("--epochs 0", "at least 1")),
         (("--target-top1", "101", *TRAIN), ("--target-top1 101", "up to 100")),
