@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from scaling.agent import strategies
+from scaling.agent import other_code, strategies
 from scaling.agent.child import Child
 from scaling.agent.data import located
 from scaling.agent.environment import child_environ, granted
@@ -50,6 +50,8 @@ from scaling.records.messages import (
     Tell,
     ToAgent,
     ToSweep,
+    Tried,
+    Try,
 )
 from scaling.records.task import Run, Task
 from scaling.transport.base import Cluster
@@ -177,7 +179,7 @@ class Agent:
 
     def _obey(self, order: ToAgent) -> None:
         match order:
-            case Ask() | Locate():
+            case Ask() | Locate() | Try():
                 self._say(_answer(order))
             case Admit() | Reach():
                 self._proving.obey(order, self._clock())
@@ -283,8 +285,10 @@ class Agent:
         self._say(Report(attempt=task.attempt, rank=task.rank, role=task.role, event=event))
 
 
-def _answer(order: Ask | Locate) -> Missing | Located:
+def _answer(order: Ask | Locate | Try) -> Missing | Located | Tried:
     """What rank 0 wants to know of this host."""
+    if isinstance(order, Try):
+        return other_code.tried(order)
     if isinstance(order, Locate):
         return located(order)
     lacking = strategies.lacking(order.strategies)

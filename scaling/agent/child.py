@@ -19,6 +19,7 @@ import msgspec
 
 from scaling.agent import forks
 from scaling.hosts import proc
+from scaling.records import other_code
 from scaling.records.events import Event, Failed, Finished, Outcome
 from scaling.records.forks import MARK
 from scaling.records.task import EVENTS_FD, Command, Task
@@ -55,7 +56,7 @@ class Child:
         Path(task.log).parent.mkdir(parents=True, exist_ok=True)
         self.pid, self._wait = self._start(environ, start or (lambda _, *asked: forks.fresh(*asked)))
         self.exit_fd = os.pidfd_open(self.pid)
-        self._send(msgspec.json.encode(task))
+        self._send(msgspec.json.encode(other_code.told(task)))
 
     def _start(self, environ: Mapping[str, str], start: Start) -> forks.Started:
         """Make its pipes and start it; the child's ends are closed here."""

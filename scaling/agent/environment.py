@@ -33,7 +33,7 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
     return {
         **_heap(base, task),
         **_kernel_cache(task),
-        **outside_of_mpi(base),
+        **outside_of_mpi(base, task.code),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
@@ -45,10 +45,11 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
     }
 
 
-def outside_of_mpi(base: Mapping[str, str]) -> dict[str, str]:
-    """An environment without the launcher's variables, in which any Python finds this package."""
+def outside_of_mpi(base: Mapping[str, str], code: str = "") -> dict[str, str]:
+    """An environment without the launcher's variables, in which any Python finds this package, or the revision of
+    it that lies in the folder `code`."""
     parent = str(Path(__file__).resolve().parents[2])
-    paths = [parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [code or parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
     kept = {key: value for key, value in base.items() if not key.startswith(SCRUBBED)}
     return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from scaling import frameworks
-from scaling.agent import interpreters, strategies
+from scaling.agent import interpreters, other_code, strategies
 from scaling.agent.environment import child_environ
 from scaling.errors import ScalingError
 from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, READY, Request
@@ -44,10 +44,10 @@ class Fds(NamedTuple):
     log: int
 
 
-def fresh(environ: Mapping[str, str], fds: Fds, python: str = sys.executable) -> Started:
-    """Start a child from nothing, in a session of its own. Raises OSError."""
+def fresh(environ: Mapping[str, str], fds: Fds, python: str = sys.executable, code: str = "") -> Started:
+    """Start a child from nothing, in a session of its own; `code` as in its task. Raises OSError."""
     process = subprocess.Popen(
-        [python, "-m", "scaling.worker"],
+        other_code.command(python, "scaling.worker", code),
         stdin=fds.commands,
         stdout=fds.log,
         stderr=subprocess.STDOUT,
@@ -61,13 +61,13 @@ def fresh(environ: Mapping[str, str], fds: Fds, python: str = sys.executable) ->
 class ForkServer:
     """One process that has imported a framework. `ready` is None until it says so, False where it has failed."""
 
-    def __init__(self, python: str, modules: Collection[str], environ: Mapping[str, str]) -> None:
+    def __init__(self, python: str, modules: Collection[str], environ: Mapping[str, str], code: str = "") -> None:
         """Start it; raises OSError."""
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.ready: bool | None = None
         with theirs:
             self._process = subprocess.Popen(
-                [python, "-m", "scaling.worker.fork_server", *modules],
+                [*other_code.command(python, "scaling.worker.fork_server", code), *modules],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -119,7 +119,7 @@ class Starter:
 
     def __init__(self, base: Mapping[str, str]) -> None:
         self._base = base
-        self._servers: dict[tuple[str, int, str], ForkServer] = {}
+        self._servers: dict[tuple[str, int, str, str], ForkServer] = {}
 
     def preload(self, task: Task) -> None:
         """Have a fork server for children like this task's import their framework, where forks can serve."""
@@ -128,7 +128,7 @@ class Starter:
             return
         with suppress(OSError, ScalingError):  # children then start fresh
             environ = child_environ(self._base, task, strategies.environ(task))
-            self._servers[key] = ForkServer(self._python(task), modules, environ)
+            self._servers[key] = ForkServer(self._python(task), modules, environ, task.code)
 
     def fds(self) -> list[int]:
         """What becomes readable when a fork server is ready or gone."""
@@ -147,7 +147,7 @@ class Starter:
         if server is not None and server.ready:
             with suppress(OSError):
                 return server.fork(environ, fds)
-        return fresh(environ, fds, self._python(task))
+        return fresh(environ, fds, self._python(task), task.code)
 
     def close(self) -> None:
         """End all fork servers."""
@@ -158,8 +158,8 @@ class Starter:
     def _python(self, task: Task) -> str:
         return interpreters.of(interpreters.framework_of(task.point.strategy), self._base)
 
-    def _key(self, task: Task) -> tuple[str, int, str]:
-        return frameworks.of_baseline(_baseline(task)).name, task.threads, task.malloc
+    def _key(self, task: Task) -> tuple[str, int, str, str]:
+        return frameworks.of_baseline(_baseline(task)).name, task.threads, task.malloc, task.code
 
 
 def _baseline(task: Task) -> str:

@@ -6,10 +6,13 @@ import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
+from typing import cast
 
 from scaling.errors import UsageError, near
 from scaling.frameworks import outside
 from scaling.frameworks.base import Framework, Strategy
+from scaling.frameworks.revised import Revised
+from scaling.records.other_code import own, revision
 from scaling.records.point import Device
 
 # A framework is a folder here and its name in this line. `fake` has any mode and is not listed.
@@ -46,8 +49,11 @@ def load(name: str) -> Strategy:
     """Return the strategy of a name.
 
     `fake:<anything>` is the scripted one; `package.module:mode` takes a file from outside, which must
-    list the name. Raises UsageError for an unknown name, with the near match.
+    list the name. `NAME@REVISION` is NAME, whose workers run another revision of this package. Raises UsageError
+    for an unknown name, with the near match.
     """
+    if revision(name):
+        return cast(Strategy, Revised(load(own(name))))
     name = ALIASES.get(name, name)
     framework, _, mode = name.partition(":")
     if framework == "fake" and mode:
@@ -68,6 +74,7 @@ def is_outside(name: str) -> bool:
 def missing(name: str, device: Device) -> str | None:
     """Why a strategy cannot run on a device of this host; None where it can. Those from outside may look at the
     name alone."""
+    name = own(name)
     ask: Callable[..., str | None] = load(name).missing
     try:
         inspect.signature(ask).bind(name, device)

@@ -23,7 +23,7 @@ from scaling.analysis.rows import Contender
 from scaling.errors import UsageError
 from scaling.records.events import Failed
 from scaling.records.imported import ImportedUnit
-from scaling.records.point import Point, Record, Unit
+from scaling.records.point import Point, Record
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import FILE, is_being_written, load
 from scaling.text import several

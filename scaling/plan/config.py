@@ -91,6 +91,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     seed: int = 1
     malloc: Malloc = "keep"
     fresh_workers: bool = False
+    against: str | None = None
     startup_timeout_s: float | None = None
     stall_timeout_s: float = 120.0
     point_timeout_s: float | None = None

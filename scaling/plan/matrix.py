@@ -13,6 +13,7 @@ from scaling.frameworks.base import Traits, read_options
 from scaling.plan import batches, beside, feeding, kinds, passes, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, slots_of
+from scaling.records import other_code
 from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Point, Workload
 
 
@@ -115,12 +116,12 @@ def _options(config: SweepConfig, name: str) -> dict[str, str]:
     for text in config.option:
         whole, equals, value = text.partition("=")
         target, _, key = whole.rpartition(".")
-        target = frameworks.ALIASES.get(target, target)
+        target, whose = frameworks.ALIASES.get(target, target), other_code.own(name)
         if not equals or not key:
             raise UsageError(f"--option {text}: write key=value or STRATEGY.key=value")
         if target and target not in (*(config.strategy or ()), strategy.baseline):
             raise UsageError(f"--option {text}: {target} is not measured; {near(target, config.strategy or ())}")
-        concerned = target == name if target else key in strategy.options or not _is_known(config, key)
+        concerned = target == whose if target else key in strategy.options or not _is_known(config, key)
         if concerned:
             own[key] = value
     try:

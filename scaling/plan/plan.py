@@ -7,37 +7,22 @@ that drift hits all alike.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from scaling import frameworks
 from scaling.emulated import profiles
-from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import (
-    beside,
-    defaults,
-    devices,
-    emulation,
-    feeding,
-    kinds,
-    matrix,
-    passes,
-    predicting,
-    training,
-)
+from scaling.plan import beside, defaults, devices, emulation, matrix, resolving, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
+from scaling.records import other_code
 from scaling.records.emulation import Emulation
-from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record
-from scaling.workloads import data, models
-from scaling.workloads.specs import ModelSpec
 
 # Of a group: until all are ready; windows that warm up; the step that is not counted, as a part of a window.
 GROUP_STARTUP_S, WARMING, UNCOUNTED = 1.5, 1.5, 0.2
@@ -48,7 +33,8 @@ class Plan(Record, frozen=True, kw_only=True):
     of them live side by side.
 
     `config` is the given one with every None that depends on the launch resolved. `missing` says by strategy
-    and `refused` by cell why it will not be measured. `cores` are those of its smallest host.
+    and `refused` by cell why it will not be measured. `cores` are those of its smallest host. `other_code` is
+    the folder of the revision that `--against` names.
     """
 
     config: SweepConfig
@@ -60,6 +46,7 @@ class Plan(Record, frozen=True, kw_only=True):
     why: str
     groups: tuple[Group, ...]
     cores: int = 1
+    other_code: str = ""
 
     @property
     def cells(self) -> tuple[Point, ...]:
@@ -88,6 +75,10 @@ class Plan(Record, frozen=True, kw_only=True):
     def is_later(self, group: Group) -> bool:
         """Whether the group is measured when all smaller world sizes are, and what it will do is predicted."""
         return any(_is_later(self.config, point) for point in group.points)
+
+    def code(self, point: Point) -> str:
+        """The folder of the revision that a point's workers run; "" for that of the launch."""
+        return self.other_code if other_code.revision(point.strategy) else ""
 
     def network(self, point: Point) -> Network:
         """The network that a point takes; a point without exchange needs none in particular."""
@@ -158,10 +149,12 @@ def make(
     slots = place_ranks(enrolled, config.cpus_per_rank)
     device, why = devices.choose(config, slots, enrolled)
     beside.check(config, device)
-    names = _names(config, device)
-    missing = _missing(names, enrolled, device, why)
+    names = resolving.names(config, device)
+    missing = resolving.missing(names, enrolled, device, why)
     gpus = defaults.gpus_of(enrolled)
-    known = emulation.settled(_resolved(config, names, slots, device, gpus), slots, enrolled, lab_bits_per_s)
+    known = emulation.settled(
+        resolving.resolved(config, names, slots, device, gpus), slots, enrolled, lab_bits_per_s
+    )
     defaults.check_compile(known, enrolled)
     resolved, points, how = defaults.with_points(known, device, slots, gpus)
     training.check_saving(resolved, points)
@@ -212,94 +205,3 @@ def turns_of(point: Point, windows: int) -> int:
 def _networks(config: SweepConfig, enrolled: Sequence[Enrol], fabric: Mapping[str, Entry]) -> tuple[Network, ...]:
     words = dict.fromkeys(config.interconnect)
     return tuple(choose((enrol.host for enrol in enrolled), word, fabric) for word in words)
-
-
-def _names(config: SweepConfig, device: Device) -> tuple[str, ...]:
-    """The strategies, each once and by its own name."""
-    default = passes.STRATEGY if config.has_passes else "torch:nccl" if device == "cuda" else "torch:gloo"
-    given = config.strategy or (default,)
-    return tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in given))
-
-
-def _resolved(
-    config: SweepConfig, names: tuple[str, ...], slots: Sequence[Slot], device: Device, gpus: Sequence[Gpu]
-) -> SweepConfig:
-    """The configuration with every None replaced that depends on the launch, but not on its points."""
-    sizes = passes.world_sizes(config, default_world_sizes(len(slots)))
-    _check_sizes(sizes, slots, device)
-    model = models.spec(config.model or models.default_model(device))
-    feed = config.data or model.data
-    data.fits(feed, model)
-    asked = kinds.of(config, device, feed)
-    training.check(config, device, model, feed)
-    feeding.check(config, device, feed)
-    _check_precision(config, device)
-    batch_size = config.batch_size
-    if config.global_batch_size is None and batch_size is None and config.batch_sizes is None:
-        batch_size = _batch_size(config, model, device, gpus)
-    named = replace(config, strategy=names)
-    return replace(
-        defaults.with_clocks(named, device, gpus),
-        world_sizes=sizes,
-        model=model.name,
-        data=feed,
-        kinds=asked,
-        predict_first=predicting.settled(config, sizes, asked),
-        device=config.device if device == "emulated" else device,
-        batch_size=batch_size,
-        precision=config.precision or (None if device == "cuda" else "fp32"),
-        memory_format=config.memory_format or (None if device == "cuda" else "contiguous"),
-        interconnect=tuple(dict.fromkeys(config.interconnect)),
-    )
-
-
-def _batch_size(config: SweepConfig, model: ModelSpec, device: Device, gpus: Sequence[Gpu]) -> int:
-    """The batch per device, where none is given."""
-    if device == "emulated":
-        return profiles.rate(profiles.name_of(config.device), model.name).batch_size
-    return defaults.batch_size(model, device, gpus)
-
-
-def default_world_sizes(size: int) -> tuple[int, ...]:
-    """1, 2, 4, ... and the launch's size."""
-    powers = [2**power for power in range(size.bit_length()) if 2**power <= size]
-    return tuple(sorted({*powers, size}))
-
-
-def _missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why: str) -> dict[str, str]:
-    """Why strategies cannot run on some host. Raises UsageError where another device is needed than the launch
-    runs on, and `why` it does, or when nothing that was asked for can run."""
-    reasons: dict[str, str] = {}
-    for name in names:
-        strategy = frameworks.load(name)
-        if device not in strategy.devices(name):
-            needs = " or ".join(strategy.devices(name))
-            hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else ""
-            raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({why}){hint}")
-        for enrol in enrolled:
-            if reason := enrol.lacks(name, device) or enrol.lacks(strategy.baseline, device):
-                reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")
-    if reasons and all(name in reasons for name in names):
-        cpus = any("cpu" in frameworks.load(name).devices(name) for name in names)
-        hint = "; or use --device cpu" if device == "cuda" and cpus else ""
-        raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in reasons.items()) + hint)
-    return reasons
-
-
-def _emulating() -> list[str]:
-    return [name for name in frameworks.NAMES if "emulated" in frameworks.load(name).devices(name)]
-
-
-def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) -> None:
-    if sizes[-1] > len(slots):
-        raise UsageError(
-            f"--world-sizes {','.join(map(str, sizes))}: {sizes[-1]} is more than the {len(slots)} ranks of this "
-            f"launch; start it with mpirun -np {sizes[-1]}"
-        )
-    if device == "cuda":
-        devices.check_own(slots)
-
-
-def _check_precision(config: SweepConfig, device: Device) -> None:
-    if device == "cpu" and config.precision in ("tf32", "fp16"):
-        raise UsageError(f"--precision {config.precision}: needs CUDA; on cpu use fp32 or bf16")

@@ -66,6 +66,12 @@ class Located(Record, frozen=True, kw_only=True, tag="located"):
     error: str = ""
 
 
+class Tried(Record, frozen=True, kw_only=True, tag="tried"):
+    """The agent's host can start workers of the revision, or why not."""
+
+    error: str = ""
+
+
 class Listened(Record, frozen=True, kw_only=True, tag="listened"):
     """The agent knows what its host's cards carry while nothing runs."""
 
@@ -96,7 +102,9 @@ class Reached(Record, frozen=True, kw_only=True, tag="reached"):
     ways: tuple[Way, ...]
 
 
-ToSweep = Enrol | Missing | Located | Admitting | Reached | Listened | Preloaded | Reserved | Report | Signalled
+ToSweep = (
+    Enrol | Missing | Located | Tried | Admitting | Reached | Listened | Preloaded | Reserved | Report | Signalled
+)
 
 
 class Ask(Record, frozen=True, kw_only=True, tag="ask"):
@@ -110,6 +118,14 @@ class Locate(Record, frozen=True, kw_only=True, tag="locate"):
 
     data: str
     data_dir: str
+
+
+class Try(Record, frozen=True, kw_only=True, tag="try"):
+    """Say whether workers of these strategies can be started from the revision of this package that lies in a
+    folder; the answer is Tried."""
+
+    code: str
+    strategies: tuple[str, ...]
 
 
 class Admit(Record, frozen=True, kw_only=True, tag="admit"):
@@ -180,7 +196,9 @@ class Dismiss(Record, frozen=True, kw_only=True, tag="dismiss"):
     """The launch is over."""
 
 
-ToAgent = Ask | Locate | Admit | Reach | Reserve | Listen | Preload | Assign | Tell | Pause | Release | Dismiss
+ToAgent = (
+    Ask | Locate | Try | Admit | Reach | Reserve | Listen | Preload | Assign | Tell | Pause | Release | Dismiss
+)
 
 ENCODER = msgspec.msgpack.Encoder()
 AGENT_DECODER = msgspec.msgpack.Decoder(ToAgent)

@@ -11,7 +11,7 @@ from scaling.analysis.rows import Row
 from scaling.records import canary, network
 from scaling.records.point import WANTED, Point, Regime
 from scaling.records.run import Header, PointRecord, RankRecord
-from scaling.report import devices, imported, labels, quantities
+from scaling.report import devices, imported, labels, quantities, revisions
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
 from scaling.text import counted, date, several
@@ -52,7 +52,7 @@ def facts(
     )
     shown = [one for one in said if one[1] and (header.hosts or one[0] not in _MEASURED)]
     entries = (Entry(label=label, phrase=(says,) if isinstance(says, str) else says) for label, says in shown)
-    return (*imported.facts(header), *entries)
+    return (*imported.facts(header), *entries, *revisions.facts(records))
 
 
 def _each(texts: Iterable[str]) -> str:

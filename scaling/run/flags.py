@@ -25,7 +25,7 @@ DEFAULT = SweepConfig()
 _NETWORKS, _SERVERS = ",".join(DEFAULT.interconnect), str(DEFAULT.servers)
 _PASS = ",".join(DEFAULT.pass_)
 # Flags that are no field of a run: they say what to do with one.
-ACTIONS = ("config", "resume", "like", "against", "dry_run", "list_all", "view", "page", "version")
+ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "page", "version")
 # Flags that are another spelling of a field.
 SUGAR = ("kv_store",)
 
@@ -127,13 +127,14 @@ def sweep(
     if view not in ("live", "plain", "none"):
         raise UsageError(f"--view {view} (or SCALING_VIEW): not one of live, plain, none")
     given = fields(_given(context), kv_store)
-    _check_runs(resume, {**given, "config": config, "like": like, "against": against})
+    base = Path(given.pop("against")) if against is not None and Path(against).exists() else None
+    _check_runs(resume, {**given, "config": config, "like": like}, base)
     return Invocation(
         given=given,
         base=configuration.read_file(config) if config is not None else {},
         resume=resume,
         like=like,
-        against=against,
+        against=base,
         dry_run=dry_run,
         list_all=list_all,
         view=view,  # type: ignore[arg-type]
@@ -141,20 +142,20 @@ def sweep(
     )
 
 
-def _check_runs(resume: Path | None, others: Mapping[str, Any]) -> None:
+def _check_runs(resume: Path | None, others: Mapping[str, Any], base: Path | None) -> None:
     """Refuse an older run to go on with beside anything else, and two to take settings from. Raises UsageError."""
     with_it = [name for name, value in others.items() if value is not None]
-    if resume is not None and others["against"] is not None:
+    if resume is not None and base is not None:
         raise UsageError(
             f"--resume, --against: one or the other; leave out --against, and when the run is whole: "
-            f"python -m scaling.compare {others['against']} {resume}"
+            f"python -m scaling.compare {base} {resume}"
         )
     if resume is not None and with_it:
         raise UsageError(
             f"--resume: goes on with the settings of that run; leave out --{with_it[0].replace('_', '-')}, "
             "or start a new run with --like"
         )
-    if others["like"] is not None and others["against"] is not None:
+    if others["like"] is not None and base is not None:
         raise UsageError("--like, --against: both give the settings of a run; leave out --like")
 
 

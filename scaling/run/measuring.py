@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from scaling.analysis.analyse import kept
+from scaling.analysis.revisions import changes
 from scaling.command import complain
 from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
 from scaling.lab import slowdown
@@ -74,7 +75,8 @@ def measure(
         ending = Ending(color=kind == "live", page=page, base=base)
         code = _conclude(opened, header, sweep.records, output, ending)
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
-    return 1 if failed else code
+    slower = any(change.verdict == "slower" for change in changes(sweep.records))
+    return 1 if failed or slower else code
 
 
 def _prepare() -> None:

@@ -19,7 +19,7 @@ from scaling.lab import slowdown
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
-from scaling.run import NAME, against, enrolment, listing, located, measuring, proof
+from scaling.run import NAME, against, enrolment, listing, located, measuring, proof, revisions
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, resolve
 from scaling.run.signals import Signals
@@ -94,7 +94,10 @@ class Lead:
         made = self.planned(resolve(asked, _settings(asked)))
         if asked.dry_run:
             return self._show(made)
-        made = self.proved(made)
+        with revisions.checked_out(made, self.mailbox, self.enrolled) as whole:
+            return self._measure(self.proved(whole), asked)
+
+    def _measure(self, made: plan.Plan, asked: Invocation) -> int:
         header = make_header(self.cluster, made, self.enrolled, self.argv)
         now = datetime.fromtimestamp(header.created_unix_s)
         with store.Store.create(Path(made.config.results), made.config.name, now, header) as opened:
@@ -108,13 +111,18 @@ class Lead:
         enrolment.check_same_launch(header, self.enrolled, run)
         if asked.dry_run:
             return self._show(made)
-        made = self.proved(made)
-        with store.Store.resume(run) as opened:
+        with (
+            revisions.checked_out(made, self.mailbox, self.enrolled) as whole,
+            store.Store.resume(run) as opened,
+        ):
             records = store.load(run)[1]
-            return measuring.measure(made, self.mailbox, opened, header, records, asked.view, page=asked.page)
+            return measuring.measure(
+                self.proved(whole), self.mailbox, opened, header, records, asked.view, page=asked.page
+            )
 
     def planned(self, wanted: config.SweepConfig) -> plan.Plan:
         """What these settings mean on the hosts of this launch. Raises UsageError."""
+        wanted = revisions.settled(wanted)
         self.enrolled = enrolment.ask_of_outside(self.mailbox, self.enrolled, wanted.strategy or ())
         named = fabric.read(wanted.fabric or os.environ.get(fabric.VARIABLE))
         made = plan.make(wanted, self.enrolled, named, lab_bits_per_s=slowdown.declared())

@@ -73,10 +73,11 @@ Like = Annotated[
     _runs(help="A new run with the settings of an older one; flags win.", metavar="RUN", show_default="none"),
 ]
 Against = Annotated[
-    Path | None,
+    str | None,
     _runs(
-        help="A new run as --like, then compared with that one: which cells became slower (scaling.compare).",
-        metavar="RUN",
+        help="RUN: a new run as --like, then compared with that one, cell by cell (scaling.compare). REV, a git "
+        "revision of this package: each strategy a second time in the same launch, its workers from there.",
+        metavar="RUN|REV",
         show_default="none",
     ),
 ]

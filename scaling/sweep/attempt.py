@@ -99,6 +99,7 @@ class Attempt:
             malloc=plan.config.malloc,
             fresh=plan.config.fresh_workers,
             data_dir=plan.config.data_dir or "",
+            code=plan.code(point),
         )
         is_traced = inspection.is_traced(point, trace=plan.config.trace)
         saved = plan.config.save_weights or "" if point.regime else ""

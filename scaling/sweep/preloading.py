@@ -12,6 +12,7 @@ from scaling.plan import placement
 from scaling.plan.plan import Plan
 from scaling.plan.tasks import rank_tasks
 from scaling.records.messages import Listen, Listened, Preload, Preloaded, ToAgent, ToSweep
+from scaling.records.other_code import of_revision, revision
 from scaling.records.point import Point
 from scaling.records.task import Clocks, Task
 from scaling.transport.mailbox import Mailbox
@@ -29,7 +30,7 @@ def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> 
         tasks = rank_tasks(
             point, slots, (), plan.network(point).places,
             attempt=0, retry=0, seed=plan.config.seed, clocks=Clocks(), logs="",
-            malloc=plan.config.malloc, fresh=plan.config.fresh_workers,
+            malloc=plan.config.malloc, fresh=plan.config.fresh_workers, code=plan.code(point),
         )  # fmt: skip
         for task in tasks:
             wanted[task.launch_rank].append(task)
@@ -53,7 +54,8 @@ def _samples(plan: Plan) -> Iterator[Point]:
     by_baseline: dict[str, list[Point]] = defaultdict(list)
     for cell in plan.cells:
         if cell.strategy not in plan.missing:
-            by_baseline[frameworks.load(cell.strategy).baseline].append(cell)
+            baseline = frameworks.load(cell.strategy).baseline
+            by_baseline[of_revision(baseline, revision(cell.strategy))].append(cell)
     for baseline, cells in by_baseline.items():
         if frameworks.of_baseline(baseline).preload:
             largest = max(cells, key=lambda cell: cell.world_size)

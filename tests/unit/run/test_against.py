@@ -57,13 +57,20 @@ def test_trainings_and_runs_without_any_exchange_have_nothing_to_compare(tmp_pat
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("--like", "A", "--against", "B"), "--like, --against: both give the settings of a run"),
-        (("--resume", "A", "--against", "B"), "python -m scaling.compare B A"),
+        (("--like", "A"), "--like, --against: both give the settings of a run"),
+        (("--resume", "A"), "python -m scaling.compare {} A"),
     ],
 )
-def test_one_older_run_at_a_time(argv: tuple[str, ...], words: str) -> None:
-    with pytest.raises(UsageError, match=words):
-        flags.parse(argv)
+def test_one_older_run_at_a_time(tmp_path: Path, argv: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UsageError) as error:
+        flags.parse((*argv, "--against", str(tmp_path)))
+    assert words.format(tmp_path) in str(error.value)
+
+
+def test_what_is_no_path_is_a_revision_which_a_run_that_goes_on_knows_already() -> None:
+    assert flags.parse(("--like", "A", "--against", "HEAD~1")).given == {"against": "HEAD~1"}
+    with pytest.raises(UsageError, match="--resume: goes on with the settings of that run; leave out --against"):
+        flags.parse(("--resume", "A", "--against", "HEAD~1"))
 
 
 @pytest.mark.parametrize("code", [0, 1])

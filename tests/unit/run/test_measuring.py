@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scaling.analysis.revisions import Change
+from scaling.analysis.stats import Estimate
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
@@ -17,6 +19,7 @@ from scaling.report.formats import terminal
 from scaling.run import measuring
 from scaling.transport.mailbox import Mailbox
 from tests.support.inline import Launch
+from tests.support.scripted_records import point
 
 
 class After:
@@ -86,3 +89,11 @@ def test_a_run_whose_folder_is_gone_ends_in_its_table_and_says_so(
     if moved:  # the file was open, so what it holds elsewhere is whole
         read = store.load(tmp_path / "moved")
         assert out == ended(read, f"not kept: {folder}")
+
+
+def test_a_cell_that_became_slower_than_with_another_revision_is_exit_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gain = Estimate(mean=-0.05, low=-0.06, high=-0.04, n=3)
+    monkeypatch.setattr(measuring, "changes", lambda _: (Change(point(), "1a2b3c4d5e", gain),))
+    assert measured(tmp_path, monkeypatch, lambda _: None)[0] == 1

@@ -1,0 +1,53 @@
+"""What a revision of this package's workers understand, told by that revision itself.
+
+python scaling/agent/protocol.py STRATEGY...      (started by an agent only, with that revision on PYTHONPATH)
+
+Nothing is imported before `main`: by then the path names no other revision.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main(strategies: list[str]) -> None:
+    """Print which package was found, the hash of what its workers are told and say, what strategies it lacks."""
+    del sys.path[0]  # where this file lies
+    import hashlib
+    import json
+
+    import msgspec
+
+    import scaling
+    from scaling import frameworks
+    from scaling.records.events import Event
+    from scaling.records.forks import Request
+    from scaling.records.task import Command, Task
+
+    lacking = {}
+    for name in strategies:
+        try:
+            frameworks.load(name)
+        except Exception as error:
+            lacking[name] = str(error)
+    _, parts = msgspec.json.schema_components((Task, Command, Event, Request))
+    parts["Task"]["properties"].pop("code", None)  # for agents alone
+    told = json.dumps(_bare(parts), sort_keys=True).encode()
+    found = {
+        "package": str(scaling.__path__[0]),
+        "version": scaling.__version__,
+        "protocol": hashlib.sha256(told).hexdigest()[:12],
+        "lacking": lacking,
+    }
+    sys.stdout.write(json.dumps(found))
+
+
+def _bare(of: object) -> object:
+    """A schema without what it says to people."""
+    if isinstance(of, dict):
+        return {key: _bare(value) for key, value in of.items() if key not in ("description", "title")}
+    return [_bare(one) for one in of] if isinstance(of, list) else of
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,109 @@
+"""`--against REV`: the other revision of this package is found, checked out, and tried on all hosts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from scaling.errors import UsageError
+from scaling.hosts.revision import PACKAGE
+from scaling.plan.config import SweepConfig
+from scaling.plan.plan import Plan
+from scaling.records import other_code
+from scaling.records.messages import Enrol, ToAgent, ToSweep, Tried, Try
+from scaling.run.enrolment import SilentRanks
+from scaling.transport.mailbox import ENROL_S, Mailbox
+
+GIT_S = 60.0
+
+
+def settled(config: SweepConfig) -> SweepConfig:
+    """The configuration with the commit that `--against` names. Raises UsageError where it names none."""
+    if config.against is None:
+        return config
+    if ":" in config.against:
+        raise UsageError(f"--against {config.against}: is no revision; measure two strategies with --strategy A,B")
+    for given, what in ((config.epochs, "--epochs"), (config.has_passes or None, "--pass")):
+        if given is not None:
+            raise UsageError(f"--against {config.against}: compares exchanges; leave out {what}")
+    if not _git(config.against, "-C", str(PACKAGE), "ls-files", "__init__.py"):
+        raise UsageError(
+            f"--against {config.against}: is no run, and no revision either: git does not keep {PACKAGE}; start "
+            "from a checkout of it (PYTHONPATH), or give an older run"
+        )
+    asked = f"{config.against}^{{commit}}"
+    found = _git(config.against, "-C", str(PACKAGE), "rev-parse", "--verify", "--end-of-options", asked)
+    return replace(config, against=found.decode().strip())
+
+
+def _git(against: str, *arguments: str) -> bytes:
+    """What git says. A hook's GIT_DIR would speak of another checkout. Raises UsageError."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", *arguments], env={**environ, "LC_ALL": "C"}, capture_output=True, timeout=GIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"--against {against}: is no run, and git does not answer: {error}") from None
+    if done.returncode:
+        why = (done.stderr.decode(errors="replace").strip().splitlines() or ["nothing said"])[-1]
+        raise UsageError(f"--against {against}: is no run, and no revision that git knows of {PACKAGE}: {why}")
+    return done.stdout
+
+
+@contextmanager
+def checked_out(made: Plan, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol]) -> Iterator[Plan]:
+    """The plan with the folder of the other revision, if it has one; it is removed afterwards.
+
+    Raises UsageError where the folder cannot be made, or workers of that revision cannot be started on some host.
+    """
+    commit = made.config.against
+    if commit is None:
+        yield made
+        return
+    archive = _git(commit, "-C", str(PACKAGE.parent), "archive", "--format=tar", commit, PACKAGE.name)
+    results = Path(made.config.results).absolute()
+    is_new = not results.exists()
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.mkdtemp(prefix=f".{other_code.SIGN}{commit[: other_code.DIGITS]}-", dir=results)
+    except OSError as error:
+        raise UsageError(f"--results {made.config.results}: cannot make a folder: {error.strerror}") from None
+    try:
+        with tarfile.open(fileobj=BytesIO(archive)) as packed:
+            if hasattr(tarfile, "data_filter"):  # Python 3.10.12 and 3.11.4 on
+                packed.extraction_filter = tarfile.data_filter
+            packed.extractall(folder)
+        _try_on_hosts(made, folder, mailbox, enrolled)
+        yield replace(made, other_code=folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if is_new and not any(results.iterdir()):
+            results.rmdir()
+
+
+def _try_on_hosts(
+    made: Plan,
+    folder: str,
+    mailbox: Mailbox[ToAgent, ToSweep],
+    enrolled: Sequence[Enrol],
+    within_s: float = ENROL_S,
+) -> None:
+    names = {other_code.own(name) for name in made.config.strategy or ()}
+    first = {one.host.hostname: rank for rank, one in reversed(list(enumerate(enrolled)))}
+    mailbox.order(sorted(first.values()), Try(code=folder, strategies=tuple(sorted(names))))
+    answers = mailbox.answers(Tried, first.values(), within_s)
+    for host, rank in sorted(first.items()):
+        if rank not in answers:
+            raise SilentRanks(f"{host}: no answer about --against {made.config.against} within {within_s:g} s")
+        if why := answers[rank].error:
+            raise UsageError(f"--against {made.config.against}: {why} (on {host})")
