@@ -16,7 +16,7 @@ from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import beside, defaults, devices, emulation, kinds, matrix, passes, training
+from scaling.plan import batches, beside, defaults, devices, emulation, kinds, matrix, passes, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
@@ -94,9 +94,10 @@ class Plan(Record, frozen=True, kw_only=True):
         if self.device != "emulated":
             return 0.0
         return max(
-            profiles.rate(point.hardware.profile, point.workload.model, point.workload.batch_size).step_s
+            profiles.rate(point.hardware.profile, work.model, work.batch_size, work.image_size).step_s
             * point.hardware.dilate
             for point in self.cells
+            for work in (point.workload,)
         )
 
     @property
@@ -226,7 +227,8 @@ def _resolved(
 def _batch_size(config: SweepConfig, model: ModelSpec, device: Device, gpus: Sequence[Gpu]) -> int:
     """The batch per device, where none is given."""
     if device == "emulated":
-        return profiles.rate(profiles.name_of(config.device), model.name).batch_size
+        size = batches.image_size(config, model)
+        return profiles.rate(profiles.name_of(config.device), model.name, image_size=size).batch_size
     return defaults.batch_size(model, device, gpus)
 
 
