@@ -8,6 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from scaling.emulated.buckets import DEFAULT_BUCKET_MB, bucket_bytes
+from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.workloads import models, walk
 
@@ -37,7 +38,11 @@ class Span(Record, frozen=True, kw_only=True):
 def of(model: str, image_size: int = 0) -> tuple[Layer, ...]:
     """Those layers of a model that have parameters, in the order of the forward pass, at an image size, 0 for the
     model's own; UsageError for no model, or a size that it cannot have."""
-    placed = models.sized(model, image_size).placed
+    try:
+        placed = models.sized(model, image_size).placed
+    except UsageError as error:
+        size = f"--image-size {image_size}: {model}: " if image_size else ""
+        raise UsageError(f"{size}{error}") from None
     return tuple(
         Layer(
             name=one.path,

@@ -120,6 +120,11 @@ def test_layers_grow_with_their_images_and_parameters_do_not() -> None:
     assert layers.gradient_bytes("googlenet", 256) == layers.gradient_bytes("googlenet")
 
 
+def test_a_size_that_the_network_cannot_have_names_its_flag() -> None:
+    with pytest.raises(UsageError, match="^--image-size 8: googlenet: layer 7, Pool: "):
+        profiles.rate("p100", "googlenet", None, 8)
+
+
 def test_a_fit_to_many_batches_says_by_how_much_it_misses_them() -> None:
     found = fits.fit(profiles.find("v100"), "resnet50")
     assert found is not None
