@@ -11,13 +11,15 @@ from scaling.analysis.rows import Row
 from scaling.records import canary, network
 from scaling.records.point import WANTED, Point, Regime
 from scaling.records.run import Header, PointRecord, RankRecord
-from scaling.report import devices, labels, quantities
+from scaling.report import devices, imported, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
 from scaling.text import counted, date, several
 
 # Of a core's speed, as a standard deviation: what is less goes without saying.
 WANDERING = 0.05
+# What an import cannot say: it had no hosts.
+_MEASURED = frozenset({"devices", "hosts", "heap"})
 
 
 def facts(
@@ -46,11 +48,11 @@ def facts(
         ("clocks", _clocks(records)),
         ("software", ", ".join(dict.fromkeys(_versions(header)))),
         ("GPU libraries", devices.libraries(records)),
-        ("started", date(header.created_unix_s)),
+        ("started" if header.hosts else "read", date(header.created_unix_s)),
     )
-    return tuple(
-        Entry(label=label, phrase=(says,) if isinstance(says, str) else says) for label, says in said if says
-    )
+    shown = [one for one in said if one[1] and (header.hosts or one[0] not in _MEASURED)]
+    entries = (Entry(label=label, phrase=(says,) if isinstance(says, str) else says) for label, says in shown)
+    return (*imported.facts(header), *entries)
 
 
 def _each(texts: Iterable[str]) -> str:
