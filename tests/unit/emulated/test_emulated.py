@@ -116,7 +116,7 @@ def test_layers_grow_with_their_images_and_parameters_do_not() -> None:
 
 
 def test_a_size_that_the_network_cannot_have_names_its_flag() -> None:
-    with pytest.raises(UsageError, match="^--image-size 8: googlenet: layer 7, Pool: "):
+    with pytest.raises(UsageError, match=r"^--image-size 8: googlenet: layer 7, Pool: "):
         profiles.rate("p100", "googlenet", None, 8)
 
 
