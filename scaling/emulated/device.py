@@ -12,8 +12,10 @@ class EmulatedDevice:
     `shrink`; `timeline` is the device's time. UsageError where the profile does not know model or batch."""
 
     def __init__(self, point: Point) -> None:
-        self.rate = profiles.rate(point.hardware.profile, point.workload.model, point.workload.batch_size)
-        self.spans = layers.spans(layers.of(point.workload.model), self.rate.step_s, point.hardware.shrink)
+        work = point.workload
+        self.rate = profiles.rate(point.hardware.profile, work.model, work.batch_size, work.image_size)
+        found = layers.of(work.model, work.image_size)
+        self.spans = layers.spans(found, self.rate.step_s, point.hardware.shrink)
         self.timeline = Timeline(point.hardware.dilate)
         self.name = f"emulated {profiles.find(point.hardware.profile).device}"
 

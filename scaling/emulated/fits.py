@@ -42,6 +42,7 @@ class Fit(Record, frozen=True, kw_only=True):
     source: str
     least: int
     most: int
+    image_size: int = 0
 
     def __str__(self) -> str:
         within = f", which it misses by {100 * self.off:.1f} % at most" if self.off >= 5e-4 else ""
@@ -58,17 +59,18 @@ class Fit(Record, frozen=True, kw_only=True):
             batch_size=batch_size,
             samples_per_s=self.samples_per_s(batch_size),
             source=self.source,
+            image_size=self.image_size,
             how=str(self),
         )
 
 
-def fit(profile: Profile, model: str) -> Fit | None:
-    """Of the first source that has two batches of the model; None where none has, or where step times do not grow
-    with the batch in such a way."""
+def fit(profile: Profile, model: str, image_size: int | None = None) -> Fit | None:
+    """Of the first source that has two batches of the model at an image size, or at any; None where none has, or
+    where step times do not grow with the batch in such a way."""
     known: tuple[Rate | InNode, ...] = (*profile.rates, *profile.in_node)
-    published = [one for one in known if one.model == model]
-    for source in dict.fromkeys(one.source for one in published):
-        points = [one for one in published if one.source == source]
+    published = [one for one in known if one.model == model and image_size in (None, one.image_size)]
+    for source, size in dict.fromkeys((one.source, one.image_size) for one in published):
+        points = [one for one in published if (one.source, one.image_size) == (source, size)]
         if len({one.batch_size for one in points}) > 1:
             return _fitted(model, source, points)
     return None
@@ -91,6 +93,7 @@ def _fitted(model: str, source: str, points: Sequence[Rate | InNode]) -> Fit | N
         source=source,
         least=-(-min(batches) // 2),
         most=2 * max(batches),
+        image_size=points[0].image_size,
     )
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from scaling.emulated.buckets import DEFAULT_BUCKET_MB, bucket_bytes
+from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.workloads import models, walk
 
@@ -33,10 +34,15 @@ class Span(Record, frozen=True, kw_only=True):
     sizes: tuple[int, ...]
 
 
-@lru_cache(maxsize=4)
-def of(model: str) -> tuple[Layer, ...]:
-    """Those layers of a model that have parameters, in the order of the forward pass; UsageError for no model."""
-    placed = models.spec(model).placed
+@lru_cache(maxsize=8)
+def of(model: str, image_size: int = 0) -> tuple[Layer, ...]:
+    """Those layers of a model that have parameters, in the order of the forward pass, at an image size, 0 for the
+    model's own; UsageError for no model, or a size that it cannot have."""
+    try:
+        placed = models.sized(model, image_size).placed
+    except UsageError as error:
+        size = f"--image-size {image_size}: {model}: " if image_size else ""
+        raise UsageError(f"{size}{error}") from None
     return tuple(
         Layer(
             name=one.path,
@@ -49,14 +55,19 @@ def of(model: str) -> tuple[Layer, ...]:
     )
 
 
-def gradient_bytes(model: str) -> int:
+def operations(model: str, image_size: int = 0) -> int:
+    """Of both passes of one sample."""
+    return sum(layer.forward + layer.backward for layer in of(model, image_size))
+
+
+def gradient_bytes(model: str, image_size: int = 0) -> int:
     """Bytes of the gradients of all layers, in float32."""
-    return FLOAT32_BYTES * sum(sum(layer.sizes) for layer in of(model))
+    return FLOAT32_BYTES * sum(sum(layer.sizes) for layer in of(model, image_size))
 
 
-def tail_bytes(model: str) -> int:
+def tail_bytes(model: str, image_size: int = 0) -> int:
     """Bytes of the last of DDP's buckets at their usual sizes, which goes out when backward has ended."""
-    sizes = [FLOAT32_BYTES * size for layer in of(model) for size in layer.sizes]
+    sizes = [FLOAT32_BYTES * size for layer in of(model, image_size) for size in layer.sizes]
     return bucket_bytes(reversed(sizes), DEFAULT_BUCKET_MB)[-1]
 
 

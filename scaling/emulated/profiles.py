@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from scaling.emulated import fits
+from scaling.emulated import fits, layers
 from scaling.emulated.published import File, Profile, Rate
 from scaling.errors import UsageError, near
 
@@ -34,9 +34,10 @@ def find(name: str) -> Profile:
     return known[name]
 
 
-def rate(name: str, model: str, batch_size: int | None = None) -> Rate:
-    """What a device does with a model at a batch, by default the first batch that is listed: as published, else as
-    fitted to the batches that were.
+def rate(name: str, model: str, batch_size: int | None = None, image_size: int = 0) -> Rate:
+    """What a device does with a model at a batch, by default the first batch that is listed, and at an image size,
+    0 for the model's own: as published, else as fitted to the batches that were, else as at another size, in
+    proportion to the operations.
 
     Raises UsageError that lists what there is: nothing is estimated from other models or far from those batches.
     """
@@ -45,17 +46,46 @@ def rate(name: str, model: str, batch_size: int | None = None) -> Rate:
     if not of_model:
         models = ", ".join(dict.fromkeys(published.model for published in profile.rates))
         raise UsageError(f"--model {model}: profile {name} has no images/s of it; it has {models}")
-    for published in of_model:
-        if batch_size in (None, published.batch_size):
-            return published
+    for size in dict.fromkeys((image_size, *(published.image_size for published in of_model))):
+        if found := _at(profile, model, batch_size, size):
+            return found if size == image_size else _resized(found, image_size)
     fit = fits.fit(profile, model)
-    if fit is not None and batch_size is not None and fit.least <= batch_size <= fit.most:
-        return fit.at(batch_size)
-    batches = ", ".join(str(published.batch_size) for published in of_model)
-    between = f", fitted ones from {fit.least} to {fit.most}" if fit else ""
+    batches = ", ".join(f"{published.batch_size}{pixels(published.image_size)}" for published in of_model)
+    between = f", fitted ones from {fit.least} to {fit.most}{pixels(fit.image_size)}" if fit else ""
     raise UsageError(
         f"--device {PREFIX}{name}: no images/s of {model} at batch {batch_size} per device; it has batch "
         f"{batches}{between}"
+    )
+
+
+def pixels(image_size: int) -> str:
+    """` at 256 px`; nothing at the model's own size."""
+    return f" at {image_size} px" if image_size else ""
+
+
+def _at(profile: Profile, model: str, batch_size: int | None, image_size: int) -> Rate | None:
+    """As published, or as fitted to what was, at this size."""
+    for one in profile.rates:
+        if (one.model, one.image_size) == (model, image_size) and batch_size in (None, one.batch_size):
+            return one
+    fit = fits.fit(profile, model, image_size)
+    if fit is not None and batch_size is not None and fit.least <= batch_size <= fit.most:
+        return fit.at(batch_size)
+    return None
+
+
+def _resized(one: Rate, image_size: int) -> Rate:
+    """The same operations a second, on images of another size. Nobody has tried how far that holds."""
+    times = layers.operations(one.model, one.image_size) / layers.operations(one.model, image_size)
+    where = pixels(one.image_size) or " at its own size"
+    before = f"; {one.fitted}" if one.fitted else ""
+    return fits.Fitted(
+        model=one.model,
+        batch_size=one.batch_size,
+        samples_per_s=one.samples_per_s * times,
+        source=one.source,
+        image_size=image_size,
+        how=f"{one.samples_per_s:.4g} images/s{where} x {times:.3f}, as many operations a second{before}",
     )
 
 

@@ -7,12 +7,13 @@ from scaling.records.point import Record
 
 class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How fast one device trains a model at a batch; `source` is a key of the file's sources. All rates that were
-    published are of images."""
+    published are of images, of `image_size` pixels a side, 0 for the model's own."""
 
     model: str
     batch_size: int
     samples_per_s: float
     source: str
+    image_size: int = 0
 
     @property
     def step_s(self) -> float:
@@ -34,6 +35,7 @@ class InNode(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
     devices: int
     samples_per_s: float
     source: str
+    image_size: int = 0
 
 
 class Link(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):

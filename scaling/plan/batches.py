@@ -48,7 +48,7 @@ def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
         compile=config.compile,
         unit=model.unit,
         node_devices=shared_by,
-        image_size=_image_size(config, model),
+        image_size=image_size(config, model),
         sequence_length=_sequence_length(config, model),
         optimizer=config.optimizer or "",
         pass_=pass_,
@@ -59,7 +59,7 @@ def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
     return _checked(work)
 
 
-def _image_size(config: SweepConfig, model: ModelSpec) -> int:
+def image_size(config: SweepConfig, model: ModelSpec) -> int:
     """What --image-size says, 0 where that is the model's own; UsageError for a model that reads no images."""
     if config.image_size is None:
         return 0

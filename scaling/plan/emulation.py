@@ -52,10 +52,10 @@ def _load(
     work: Workload, profile: str, taken: Sequence[Slot], cores: int, link_bits_per_s: float | None, polling: float
 ) -> Load:
     return Load(
-        gradient_bytes=layers.gradient_bytes(work.model),
-        tail_bytes=layers.tail_bytes(work.model),
-        layers=len(layers.spans(layers.of(work.model), 1.0)),
-        step_s=profiles.rate(profile, work.model, work.batch_size).step_s,
+        gradient_bytes=layers.gradient_bytes(work.model, work.image_size),
+        tail_bytes=layers.tail_bytes(work.model, work.image_size),
+        layers=len(layers.spans(layers.of(work.model, work.image_size), 1.0)),
+        step_s=profiles.rate(profile, work.model, work.batch_size, work.image_size).step_s,
         world_size=len(taken),
         ranks=max(Counter(slot.machine for slot in taken).values()),
         cores=cores,
@@ -77,7 +77,7 @@ def told(point: Point, slots: Sequence[Slot], cores: int, link_bits_per_s: float
     work, hardware = point.workload, point.hardware
     if not hardware.profile:
         return None
-    rate = profiles.rate(hardware.profile, work.model, work.batch_size)
+    rate = profiles.rate(hardware.profile, work.model, work.batch_size, work.image_size)
     if point.world_size == 1 or point.kind != "exchange":
         return Emulation(samples_per_s=rate.samples_per_s, fitted=rate.fitted)
     taken = slots_of(point, slots)

@@ -91,7 +91,7 @@ def _point(
 ) -> Point:
     profile = profiles.name_of(config.device)
     if profile:
-        profiles.rate(profile, work.model, work.batch_size)
+        profiles.rate(profile, work.model, work.batch_size, work.image_size)
     return Point(
         strategy=name,
         kind=kind,

@@ -105,9 +105,10 @@ class Plan(Record, frozen=True, kw_only=True):
         if self.device != "emulated":
             return 0.0
         return max(
-            profiles.rate(point.hardware.profile, point.workload.model, point.workload.batch_size).step_s
+            profiles.rate(point.hardware.profile, work.model, work.batch_size, work.image_size).step_s
             * point.hardware.dilate
             for point in self.cells
+            for work in (point.workload,)
         )
 
     @property

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.emulated import profiles
 from scaling.errors import UsageError
-from scaling.plan import defaults, devices, feeding, kinds, passes, predicting, training
+from scaling.plan import batches, defaults, devices, feeding, kinds, passes, predicting, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot
 from scaling.records import other_code
@@ -66,7 +66,8 @@ def resolved(
 def _batch_size(config: SweepConfig, model: ModelSpec, device: Device, gpus: Sequence[Gpu]) -> int:
     """The batch per device, where none is given."""
     if device == "emulated":
-        return profiles.rate(profiles.name_of(config.device), model.name).batch_size
+        size = batches.image_size(config, model)
+        return profiles.rate(profiles.name_of(config.device), model.name, image_size=size).batch_size
     return defaults.batch_size(model, device, gpus)
 
 

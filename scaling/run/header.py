@@ -43,7 +43,9 @@ def make_header(cluster: Cluster, made: Plan, enrolled: Sequence[Enrol], argv: S
         why_default=made.why,
         estimate_s=made.estimate_s,
         networks=made.networks,
-        emulation=emulation(made.hardware, config.model or "", _batch_sizes(made)),
+        emulation=emulation(
+            made.hardware, config.model or "", _batch_sizes(made), image_size=made.cells[0].workload.image_size
+        ),
     )
 
 
@@ -64,7 +66,12 @@ def _batch_sizes(made: Plan) -> list[int]:
 
 
 def emulation(
-    hardware: Hardware, model: str, batch_sizes: Sequence[int], environ: Mapping[str, str] = os.environ
+    hardware: Hardware,
+    model: str,
+    batch_sizes: Sequence[int],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    image_size: int = 0,
 ) -> str:
     """What a reader of the run must know of its devices and links; "" for devices that are not emulated."""
     profile = hardware.profile
@@ -72,7 +79,7 @@ def emulation(
         return ""
     parts = [
         f"{profiles.find(profile).device}, computing nothing",
-        *(_rate(profiles.rate(profile, model, batch_size)) for batch_size in batch_sizes),
+        *(_rate(profiles.rate(profile, model, batch_size, image_size)) for batch_size in batch_sizes),
         f"sizes / {hardware.shrink:g}, times x {hardware.dilate:g}, both undone here",
         _links(environ.get(VARIABLE), hardware.link_divisor),
     ]
@@ -82,9 +89,8 @@ def emulation(
 def _rate(one: Rate) -> str:
     """`219 images/s of resnet50 at batch 64 (source)`; FITTED where it was not published."""
     how = f"FITTED: {one.fitted}; " if one.fitted else ""
-    return (
-        f"{one.samples_per_s:.4g} images/s of {one.model} at batch {one.batch_size} ({how}{profiles.source(one)})"
-    )
+    where = f"batch {one.batch_size}{profiles.pixels(one.image_size)}"
+    return f"{one.samples_per_s:.4g} images/s of {one.model} at {where} ({how}{profiles.source(one)})"
 
 
 def _links(lab: str | None, divisor: float) -> str:

@@ -129,7 +129,7 @@ def _profile(one: Profile) -> str:
     """`NVIDIA Tesla K80: resnet50 at batch 64, 32 (fitted from 16 to 128: ...); vgg16 at batch 32`."""
     batches: dict[str, list[str]] = {}
     for rate in one.rates:
-        batches.setdefault(rate.model, []).append(str(rate.batch_size))
+        batches.setdefault(rate.model, []).append(f"{rate.batch_size}{profiles.pixels(rate.image_size)}")
     listed = (f"{model} at batch {', '.join(found)}{_fit(one, model)}" for model, found in batches.items())
     return f"{one.device}: {'; '.join(listed)}"
 

@@ -265,12 +265,17 @@ def spec(name: str) -> ModelSpec:
     return CATALOGUE[name]
 
 
+def sized(name: str, size: int) -> ModelSpec:
+    """The description at an image size, 0 for the model's own."""
+    found = spec(name)
+    if not size or not isinstance(found.input, Images):
+        return found
+    return replace(found, input=replace(found.input, height=size, width=size))
+
+
 def of(workload: Workload) -> ModelSpec:
     """The description at the point's size; raises UsageError where the network cannot have that."""
-    found = spec(workload.model)
-    if workload.image_size and isinstance(found.input, Images):
-        size = workload.image_size
-        found = replace(found, input=replace(found.input, height=size, width=size))
+    found = sized(workload.model, workload.image_size)
     if workload.sequence_length and isinstance(found.input, Tokens):
         found = replace(found, input=replace(found.input, length=workload.sequence_length))
     return replace(found, recipe=recipe(found, workload.optimizer))

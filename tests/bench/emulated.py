@@ -40,8 +40,9 @@ SWEEP = (
 def expected_s(point: Point) -> float:
     """max(compute, exchange) with its tail: DDP's buckets, one after the other over the nodes' links, each once
     its last gradient is there. Inside a node bytes take no time."""
-    rate = profiles.rate(point.hardware.profile, point.workload.model, point.workload.batch_size)
-    spans = layers.spans(layers.of(point.workload.model), rate.step_s)
+    work = point.workload
+    rate = profiles.rate(point.hardware.profile, work.model, work.batch_size, work.image_size)
+    spans = layers.spans(layers.of(work.model, work.image_size), rate.step_s)
     now_s = sum(span.forward_s for span in spans)
     ready: list[tuple[float, int]] = []
     for span in reversed(spans):

@@ -36,14 +36,15 @@ def test_every_figure_has_a_source_and_a_model_that_exists() -> None:
 
 
 def test_a_step_takes_its_batch_over_the_published_rate() -> None:
-    one = profiles.rate("p100", "googlenet", 144)
+    one = profiles.rate("p100", "googlenet", 144, 256)
     assert one.samples_per_s == 220.0
     assert one.step_s == pytest.approx(144 / 220)
 
 
 def test_the_first_batch_listed_is_the_default() -> None:
     assert profiles.rate("p100", "resnet50").batch_size == 64
-    assert profiles.rate("p100", "googlenet").batch_size == 144
+    assert profiles.rate("p100", "googlenet").batch_size == 128
+    assert profiles.rate("p100", "googlenet", image_size=256).batch_size == 144
 
 
 @pytest.mark.parametrize(
@@ -82,14 +83,41 @@ def test_two_batches_give_the_law_and_a_third_tests_it() -> None:
 
 
 def test_a_fitted_rate_says_so_and_a_published_one_does_not() -> None:
-    fitted = profiles.rate("p100", "googlenet", 72)
+    fitted = profiles.rate("p100", "googlenet", 72, 256)
     assert fitted.fitted == "236.2 b / (b + 10.6), fitted to batch 144, and 36 as one of 4 in a node"
     assert fitted.step_s == pytest.approx((72 + 10.6) / 236.2, rel=1e-3)
-    assert profiles.rate("p100", "googlenet", 36).fitted, (
+    assert profiles.rate("p100", "googlenet", 36, 256).fitted, (
         "what four devices of a node do is not what one does alone"
     )
-    assert profiles.rate("p100", "googlenet", 144).fitted == ""
+    assert profiles.rate("p100", "googlenet", 144, 256).fitted == ""
     assert profiles.rate("p100", "googlenet", 128).samples_per_s == 468.0, "published by another source"
+
+
+def test_at_another_image_size_a_device_does_as_many_operations_a_second() -> None:
+    """And says so, whether what it does at the other was published or fitted."""
+    for batch, before in ((144, ""), (72, "236.2 b / (b + 10.6), fitted")):
+        there, here = (profiles.rate("p100", "googlenet", batch, size) for size in (256, 0))
+        times = layers.operations("googlenet", 256) / layers.operations("googlenet")
+        assert 1.19 < times < 1.20
+        assert here.samples_per_s == pytest.approx(there.samples_per_s * times)
+        assert here.fitted.startswith(f"{there.samples_per_s:.4g} images/s at 256 px x 1.193")
+        assert before in here.fitted
+        assert here.source == "dell-mxnet"
+    larger = profiles.rate("p100", "resnet50", 64, 448)
+    assert larger.samples_per_s == pytest.approx(219 / 4, rel=0.01)
+    assert larger.fitted.startswith("219 images/s at its own size x 0.25")
+
+
+def test_layers_grow_with_their_images_and_parameters_do_not() -> None:
+    small, large = layers.of("googlenet"), layers.of("googlenet", 256)
+    assert [one.sizes for one in small] == [one.sizes for one in large]
+    assert large[0].forward / small[0].forward == pytest.approx((256 / 224) ** 2)
+    assert layers.gradient_bytes("googlenet", 256) == layers.gradient_bytes("googlenet")
+
+
+def test_a_size_that_the_network_cannot_have_names_its_flag() -> None:
+    with pytest.raises(UsageError, match=r"^--image-size 8: googlenet: layer 7, Pool: "):
+        profiles.rate("p100", "googlenet", None, 8)
 
 
 def test_a_fit_to_many_batches_says_by_how_much_it_misses_them() -> None:

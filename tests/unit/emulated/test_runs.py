@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scaling.emulated.device import EmulatedDevice
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.lab import slowdown
@@ -205,14 +206,20 @@ def test_the_header_tells_what_was_emulated(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_header_tells_which_rates_nobody_published(monkeypatch: pytest.MonkeyPatch) -> None:
     Lab(monkeypatch)
     hardware = Hardware(device="emulated", profile="p100", shrink=10, dilate=4)
-    told = header.emulation(hardware, "googlenet", [144, 36], {})
-    assert "220 images/s of googlenet at batch 144 (Dell EMC" in told
-    assert "182.5 images/s of googlenet at batch 36 (FITTED: 236.2 b / (b + 10.6), fitted to batch 144" in told
+    told = header.emulation(hardware, "googlenet", [144, 36], {}, image_size=256)
+    assert "220 images/s of googlenet at batch 144 at 256 px (Dell EMC" in told
+    assert (
+        "182.5 images/s of googlenet at batch 36 at 256 px (FITTED: 236.2 b / (b + 10.6), fitted to batch 144"
+        in told
+    )
 
 
 # ---------------------------------------------------------------- how well
 
-NODE_RULE = ("--device", "emulated:p100", "--model", "googlenet", "--batch-rule", "node", "--batch-size", "144")
+NODE_RULE = (
+    "--device", "emulated:p100", "--model", "googlenet", "--image-size", "256", "--batch-rule", "node",
+    "--batch-size", "144",
+)  # fmt: skip
 
 
 def test_the_studys_rule_runs_at_fitted_rates_and_one_setting() -> None:
@@ -231,6 +238,26 @@ def test_the_studys_rule_runs_at_fitted_rates_and_one_setting() -> None:
     # 23.9 MB in the last bucket, 2 x 3/4 of it from each device, at 15.75 GB/s
     assert inside.inside == "PCIe 3.0 x16"
     assert inside.inside_s == pytest.approx(2.28e-3, rel=0.01)
+
+
+def test_another_image_size_is_fitted_everywhere() -> None:
+    """256 px were published of the P100's GoogLeNet at 144: 224, its own, have fewer operations an image."""
+    own = planned(*NODE_RULE, "--image-size", "224", "--world-sizes", "1")
+    told = header.emulation(own.hardware, "googlenet", [144], {})
+    assert "262.6 images/s of googlenet at batch 144 (FITTED: 220 images/s at 256 px" in told
+    (whole,) = (one for one in own.cells if one.kind == "exchange")
+    found = own.emulation(whole)
+    assert found is not None
+    assert found.samples_per_s == pytest.approx(262.6, abs=0.05)
+    assert found.fitted.startswith("220 images/s at 256 px x 1.193")
+    assert EmulatedDevice(whole).rate.step_s == pytest.approx(144 / 262.56, rel=1e-4)
+    assert own.slept_s == pytest.approx(144 / 262.56 * own.hardware.dilate, rel=1e-4)
+
+
+def test_a_batch_that_is_not_given_is_one_of_the_image_size() -> None:
+    for size, batch in (("224", 128), ("256", 144)):
+        flags = ("--device", "emulated:p100", "--model", "googlenet", "--image-size", size)
+        assert planned(*flags).config.batch_size == batch
 
 
 def test_a_real_device_has_nothing_to_tell() -> None:
