@@ -55,7 +55,7 @@ class Pictures:
     @property
     def labels(self) -> NDArray[np.int64] | None:
         """The class of each (count,); None where files of records have them, which are read one by one."""
-        return np.array(self._encoded.labels, np.int64) if isinstance(self._encoded, Tree) else None
+        return np.array(self.encoded.labels, np.int64) if isinstance(self.encoded, Tree) else None
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
         """Images (batch, channels, height, width) and labels (batch,)."""
