@@ -144,6 +144,7 @@ def make(
     known = emulation.settled(_resolved(config, names, slots, device, gpus), slots, enrolled, lab_bits_per_s)
     defaults.check_compile(known, enrolled)
     resolved, points, how = defaults.with_points(known, device, slots, gpus)
+    training.check_saving(resolved, points)
     refused = matrix.refused(points, slots)
     grouped = _groups(resolved, matrix.kept(points, refused), device, slots, enrolled)
     return Plan(

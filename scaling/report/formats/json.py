@@ -13,6 +13,7 @@ import msgspec
 
 from scaling.analysis.analyse import Analysis, analyse
 from scaling.analysis.cost import Bill, Pricing, bill
+from scaling.analysis.imported import cells
 from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Row
 from scaling.analysis.training_rows import Training
 from scaling.records.run import Header, PointRecord
@@ -37,6 +38,7 @@ def render(
         "over_cpu": rounded([_flat(one) for one in analysis.over_cpu]),
         "trainings": rounded([_flat(one) for one in analysis.trainings]),
         **({"costs": _costs(analysis, header, pricing)} if pricing else {}),
+        **(_imported(header) if header.is_import else {}),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
@@ -47,6 +49,14 @@ def _run(header: Header) -> dict[str, Any]:
     for field in ("type", *INTERNAL):
         run.pop(field, None)
     return dict(run)
+
+
+def _imported(header: Header) -> dict[str, Any]:
+    """What other tools said, apart from all that was measured here."""
+    return {
+        "imported": rounded(msgspec.to_builtins(cells(header.imported))),
+        "bandwidths": rounded(msgspec.to_builtins(header.bandwidths)),
+    }
 
 
 def _costs(analysis: Analysis, header: Header, pricing: Pricing) -> list[dict[str, Any]]:
