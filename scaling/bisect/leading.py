@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TextIO
 
 from msgspec.structs import replace
 
@@ -15,7 +16,7 @@ from scaling.bisect.flags import Asked
 from scaling.bisect.proof import promise, proof
 from scaling.bisect.search import Search, Wave, points_for
 from scaling.bisect.suspects import SUSPECTED, Suspect, suspects
-from scaling.errors import UsageError
+from scaling.errors import Interrupted, UsageError
 from scaling.lab import slowdown
 from scaling.plan.groups import Group
 from scaling.plan.plan import Plan
@@ -29,7 +30,9 @@ from scaling.run.ranks import Lead
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view import live
 from scaling.sweep.view.base import View
+from scaling.sweep.view.plain import Stream
 from scaling.text import counted
+from scaling.transport.mpi import launcher_output
 
 # With one node less there must be an exchange between nodes still.
 LEAST_NODES = 3
@@ -48,18 +51,18 @@ def bisect(lead: Lead, asked: Asked) -> int:
     with Store.create(Path(made.config.results), made.config.name, now, header) as opened:
         sweep = Sweep(made, lead.mailbox, opened, screen)
         found = Bisection(made, sweep, screen, asked.noise)
+        output: TextIO = sys.stdout
         try:
             screen.opened(header, found.total)
             with slowdown.shaped(made.hardware.link_divisor):
                 return found.run()
+        except Interrupted as stop:
+            if stop.by_launcher:
+                output = launcher_output() or output
+            raise
         finally:
-            screen.closed(sys.stdout)
-            _say([*found.said, f"run: {opened.folder}"])
-
-
-def _say(lines: Sequence[str]) -> None:
-    sys.stdout.write("\n".join(["", *lines, ""]))
-    sys.stdout.flush()
+            screen.closed(output)
+            Stream(output).write("\n".join(["", *found.said, f"run: {opened.folder}", ""]))
 
 
 def _check(made: Plan) -> None:

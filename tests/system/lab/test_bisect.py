@@ -1,0 +1,41 @@
+"""A slow link that is planted in a lab: found, promised, removed and proved, under a real mpirun."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from scaling.lab import changes
+from scaling.records import store
+from tests.support import labs
+from tests.support.labs import needs_lab
+
+pytestmark = needs_lab
+LIMIT_S = 400.0
+# At a quarter of its rate the gradients of a step take a little longer than the step itself.
+QUICK = (
+    "--device", "emulated:p100", "--model", "resnet50", "--strategy", "torch:gloo", "--interconnect", "eth0",
+    "--rounds", "2", "--windows", "3", "--window-s", "0.1", "--noise", "5",
+)  # fmt: skip
+
+
+def test_a_planted_slow_link_is_found_promised_removed_and_proved(tmp_path: Path) -> None:
+    with labs.lab("bisect", nodes=4, slots=1, nics=("ib0=100gbit", "eth0=10gbit")) as lab:
+        changes.change(lab.name, ["node2.eth0=25%"])
+        words = ["run", "--name", lab.name, "--", "-np", "4", "python", "-m", "scaling.bisect", *QUICK]
+        done = subprocess.run(
+            [sys.executable, "-m", "scaling.lab", *words, "--results", str(tmp_path)],
+            cwd=labs.ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S,
+        )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\bslow: node2 \(", done.stdout), done.stdout
+    assert "PREDICTED without node2: efficiency" in done.stdout
+    found = re.search(r"([\d.]+) -> ([\d.]+) % \(\+.*\) without node2; without node\d: ([\d.]+) %", done.stdout)
+    assert found, done.stdout
+    before, after, control = map(float, found.groups())
+    assert after > 1.2 * before, found[0]
+    assert control < (before + after) / 2, found[0]
+    (run,) = tmp_path.iterdir()
+    assert {record.point.kind for record in store.load(run)[1]} == {"together", "exchange", "comm", "solo"}
