@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,23 @@ def _read(app: typer.Typer) -> Any:
     import typer
 
     return typer.main.get_command(app)
+
+
+def obey(act: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None, name: str) -> int:
+    """Run a command on `argv`, by default the process's own arguments: its exit code.
+
+    Users' mistakes are one line on stderr and not a traceback; a Ctrl-C is the code that shells give it.
+    """
+    open_streams()
+    try:
+        return act(sys.argv[1:] if argv is None else argv) or 0
+    except ScalingError as error:
+        complain(error, name)
+        return error.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
+    except KeyboardInterrupt:
+        return Interrupted(signal.SIGINT).exit_code
 
 
 def complain(error: ScalingError, name: str) -> None:

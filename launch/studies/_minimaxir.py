@@ -8,11 +8,10 @@ findings in the text.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from typing import Any
 
-from launch.studies._study import Failed, Json, number, positive, sweep, table
+from launch.studies._study import RING, Failed, Json, dollars, number, positive, sweep, table
 
 # Dollars an hour, GPUs with the instance that they are attached to, CPUs pre-emptible.
 PRICES = {"K80": 0.4975, "P100": 1.5075, "32 vCPUs": 0.24, "16 vCPUs": 0.12}
@@ -31,7 +30,6 @@ FOUND = {
     "imdb-lstm": "with cuDNN's LSTM GPUs win back; CPUs still cost less",
     "nietzsche-lstm": "as the others, without the LSTM's gap",
 }
-RING = {"torch": "torch:gloo", "tensorflow": "tensorflow:ring", "mxnet": "mxnet:dist_sync"}
 WHY = """\
 What differs, and why
   device      This machine, one device and several; a K80, a P100, 32 and 16 vCPUs there. Several GPUs were "equal
@@ -66,18 +64,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", choices=tuple(EPOCH))
     parser.add_argument("--ranks", type=positive, default=2)
     parser.add_argument("--rounds", type=positive, default=2)
-    parser.add_argument("--price", type=_price, default=PRICES["16 vCPUs"])
+    parser.add_argument("--price", type=dollars, default=PRICES["16 vCPUs"])
     return parser.parse_args(arguments)
-
-
-def _price(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: dollars an hour, from 0")
-    return value
 
 
 def here(found: dict[str, Json], price: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
 Json = dict[str, Any]
+# The exchange that each framework trains with where nobody says.
+RING = {"torch": "torch:gloo", "tensorflow": "tensorflow:ring", "mxnet": "mxnet:dist_sync"}
 
 
 class Failed(Exception):
@@ -25,6 +28,30 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: at least 1")
     return int(text)
+
+
+def dollars(text: str) -> float:
+    """A price of an hour that an option takes."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: dollars an hour, from 0")
+    return value
+
+
+def seeds(text: str) -> str:
+    """Numbers between commas, each once, as an option takes them."""
+    named = text.split(",")
+    if not all(map(str.isdecimal, named)) or len(set(map(int, named))) < len(named):
+        raise argparse.ArgumentTypeError(f"{text}: numbers from 0, each once, like 0,1")
+    return text
+
+
+def called_from(text: str) -> str:
+    """A path as it is meant where the command was called, which goes to the root (CALLED_IN)."""
+    return str(Path(os.environ.get("CALLED_IN", ""), Path(text).expanduser()).absolute())
 
 
 def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

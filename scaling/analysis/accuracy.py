@@ -95,6 +95,7 @@ def _training(records: Sequence[PointRecord]) -> Training:
         flags=_flags(records, synchronous=first.synchronous),
         seeds=seeds,
         held_out=max((_seen(record) for record in well), default=0),
+        data_samples=data_samples(records),
         top1=tuple(_means(curves)),
         top1_by_seed=curves,
         train_s=_mean(sum(each) for each in seconds),
@@ -163,6 +164,12 @@ def _samples_per_s(record: PointRecord) -> float | None:
 
 def _seen(record: PointRecord) -> int:
     return sum(rank.evaluations[-1].seen for rank in record.ranks if rank.evaluations)
+
+
+def data_samples(records: Iterable[PointRecord]) -> dict[str, int]:
+    """What the data of trainings has, by split; {} where no rank came to say so."""
+    ready = (rank.ready for record in records for rank in record.ranks if rank.ready)
+    return next((one.data_samples for one in ready if one.data_samples), {})
 
 
 def _confusion(records: Sequence[PointRecord]) -> tuple[tuple[int, ...], ...]:

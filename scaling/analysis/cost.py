@@ -3,7 +3,8 @@
     machines       what takes part, N / devices of one rounded up, and at least the nodes of the row
     per sample     machines x price per hour / 3600 / (samples/s)
     relative       that over what a sample costs with the plain loop on one device of one machine: with one
-                   device a machine it is 1 / efficiency
+                   device a machine it is 1 / efficiency; with a base, over what a sample of that row costs, paired
+                   by round
     knee           the largest world size whose last devices' samples cost at most `knee` times the mean of all
 
 Intervals are those of the rates, turned over. Left out: storage, transfers, the start of a machine, and the file's
@@ -18,7 +19,7 @@ from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
-from scaling.analysis.prices import Price, Prices
+from scaling.analysis.prices import ON_DEMAND, Match, Price, Prices
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
 from scaling.records.host import HostInfo
@@ -40,21 +41,44 @@ UNPRICED = {
 EPOCHS: Mapping[str, int] = {"imagenet": 1_281_167, "digits": 1_797}
 
 
-class Pricing(NamedTuple):
-    """What the user asks: the prices, how many samples an epoch has (0: what is known of the data), the knee."""
+# By a row's curve and world size.
+Place = tuple[int, int]
+# Without prices all devices cost the same.
+_DEVICE = Price(name="device", match=Match(), devices=1, per_hour={ON_DEMAND: 1.0})
 
-    prices: Prices
+
+class Base(NamedTuple):
+    """The row that costs are relative to: `ratios` are its rate over that of each row of the same work, paired by
+    round (cost_base.py)."""
+
+    name: str
+    row: Row
+    ratios: Mapping[Place, Estimate]
+
+
+class Pricing(NamedTuple):
+    """What the user asks: the prices (None: all devices cost the same), how many samples an epoch has (0: what is
+    known of the data), the knee, the row that costs are relative to (None: the own plain loop)."""
+
+    prices: Prices | None
     epoch_samples: int = 0
     knee: float = KNEE
+    base: Base | None = None
+
+    @property
+    def currency(self) -> str:
+        """Empty without prices."""
+        return self.prices.currency if self.prices else ""
 
 
 class Bill(Record, frozen=True, kw_only=True):
     """What one row costs in `currency`; the interval of each figure is that of the row's rate, turned over.
 
     `per_million` and `per_epoch` are by how machines are bought (`on_demand`, `spot`), of 1e6 samples and of one
-    pass over the data; `devices_paid` counts those of all machines, used or not. `relative` is to the plain loop
-    on one device, None without a baseline. `price_is_old` tells the day that the price was seen where that is long
-    before the run.
+    pass over the data; `devices_paid` counts those of all machines, used or not. `relative` is to the row that
+    `base` names, None where that is of another work; with "" to the plain loop on one device, None without a
+    baseline. `price_is_old` tells the day that the price was seen where that is long before the run. Without
+    prices machines are devices, nothing has a price, and `price` and `currency` are empty.
     """
 
     strategy: str
@@ -70,6 +94,7 @@ class Bill(Record, frozen=True, kw_only=True):
     relative: Estimate | None = None
     price_is_old: str = ""
     emulated: bool = False
+    base: str = ""
 
 
 def paid(seconds: float, per_hour: float, machines: int = 1) -> float:
@@ -92,7 +117,7 @@ def turned_over(of: Estimate, factor: float = 1.0) -> Estimate:
 def bill(row: Row, header: Header, asked: Pricing) -> Bill | str:
     """Return what a row costs, or why that is not known."""
     reason = next((why for flag, why in UNPRICED.items() if flag in row.flags), "")
-    price = None if reason else _price(row, header, asked.prices)
+    price = None if reason else _price(row, header, asked)
     if reason or row.samples_per_s is None or price is None:
         return reason or "no price matches these machines"
     machines = machines_of(row, price)
@@ -101,16 +126,27 @@ def bill(row: Row, header: Header, asked: Pricing) -> Bill | str:
         interconnect=row.interconnect,
         options=row.options,
         world_size=row.world_size,
-        price=price.name,
-        currency=asked.prices.currency,
+        price=price.name if asked.prices else "",
+        currency=asked.currency,
         machines=machines,
         devices_paid=machines * price.devices,
-        per_million=_per(row.samples_per_s, MILLION, price, machines),
-        per_epoch=_per(row.samples_per_s, _epoch(row, asked), price, machines),
-        relative=relative(row, machines),
+        per_million=_per(row.samples_per_s, MILLION, price, machines) if asked.prices else {},
+        per_epoch=_per(row.samples_per_s, _epoch(row, asked), price, machines) if asked.prices else {},
+        relative=_over_base(row, header, asked) if asked.base else relative(row, machines),
         price_is_old=_old(price, header),
         emulated=bool(row.hardware.profile),
+        base=asked.base.name if asked.base else "",
     )
+
+
+def _over_base(row: Row, header: Header, asked: Pricing) -> Estimate | None:
+    """A sample's cost over that of the base; None where either is not known, or that of the base is nothing."""
+    assert asked.base is not None
+    ratio = asked.base.ratios.get((row.curve, row.world_size))
+    own, of_base = (_spent(one, header, asked) for one in (row, asked.base.row))
+    if ratio is None or own is None or of_base is None or of_base[0] <= 0:
+        return None
+    return ratio.times(own[0] / of_base[0])
 
 
 def relative(row: Row, machines: int | None = None) -> Estimate | None:
@@ -136,7 +172,7 @@ def knee(rows: Sequence[Row], header: Header, asked: Pricing) -> int | None:
 
 def _spent(row: Row, header: Header, asked: Pricing) -> tuple[float, float] | None:
     """Per hour, and samples/s."""
-    price = None if UNPRICED.keys() & set(row.flags) else _price(row, header, asked.prices)
+    price = None if UNPRICED.keys() & set(row.flags) else _price(row, header, asked)
     if price is None or row.samples_per_s is None:
         return None
     return machines_of(row, price) * price.hourly, row.samples_per_s.mean
@@ -155,8 +191,11 @@ def _epoch(row: Row, asked: Pricing) -> int:
     return asked.epoch_samples or EPOCHS.get(row.workload.data, 0)
 
 
-def _price(row: Row, header: Header, prices: Prices) -> Price | None:
+def _price(row: Row, header: Header, asked: Pricing) -> Price | None:
     """The first that matches; None where none does, or the hosts are of several prices."""
+    prices = asked.prices
+    if prices is None:
+        return _DEVICE
     if row.hardware.profile:
         return next((one for one in prices.price if one.match.holds(emulated=row.hardware.profile)), None)
     first, *others = (_of_host(host, prices) for host in header.hosts)

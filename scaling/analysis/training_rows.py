@@ -12,8 +12,9 @@ class Training(Record, frozen=True, kw_only=True):
 
     `update_samples` are those behind one update: of all ranks, or of one where these do not wait for each other.
     `top1` is by epoch, mean over the seeds that came to it, and `top1_by_seed` is in the order of `seeds`, which
-    ended well; of `held_out` samples each. `train_s`, `evaluate_s` and `target_s` are seconds, means over seeds;
-    `target_s` over those, `reached`, whose top-1 came to the target. `confusion` counts after the last epoch, a
+    ended well; of `held_out` samples each. `data_samples` are all that the data has by split, {} where unknown.
+    `train_s`, `evaluate_s` and `target_s` are seconds, means over seeds; `target_s` over those, `reached`, whose
+    top-1 came to the target. `confusion` counts after the last epoch, a
     row for each class and a column for what its samples were taken for, over all seeds; () with too many classes.
     `less_than_samples`: the smallest update of the same task that this one has learnt less than, None where chance
     may explain it.
@@ -29,6 +30,7 @@ class Training(Record, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
     seeds: tuple[int, ...] = ()
     held_out: int = 0
+    data_samples: dict[str, int] = {}
     top1: tuple[float, ...] = ()
     top1_by_seed: tuple[tuple[float, ...], ...] = ()
     train_s: float | None = None

@@ -6,14 +6,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from scaling.command import complain, deliver, open_streams
+from scaling.command import deliver, obey
 from scaling.compare import flags
 from scaling.compare.comparing import compare
 from scaling.compare.document import document
 from scaling.compare.flags import NAME, Asked
 from scaling.compare.formats import benchmark, json, junit
 from scaling.compare.found import Found
-from scaling.errors import Interrupted, ScalingError, UsageError
+from scaling.errors import UsageError
 from scaling.report.formats import markdown, terminal
 
 SLOWER, MISTAKE, UNTOLD = 1, UsageError.exit_code, 3
@@ -62,17 +62,14 @@ def _compared(asked: Asked) -> int:
     return code
 
 
+def _act(argv: Sequence[str]) -> int:
+    asked = flags.parse(argv)
+    return _compared(asked) if asked else 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    open_streams()
-    try:
-        asked = flags.parse(sys.argv[1:] if argv is None else argv)
-        return 0 if asked is None else _compared(asked)
-    except ScalingError as error:
-        complain(error, NAME)
-        return error.exit_code
-    except Interrupted as stop:
-        return stop.exit_code
+    return obey(_act, argv, NAME)
 
 
 if __name__ == "__main__":

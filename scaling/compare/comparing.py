@@ -66,7 +66,7 @@ def _cost(both: tuple[Side, Side], rows: tuple[Sides, Sides], path: Path) -> Met
         if isinstance(of := bill(row, header, pricing), Bill)
         for how in list(of.per_million)[:1]
     }
-    return cost(found, pricing.prices.currency)
+    return cost(found, pricing.currency)
 
 
 def _notices(

@@ -50,7 +50,9 @@ def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
             f"RUN {twice[0]}: given twice on one side; launches of their own tell how launches differ"
         )
     found = [load(run) for run in runs]
-    for run in runs:
+    for run, (header, _) in zip(runs, found, strict=True):
+        if header.is_import:
+            raise UsageError(f"RUN {run}: is IMPORTED from logs of other tools: not comparable")
         if is_being_written(run):
             raise UsageError(f"RUN {run}: is still being written; compare it when its sweep has ended")
     side = Side(name, folders, tuple(header for header, _ in found), tuple(records for _, records in found))

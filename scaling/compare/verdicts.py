@@ -12,6 +12,7 @@ equal in logarithms.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import expm1, log, log1p
 from statistics import fmean
@@ -59,7 +60,7 @@ def cells(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], rule: Rul
     found = pairing.pairs(base, new)
     context = labels.context([row for pair in found for row in (*pair.base, *pair.new)])
     judged = [_untested(pair, context, rule) for pair in found]
-    differences = {at: _difference(pair, rule) for at, pair in enumerate(found) if judged[at].verdict == "same"}
+    differences = _differences([(at, found[at]) for at in range(len(found)) if judged[at].verdict == "same"], rule)
     tested = [at for at, one in differences.items() if one.se is not None]
     levels = dict(zip(tested, welch.holm([differences[at] for at in tested]), strict=True))
     for at, difference in differences.items():
@@ -152,6 +153,18 @@ def _why(rows: Sequence[Row]) -> str:
 def _estimates(rows: Sequence[Row], rule: Rule) -> list[Estimate]:
     found = (rule.metric.of(row) for row in rows)
     return [one for one in found if one is not None and (one.mean > 0 or not rule.metric.is_ratio)]
+
+
+def _differences(found: Sequence[tuple[int, Pair]], rule: Rule) -> dict[int, Difference]:
+    """By place; of runs, with the noise of all cells that do the same work on as many of the same devices."""
+    differences = {at: _difference(pair, rule) for at, pair in found}
+    alike = defaultdict(list)
+    for at, pair in found:
+        row = pair.shown
+        alike[row.workload, row.hardware, row.world_size].append(at)
+    for places in alike.values() if rule.unit == "runs" else ():
+        differences.update(zip(places, welch.pooled([differences[at] for at in places]), strict=True))
+    return differences
 
 
 def _difference(pair: Pair, rule: Rule) -> Difference:

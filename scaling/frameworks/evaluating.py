@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from scaling.records.point import Skill
 
@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ALL: tuple[Skill, ...] = ("evaluate", "rate", "statistics")
+
+
+class Learnt(NamedTuple):
+    """What a network has come to: `trained` by the description's names, in its order and shapes; mean and variance
+    of every batch norm, in order too."""
+
+    trained: dict[str, NDArray[Any]]
+    statistics: tuple[tuple[NDArray[Any], NDArray[Any]], ...]
 
 
 @runtime_checkable
@@ -26,3 +34,6 @@ class Evaluating(Protocol):
 
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
         """The class that each sample is taken for, in evaluation mode: (batch,). Every rank calls it as often."""
+
+    def learnt(self) -> Learnt:
+        """What the network has come to. Collective."""

@@ -6,8 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from scaling.command import complain, deliver, open_streams
-from scaling.errors import Interrupted, ScalingError
+from scaling.command import deliver, obey
 from scaling.history import flags, formats
 from scaling.history.document import document
 from scaling.history.flags import NAME, Asked
@@ -32,19 +31,14 @@ def rendered(asked: Asked) -> str:
             return terminal.draw(document(str(asked.results), lines, unreadable), color=color)
 
 
+def _act(argv: Sequence[str]) -> None:
+    if asked := flags.parse(argv):
+        deliver(rendered(asked), asked.output)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    open_streams()
-    try:
-        asked = flags.parse(sys.argv[1:] if argv is None else argv)
-        if asked is not None:
-            deliver(rendered(asked), asked.output)
-    except ScalingError as error:
-        complain(error, NAME)
-        return error.exit_code
-    except Interrupted as stop:
-        return stop.exit_code
-    return 0
+    return obey(_act, argv, NAME)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,8 @@ def _line(line: RunLine) -> Line:
 
 
 def _nothing(line: RunLine) -> str:
+    if any(name.startswith("imported:") for name in line.strategies):
+        return f"{line.strategies[0]} IMPORTED"
     return f"N={line.world_sizes[-1]} failed" if line.world_sizes else "nothing ended"
 
 

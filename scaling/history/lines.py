@@ -16,11 +16,13 @@ from scaling.analysis.audit import in_order
 from scaling.analysis.cell import Cell
 from scaling.analysis.controls import Controls
 from scaling.analysis.curves import exchanges
+from scaling.analysis.imported import Imported, cells
 from scaling.analysis.joining import EXPECTED, launch
 from scaling.analysis.rounds import logs, rounds
 from scaling.errors import UsageError
 from scaling.records.events import Failed
-from scaling.records.point import Point, Record, Unit
+from scaling.records.imported import ImportedUnit
+from scaling.records.point import Point, Record
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import FILE, is_being_written, load
 from scaling.text import several
@@ -35,7 +37,7 @@ class Headline(Record, frozen=True, kw_only=True):
     interconnect: str
     world_size: int
     samples_per_s: float
-    unit: Unit
+    unit: ImportedUnit
     efficiency: float | None
     flags: tuple[str, ...] = ()
 
@@ -99,6 +101,8 @@ def line(folder: Path, header: Header, records: Sequence[PointRecord]) -> RunLin
     latest = kept(records)
     points = [record.point for record in latest if record.point.kind == "exchange"]
     launched = launch(header)
+    if header.is_import:
+        return _imported(folder, header)
     return RunLine(
         run=folder.name,
         started_unix_s=header.created_unix_s,
@@ -114,6 +118,47 @@ def line(folder: Path, header: Header, records: Sequence[PointRecord]) -> RunLin
         failed=sum(isinstance(record.outcome, Failed) for record in latest),
         is_running=is_being_written(folder),
         conditions=_conditions(launched, points),
+    )
+
+
+def _imported(folder: Path, header: Header) -> RunLine:
+    """Of what was read from logs of other tools: it is like no other run, and failed rows are no points."""
+    found = cells(header.imported)
+    best = max((cell for cell in found if cell.rate), key=lambda one: (one.world_size, _mean(one)), default=None)
+    tools = [*(row.tool for row in header.imported), *(one.tool for one in header.bandwidths)]
+    works = dict.fromkeys(
+        ", ".join(filter(None, (cell.model or cell.tool, f"batch {cell.batch_size}" if cell.batch_size else "")))
+        for cell in found
+    )
+    first, *more = works or ("bandwidths of a network",)
+    return RunLine(
+        run=folder.name,
+        started_unix_s=header.created_unix_s,
+        hosts="-",
+        devices="-",
+        work=f"{first} and {len(more)} more" if more else first,
+        strategies=tuple(dict.fromkeys(f"imported:{tool}" for tool in tools)),
+        world_sizes=(),
+        rounds=0,
+        version=header.version,
+        git=header.git,
+        headline=None if best is None else _said_by_log(best),
+    )
+
+
+def _mean(cell: Imported) -> float:
+    return cell.rate.mean if cell.rate else 0.0
+
+
+def _said_by_log(cell: Imported) -> Headline:
+    return Headline(
+        strategy=f"imported:{cell.tool}",
+        interconnect="auto",
+        world_size=cell.world_size,
+        samples_per_s=_mean(cell),
+        unit=cell.unit,
+        efficiency=cell.efficiency,
+        flags=cell.flags,
     )
 
 

@@ -66,6 +66,9 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     augment_epochs: int | None = None
     weights: str | None = None
     seeds: tuple[int, ...] | None = None
+    train_samples: int | None = None
+    test_samples: int | None = None
+    save_weights: str | None = None
     option: tuple[str, ...] = ()
     placement: Placement = "pack"
     servers: int | Literal["per-node"] = "per-node"

@@ -8,9 +8,12 @@ from scaling.plan.config import SweepConfig
 # Flags that say nothing without --epochs.
 ONLY_WITH_EPOCHS = (
     "target_top1", "lr", "lr_scale", "warmup_epochs", "lr_steps", "augment_epochs", "weights", "seeds",
+    "train_samples", "test_samples", "save_weights",
 )  # fmt: skip
 # Flags of rates, which a training to an accuracy does not measure.
 OF_RATES = ("target_ci", "baseline_device")
+# Formats that weights are written in (workloads/weights_file.py, which takes NumPy).
+SAVED = (".npz", ".safetensors")
 MAX_SEED = 1 << 32
 
 
@@ -26,10 +29,18 @@ def validate(config: SweepConfig) -> None:
     _with_epochs(config)
     _numbers(config)
     _epochs(config)
+    _saving(config)
 
 
 def _flag(field: str) -> str:
     return "--" + field.replace("_", "-")
+
+
+def _saving(config: SweepConfig) -> None:
+    """Refuse a file that could not be read again."""
+    path = config.save_weights
+    if path is not None and not path.endswith(SAVED):
+        raise UsageError(f"--save-weights {path}: not one of {', '.join(SAVED)}")
 
 
 def _with_epochs(config: SweepConfig) -> None:
@@ -49,7 +60,8 @@ def _with_epochs(config: SweepConfig) -> None:
 
 
 def _numbers(config: SweepConfig) -> None:
-    for field, least in (("epochs", 1), ("warmup_epochs", 0), ("augment_epochs", 0)):
+    least_of = {"epochs": 1, "warmup_epochs": 0, "augment_epochs": 0, "train_samples": 1, "test_samples": 1}
+    for field, least in least_of.items():
         value = getattr(config, field)
         if value is not None and value < least:
             raise UsageError(f"{_flag(field)} {value}: at least {least}")

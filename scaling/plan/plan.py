@@ -153,6 +153,7 @@ def make(
     known = emulation.settled(_resolved(config, names, slots, device, gpus), slots, enrolled, lab_bits_per_s)
     defaults.check_compile(known, enrolled)
     resolved, points, how = defaults.with_points(known, device, slots, gpus)
+    training.check_saving(resolved, points)
     refused = matrix.refused(points, slots)
     wanted = matrix.kept(points, refused)
     stages = ([one for one in wanted if _is_later(resolved, one) == later] for later in (False, True))

@@ -15,7 +15,9 @@ from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.frameworks.base import Traits
 from scaling.records.point import Device, LrScale, Point, Regime, Workload
+from scaling.text import counted
 from scaling.workloads import data, models, schedule
+from scaling.workloads.data import Split
 from scaling.workloads.layers import BatchNorm
 from scaling.workloads.specs import Binary, Classes, ModelSpec
 
@@ -39,6 +41,14 @@ def check(config: SweepConfig, device: Device, model: ModelSpec, feed: str) -> N
         raise UsageError(f"--epochs {config.epochs}: --data {feed} is noise, which has nothing to learn")
     if config.augment_epochs and not data.spec(feed).augments:
         raise UsageError(f"--augment-epochs {config.augment_epochs}: nobody says how --data {feed} may be changed")
+    for split, count in parts(config).items():
+        data.check_part(feed, split, count, data.spec(feed).splits.get(split))
+
+
+def parts(config: SweepConfig) -> dict[Split, int]:
+    """Of which splits only so many samples are taken."""
+    asked: dict[Split, int | None] = {"train": config.train_samples, "test": config.test_samples}
+    return {split: count for split, count in asked.items() if count is not None}
 
 
 def points(config: SweepConfig, point: Point) -> Iterator[Point]:
@@ -68,6 +78,8 @@ def _regime(config: SweepConfig, point: Point, rule: LrScale, seed: int) -> Regi
         augment_epochs=config.augment_epochs or 0,
         target_top1=None if config.target_top1 is None else config.target_top1 / 100,
         weights=str(Path(config.weights).expanduser().absolute()) if config.weights else "",
+        train_samples=config.train_samples or 0,
+        test_samples=config.test_samples or 0,
     )
 
 
@@ -87,6 +99,11 @@ def refusal(point: Point) -> str | None:
     if schedule.varies(regime) and "rate" not in skills:
         flag = "--warmup-epochs" if regime.warmup_epochs else "--lr-steps"
         return f"{flag}: {name} keeps the rate that it begins with; leave it out"
+    if 0 < regime.train_samples < point.global_batch_size:
+        return (
+            f"--train-samples {regime.train_samples}: less than one step takes, {point.global_batch_size} samples "
+            f"on {counted(point.world_size, 'device')}; take more, or a smaller --batch-size"
+        )
     if not _has_batch_norm(point.workload):
         return None
     if point.world_size > 1 and "statistics" not in skills:
@@ -110,6 +127,25 @@ def _has_batch_norm(work: Workload) -> bool:
 
 def _traits(point: Point) -> Traits:
     return frameworks.load(point.strategy).traits(point.strategy)
+
+
+def check_saving(config: SweepConfig, cells: Sequence[Point]) -> None:
+    """Refuse several trainings where one file is to have what was learnt; raises UsageError."""
+    trained = [cell for cell in cells if cell.regime]
+    if config.save_weights is None or len(trained) < 2:
+        return
+    what: dict[str, set[object]] = {
+        "--strategy": {cell.strategy for cell in trained},
+        "--world-sizes": {cell.world_size for cell in trained},
+        "--batch-sizes": {cell.workload.batch_size for cell in trained},
+        "--lr-scale": {cell.regime.lr_scale for cell in trained if cell.regime},
+        "--seeds": {cell.regime.seed for cell in trained if cell.regime},
+        "--interconnect": {cell.interconnect for cell in trained},
+    }
+    several = ", ".join(f"{len(values)} of {flag}" for flag, values in what.items() if len(values) > 1)
+    raise UsageError(
+        f"--save-weights {config.save_weights}: {len(trained)} trainings would write it ({several}); ask for one"
+    )
 
 
 def seeds_of(cells: Sequence[Point]) -> int:

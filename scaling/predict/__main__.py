@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from scaling.command import complain, deliver, open_streams
-from scaling.errors import Interrupted, ScalingError
+from scaling.command import deliver, obey
 from scaling.predict import asking, flags, healthy, planner, preflight, priors, words
 from scaling.predict.flags import NAME, Asked
 from scaling.predict.forecast import forecasts, measure_next, relieved
-from scaling.records.store import load
+from scaling.records.store import load_measured
 
 
 def predict(asked: Asked) -> str:
     """What is to be printed."""
-    run = None if asked.run is None else load(asked.run)
+    run = None if asked.run is None else load_measured(asked.run)
     case = asking.case_of(asked, run)
     if asked.check is not None:
         case = preflight.added(case, preflight.read(asked.check), run[0].networks if run else ())
@@ -31,21 +29,14 @@ def predict(asked: Asked) -> str:
     return write(case, rows, asking.supposed(asked, case, relief), following)
 
 
+def _act(argv: Sequence[str]) -> None:
+    if asked := flags.parse(argv):
+        deliver(predict(asked), asked.output)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    open_streams()
-    try:
-        asked = flags.parse(sys.argv[1:] if argv is None else argv)
-        if asked is not None:
-            deliver(predict(asked), asked.output)
-        return 0
-    except ScalingError as error:
-        complain(error, NAME)
-        return error.exit_code
-    except Interrupted as stop:
-        return stop.exit_code
-    except KeyboardInterrupt:
-        return 130
+    return obey(_act, argv, NAME)
 
 
 if __name__ == "__main__":

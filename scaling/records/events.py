@@ -28,7 +28,8 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     `crossing_bytes_per_step` is what one step of the whole point must send from node to node, at least and at
     most; None where the strategy does not know. `operations_per_sample` are floating-point operations, forward and
     backward, counted from the network's layers; 0 where nothing is computed. `training_samples` are those of an
-    epoch, over all ranks; 0 where the point is not trained to an accuracy.
+    epoch, over all ranks; 0 where the point is not trained to an accuracy; `data_samples` are
+    those that the data has of each split, of which these may be a part, {} elsewhere.
     """
 
     import_s: float
@@ -41,6 +42,7 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     crossing_bytes_per_step: Bounds | None = None
     operations_per_sample: int = 0
     training_samples: int = 0
+    data_samples: dict[str, int] = {}
 
 
 class Window(Record, frozen=True, kw_only=True, tag="window"):
@@ -114,11 +116,16 @@ class Evaluated(Record, frozen=True, kw_only=True, tag="evaluated"):
 
 
 class Result(Record, frozen=True, kw_only=True, tag="result"):
-    """The worker's last word: hash of the parameters (None where nothing is trained), memory in bytes."""
+    """The worker's last word: hash of the parameters (None where nothing is trained), memory in bytes.
+
+    `saved` is the file with what was learnt, where one was asked for of this rank; else `unsaved` says why not.
+    """
 
     digest: str | None
     peak_memory_bytes: int
     peak_rss_bytes: int
+    saved: str = ""
+    unsaved: str = ""
 
 
 class Error(Record, frozen=True, kw_only=True, tag="error"):

@@ -40,8 +40,9 @@ Skill = Literal["evaluate", "rate", "statistics"]
 Pattern = Literal["", "ring", "servers", "inside"]
 
 
-# Fields of works and hardware that older files lack, with their defaults: so they stand in no cell's name.
-LATER: Mapping[str, object] = {"pass_": "step", "cores": 0}
+# Fields of works, hardware and regimes that older files lack, with their defaults: these stand in no cell's
+# name.
+LATER: Mapping[str, object] = {"pass_": "step", "cores": 0, "train_samples": 0, "test_samples": 0}
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -140,7 +141,8 @@ class Regime(Record, frozen=True, kw_only=True, order=True):
     point's own: `rate`. In the first `warmup_epochs` it grows from the one to the other, and from each epoch of
     `lr_steps` on it is a tenth of what it was. The last `augment_epochs` of all `epochs` see changed images.
     `target_top1` is a fraction of 1, at which training ends early. `weights` is a file to begin with.
-    `optimizer` updates, whoever chose it.
+    `optimizer` updates, whoever chose it. `train_samples` are those that are trained on and `test_samples` those
+    that top-1 is of, both the same for every seed; 0 for all that the data has.
     """
 
     epochs: int
@@ -155,6 +157,8 @@ class Regime(Record, frozen=True, kw_only=True, order=True):
     augment_epochs: int = 0
     target_top1: float | None = None
     weights: str = ""
+    train_samples: int = 0
+    test_samples: int = 0
 
 
 class Point(Record, frozen=True, kw_only=True, dict=True):

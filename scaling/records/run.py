@@ -17,6 +17,7 @@ from scaling.records.emulation import Emulation
 from scaling.records.events import Evaluated, Outcome, Ready, Result, Window
 from scaling.records.gpu_time import GpuTime
 from scaling.records.host import HostInfo
+from scaling.records.imported import ImportedBandwidth, ImportedRow
 from scaling.records.nccl import NcclChoice
 from scaling.records.network import ALONE, Network, Place
 from scaling.records.point import Device, Pattern, Point, Record
@@ -130,7 +131,8 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
 
 
 class Header(Record, frozen=True, kw_only=True, tag="header"):
-    """The first line of a run. `config` is the SweepConfig as plain data."""
+    """The first line of a run. `config` is the SweepConfig as plain data. `imported` and `bandwidths` are what was
+    read from logs of other tools: such a run has no points."""
 
     schema: int
     version: str
@@ -149,3 +151,10 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
     estimate_s: float = 0.0
     networks: tuple[Network, ...] = ()
     emulation: str = ""
+    imported: tuple[ImportedRow, ...] = ()
+    bandwidths: tuple[ImportedBandwidth, ...] = ()
+
+    @property
+    def is_import(self) -> bool:
+        """Whether nothing of it was measured here."""
+        return bool(self.imported or self.bandwidths)

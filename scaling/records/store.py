@@ -64,6 +64,14 @@ def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:
     return header, read
 
 
+def load_measured(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
+    """The same of a run that was measured here. Raises UsageError for logs of other tools, too."""
+    header, records = load(run)
+    if header.is_import:
+        raise UsageError(f"{run}: is IMPORTED from logs of other tools: it has no measured points")
+    return header, records
+
+
 def _read_header(path: Path, line: bytes) -> Header:
     try:
         plain: Any = msgspec.json.decode(line)
@@ -170,14 +178,35 @@ class Store:
             raise StoreError(f"{self.path}: {error.strerror}; {kept}") from error
 
     def close(self) -> None:
-        """Release the file."""
-        os.close(self._fd)
+        """Release the file; twice is once."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def create_import(folder: Path, header: Header) -> None:
+    """Make the run folder of an import, whole or not at all.
+
+    Raises UsageError when it exists or cannot be written.
+    """
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        part.mkdir(parents=True)
+        try:
+            (part / FILE).write_bytes(msgspec.json.encode(header) + b"\n")
+            part.rename(folder)
+        finally:
+            if part.exists():
+                (part / FILE).unlink(missing_ok=True)
+                part.rmdir()
+    except OSError as error:
+        raise UsageError(f"--output {folder}: cannot be written: {error.strerror}") from None
 
 
 def _fresh(results: Path, name: str) -> Path:

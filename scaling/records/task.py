@@ -48,6 +48,7 @@ class Task(Record, frozen=True, kw_only=True):
     where it is shown those of its agent. `role` is "worker" or the name of a helper. Beside one child of each host
     of several its traffic is counted (`counts_traffic`). `is_traced`: profiled steps will follow the measured
     windows. `data_dir` is where the data lies on every host, "" for data that comes with the package or is made.
+    `save_weights` is the file that rank 0 writes what was learnt to, "" for none.
     """
 
     point: Point
@@ -78,6 +79,7 @@ class Task(Record, frozen=True, kw_only=True):
     malloc: Malloc = "keep"
     fresh: bool = False
     data_dir: str = ""
+    save_weights: str = ""
 
     @property
     def address(self) -> str:

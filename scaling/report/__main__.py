@@ -13,16 +13,17 @@ from msgspec.structs import replace
 from scaling.analysis import prices
 from scaling.analysis.cost import Pricing
 from scaling.analysis.joining import join, joinable
-from scaling.command import complain, deliver, open_streams
-from scaling.errors import Interrupted, ScalingError, UsageError
+from scaling.command import deliver, obey
+from scaling.errors import UsageError
+from scaling.records.run import Header
 from scaling.records.store import folder_of, load, predictions
-from scaling.report import flags
+from scaling.report import bases, flags
 from scaling.report.flags import FOR_FILES, NAME, Asked
 from scaling.report.formats import csv, json, latex, markdown, terminal
 from scaling.report.material import Material, source_of
 
 
-def joined(paths: Sequence[Path], *, although_different: bool, pricing: Pricing | None = None) -> Material:
+def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     """The runs of one report: the first one's header with the hosts of all, the records of all, and what the table
     must say about them (nothing when it is one run).
 
@@ -33,28 +34,45 @@ def joined(paths: Sequence[Path], *, although_different: bool, pricing: Pricing 
         raise UsageError("RUN: the same run is given twice")
     runs = [load(path) for path in paths]
     headers = [header for header, _ in runs]
-    reasons = joinable(headers)
+    # Imports stand in sections of their own: nothing of them must be alike.
+    ours = [header for header in headers if not header.is_import] or headers[:1]
+    reasons = joinable(ours)
     if reasons and not although_different:
         raise UsageError(f"these runs are not alike: {'; '.join(reasons)}; --join tabulates them all the same")
     hosts = {host.hostname: host for header in headers for host in header.hosts}
     names = ", ".join(folder_of(path).name for path in paths)
     several = (f"{len(paths)} runs in one table: {names}",) if len(paths) > 1 else ()
     return Material(
-        replace(headers[0], hosts=tuple(hosts.values())),
+        replace(ours[0], hosts=tuple(hosts.values()), **_imported(paths, headers)),
         join([records for _, records in runs]),
         (*several, *(f"joined although {reason}" for reason in reasons)),
         [source_of(path) for path in paths],
-        pricing,
-        [one for path in paths for one in predictions(path)],
+        predictions=[one for path in paths for one in predictions(path)],
     )
+
+
+def _imported(paths: Sequence[Path], headers: Sequence[Header]) -> dict[str, Any]:
+    """What all of them imported; of several runs each row says which one, so that no two imports are one."""
+    runs = [folder_of(path).resolve().name if len(paths) > 1 else "" for path in paths]
+    return {
+        "imported": tuple(
+            replace(row, run=run) for run, of in zip(runs, headers, strict=True) for row in of.imported
+        ),
+        "bandwidths": tuple(
+            replace(one, run=run) for run, of in zip(runs, headers, strict=True) for one in of.bandwidths
+        ),
+    }
 
 
 def report(asked: Asked) -> None:
     """Print the report, or write it into the file asked for."""
     if asked.output is None and asked.format in FOR_FILES and sys.stdout.isatty():
         raise UsageError(f"--format {asked.format}: not for a terminal; add --output FILE.{asked.format}")
-    pricing = Pricing(prices.read(asked.prices), asked.epoch_samples, asked.knee) if asked.prices else None
-    material = joined(asked.runs, although_different=asked.join, pricing=pricing)
+    told = prices.read(asked.prices) if asked.prices else None
+    material = joined(asked.runs, although_different=asked.join)
+    if told or asked.base:
+        base = bases.found(asked.base, material) if asked.base else None
+        material.pricing = Pricing(told, asked.epoch_samples, asked.knee, base)
     color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     deliver(rendered(asked, material, color=color), asked.output)
 
@@ -94,18 +112,14 @@ def _drawn(asked: Asked, material: Material) -> str | bytes:
     return alone.render(material, asked.figure, kind, theme=asked.theme, scale=asked.scale)
 
 
+def _act(argv: Sequence[str]) -> None:
+    if asked := flags.parse(argv):
+        report(asked)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    open_streams()
-    try:
-        if asked := flags.parse(sys.argv[1:] if argv is None else argv):
-            report(asked)
-    except ScalingError as error:
-        complain(error, NAME)
-        return error.exit_code
-    except Interrupted as stop:
-        return stop.exit_code
-    return 0
+    return obey(_act, argv, NAME)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import floor, log10
 
+from msgspec.structs import replace
+
 from scaling.analysis.cost import Bill, Pricing, bill, knee
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
@@ -16,6 +18,7 @@ from scaling.report.parts import Cell, Column, Detail, Line, Notes, Quantity, Se
 
 MACHINES = Column(key="machines", title="machines", is_text=True)
 RELATIVE = Column(key="cost_relative", title="x plain loop")
+SAME_PRICE = "all devices at one price"
 EXCLUDED = "without storage, transfers, and the start of machines"
 
 
@@ -31,9 +34,11 @@ def _section(rows: Sequence[Row], header: Header, context: Context, pricing: Pri
     emulated = ", of the emulated cluster" if rows[0].hardware.profile else ""
     unit = rows[0].workload.unit
     known = [one for one in bills if isinstance(one, Bill)]
+    relative = replace(RELATIVE, title=f"x {pricing.base.name}") if pricing.base else RELATIVE
+    machines = (MACHINES, *_columns(known, unit)) if pricing.prices else ()
     return Section(
-        title=f"Cost of {labels.title(rows, context)}, {pricing.prices.currency}{emulated}",
-        columns=(cells.WORLD_SIZE, MACHINES, *_columns(known, unit), RELATIVE),
+        title=f"Cost of {labels.title(rows, context)}, {pricing.currency or SAME_PRICE}{emulated}",
+        columns=(cells.WORLD_SIZE, *machines, relative),
         lines=tuple(_line(row, of, notes) for row, of in zip(rows, bills, strict=True)),
         details=tuple(_knee(rows, header, pricing)),
         group=rows[0].group,
@@ -58,7 +63,7 @@ def _line(row: Row, of: Bill | str, notes: Notes) -> Line:
     found: dict[str, Cell] = {cells.WORLD_SIZE.key: quantities.integer(row.world_size)}
     if isinstance(of, str):
         return Line(cells=found, says=of, flags=row.flags)
-    found[MACHINES.key] = f"{of.machines} x {of.price}"
+    found[MACHINES.key] = f"{of.machines} x {of.price}" if of.price else None
     found |= {f"million_{how}": _money(one) for how, one in of.per_million.items()}
     found |= {f"epoch_{how}": _money(one) for how, one in of.per_epoch.items()}
     found[RELATIVE.key] = _times(of.relative) if of.relative else None
@@ -68,9 +73,10 @@ def _line(row: Row, of: Bill | str, notes: Notes) -> Line:
 def _notes(row: Row, of: Bill) -> tuple[str, ...]:
     """What is paid and not used, how old the price is."""
     count = row.world_size
-    unused = f"{of.devices_paid} devices are paid, {count} used" if count < of.devices_paid else ""
+    unused = f"{of.devices_paid} devices are paid, {count} used" if of.price and count < of.devices_paid else ""
     old = f"{of.price}: price of {of.price_is_old}" if of.price_is_old else ""
-    return tuple(filter(None, (unused, old, f"cost: {EXCLUDED}")))
+    excluded = f"cost: {EXCLUDED}" if of.price else ""
+    return tuple(filter(None, (unused, old, excluded)))
 
 
 def _money(of: Estimate) -> Quantity:

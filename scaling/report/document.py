@@ -10,7 +10,7 @@ from scaling.analysis.predictions import judged
 from scaling.analysis.rows import Minibatch, Row
 from scaling.records.prediction import Prediction
 from scaling.records.run import Header, PointRecord
-from scaling.report import costs, labels, minibatches, over_cpu, predicted, trainings
+from scaling.report import costs, imported, labels, minibatches, over_cpu, predicted, trainings
 from scaling.report.baselines import baselines
 from scaling.report.comparison import Comparisons
 from scaling.report.curves import by_curve, curve
@@ -55,18 +55,24 @@ def said(
     )
     return Document(
         facts=facts(header, kept(records), rows, context),
-        notices=(*_emulated(rows), *joined, *(() if analysis.trainings else _too_little(rows))),
+        notices=(
+            *imported.notices(header),
+            *_emulated(rows),
+            *joined,
+            *(() if analysis.trainings or (header.is_import and not rows) else _too_little(rows)),
+        ),
         comparisons=compared,
         sections=(
             *swept,
             *_curves(curved(analysis), context, planned, notes, stale),
             *predicted.sections(judged(predictions, rows), notes),
             *(costs.sections(rows, header, context, pricing, notes) if pricing else ()),
+            *imported.sections(header, notes),
         ),
         baselines=baselines(analysis, context, notes, compares=bool(compared)),
         footnotes=notes.texts(),
         how_to_read=how_to_read(analysis, compares=bool(compared), predicts=bool(predictions)),
-        last_line=last_line(rows, analysis.trainings),
+        last_line=(not rows and imported.last_line(header)) or last_line(rows, analysis.trainings),
     )
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from scaling.analysis import clocks
+from scaling.analysis import accuracy, clocks
 from scaling.analysis.rows import Row
 from scaling.records import canary, network
-from scaling.records.point import WANTED, Point
+from scaling.records.point import WANTED, Point, Regime
 from scaling.records.run import Header, PointRecord, RankRecord
-from scaling.report import devices, labels, quantities
+from scaling.report import devices, imported, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
 from scaling.text import counted, date, several
 
 # Of a core's speed, as a standard deviation: what is less goes without saying.
 WANDERING = 0.05
+# What an import cannot say: it had no hosts.
+_MEASURED = frozenset({"devices", "hosts", "heap"})
 
 
 def facts(
@@ -39,17 +41,18 @@ def facts(
         ("network", _each(networks)),
         ("servers", labels.servers(rows)),
         ("measured", _measured(records)),
-        ("trained", _trained(points)),
+        ("trained", _trained(records)),
+        ("weights", _each(f"saved to {path}" for path in _saved(records))),
         ("heap", _heap(header)),
         ("cores", _wandering(records)),
         ("clocks", _clocks(records)),
         ("software", ", ".join(dict.fromkeys(_versions(header)))),
         ("GPU libraries", devices.libraries(records)),
-        ("started", date(header.created_unix_s)),
+        ("started" if header.hosts else "read", date(header.created_unix_s)),
     )
-    return tuple(
-        Entry(label=label, phrase=(says,) if isinstance(says, str) else says) for label, says in said if says
-    )
+    shown = [one for one in said if one[1] and (header.hosts or one[0] not in _MEASURED)]
+    entries = (Entry(label=label, phrase=(says,) if isinstance(says, str) else says) for label, says in shown)
+    return (*imported.facts(header), *entries)
 
 
 def _each(texts: Iterable[str]) -> str:
@@ -137,9 +140,9 @@ def _measured(records: Sequence[PointRecord]) -> Phrase:
     return rounds, *per_rank, ", taking turns side by side" if turns else ", points in shuffled order"
 
 
-def _trained(points: Sequence[Point]) -> str:
-    """How long, from what, with which optimiser."""
-    regimes = [point.regime for point in points if point.regime]
+def _trained(records: Sequence[PointRecord]) -> str:
+    """How long, from what, with which optimiser, on which part of the data."""
+    regimes = [record.point.regime for record in records if record.point.regime]
     if not regimes:
         return ""
     one = regimes[0]
@@ -152,8 +155,26 @@ def _trained(points: Sequence[Point]) -> str:
         f"the last {one.augment_epochs} augmented" if one.augment_epochs else "",
         f"until {100 * one.target_top1:g} %" if one.target_top1 is not None else "",
         f"from {one.weights}" if one.weights else "",
+        *_part_of_data(one, accuracy.data_samples(records)),
     )
     return ", ".join(filter(None, parts))
+
+
+def _part_of_data(regime: Regime, whole: Mapping[str, int]) -> Iterator[str]:
+    """`on 6,000 of 60,000 samples`, where not on all."""
+    for said, split, count in (
+        ("on", "train", regime.train_samples),
+        ("held-out top-1 on", "test", regime.test_samples),
+    ):
+        if count:
+            of = f" of {whole[split]:,}" if split in whole else ""
+            yield f"{said} {count:,}{of} samples"
+
+
+def _saved(records: Sequence[PointRecord]) -> Iterator[str]:
+    """The files with what was learnt."""
+    results = (rank.result for record in records for rank in record.ranks if rank.result)
+    return (result.saved for result in results if result.saved)
 
 
 def _heap(header: Header) -> str:

@@ -40,6 +40,12 @@ _EPOCH = typer.Option(
     "--epoch-samples", help="Samples of an epoch, for its price.", metavar="N", show_default="known data's own"
 )
 _KNEE = typer.Option("--knee", help="The most that added samples may cost, in means of all, to be worth it.")
+_BASE = typer.Option(
+    "--base",
+    help="The row that costs are relative to; without prices all devices cost the same.",
+    metavar="'NAME N=K'",
+    show_default="the own plain loop",
+)
 _OUTPUT = typer.Option("-o", "--output", help="Write to this file.", metavar="FILE", show_default="stdout")
 
 app = typer.Typer(add_completion=False)
@@ -70,6 +76,7 @@ class Asked(Record, frozen=True, kw_only=True):
     prices: Path | None = None
     epoch_samples: int = 0
     knee: float = KNEE
+    base: str = ""
 
 
 def parse(argv: Sequence[str]) -> Asked | None:
@@ -90,6 +97,7 @@ def report(
     prices: Annotated[Path | None, _PRICES] = None,
     epoch_samples: Annotated[int, _EPOCH] = 0,
     knee: Annotated[float, _KNEE] = KNEE,
+    base: Annotated[str, _BASE] = "",
     schema_: Annotated[bool, _SCHEMA] = False,
 ) -> Asked:
     """Tabulate and draw runs of scaling.run: images/s, speedup, efficiency, and where the loss went."""
@@ -104,6 +112,7 @@ def report(
         prices=prices,
         epoch_samples=epoch_samples,
         knee=knee,
+        base=base,
     )
     _validate(asked)
     return asked

@@ -92,10 +92,10 @@ class Material:
 
     def cell(self, row: Row) -> Cell:
         """The records behind a row."""
-        return self._cells[self.rows.index(row)]
+        return self.cells[self.rows.index(row)]
 
     @cached_property
-    def _cells(self) -> list[Cell]:
+    def cells(self) -> list[Cell]:
         """In the order of the rows."""
         return exchanges(self.records)
 

@@ -17,18 +17,20 @@ from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import FieldInfo, fields
 
 from scaling.analysis.cost import Bill
+from scaling.analysis.imported import Imported
 from scaling.analysis.predictions import Judged
 from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Resolution, Row, Standing, Verdict
 from scaling.analysis.training_rows import Training
+from scaling.records.imported import ImportedBandwidth
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import Header
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Field = tuple[str, Any, Any]
-# Of a header, what only a resumed run needs.
 # What is a keyword of Python's has another name inside.
 RENAMED = {"pass_": "pass"}
-INTERNAL = frozenset({"estimate_s"})
+# Of a header, what only a resumed run needs, and what stands outside it.
+INTERNAL = frozenset({"estimate_s", "imported", "bandwidths"})
 
 
 def _field(of: FieldInfo) -> Field:
@@ -95,6 +97,9 @@ ReportJson = defstruct(
         ("predictions", _many(JudgedJson) | UnsetType, UNSET),
         # With --prices.
         ("costs", tuple[Bill, ...] | UnsetType, UNSET),
+        # Of runs that were read from logs of other tools.
+        ("imported", tuple[Imported, ...] | UnsetType, UNSET),
+        ("bandwidths", tuple[ImportedBandwidth, ...] | UnsetType, UNSET),
     ],
     kw_only=True,
     frozen=True,

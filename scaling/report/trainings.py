@@ -47,7 +47,8 @@ def _title(one: Training, found: Sequence[Training], context: Context) -> str:
 
 def _conditions(one: Training) -> tuple[str, ...]:
     work = one.workload
-    return work.model, work.data, one.hardware.label, work.precision, work.memory_format
+    part = f"{one.regime.train_samples:,} samples" if one.regime.train_samples else "all samples"
+    return work.model, work.data, one.hardware.label, work.precision, work.memory_format, part
 
 
 def _section(title: str, found: Sequence[Training], notes: Notes) -> Section:

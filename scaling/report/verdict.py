@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from scaling.analysis.rows import Row
 from scaling.records.point import Record
-from scaling.report import cells, quantities, words
+from scaling.report import cells, imported, quantities, words
 from scaling.report.cells import is_mislabelled
 from scaling.report.figures.parts import SERIOUS
 from scaling.report.headline import headline
 from scaling.report.material import Material
-from scaling.text import counted, one_line, several
+from scaling.text import counted, decimals, one_line, several
 
 # A loss that is worth a word.
 LEAST = 0.01
@@ -56,6 +56,8 @@ class Verdict(Record, frozen=True, kw_only=True):
 def verdict(material: Material) -> Verdict:
     """Of the headline row."""
     row = headline(material.rows)
+    if row is None and material.header.is_import:
+        return _imported(material)
     if row is None:
         return Verdict(sentence="No exchange of this run has ended: there is nothing to tell.")
     name, on = material.label(row), counted(row.world_size, "device")
@@ -76,6 +78,19 @@ def verdict(material: Material) -> Verdict:
         sentence += f", {words.mean(speedup)} times one device: {words.mean(efficiency)} of the ideal."
         sentence += _lost(row) + _ranked(row)
     return Verdict(sentence=sentence, advice=_advice(row), tiles=tuple(_tiles(row)), stamps=stamps)
+
+
+def _imported(material: Material) -> Verdict:
+    """What another tool said of the largest number of devices."""
+    cell = imported.headline(material.header)
+    if cell is None or cell.rate is None:
+        return Verdict(sentence="What was imported says no rate of a training.", stamps=("IMPORTED",))
+    rate = f"{cell.rate.mean:,.{decimals(cell.rate.mean)}f} {cell.unit}/s"
+    sentence = f"{cell.tool} says: {rate} on {counted(cell.world_size, 'device')}"
+    if cell.speedup is not None and cell.efficiency is not None:
+        share = _percent(cell.efficiency)
+        sentence += f", {cell.speedup:.2f} times its own rate on one: {share} of the ideal"
+    return Verdict(sentence=f"{sentence}. Nothing of it was measured here.", stamps=("IMPORTED",))
 
 
 def _losses(row: Row) -> list[tuple[str, float]]:

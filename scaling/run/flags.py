@@ -3,8 +3,9 @@ and `run_panels.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from keyword import iskeyword
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -16,12 +17,15 @@ from scaling.plan.config import FIELDS, SweepConfig
 from scaling.run import panels, run_panels, training_panels
 from scaling.run.invocation import Invocation, fields
 
-EPILOG = "Exit codes: 0 all points measured, 1 a point failed, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."
+EPILOG = (
+    "Exit codes: 0 all points measured, 1 a point failed, or with --against a cell became slower, 2 a mistake in "
+    "the call, or with --against nothing could be compared, 130 Ctrl-C, 143 SIGTERM."
+)
 DEFAULT = SweepConfig()
 _NETWORKS, _SERVERS = ",".join(DEFAULT.interconnect), str(DEFAULT.servers)
 _PASS = ",".join(DEFAULT.pass_)
 # Flags that are no field of a run: they say what to do with one.
-ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "page", "version")
+ACTIONS = ("config", "resume", "like", "against", "dry_run", "list_all", "view", "page", "version")
 # Flags that are another spelling of a field.
 SUGAR = ("kv_store",)
 
@@ -77,6 +81,9 @@ def sweep(
     augment_epochs: training_panels.AugmentEpochs = None,
     weights: training_panels.Weights = None,
     seeds: training_panels.Seeds = None,
+    train_samples: training_panels.TrainSamples = None,
+    test_samples: training_panels.TestSamples = None,
+    save_weights: training_panels.SaveWeights = None,
     option: panels.Option = None,
     placement: panels.Placement = DEFAULT.placement,
     servers: panels.Servers = _SERVERS,
@@ -105,6 +112,7 @@ def sweep(
     config: run_panels.Config = None,
     resume: run_panels.Resume = None,
     like: run_panels.Like = None,
+    against: run_panels.Against = None,
     dry_run: run_panels.DryRun = False,
     list_all: run_panels.ListAll = False,
     version: run_panels.Version = False,
@@ -116,22 +124,35 @@ def sweep(
     if view not in ("live", "plain", "none"):
         raise UsageError(f"--view {view} (or SCALING_VIEW): not one of live, plain, none")
     given = fields(_given(context), kv_store)
-    if resume is not None and (given or config or like):
-        with_it = [*given, *(["config"] if config else []), *(["like"] if like else [])]
-        raise UsageError(
-            f"--resume: goes on with the settings of that run; leave out --{with_it[0].replace('_', '-')}, "
-            "or start a new run with --like"
-        )
+    _check_runs(resume, {**given, "config": config, "like": like, "against": against})
     return Invocation(
         given=given,
         base=configuration.read_file(config) if config is not None else {},
         resume=resume,
         like=like,
+        against=against,
         dry_run=dry_run,
         list_all=list_all,
         view=view,  # type: ignore[arg-type]
         page=page,
     )
+
+
+def _check_runs(resume: Path | None, others: Mapping[str, Any]) -> None:
+    """Refuse an older run to go on with beside anything else, and two to take settings from. Raises UsageError."""
+    with_it = [name for name, value in others.items() if value is not None]
+    if resume is not None and others["against"] is not None:
+        raise UsageError(
+            f"--resume, --against: one or the other; leave out --against, and when the run is whole: "
+            f"python -m scaling.compare {others['against']} {resume}"
+        )
+    if resume is not None and with_it:
+        raise UsageError(
+            f"--resume: goes on with the settings of that run; leave out --{with_it[0].replace('_', '-')}, "
+            "or start a new run with --like"
+        )
+    if others["like"] is not None and others["against"] is not None:
+        raise UsageError("--like, --against: both give the settings of a run; leave out --like")
 
 
 def _given(context: typer.Context) -> dict[str, Any]:

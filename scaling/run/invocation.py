@@ -1,6 +1,6 @@
 """What the command line asks for, and how flags, file and an older run become one SweepConfig.
 
-A flag given on the command line wins over the `--config` file, which wins over `--like`'s run,
+A flag given on the command line wins over the `--config` file, which wins over the run of `--like` or `--against`,
 which wins over the defaults of `SweepConfig`.
 """
 
@@ -46,6 +46,7 @@ class Invocation(Record, frozen=True, kw_only=True):
     base: dict[str, Any]
     resume: Path | None = None
     like: Path | None = None
+    against: Path | None = None
     dry_run: bool = False
     list_all: bool = False
     view: ViewKind = "plain"

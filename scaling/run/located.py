@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
+from scaling.plan import training
 from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.messages import Enrol, Locate, Located, ToAgent, ToSweep
@@ -38,10 +40,25 @@ def locate(
         return made
     if config.weights:
         weights_file.weights(models.at(made.cells[0]))
-    place = feeds.check(config.data, given, models.of(made.cells[0].workload), _splits(config))
+    model, parts = models.of(made.cells[0].workload), training.parts(config)
+    place = feeds.check(config.data, given, model, _splits(config), parts)
     if place:
         _ask_hosts(config.data, place, mailbox, enrolled, within_s)
-    return replace(made, config=replace(config, data_dir=place or None))
+    saved = _writable(config.save_weights)
+    return replace(made, config=replace(config, data_dir=place or None, save_weights=saved))
+
+
+def _writable(path: str | None) -> str | None:
+    """The file that what was learnt goes to, as every rank can find it; raises UsageError for one that cannot be
+    written."""
+    if path is None:
+        return None
+    file = Path(path).expanduser().absolute()
+    if not file.parent.is_dir():
+        raise UsageError(f"--save-weights {path}: no folder {file.parent}; make it first")
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise UsageError(f"--save-weights {path}: cannot be written there; name another file")
+    return str(file)
 
 
 def _splits(config: SweepConfig) -> tuple[Split, ...]:

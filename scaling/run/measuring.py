@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from scaling.analysis.analyse import kept
 from scaling.command import complain
-from scaling.errors import Interrupted, StoreError, UsageError
+from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
 from scaling.lab import slowdown
 from scaling.plan import config
 from scaling.plan.plan import Plan
@@ -19,7 +19,7 @@ from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
 from scaling.records.prediction import Prediction
 from scaling.records.run import Header, PointRecord
-from scaling.run import NAME, pages
+from scaling.run import NAME, against, pages
 from scaling.run.invocation import ViewKind
 from scaling.run.predicting import Asking
 from scaling.sweep.sweep import Sweep
@@ -27,6 +27,14 @@ from scaling.sweep.view import live
 from scaling.sweep.view.plain import Stream
 from scaling.transport.mailbox import Mailbox
 from scaling.transport.mpi import launcher_output
+
+
+class Ending(NamedTuple):
+    """What comes after the last table: a page, a comparison with the run `base`."""
+
+    color: bool
+    page: bool
+    base: Path | None
 
 
 def measure(
@@ -38,9 +46,12 @@ def measure(
     kind: ViewKind,
     *,
     page: bool,
+    base: Path | None = None,
 ) -> int:
-    """Measure what `records` lack; returns the exit code. A run that was broken off has no `page`: there may be no
-    time for it."""
+    """Measure what `records` lack, then compare with the run `base`; returns the exit code.
+
+    A run that was broken off has no `page` and is not compared: there may be no time for it.
+    """
     _prepare()
     screen = live.make(kind, sys.stdout)
     output: TextIO = sys.stdout
@@ -54,15 +65,16 @@ def measure(
         with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()
     except Interrupted as stop:
-        page = False
+        page, base = False, None
         if stop.by_launcher:
             output = launcher_output() or output
         raise
     finally:
         screen.closed(output)
-        lost = _conclude(opened, header, sweep.records, output, color=kind == "live", page=page)
+        ending = Ending(color=kind == "live", page=page, base=base)
+        code = _conclude(opened, header, sweep.records, output, ending)
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
-    return 1 if lost or failed else 0
+    return 1 if failed else code
 
 
 def _prepare() -> None:
@@ -76,26 +88,27 @@ def _conclude(
     header: Header,
     records: Sequence[PointRecord],
     output: TextIO,
-    *,
-    color: bool,
-    page: bool,
-) -> bool:
-    """Print the table of the file, or of `records` where it cannot be read any more; whether it is lost."""
+    ending: Ending,
+) -> int:
+    """Print the table of the file, or of `records` where it cannot be read any more, and all that follows it; the
+    exit code of a sweep whose points were measured."""
     stream = Stream(output)
     try:
         read, predictions = store.load(opened.folder), store.predictions(opened.folder)
     except UsageError as error:
         why = str(error).removeprefix(f"{opened.folder}: ")
-        last = _print_table(header, records, (), stream, f"not kept: {opened.folder}", color=color)
+        last = _print_table(header, records, (), stream, f"not kept: {opened.folder}", color=ending.color)
         stream.write(f"{last}\n")
         complain(StoreError(f"{opened.folder}: lost while the run went on ({why}); the table is all of it"), NAME)
-        return True
-    last = _print_table(*read, predictions, stream, f"run: {opened.folder}", color=color)
-    if page:
+        return StoreError.exit_code
+    last = _print_table(*read, predictions, stream, f"run: {opened.folder}", color=ending.color)
+    opened.close()
+    if ending.page:
         _write_page(opened.folder, stream)
+    code = 0 if ending.base is None else _compare(ending.base, opened.folder, stream)
     stream.write(f"{last}\n")
     stream.flush()
-    return False
+    return code
 
 
 def _print_table(
@@ -122,3 +135,16 @@ def _write_page(folder: Path, stream: Stream) -> None:
         stream.write(f"page: {pages.write(folder)}\n")
     except StoreError as error:
         complain(error, NAME)
+
+
+def _compare(base: Path, new: Path, stream: Stream) -> int:
+    """The exit code; never 0 without a verdict."""
+    try:
+        found = against.compare(base, new)
+    except ScalingError as error:
+        complain(error, NAME)
+        return error.exit_code
+    stream.write(found.text)
+    if found.why:
+        complain(UsageError(found.why), NAME)
+    return found.code

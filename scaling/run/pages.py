@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
-from scaling.agent.environment import outside_of_mpi
 from scaling.errors import StoreError
+from scaling.run import programs
 
 FILE = "page.html"
-# A page takes seconds; a file system or a font cache that hangs is not waited for.
-PATIENCE_S = 120.0
+REPORT = "scaling.report"
 
 
 def write(folder: Path) -> Path:
     """Write the page beside the run's file; returns its path. Raises StoreError with the command to try again."""
     path = folder / FILE
-    command = ["-m", "scaling.report", str(folder), "--format", "html", "--output", str(path)]
+    arguments = [str(folder), "--format", "html", "--output", str(path)]
     try:
-        done = subprocess.run(
-            [sys.executable, *command],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=outside_of_mpi(os.environ),
-            start_new_session=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        done = programs.output(REPORT, arguments)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StoreError(f"{path}: not written: {error}") from None
     if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        why = why.removeprefix("scaling.report: error: ")
-        raise StoreError(f"{path}: not written: {why}; then try: python {' '.join(command)}")
+        why = programs.complaint(done, REPORT)
+        raise StoreError(f"{path}: not written: {why}; then try: python -m {REPORT} {' '.join(arguments)}")
     return path

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,7 +19,7 @@ from scaling.lab import slowdown
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
-from scaling.run import NAME, enrolment, listing, located, measuring, proof
+from scaling.run import NAME, against, enrolment, listing, located, measuring, proof
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, resolve
 from scaling.run.signals import Signals
@@ -83,18 +84,19 @@ class Lead:
             return 0
         if asked.resume is not None:
             return self._resume(asked, asked.resume)
-        base = store.load(asked.like)[0].config if asked.like else None
-        made = self._plan(resolve(asked, base))
+        made = self._plan(resolve(asked, _settings(asked)))
         if asked.dry_run:
             return self._show(made)
         made = self._proved(made)
         header = make_header(self._cluster, made, self._enrolled, self._argv)
         now = datetime.fromtimestamp(header.created_unix_s)
         with store.Store.create(Path(made.config.results), made.config.name, now, header) as opened:
-            return measuring.measure(made, self._mailbox, opened, header, (), asked.view, page=asked.page)
+            return measuring.measure(
+                made, self._mailbox, opened, header, (), asked.view, page=asked.page, base=asked.against
+            )
 
     def _resume(self, asked: Invocation, run: Path) -> int:
-        header, _ = store.load(run)
+        header, _ = store.load_measured(run)
         made = self._plan(config.build(header.config, source=str(run)))
         enrolment.check_same_launch(header, self._enrolled, run)
         if asked.dry_run:
@@ -116,6 +118,13 @@ class Lead:
     def _show(self, made: plan.Plan) -> int:
         _say(listing.dry_run(made, self._enrolled))
         return 0
+
+
+def _settings(asked: Invocation) -> dict[str, Any] | None:
+    """The fields of the older run that a new one is to be like."""
+    if asked.against is not None:
+        return against.read(asked.against).config
+    return store.load_measured(asked.like)[0].config if asked.like else None
 
 
 def _say(text: str) -> None:

@@ -72,6 +72,14 @@ Like = Annotated[
     Path | None,
     _runs(help="A new run with the settings of an older one; flags win.", metavar="RUN", show_default="none"),
 ]
+Against = Annotated[
+    Path | None,
+    _runs(
+        help="A new run as --like, then compared with that one: which cells became slower (scaling.compare).",
+        metavar="RUN",
+        show_default="none",
+    ),
+]
 DryRun = Annotated[bool, _runs("--dry-run", help="Print the plan and what is missing; measure nothing.")]
 ListAll = Annotated[bool, _runs("--list", help="Print strategies, models and data, and what each lacks here.")]
 Version = Annotated[bool, _runs("--version", help="Print the version.", callback=_version, is_eager=True)]

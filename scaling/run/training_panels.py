@@ -69,6 +69,27 @@ Weights = Annotated[
         show_default="drawn by the seed",
     ),
 ]
+SaveWeights = Annotated[
+    str | None,
+    _train(
+        help="Write what was learnt to this .npz or .safetensors, for --weights, on the host of the training's "
+        "rank 0. Of one training alone.",
+        metavar="FILE",
+        show_default="not kept",
+    ),
+]
+TrainSamples = Annotated[
+    int | None,
+    _train(
+        help="Train on so many samples of the data, always the same, as many of each class as there can be.",
+        metavar="N",
+        show_default="all",
+    ),
+]
+TestSamples = Annotated[
+    int | None,
+    _train(help="Tell top-1 of so many held-out samples, chosen likewise.", metavar="N", show_default="all"),
+]
 Seeds = Annotated[
     str | None,
     _train(

@@ -101,7 +101,8 @@ class Attempt:
             data_dir=plan.config.data_dir or "",
         )
         is_traced = inspection.is_traced(point, trace=plan.config.trace)
-        return tuple(replace(task, is_traced=is_traced) for task in tasks)
+        saved = plan.config.save_weights or "" if point.regime else ""
+        return tuple(replace(task, is_traced=is_traced, save_weights=saved) for task in tasks)
 
     def _begin(self) -> None:
         """Ask for ports; where none are needed, start at once."""

@@ -138,6 +138,8 @@ def _of_rank(rank: RankState) -> Iterator[PointWarning]:
     yield from _throttled(rank)
     for note in rank.inspected.notes if rank.inspected else ():
         yield PointWarning(kind="other", text=f"rank {rank.task.rank}: {note}")
+    if rank.result is not None and rank.result.unsaved:
+        yield PointWarning(kind="other", text=f"what was learnt is not saved: {rank.result.unsaved}")
     if rank.ended is not None and rank.ended.after_result:
         where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
         yield PointWarning(kind="other", text=f"{where}, once its result was in: {rank.ended.after_result}")

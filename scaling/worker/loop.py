@@ -94,7 +94,8 @@ class Worker:
                 self._send(self._learner.evaluated(command))
                 return True
             case Finish():
-                self._send(self._result or self._measured_result())
+                result = self._result or self._measured_result()
+                self._send(self._learner.kept(result) if self._learner else result)
                 return False
 
     def _run(self, run: Run) -> None:

@@ -29,7 +29,7 @@ from scaling.worker.channel import Channel
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
-from scaling.worker.training import learner_of, training_samples
+from scaling.worker.training import data_samples, learner_of, training_samples
 from scaling.workloads import models, walk
 
 _PR_SET_PDEATHSIG = 1
@@ -101,8 +101,9 @@ def _work(task: Task, channel: Channel) -> Trainer:
         replace(
             ready,
             crossing_bytes_per_step=crossing,
-            operations_per_sample=_operations(task.point),
+            operations_per_sample=operations_per_sample(task.point),
             training_samples=training_samples(task),
+            data_samples=data_samples(task),
         )
     )
     worker = Worker(
@@ -148,12 +149,13 @@ def _ready(trainer: Trainer, import_s: float, build_s: float) -> Ready:
     )
 
 
-def _operations(point: Point) -> int:
-    """Of the forward and backward pass of one sample; 0 where nothing is computed."""
+def operations_per_sample(point: Point) -> int:
+    """Of the passes that a step runs, for one sample; 0 where nothing is computed."""
     if point.hardware.device == "emulated" or point.kind in ("comm", "feed"):
         return 0
     model = models.of(point.workload)
-    return walk.training_operations(model.layers, model.input.shape)
+    counted = walk.forward_operations if point.workload.pass_ == "forward" else walk.training_operations
+    return counted(model.layers, model.input.shape)
 
 
 def _crossing(strategy: Strategy, task: Task, trainer: Trainer) -> Bounds | None:

@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling import frameworks
 from scaling.frameworks.evaluating import Evaluating
-from scaling.records.events import Evaluated, Event, Progress
+from scaling.records.events import Evaluated, Event, Progress, Result
 from scaling.records.point import Regime
 from scaling.records.task import Evaluate, Task, Train
-from scaling.workloads import feeds, models, schedule
+from scaling.workloads import feeds, models, schedule, weights_file
+from scaling.workloads.data import Split
 from scaling.workloads.specs import Classes, ModelSpec
 
 # Between two signs of life.
@@ -27,6 +29,15 @@ def training_samples(task: Task) -> int:
     if task.point.regime is None:
         return 0
     return len(feeds.samples(task, models.of(task.point.workload), "train"))
+
+
+def data_samples(task: Task) -> dict[str, int]:
+    """By split, what the data has; {} where the point is not trained to an accuracy."""
+    if task.point.regime is None:
+        return {}
+    model = models.of(task.point.workload)
+    splits: tuple[Split, ...] = ("train", "test")
+    return {split: feeds.whole(task, model, split) for split in splits}
 
 
 def learner_of(
@@ -107,6 +118,20 @@ class Learner:
             end_s=self._clock(),
             confusion=tuple(map(tuple, confusion.tolist())) if self._classes <= MOST_CLASSES else (),
         )
+
+    def kept(self, result: Result) -> Result:
+        """The result, once what was learnt is in the file that the task names. A file that cannot be written costs
+        nothing else."""
+        if not self._task.save_weights:
+            return result
+        learnt = self._trainer.learnt()
+        if self._task.rank:
+            return result
+        try:
+            weights_file.save(self._task.save_weights, self._spec, learnt.trained, learnt.statistics)
+        except OSError as error:
+            return replace(result, unsaved=f"{self._task.save_weights}: {error.strerror or error}")
+        return replace(result, saved=self._task.save_weights)
 
     def _batches(self) -> Iterator[tuple[NDArray[np.float32] | NDArray[np.int64], NDArray[np.int64]]]:
         """The shard's, and as many more without labels as the longest shard has."""

@@ -48,6 +48,11 @@ def count(layers: Sequence[Layer], shape: Shape) -> int:
     return sum(each.size for each in parameters(layers, shape).values())
 
 
+def forward_operations(layers: Sequence[Layer], shape: Shape) -> int:
+    """Floating-point operations of the forward pass of one sample."""
+    return sum(one.operations for one in walk(layers, shape))
+
+
 def training_operations(layers: Sequence[Layer], shape: Shape) -> int:
     """Floating-point operations of the forward and backward pass of one sample."""
     placed = walk(layers, shape)

@@ -30,6 +30,11 @@ def draw(spec: ModelSpec, seed: int) -> Iterator[tuple[str, Array]]:
         yield f"{placed.path}.{parameter.name}", drawn
 
 
+def names(spec: ModelSpec) -> list[str]:
+    """`path.parameter` of everything that is trained, in order."""
+    return [f"{placed.path}.{each.name}" for placed in spec.placed for each in placed.parameters]
+
+
 def statistics(spec: ModelSpec) -> tuple[tuple[Array, Array], ...]:
     """The means and variances that every batch norm begins with, in order; () where they are 0 and 1."""
     return weights_file.weights(spec).statistics if spec.weights else ()

@@ -13,7 +13,8 @@ import json
 import pickle
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,6 +120,45 @@ def _statistics(spec: ModelSpec, means: list[Any], variances: list[Any]) -> tupl
 
 def _sizes(shape: Shape) -> str:
     return " x ".join(map(str, shape)) or "one number"
+
+
+# ---------------------------------------------------------------- saved
+
+
+def save(path: str, spec: ModelSpec, trained: Arrays, statistics: Sequence[tuple[Array, Array]]) -> None:
+    """Write a network's weights as `weights` reads them, in the description's names and order, float32: whole or
+    not at all. Raises OSError."""
+    left = iter(statistics)
+    arrays: Arrays = {}
+    for placed in spec.placed:
+        names = [f"{placed.path}.{each.name}" for each in placed.parameters]
+        arrays |= {name: trained[name] for name in names}
+        if statistics and isinstance(placed.layer, BatchNorm):
+            arrays |= {f"{placed.path}.{STATISTICS[at][0]}": one for at, one in enumerate(next(left))}
+    file = Path(path)
+    part = file.with_name(f".{file.stem}.part{file.suffix}")
+    try:
+        WRITERS[file.suffix](part, {name: np.ascontiguousarray(one, "<f4") for name, one in arrays.items()})
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _to_npz(path: Path, arrays: Arrays) -> None:
+    np.savez(path, **arrays)
+
+
+def _to_safetensors(path: Path, arrays: Arrays) -> None:
+    ends = list(accumulate(array.nbytes for array in arrays.values()))
+    header = {
+        name: {"dtype": "F32", "shape": array.shape, "data_offsets": [end - array.nbytes, end]}
+        for (name, array), end in zip(arrays.items(), ends, strict=True)
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        file.writelines(array.data for array in arrays.values())
 
 
 # ---------------------------------------------------------------- formats
@@ -233,3 +273,4 @@ READERS: Mapping[str, Callable[[Path], Arrays]] = {
     SAFETENSORS: _safetensors,
     ".npz": _npz,
 }
+WRITERS: Mapping[str, Callable[[Path, Arrays], None]] = {".npz": _to_npz, SAFETENSORS: _to_safetensors}

@@ -12,20 +12,21 @@ from tests.support.simulated_gates import share_red
 
 PAIRS = 400
 ROUNDS = 5
+# Every other cell differs more from launch to launch.
+UNEVEN = (0.005, 3, 3.0)
 
 
 def main() -> None:
     """Print a line for each noise between launches."""
     out = sys.stdout.write
     out(f"red of {PAIRS} pairs, %: on nothing (--fail-above 0, 2 %), on a loss of 5 %\n")
-    for launch_sd in (0.0, 0.005, 0.01):
-        for runs in (1, 3):
-            noise = {"runs": runs, "rounds": ROUNDS, "launch_sd": launch_sd}
-            shares = [
-                share_red(PAIRS, limit, lost=lost, **noise) for limit, lost in ((0, 0), (0.02, 0), (0.02, 0.05))
-            ]
-            told = "".join(f"{share:8.1f}" for share in shares)
-            out(f"  launches differ by {100 * launch_sd:3.1f} %, {runs} a side {told}\n")
+    for launch_sd, runs, uneven in (*((sd, runs, 1.0) for sd in (0.0, 0.005, 0.01) for runs in (1, 3)), UNEVEN):
+        noise = {"runs": runs, "rounds": ROUNDS, "launch_sd": launch_sd, "uneven": uneven}
+        shares = [share_red(PAIRS, limit, lost=lost, **noise) for limit, lost in ((0, 0), (0.02, 0), (0.02, 0.05))]
+        told = "".join(f"{share:8.1f}" for share in shares)
+        half = f" and {uneven:g} x as much" if uneven != 1 else ""
+        out(f"  launches differ by {100 * launch_sd:3.1f} %{half}, {runs} a side {told}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

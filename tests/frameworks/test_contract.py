@@ -20,7 +20,7 @@ from scaling.hosts.gpus import gather_gpus
 from scaling.records.point import Device, Kind
 from scaling.workloads import models
 from tests.support import ranks
-from tests.support.ranks import Trained
+from tests.support.rank import Trained
 
 FRAMEWORKS = ("torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod", "mpi4py")
 STEPS = 3
@@ -56,9 +56,9 @@ def device_for(name: str, size: int) -> Device:
 
 @cache
 def exchanged(name: str, size: int, options: tuple[tuple[str, str], ...] = ()) -> list[Trained]:
-    """The strategy on `size` ranks."""
+    """The strategy on `size` ranks; a lone one starts as where nothing can be forked."""
     tasks = ranks.tasks(name, "exchange", size, device=device_for(name, size), options=dict(options))
-    return ranks.run(tasks, STEPS)
+    return ranks.run(tasks, STEPS, fresh=size == 1)
 
 
 @cache

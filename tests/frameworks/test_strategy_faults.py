@@ -16,6 +16,7 @@ from scaling.records.events import Failed, Finished
 from scaling.records.run import PointRecord
 from scaling.records.task import Task
 from scaling.sweep.state import PointState
+from tests.support import kept_forks
 from tests.support.children import nothing_left
 from tests.support.inline import Launch
 from tests.support.ranks import ports_of, tasks
@@ -70,10 +71,12 @@ def test_whoever_is_killed_is_the_cause_and_the_sweep_goes_on(name: str, tmp_pat
         pytest.skip("needs GPUs")
     view: Any = Striker()
     strikes = 1 + helper_kinds(name)
-    found = Launch(2, real=True).sweep(tmp_path, view=view, strategy=[name], rounds=strikes + 1, **QUICK)
+    launch = Launch(2, real=True, start=kept_forks.fork)
+    found = launch.sweep(tmp_path, view=view, strategy=[name], rounds=strikes + 1, **QUICK)
     records = {record.point.round: record for record in found.records}
     assert len(records) == strikes + 1
     for number in range(strikes):
+        assert number in view.struck, records[number].outcome
         is_the_cause(records[number], view.struck[number])
     assert isinstance(records[strikes].outcome, Finished), records[strikes].outcome
     nothing_left()

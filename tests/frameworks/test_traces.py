@@ -12,7 +12,7 @@ import pytest
 from scaling import frameworks
 from scaling.records.events import Finished
 from scaling.records.gpu_time import WINDOW
-from tests.support import ranks
+from tests.support import kept_forks, ranks
 from tests.support.inline import Launch
 
 QUICK: dict[str, Any] = {
@@ -47,7 +47,7 @@ def test_five_steps_are_traced_on_each_rank(
 ) -> None:
     """The point's digests agree: they are taken before the steps without the exchange."""
     need(name)
-    found = Launch(2, real=True).sweep(tmp_path, strategy=[name], trace=True, **QUICK)
+    found = Launch(2, real=True, start=kept_forks.fork).sweep(tmp_path, strategy=[name], trace=True, **QUICK)
     (record,) = found.records
     assert record.outcome == Finished()
     assert [warning.text for warning in record.warnings if "trace" in warning.text] == []

@@ -16,7 +16,8 @@ from scaling.records.network import AUTO, Network, Place
 from scaling.run.proof import peers, prove
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
-from tests.support.inline import Clock, enrol, host
+from tests.support.inline import enrol, host
+from tests.support.inline_child import Clock
 
 LO = Nic(name="lo", address="127.0.0.1", netmask="255.0.0.0", up=True, mtu=65536)
 NAMES = ("a", "b", "c")

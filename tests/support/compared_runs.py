@@ -20,11 +20,20 @@ Run = tuple[Header, list[PointRecord]]
 
 
 def launch(
-    dice: Random, *, rounds: int = 5, sd: float = 0.01, launch_sd: float = 0.0, lost: float = 0.0, **changes: Any
+    dice: Random,
+    *,
+    rounds: int = 5,
+    sd: float = 0.01,
+    launch_sd: float = 0.0,
+    uneven: float = 1.0,
+    lost: float = 0.0,
+    **changes: Any,
 ) -> Run:
     """Two strategies on 1, 2 and 4 devices: each process start is off by `sd` and each cell of the launch by
-    `launch_sd`; `lost` is the part of the efficiency that a change costs the cells of several devices."""
-    per_cell = {(name, n): dice.gauss(0, launch_sd) for name in STRATEGIES for n in SIZES}
+    `launch_sd`, those of the second strategy `uneven` times as much; `lost` is the part of the efficiency that a
+    change costs the cells of several devices."""
+    sds = dict(zip(STRATEGIES, (launch_sd, uneven * launch_sd), strict=True))
+    per_cell = {(name, n): dice.gauss(0, sds[name]) for name in STRATEGIES for n in SIZES}
     records = []
     for number in range(rounds):
         records.append(record(point("solo", 1, number, **changes), SOLO_S * exp(dice.gauss(0, sd))))
@@ -55,3 +64,11 @@ def wobbly(records: Sequence[PointRecord]) -> list[PointRecord]:
     return [
         record(one.point, 0.11) if one.point.kind == "exchange" and one.point.round % 2 else one for one in records
     ]
+
+
+FINE, SLOW = without_noise(), without_noise(lost=0.05)
+
+
+def run(folder: Path, name: str, made: Run = FINE) -> str:
+    """The path of a run written below a folder."""
+    return on_disk(folder / name, made)

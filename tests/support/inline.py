@@ -12,21 +12,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec.structs import replace
 
-from scaling import __version__, frameworks
+from scaling import __version__
 from scaling.agent.agent import Agent
-from scaling.agent.child import Child, adopt_orphans
+from scaling.agent.child import Child, Start, adopt_orphans
 from scaling.agent.supervisor import ChildLike
-from scaling.frameworks.fake.trainer import make
 from scaling.plan import config, plan, validation
 from scaling.records import store
-from scaling.records.events import Announce, Event, Failed, Finished, Hello, Outcome, Ready
 from scaling.records.host import HostInfo
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, Reserve, ToAgent, ToSweep
-from scaling.records.point import EXCHANGING
 from scaling.records.run import SCHEMA, Header, PointRecord
-from scaling.records.task import Command, Task
+from scaling.records.task import Task
 from scaling.run.enrolment import ask_of_outside
 from scaling.sweep.registering import Predictor
 from scaling.sweep.sweep import Sweep
@@ -34,27 +30,11 @@ from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
-from scaling.worker.failures import event_of
-from scaling.worker.inspection import trace_path
-from scaling.worker.loop import Worker
-from scaling.worker.training import learner_of, training_samples
+from tests.support.inline_child import Clock, InlineChild, Told
 
 # Points by themselves, as many and as long as on devices that hold one model at a time.
 KINDS = ["exchange", "solo", "together", "comm"]
 ALONE: dict[str, Any] = {"interleave": False, "rounds": 3, "windows": 10, "kinds": KINDS}
-
-
-class Clock:
-    """Virtual seconds."""
-
-    def __init__(self, now_s: float = 0.0) -> None:
-        self.now_s = now_s
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
 
 
 class Run(NamedTuple):
@@ -72,108 +52,6 @@ class Run(NamedTuple):
             if (record.point.kind, record.point.world_size) == (kind, size)
             and strategy in (None, record.point.strategy)
         ]
-
-
-class Told(NamedTuple):
-    """A command that a worker was told, and who ran when every agent had obeyed: neither stopped nor ended."""
-
-    task: Task
-    command: Command
-    running: tuple[Task, ...] = ()
-
-
-class InlineChild:
-    """agent.ChildLike: the worker's loop on a virtual clock of its own; obeys at once, unless it is stopped."""
-
-    events_fd = exit_fd = stdin_fd = -1
-    unsent = False
-    strays = 0
-    sent = frozenset({"crash(SIGTERM)"})
-
-    def __init__(self, task: Task, world: Clock, note: Callable[[Command], None]) -> None:
-        self.task = task
-        self.pid = 0
-        self.pauses = self.resumes = 0
-        self._world = world
-        self._note = note
-        self._clock = Clock(world.now_s)
-        begun = self._ready() if task.role == "worker" else Announce(values={task.role: "here"})
-        self._events: list[Event] = [Hello(pid=0, affinity=task.cpus), begun]
-        self._over = False
-        self._outcome: Outcome = Finished()
-        trainer = make(task, clock=self._clock, sleep=self._clock.sleep)
-        try:
-            trainer.fail_early()
-        except OSError as error:
-            self._events.pop()
-            self._fail(error)
-        self._worker = Worker(
-            trainer,
-            lambda event, hold=False: self._events.append(event),
-            lambda: True,
-            self._clock,
-            self._clock,
-            trace=trace_path(task.log),
-            learner=learner_of(trainer, task, self._events.append, self._clock),
-        )
-
-    def _ready(self) -> Ready:
-        crossing = frameworks.load(self.task.point.strategy).bytes_per_step(self.task, 4000)
-        return Ready(
-            import_s=0.0, build_s=0.0, parameters=1000, gradient_bytes=4000, device_name="fake",
-            crossing_bytes_per_step=crossing if self.task.point.kind in EXCHANGING else None,
-            training_samples=training_samples(self.task),
-        )  # fmt: skip
-
-    def _fail(self, error: Exception) -> None:
-        self._events.append(replace(event_of(error), traceback=""))
-        self._outcome = Failed(cause="exit(1)", message="exited with code 1", may_follow=True)
-        self._over = True
-
-    @property
-    def runs(self) -> bool:
-        """Whether it is neither stopped nor over."""
-        return not self._over and self.pauses == self.resumes
-
-    def tell(self, command: Command) -> None:
-        assert self.pauses == self.resumes, f"{self.task.point.label} is stopped and hears of nothing"
-        self._note(command)
-        self._clock.now_s = max(self._clock.now_s, self._world.now_s)
-        try:
-            self._over = not self._worker.obey(command)
-        except Exception as error:
-            self._fail(error)
-        self._world.now_s = max(self._world.now_s, self._clock.now_s)
-
-    def push(self) -> None:
-        return None
-
-    def pause(self) -> None:
-        self.pauses += 1
-
-    def resume(self) -> None:
-        self.resumes += 1
-        assert self.resumes <= self.pauses, f"{self.task.point.label} was not stopped"
-
-    def events(self) -> list[Event]:
-        said, self._events[:] = list(self._events), []
-        return said
-
-    def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None:
-        if self.pauses > self.resumes:
-            self.resume()
-        if not self._over:
-            self._outcome = Failed(cause="crash(SIGTERM)", message="ended by SIGTERM")
-        self._over = True
-
-    def pursue(self, now_s: float) -> None:
-        return None
-
-    def ended(self) -> bool:
-        return self._over
-
-    def reap(self) -> Outcome:
-        return self._outcome
 
 
 class PaperAgent(Agent):
@@ -202,11 +80,15 @@ def enrol(one: HostInfo, **changes: Any) -> Enrol:
 class Launch:
     """`size` inline ranks on `hosts` (default: one host with a core each).
 
-    With `real` the workers are real processes and time is real; the ranks still live in this process.
+    With `real` the workers are real processes and time is real; the ranks still live in this process. `start`
+    is how such a worker is started, by default fresh.
     """
 
-    def __init__(self, size: int, hosts: Sequence[HostInfo] | None = None, *, real: bool = False) -> None:
+    def __init__(
+        self, size: int, hosts: Sequence[HostInfo] | None = None, *, real: bool = False, start: Start | None = None
+    ) -> None:
         self.real = real
+        self.start = start
         if real:
             adopt_orphans()
         self.clock = Clock(1000.0)
@@ -228,7 +110,7 @@ class Launch:
         self.order.append(f"{task.point.label} rank {task.rank}")
         self.tasks.append(task)
         if self.real:
-            return Child(task, environ)
+            return Child(task, environ, self.start)
         self.children.append(InlineChild(task, self.clock, lambda command: self.told.append(Told(task, command))))
         return self.children[-1]
 

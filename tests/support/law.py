@@ -19,10 +19,11 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"frameworks"}),
     frozenset({"plan", "agent", "worker"}),
     frozenset({"sweep", "report"}),
-    frozenset({"run", "check", "compare", "history", "predict", "convert"}),
+    frozenset({"run", "check", "compare", "history", "importers", "predict"}),
+    frozenset({"bisect"}),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-READERS = frozenset({"analysis", "report", "compare", "history", "predict", "convert"})
+READERS = frozenset({"analysis", "report", "compare", "history", "importers", "predict"})
 READ = frozenset({"errors", "text", "command", "records"}) | READERS
 USERS: Mapping[str, frozenset[str]] = {
     "mpi4py": frozenset({"transport/mpi.py"}),

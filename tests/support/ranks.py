@@ -1,61 +1,47 @@
 """Ranks of one point as real processes, without agents: `run(tasks(...))` trains a few steps on each.
 
-python -m tests.support.ranks RESULT STEPS JOINED UNSYNCED < TASK      (one rank, started by `run`)
+They are forks of a process that has imported their framework, or fresh ones. What they do: tests/support/rank.py.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
+import select
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from importlib import import_module
+from itertools import cycle
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
-import numpy as np
 import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from scaling import frameworks
 from scaling.agent.child import Child, log_tail
 from scaling.agent.environment import child_environ
-from scaling.frameworks.base import Stale
+from scaling.agent.forks import Fds, Started
 from scaling.plan.tasks import helper_task, worker_tasks
 from scaling.records.events import Announce
+from scaling.records.forks import MARK
 from scaling.records.point import Kind
 from scaling.records.task import Task
-from scaling.workloads import feeds as data
-from scaling.workloads.specs import ModelSpec
-from tests.support import paper_tasks
+from tests.support import kept_forks, paper_tasks
+from tests.support.rank import ASKED, Trained, listening
 from tests.support.waiting import eventually
 
 LIMIT_S = paper_tasks.LIMIT_S
 MOST_PORTS = 64  # of a point
-
-
-class Trained(NamedTuple):
-    """What one rank tells: the weights before the first step and after it, the rest after the last."""
-
-    before: dict[str, NDArray[Any]]
-    after: dict[str, NDArray[Any]]
-    digest: str | None
-    losses: list[float | None]
-    samples: int
-    parameters: int
-    gradient_bytes: int
-    device_name: str
-    versions: dict[str, str]
-    staleness: float | None
-    listening: frozenset[str]
+# Below those that the kernel gives to whoever asks for any (ip_local_port_range, 32768 by default).
+FIRST_PORT, LAST_PORT, SHARES = 20_000, 32_000, 4
 
 
 def tasks(
@@ -78,10 +64,25 @@ def ports_of(task: Task) -> tuple[int, ...]:
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """TCP ports of this host that nobody uses now."""
+    """TCP ports of this host that nobody uses now, and that no other process of this run of tests is given."""
     with ExitStack() as stack:
-        sockets = [stack.enter_context(bound(0)) for _ in range(count)]
-        return tuple(one.getsockname()[1] for one in sockets)
+        found: list[int] = []
+        while len(found) < count:
+            one = stack.enter_context(socket.socket())
+            with suppress(OSError):  # somebody has it
+                one.bind(("127.0.0.1", next(_ports)))
+                found.append(one.getsockname()[1])
+        return tuple(found)
+
+
+def _own_ports() -> Iterator[int]:
+    """Again and again the share of this process, where pytest-xdist runs tests in several."""
+    share = range(FIRST_PORT + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % SHARES, LAST_PORT, SHARES)
+    start = os.getpid() * MOST_PORTS % len(share)
+    yield from cycle((*share[start:], *share[:start]))
+
+
+_ports = _own_ports()
 
 
 def bound(port: int) -> socket.socket:
@@ -92,41 +93,78 @@ def bound(port: int) -> socket.socket:
     return one
 
 
-def run(of: Sequence[Task], steps: int = 1, joined: int = 0, unsynced: int = 0) -> list[Trained]:
+def run(
+    of: Sequence[Task], steps: int = 1, joined: int = 0, unsynced: int = 0, *, fresh: bool = False
+) -> list[Trained]:
     """Train on all ranks at once, with the ports reserved as agents do: bound, not listened on.
 
     With `joined`, each batch is those of that many ranks, put together. The first `unsynced` steps exchange
-    nothing. A strategy of one worker for all
-    devices gives one result. Asserts that its helpers leave no process behind and no port.
+    nothing. A strategy of one worker for all devices gives one result. With `fresh`, no process is a fork.
+    Asserts that its helpers leave no process behind and no port.
     """
     traits = frameworks.load(of[0].point.strategy).traits(of[0].point.strategy)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         for port in ports_of(of[0]):
             stack.enter_context(bound(port))
-        of = [replace(task, log=f"{folder}/{task.rank}.log") for task in of]
+        of = [replace(task, log=f"{folder}/{task.rank}.log", fresh=fresh) for task in of]
         announced = stack.enter_context(helping(of))
         files = [Path(folder, str(task.rank)) for task in of]
+        workers = list(zip(worker_tasks(of, traits), files, strict=False))
         processes = [
-            _start(replace(task, announced=announced), file, steps, joined, unsynced)
-            for task, file in zip(worker_tasks(of, traits), files, strict=False)
+            Rank(replace(task, announced=announced), file, steps, joined, unsynced) for task, file in workers
         ]
         for process in processes:
-            stack.callback(_end, process)
+            stack.callback(process.end)
         for process in processes:
-            output, _ = process.communicate(timeout=LIMIT_S)
-            assert process.returncode == 0, output.decode()
+            process.wait()
         helpers = [address for child in psutil.Process().children() for address in listening(child)]
-        found = [Trained(**pickle.loads(file.read_bytes())) for file in files[: len(processes)]]
+        found = [Trained(**pickle.loads(file.read_bytes())) for _, file in workers]
         return [one._replace(listening=one.listening.union(helpers)) for one in found]
 
 
-def listening(process: psutil.Process) -> frozenset[str]:
-    """The addresses on which a process waits for TCP connections."""
-    with suppress(psutil.Error):
-        found = process.net_connections("tcp")
-        return frozenset(one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN)
-    return frozenset()
+class Rank:
+    """The process of a rank, forked unless its task is to be fresh."""
+
+    def __init__(self, task: Task, file: Path, *numbers: int) -> None:
+        """Start it."""
+        self._log = file.with_suffix(".out")
+        asked = frameworks.load(task.point.strategy).environ(task, task.announced)
+        wanted = msgspec.json.encode((str(file), *numbers)).decode()
+        environ = {**child_environ(os.environ, task, asked), ASKED: wanted}
+        given = file.with_suffix(".task")
+        given.write_bytes(msgspec.json.encode(task))
+        with given.open("rb") as stdin, self._log.open("wb") as log:
+            fds = Fds(stdin.fileno(), log.fileno(), log.fileno())
+            self._process = _fresh(environ, fds) if task.fresh else kept_forks.fork(task, _marked(environ), fds)
+        self._exit_fd = os.pidfd_open(self._process.pid)
+        self._over = False
+
+    def wait(self) -> None:
+        """Until it has ended well."""
+        assert select.select([self._exit_fd], [], [], LIMIT_S)[0], f"a rank is not done: {log_tail(self._log)}"
+        self._over = True
+        assert self._process.wait() == 0, log_tail(self._log)
+
+    def end(self) -> None:
+        """See to it that it has ended."""
+        if not self._over:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        os.close(self._exit_fd)
+
+
+def _fresh(environ: Mapping[str, str], fds: Fds) -> Started:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.rank"],
+        env=dict(environ), stdin=fds.commands, stdout=fds.log, stderr=fds.log,
+    )  # fmt: skip
+    return Started(process.pid, process.wait)
+
+
+def _marked(environ: Mapping[str, str]) -> dict[str, str]:
+    """A fork is given a mark; by this one it is no child of an agent."""
+    return {**environ, MARK: "rank"}
 
 
 @contextmanager
@@ -139,7 +177,8 @@ def helping(of: Sequence[Task]) -> Iterator[dict[str, str]]:
     try:
         for wanted in strategy.helpers(of[0]) if exchanges else []:
             task = helper_task(of, wanted)
-            children.append(Child(task, child_environ(os.environ, task, strategy.environ(task, {}))))
+            environ = child_environ(os.environ, task, strategy.environ(task, {}))
+            children.append(Child(task, environ, None if task.fresh else kept_forks.fork))
         announced: dict[str, str] = {}
         for child in children:
             announced.update(_announced(child))
@@ -168,100 +207,3 @@ def _announced(child: Child) -> dict[str, str]:
 
     first, *_ = eventually(said, lambda: log_tail(Path(child.task.log)), within_s=LIMIT_S)
     return first.values
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
-
-
-def _start(task: Task, file: Path, *numbers: int) -> subprocess.Popen[bytes]:
-    asked = frameworks.load(task.point.strategy).environ(task, task.announced)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.ranks", file, *map(str, numbers)],
-        env=child_environ(os.environ, task, asked),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(task))
-    process.stdin.close()
-    process.stdin = None
-    return process
-
-
-# ---------------------------------------------------------------- in the rank's process
-
-
-class Joined:
-    """The batches of several ranks' feeds put together, as one device would see them."""
-
-    def __init__(self, feeds: Sequence[data.Feed]) -> None:
-        self.feeds = feeds
-        self.fixed = feeds[0].fixed
-
-    def batch(self, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        images, labels = zip(*(feed.batch(step) for feed in self.feeds), strict=True)
-        return np.concatenate(images), np.concatenate(labels)
-
-
-def join_feeds(size: int) -> None:
-    """Every feed from now on is that of `size` ranks together."""
-    feed = data.feed
-
-    def joined(task: Task, spec: ModelSpec) -> Joined:
-        point = replace(task.point, world_size=size)
-        ranks = [replace(task, point=point, rank=rank) for rank in range(size)]
-        return Joined([feed(each, spec) for each in ranks])
-
-    data.feed = joined
-
-
-def train(task: Task, steps: int, unsynced: int) -> Trained:
-    """Connect, train, tell."""
-    trainer: Any = import_module(frameworks.load(task.point.strategy).trainer_module).connect(task)
-    weights = getattr(trainer, "weights", dict)
-    before: dict[str, NDArray[Any]] = weights()
-    after, losses = before, []
-    for step in range(steps):
-        (trainer.unsynced_step if step < unsynced else trainer.step)()
-        trainer.sync()
-        losses.append(trainer.loss())
-        if step == 0:
-            after = weights()
-    told = Trained(
-        before=before,
-        after=after,
-        digest=trainer.digest(),
-        losses=losses,
-        samples=trainer.samples,
-        parameters=trainer.parameters,
-        gradient_bytes=trainer.gradient_bytes,
-        device_name=trainer.device_name,
-        versions=trainer.versions,
-        staleness=trainer.staleness() if isinstance(trainer, Stale) else None,
-        listening=listening(psutil.Process()),
-    )
-    trainer.close()
-    return told
-
-
-def main() -> None:
-    """One rank. Ends at once, as workers do: frameworks' threads may abort an orderly exit."""
-    file, steps, joined, unsynced = sys.argv[1:]
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
-    if task.cpus:
-        os.sched_setaffinity(0, task.cpus)
-    if int(joined):
-        join_feeds(int(joined))
-    # As a plain dictionary: here the class is `__main__.Trained`, which the reader does not know.
-    Path(file).write_bytes(pickle.dumps(train(task, int(steps), int(unsynced))._asdict()))
-    sys.stdout.flush()
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

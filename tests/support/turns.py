@@ -10,7 +10,8 @@ import pytest
 from scaling.hosts import canary
 from scaling.records.run import PointRecord
 from scaling.records.task import Run as RunCommand
-from tests.support.inline import Launch, Run, Told
+from tests.support.inline import Launch, Run
+from tests.support.inline_child import Told
 
 STEADY_S = 0.006
 # Five points of one epoch of three blocks.

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer, read_options
+from scaling.frameworks.evaluating import Learnt
 from scaling.frameworks.fake.faults import EARLY_FAULTS, FAULTS, LEAVING_FAULTS
 from scaling.frameworks.fake.strategy import OPTIONS, STRATEGY
 from scaling.frameworks.fake.traffic import Star
 from scaling.frameworks.tracing import Tracer
 from scaling.records.point import BESIDE, EXCHANGING, Pass
 from scaling.records.task import Task
+from scaling.workloads import models, weights
 
 # Of a step's compute, what each pass takes.
 PARTS: Mapping[Pass, float] = {"forward": 1 / 3, "backward": 0.9, "step": 1.0}
@@ -110,6 +112,10 @@ class FakeTrainer:
     def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
         """The first class, whatever is shown."""
         return np.zeros(len(inputs), np.int64)
+
+    def learnt(self) -> Learnt:
+        """What it began with."""
+        return Learnt(dict(weights.draw(models.at(self._task.point), self._task.seed)), ())
 
     def digest(self) -> str | None:
         """The same on every rank, unless the script says otherwise."""

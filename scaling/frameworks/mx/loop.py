@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
-from scaling.frameworks.mx import optimizers
+from scaling.frameworks.evaluating import Learnt
+from scaling.frameworks.mx import network, optimizers
 from scaling.frameworks.mx.compute import Compute, RealCompute
 from scaling.frameworks.mx.emulated import EmulatedCompute
 from scaling.frameworks.mx.library import mx
@@ -128,6 +129,14 @@ class Training(Exchange):
         """By the first device: all have the same weights."""
         assert isinstance(self.compute, RealCompute)
         return self.compute.predict(inputs)
+
+    def learnt(self) -> Learnt:
+        """On the first device."""
+        assert isinstance(self.net, Network)
+        first = self.contexts[0]
+        both = ((norm.running_mean, norm.running_var) for norm in self.net.norms)
+        statistics = tuple((mean.data(first).asnumpy(), var.data(first).asnumpy()) for mean, var in both)
+        return Learnt(dict(network.read(self.net)), statistics)
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """The parameters as NumPy arrays that later steps do not change."""

@@ -14,12 +14,15 @@ from torch import Tensor, nn
 
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
+from scaling.frameworks.evaluating import Learnt
 from scaling.frameworks.options import accumulated
+from scaling.frameworks.pytorch import network
 from scaling.frameworks.pytorch.compute import Compute, Optimizer, RealCompute
 from scaling.frameworks.pytorch.emulated import EmulatedCompute
 from scaling.frameworks.pytorch.tracing import TorchTracer
 from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
+from scaling.workloads import models, weights
 
 
 def connect(task: Task) -> Trainer:
@@ -166,6 +169,13 @@ class Training(TorchRank):
         assert isinstance(self.compute, RealCompute)
         found: NDArray[np.int64] = self.compute.predict(self._module, torch.from_numpy(inputs)).numpy()
         return found
+
+    def learnt(self) -> Learnt:
+        """Without the biases of LSTMs that the description has not."""
+        wanted = [name for name, _ in network.trained(self._module)]
+        found, statistics = self.weights(), network.statistics(self._module)
+        paths = weights.names(models.of(self.task.point.workload))
+        return Learnt(dict(zip(paths, (found[name] for name in wanted), strict=True)), statistics)
 
     def weights(self) -> dict[str, NDArray[Any]]:
         """The parameters as NumPy arrays that later steps do not change."""

@@ -26,15 +26,13 @@ def build(spec: ModelSpec, seed: int) -> nn.Module:
         if isinstance(each, modules.TiedLogits):
             each.tie()
     load(network, weights.draw(spec, seed))
-    norms = []
     for each in network.modules():
-        if isinstance(each, nn.BatchNorm1d | nn.BatchNorm2d):
-            each.reset_running_stats()
-            norms.append(each)
-        elif isinstance(each, modules.LastState):
+        if isinstance(each, modules.LastState):
             each.reset_frozen()
+    for norm in norms(network):
+        norm.reset_running_stats()
     if known := weights.statistics(spec):
-        for norm, (mean, variance) in zip(norms, known, strict=True):
+        for norm, (mean, variance) in zip(norms(network), known, strict=True):
             norm.running_mean, norm.running_var = torch.tensor(mean), torch.tensor(variance)
     return network
 
@@ -48,6 +46,23 @@ def empty(spec: ModelSpec) -> nn.Module:
 def trained(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """What is trained, with the description's names, but for an LSTM's; in its shapes and order."""
     return ((name, each) for name, each in network.named_parameters() if each.requires_grad)
+
+
+def norms(network: nn.Module) -> list[nn.BatchNorm1d | nn.BatchNorm2d]:
+    """Every batch norm, in the description's order."""
+    return [each for each in network.modules() if isinstance(each, nn.BatchNorm1d | nn.BatchNorm2d)]
+
+
+def statistics(network: nn.Module) -> tuple[tuple[NDArray[np.float32], NDArray[np.float32]], ...]:
+    """The running mean and variance of each."""
+    both = ((norm.running_mean, norm.running_var) for norm in norms(network))
+    return tuple((_array(mean), _array(variance)) for mean, variance in both)
+
+
+def _array(of: Tensor | None) -> NDArray[np.float32]:
+    assert of is not None
+    found: NDArray[np.float32] = of.detach().cpu().numpy().copy()
+    return found
 
 
 def load(network: nn.Module, drawn: Iterable[tuple[str, NDArray[np.float32]]]) -> None:

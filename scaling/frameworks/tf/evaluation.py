@@ -3,19 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from scaling.frameworks.evaluating import Learnt
 from scaling.frameworks.tf import network
 from scaling.records.point import Point
+from scaling.records.task import Task
 from scaling.workloads import models
 from scaling.workloads.specs import Binary
 
 Distribute = Callable[[Callable[..., tf.Tensor]], Callable[..., tf.Tensor]]
+
+
+class Judging:
+    """What a trainer tells of its model between steps."""
+
+    model: keras.Model
+    task: Task
+    device: str
+
+    if TYPE_CHECKING:
+
+        def distribute(self, function: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]: ...
+
+        def weights(self) -> dict[str, NDArray[Any]]: ...
+
+    def average_statistics(self) -> None:
+        """Strategies that have a collective for it do; models with batch norm are refused for the others."""
+
+    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
+        """In a graph of its own, traced when it is first asked."""
+        return self._classes(inputs)
+
+    def learnt(self) -> Learnt:
+        """In the description's shapes, which Keras' are turned back to."""
+        return Learnt(dict(network.as_described(self.model, self.weights().values())), statistics(self.model))
+
+    @cached_property
+    def _classes(self) -> Classes:
+        return Classes(self.model, self.task.point, self.device, self.distribute)
 
 
 class Classes:
@@ -44,3 +76,14 @@ def average_statistics(model: keras.Model, mean: Callable[[tf.Tensor, str], tf.T
     for norm in network.norms(model):
         for variable in (norm.moving_mean, norm.moving_variance):
             variable.assign(mean(variable.value, variable.path))
+
+
+def statistics(model: keras.Model) -> tuple[tuple[NDArray[Any], NDArray[Any]], ...]:
+    """The moving mean and variance of every batch norm."""
+    both = ((norm.moving_mean, norm.moving_variance) for norm in network.norms(model))
+    return tuple((_array(mean), _array(variance)) for mean, variance in both)
+
+
+def _array(of: keras.Variable) -> NDArray[Any]:
+    found: NDArray[Any] = tf.convert_to_tensor(of.value).numpy().copy()
+    return found

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from typing import Any, Protocol
 
 import keras
-import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
@@ -237,7 +235,7 @@ class Learning(TensorFlowRank):
         return optimizer
 
 
-class Training(Learning):
+class Training(evaluation.Judging, Learning):
     """One rank that trains on its own images: without an exchange, the plain loop."""
 
     def __init__(self, task: Task) -> None:
@@ -258,17 +256,6 @@ class Training(Learning):
     def set_rate(self, rate: float) -> None:
         """Of a variable, which the step's graph reads."""
         getattr(self.optimizer, "inner_optimizer", self.optimizer).learning_rate = rate
-
-    def average_statistics(self) -> None:
-        """Strategies that have a collective for it do; models with batch norm are refused for the others."""
-
-    def predict(self, inputs: NDArray[Any]) -> NDArray[np.int64]:
-        """In a graph of its own, traced when it is first asked."""
-        return self._classes(inputs)
-
-    @cached_property
-    def _classes(self) -> evaluation.Classes:
-        return evaluation.Classes(self.model, self.task.point, self.device, self.distribute)
 
     def sync(self) -> None:
         """Wait for the device."""

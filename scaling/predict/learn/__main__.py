@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from scaling.command import complain, open_streams, show
-from scaling.errors import Interrupted, ScalingError, UsageError
+from scaling.command import obey, show
+from scaling.errors import UsageError
 from scaling.predict import published
 from scaling.predict.learn import fitting, flags
 from scaling.predict.learn.writing import toml
@@ -27,21 +26,14 @@ def learn(asked: flags.Asked) -> str:
     return f"{asked.output}: {len(priors.constants)} priors from {len(taught)} series of {sources} sources\n"
 
 
+def _act(argv: Sequence[str]) -> None:
+    if asked := flags.parse(argv):
+        show(learn(asked))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    open_streams()
-    try:
-        asked = flags.parse(sys.argv[1:] if argv is None else argv)
-        if asked is not None:
-            show(learn(asked))
-        return 0
-    except ScalingError as error:
-        complain(error, flags.NAME)
-        return error.exit_code
-    except Interrupted as stop:
-        return stop.exit_code
-    except KeyboardInterrupt:
-        return 130
+    return obey(_act, argv, flags.NAME)
 
 
 if __name__ == "__main__":

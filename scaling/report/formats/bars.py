@@ -11,7 +11,7 @@ from scaling.report.formats.layout import WIDTH, Layout
 from scaling.report.parts import Column, Line, Quantity
 
 # Flags that are no complaint stand beside the row and not below it.
-BESIDE = {"ASYNC", "EMULATED", "VERIFIED"}
+BESIDE = {"ASYNC", "EMULATED", "IMPORTED", "VERIFIED"}
 BAR = Column(key="efficiency_bar", title="", is_text=True)
 # The widest that has room is taken.
 BAR_WIDTHS = (10, 8, 6, 5)

@@ -14,6 +14,7 @@ from scaling.analysis.analyse import rows
 from scaling.analysis.causes import Breakdown
 from scaling.analysis.cost import Bill, Pricing, bill
 from scaling.analysis.device_use import DeviceUse
+from scaling.analysis.imported import Imported, cells
 from scaling.analysis.predictions import of_row
 from scaling.analysis.rows import Row, Standing
 from scaling.analysis.stats import Estimate
@@ -46,6 +47,10 @@ def of_rows(
         for row, of in billed
     )
     lines = [{name: defused(value) for name, value in one.items()} for one in values]
+    lines += [
+        {name: defused(value) for name, value in rounded(_imported(cell)).items()}
+        for cell in cells(header.imported if header else ())
+    ]
     columns = (*COLUMNS, *dict.fromkeys(name for line in lines for name in line if name not in COLUMNS))
     out = StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
@@ -98,12 +103,34 @@ def _values(row: Row) -> dict[str, Value]:
     }
 
 
+def _imported(cell: Imported) -> dict[str, Value]:
+    """A row that nobody measured here; its strategy says whose it is. Each of its rounds is a log."""
+    rate = {**_estimate("samples_per_s", cell.rate), "unit": cell.unit}
+    return {
+        "strategy": f"imported:{cell.tool}",
+        "model": cell.model or None,
+        "precision": cell.precision or None,
+        "batch_size": cell.batch_size or None,
+        "global_batch_size": cell.batch_size * cell.world_size or None,
+        "world_size": cell.world_size,
+        "rounds": len(cell.logs),
+        **(_estimate("images_per_s", cell.rate) if cell.unit == "images" else {}),
+        **rate,
+        "speedup": cell.speedup,
+        "efficiency_fraction": cell.efficiency,
+        "flags": " ".join(cell.flags),
+        "failed_message": cell.failed or None,
+        "footnotes": " | ".join(cell.notes),
+        "synchronous": cell.synchronous,
+    }
+
+
 def _cost(of: Bill | str) -> dict[str, Value]:
     """`cost_per_million_on_demand` and the like."""
     if isinstance(of, str):
         return {"cost_unknown": of}
     found: dict[str, Value] = {"cost_currency": of.currency, "cost_price": of.price, "cost_machines": of.machines}
-    found["cost_devices_paid"] = of.devices_paid
+    found |= {"cost_devices_paid": of.devices_paid, "cost_base": of.base}
     for what, by in (("million", of.per_million), ("epoch", of.per_epoch)):
         for how, estimate in by.items():
             found |= _estimate(f"cost_per_{what}_{how}", estimate)

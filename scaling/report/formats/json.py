@@ -13,6 +13,7 @@ import msgspec
 
 from scaling.analysis.analyse import Analysis, analyse
 from scaling.analysis.cost import Bill, Pricing, bill
+from scaling.analysis.imported import cells
 from scaling.analysis.predictions import Judged, judged
 from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Row
 from scaling.analysis.training_rows import Training
@@ -44,6 +45,7 @@ def render(
         "trainings": rounded([_flat(one) for one in analysis.trainings]),
         **({"predictions": _predictions(analysis, predictions)} if predictions else {}),
         **({"costs": _costs(analysis, header, pricing)} if pricing else {}),
+        **(_imported(header) if header.is_import else {}),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
@@ -54,6 +56,14 @@ def _run(header: Header) -> dict[str, Any]:
     for field in ("type", *INTERNAL):
         run.pop(field, None)
     return dict(run)
+
+
+def _imported(header: Header) -> dict[str, Any]:
+    """What other tools said, apart from all that was measured here."""
+    return {
+        "imported": rounded(msgspec.to_builtins(cells(header.imported))),
+        "bandwidths": rounded(msgspec.to_builtins(header.bandwidths)),
+    }
 
 
 def _costs(analysis: Analysis, header: Header, pricing: Pricing) -> list[dict[str, Any]]:

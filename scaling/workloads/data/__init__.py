@@ -11,7 +11,18 @@ from scaling.workloads.data.places import locate
 from scaling.workloads.data.specs import TRAIN, Augment, DataSpec, Gives, Split
 from scaling.workloads.specs import Binary, Classes, Images, ModelSpec
 
-__all__ = ["CATALOGUE", "TRAIN", "Augment", "DataSpec", "Split", "check_classes", "fits", "locate", "spec"]
+__all__ = [
+    "CATALOGUE",
+    "TRAIN",
+    "Augment",
+    "DataSpec",
+    "Split",
+    "check_classes",
+    "check_part",
+    "fits",
+    "locate",
+    "spec",
+]
 _WORDS: dict[Gives, str] = {"images": "images", "reviews": "labelled reviews", "tokens": "rows of tokens"}
 
 
@@ -49,6 +60,14 @@ def check_classes(name: str, count: int, known: int) -> None:
         f"--data {name}: has {count} classes{clutter}; the model has {known}, so that labels from {known} on are "
         "out of range"
     )
+
+
+def check_part(name: str, split: Split, wanted: int, found: int | None) -> None:
+    """Refuse more samples of a split than the `found` ones; nothing where nobody knows yet how many there are."""
+    if found is not None and wanted > found:
+        raise UsageError(
+            f"--{split}-samples {wanted}: --data {name} has {found:,} in its {split} split; take fewer"
+        )
 
 
 def _takes(model: ModelSpec) -> Gives:

@@ -57,8 +57,8 @@ def _in_memory() -> tuple[DataSpec, ...]:
     )  # fmt: skip
 
 
-def _files() -> tuple[DataSpec, ...]:
-    """Pictures that are decoded as they are read."""
+def _published_pictures() -> tuple[DataSpec, ...]:
+    """Those of papers, decoded as they are read."""
     return (
         DataSpec(
             name="imagenet", format="folders", gives="images", classes=1000, splits=_IMAGENET,
@@ -91,6 +91,12 @@ def _files() -> tuple[DataSpec, ...]:
             "held out. BEEVA trained 256 of its 257 classes (--num-classes 256): label 256 was out of range there",
             licence="CC BY 4.0", source="Griffin 2007, data.caltech.edu/records/nyy15-4j048",
         ),
+    )  # fmt: skip
+
+
+def _own_pictures() -> tuple[DataSpec, ...]:
+    """Those of the user, decoded as they are read."""
+    return (
         DataSpec(
             name="folders", format="folders", gives="images", augment=_PHOTOGRAPH,
             files={"train": ("train/*/",), "test": ("val/*/",)},
@@ -149,4 +155,8 @@ def _made() -> tuple[DataSpec, ...]:
     )  # fmt: skip
 
 
-CATALOGUE: dict[str, DataSpec] = {spec.name: spec for spec in (*_in_memory(), *_files(), *_texts(), *_made())}
+def _all() -> tuple[DataSpec, ...]:
+    return (*_in_memory(), *_published_pictures(), *_own_pictures(), *_texts(), *_made())
+
+
+CATALOGUE: dict[str, DataSpec] = {spec.name: spec for spec in _all()}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
+from scaling.records.point import Regime
 from scaling.records.task import Task
 from scaling.workloads import data, schedule
 from scaling.workloads.data import TRAIN, DataSpec, Split
@@ -87,20 +89,43 @@ def shard(task: Task, spec: ModelSpec, split: Split = "test", *, ranks: int | No
 
 
 def samples(task: Task, spec: ModelSpec, split: Split) -> Samples:
-    """All samples of a split, of all ranks: an epoch has `len()` of them. Raises UsageError where they do not lie
-    where the task says, or where made data is asked for, which has no end."""
-    return _samples(task.point.workload.data, task.data_dir, split, spec.input, spec.target)
+    """The samples of a split, of all ranks: an epoch has `len()` of them, all or the part that the point asks for.
+    Raises UsageError where they do not lie where the task says, or where made data is asked for, which has no
+    end."""
+    count = part_of(task.point.regime, split)
+    return _part(task.point.workload.data, task.data_dir, split, spec.input, spec.target, count)
 
 
-def check(name: str, data_dir: str, spec: ModelSpec, splits: Sequence[Split] = TRAIN) -> str:
+def whole(task: Task, spec: ModelSpec, split: Split) -> int:
+    """How many samples the data has of a split, whatever part of them is taken. Raises as `samples` does."""
+    return len(_samples(task.point.workload.data, task.data_dir, split, spec.input, spec.target))
+
+
+def part_of(regime: Regime | None, split: Split) -> int:
+    """How many samples of a split are asked for; 0 for all."""
+    if regime is None:
+        return 0
+    return regime.train_samples if split == "train" else regime.test_samples
+
+
+def check(
+    name: str,
+    data_dir: str,
+    spec: ModelSpec,
+    splits: Sequence[Split] = TRAIN,
+    parts: Mapping[Split, int] = MappingProxyType({}),
+) -> str:
     """Where the data lies on this host, "" for what lies nowhere, once its files were opened and found to be what
-    was published and what the model can be trained on. Raises UsageError naming the flag or the file."""
+    was published, what the model can be trained on, and enough for the `parts` that are asked for. Raises
+    UsageError naming the flag or the file."""
     found = data.fits(name, spec)
     if not found.is_read:
         return ""
     place = data.locate(found, data_dir, splits)
     for split in splits:
-        _look_at(_samples(name, data_dir, split, spec.input, spec.target))
+        found_of = _samples(name, data_dir, split, spec.input, spec.target)
+        _look_at(found_of)
+        data.check_part(name, split, parts.get(split, 0), len(found_of))
     forget()
     return str(place)
 
@@ -115,6 +140,16 @@ def _look_at(found: Samples) -> None:
 def forget() -> None:
     """Let go of what was read."""
     _samples.cache_clear()
+    _part.cache_clear()
+
+
+@lru_cache(maxsize=4)
+def _part(name: str, data_dir: str, split: Split, given: Input, target: Target, count: int) -> Samples:
+    """So many samples of a split; all of them for 0."""
+    from scaling.workloads.feeds import parts
+
+    found = _samples(name, data_dir, split, given, target)
+    return parts.Part(found, count) if count else found
 
 
 # All feeds of a process look at the same samples.

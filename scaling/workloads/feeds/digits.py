@@ -65,6 +65,11 @@ class Digits:
     def __len__(self) -> int:
         return len(self._chosen)
 
+    @property
+    def labels(self) -> Labels:
+        """The class of each (count,)."""
+        return self._labels[self._chosen]
+
     def take(self, indices: Indices, _seed: Sequence[int] = ()) -> Batch:
         """The images, with all channels alike, and labels."""
         chosen = self._chosen[indices]

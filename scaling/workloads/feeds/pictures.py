@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaling.errors import UsageError
+from scaling.workloads.data.folders import Tree
 from scaling.workloads.data.specs import DataSpec
 from scaling.workloads.feeds.batches import Batch
 from scaling.workloads.feeds.sampler import Indices
@@ -45,6 +46,11 @@ class Pictures:
 
     def __len__(self) -> int:
         return len(self._encoded)
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """The class of each (count,); None where files of records have them, which are read one by one."""
+        return np.array(self._encoded.labels, np.int64) if isinstance(self._encoded, Tree) else None
 
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
         """Images (batch, channels, height, width) and labels (batch,)."""

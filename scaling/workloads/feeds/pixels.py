@@ -41,6 +41,11 @@ class Pixels:
     def __len__(self) -> int:
         return len(self._labels)
 
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """The class of each (count,)."""
+        return self._labels
+
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
         """Images (batch, channels, height, width) and labels (batch,)."""
         images = self._pixels[indices] * self._scale - self._shift

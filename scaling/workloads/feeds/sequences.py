@@ -39,6 +39,11 @@ class Labelled:
     def __len__(self) -> int:
         return len(self._labels)
 
+    @property
+    def labels(self) -> Numbers:
+        """The class of each (count,)."""
+        return self._labels
+
     def take(self, indices: Indices, _seed: Sequence[int]) -> Batch:
         """Sequences (batch, length) and labels (batch,)."""
         return self._sequences[indices], self._labels[indices]

@@ -14,7 +14,7 @@ from scaling.frameworks.mx import plain
 from scaling.records.point import Kind
 from scaling.workloads import models
 from tests.support import ranks
-from tests.support.ranks import Trained
+from tests.support.rank import Trained
 
 MISSING = plain.STRATEGY.missing("mxnet:plain")
 needs_mxnet = pytest.mark.skipif(MISSING is not None, reason=MISSING or "")

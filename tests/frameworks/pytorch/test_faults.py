@@ -9,6 +9,7 @@ from typing import Any
 
 from scaling.records.events import Failed
 from scaling.sweep.state import PointState
+from tests.support import kept_forks
 from tests.support.children import nothing_left
 from tests.support.inline import Launch, Run
 
@@ -37,7 +38,7 @@ class Striking:
 
 def struck(tmp_path: Path, number: int) -> tuple[Run, Failed]:
     """A sweep of one point whose rank 1 gets this signal amid the windows."""
-    launch = Launch(2, real=True)
+    launch = Launch(2, real=True, start=kept_forks.fork)
     view: Any = Striking(number)
     found = launch.sweep(tmp_path, view=view, **QUICK)
     assert view.struck

@@ -97,3 +97,15 @@ def test_the_units_that_are_needed_narrow_the_interval_to_what_is_wanted() -> No
 @pytest.mark.parametrize(("se", "n", "half"), [(0.5, 5, 0.001), (None, 1, 0.02), (0.01, 5, 0.0)])
 def test_what_no_number_of_units_gives(se: float | None, n: int, half: float) -> None:
     assert welch.units_needed(Difference(0.0, se, 8.0, n), 0.05, half) is None
+
+
+def test_quiet_cells_share_the_noise_of_all_and_noisy_ones_keep_their_own() -> None:
+    quiet, noisy = Difference(0.1, 1.0, 4.0, 3), Difference(0.1, 3.0, 4.0, 3)
+    assert welch.pooled([quiet, noisy]) == [Difference(0.1, sqrt(5.0), 8.0, 3), noisy]
+
+
+def test_a_cell_alone_and_one_without_an_error_stay_as_they_are() -> None:
+    one, untold = Difference(0.1, 1.0, 4.0, 3), Difference(0.2, None, 0.0, 1)
+    assert welch.pooled([one]) == [one]
+    assert welch.pooled([one, untold]) == [one, untold]
+    assert welch.pooled([one, untold, one])[1] == untold

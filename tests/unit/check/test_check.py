@@ -20,7 +20,7 @@ from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FABRIC, FOUR, nic, node, rank, ranks
 from tests.support.fake_nvml import FakeGpu, installer
-from tests.support.inline import Clock
+from tests.support.inline_child import Clock
 
 # ---------------------------------------------------------------- which networks
 

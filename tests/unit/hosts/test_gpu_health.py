@@ -124,10 +124,11 @@ def test_the_fabric(install: Install, answer: tuple[int, int], state: str, fault
 
 @pytest.mark.parametrize(
     ("namespace", "name"),
-    [(gpu_health.HOSTS_OWN, psutil.Process().name()), ("pid:[4026532201]", f"process {os.getpid()}")],
+    [(gpu_health.HOSTS_OWN, "{process}"), ("pid:[4026532201]", "process {pid}")],
 )
 def test_who_computes_there(install: Install, tmp_path: Path, namespace: str, name: str) -> None:
     """A container has numbers of its own, and another process would be named."""
+    name = name.format(process=psutil.Process().name(), pid=os.getpid())
     (tmp_path / "proc/self/ns").mkdir(parents=True)
     (tmp_path / "proc/self/ns/pid").symlink_to(namespace)
     here, nowhere = SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=2**30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from scaling.report import __main__ as command
 from scaling.report import schema
 from tests.support.compared_runs import without_noise
 from tests.support.report_scenes import SCENES
-from tests.support.scripted_records import close, written
+from tests.support.scripted_records import close, record, written
 
 PRICE = """currency = "USD"
 [[price]]
@@ -169,3 +170,75 @@ def test_flags_that_are_refused(
     assert command.main([run, *(word.replace("FOLDER", str(tmp_path)) for word in arguments)]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and said in err.replace(str(tmp_path), "FOLDER")
+
+
+# ---------------------------------------------------------------- relative to a row
+
+
+def test_costs_are_relative_to_a_row(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One machine of eight is paid at any N: a sample on 4 devices costs 0.109 / (4 x 0.1) of one on 1."""
+    lines = list(
+        csv.DictReader(io.StringIO(printed(run, tmp_path, capsys, "--base", "fake:b N=1", "--format", "csv")))
+    )
+    by_row = {(line["strategy"], line["world_size"]): line for line in lines}
+    assert float(by_row["fake:a", "4"]["cost_relative"]) == close(0.109 / 0.1 / 4)
+    assert {line["cost_base"] for line in lines} == {"fake:b N=1"}
+    assert (by_row["fake:b", "1"]["cost_relative"], by_row["fake:b", "1"]["cost_relative_low"]) == ("1.0", "")
+
+
+@pytest.mark.parametrize("format_", ["table", "markdown", "latex", "html"])
+def test_without_prices_a_base_needs_no_file(run: str, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    """Every device at one price: 4 of them do 4 / 1.09 times what one does."""
+    assert command.main([run, "--base", "fake:a N=1", "--format", format_]) == 0
+    text = capsys.readouterr().out
+    assert "Cost of fake:b, all devices at one price" in text and "x fake:a N=1" in text and "1.09" in text
+    assert "knee" in text or format_ == "latex"
+
+
+def test_the_base_is_paired_by_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rounds that are slow for all leave no width."""
+    header, records = without_noise()
+    slow = [record(one.point, 0.1 * (1 + 0.3 * one.point.round)) for one in records]
+    path = str(written(tmp_path / "slow", (header, slow)))
+    assert command.main([path, "--base", "fake:a N=1", "--format", "json"]) == 0
+    bills = json.loads(capsys.readouterr().out)["costs"]
+    (four,) = [one for one in bills if (one["strategy"], one["world_size"]) == ("fake:b", 4)]
+    assert [four["relative"][end] for end in ("low", "mean", "high")] == [close(1.0)] * 3
+    assert (four["base"], four["price"], four["currency"], four["per_million"]) == ("fake:a N=1", "", "", {})
+
+
+@pytest.mark.parametrize(
+    ("base", "said"),
+    [
+        ("fake:c N=1", "no such row; give one of: fake:a N=1; fake:a N=2; fake:a N=4; fake:b N=1"),
+        ("fake:a N=3", "no such row; give one of: fake:a N=1"),
+        ("fake:a", "no such row; give one of: fake:a N=1"),
+        ("<b>\nx", "--base <b> x: no such row"),
+    ],
+)
+def test_a_base_that_is_no_row_is_refused_with_all_that_are(
+    run: str, capsys: pytest.CaptureFixture[str], base: str, said: str
+) -> None:
+    assert command.main([run, "--base", base]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and said in err
+
+
+def test_a_base_must_be_one_row_that_has_a_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    networks = str(written(tmp_path / "networks", SCENES["networks"]()))
+    for base, said in (
+        ("fake:a N=4", "several rows are called so; give one of: fake:a over"),
+        ("fake:a over eth0 N=4", "nothing can be relative to it: MISLABELLED"),
+    ):
+        assert command.main([networks, "--base", base]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_the_page_has_the_cost_the_knee_and_the_same_csv(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(run, tmp_path, capsys, "--format", "html")
+    assert "<h3>Cost of fake:a, USD</h3>" in text and text.count("<dt>knee</dt>") == 2
+    assert "<td>1 x p3.16xlarge</td><td>5.79" in text and "<dt>relative cost</dt>" in text
+    link = text.partition("base64,")[2].partition('"')[0]
+    assert b64decode(link).decode() == printed(run, tmp_path, capsys, "--format", "csv")

@@ -57,6 +57,22 @@ def test_the_place_is_in_the_configuration(tmp_path: Path, monkeypatch: pytest.M
     assert locate(again, mailbox, launch.enrolled).config == found.config
 
 
+def test_a_file_for_what_is_learnt_can_be_written_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.npz").mkdir()
+    one: dict[str, object] = {"model": "digits-cnn", "rounds": None, "epochs": 1, "world_sizes": [1]}
+    for path, why in (("none/b.npz", "no folder .*/none; make it first"), ("a.npz", "cannot be written there")):
+        launch = Launch(1)
+        made, mailbox = planned(launch, save_weights=path, **one)
+        with pytest.raises(UsageError, match=f"--save-weights {path}: {why}"):
+            locate(made, mailbox, launch.enrolled)
+    launch = Launch(1)
+    made, mailbox = planned(launch, save_weights="b.npz", **one)
+    assert locate(made, mailbox, launch.enrolled).config.save_weights == f"{tmp_path}/b.npz"
+
+
 def test_every_task_carries_it(tmp_path: Path) -> None:
     place = str(written.idx(tmp_path / "data"))
     launch = Launch(2)

@@ -15,7 +15,8 @@ from scaling.records.task import Task
 from scaling.sweep.preloading import preload
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox, send_news
-from tests.support.inline import Clock, enrol, host
+from tests.support.inline import enrol, host
+from tests.support.inline_child import Clock
 
 CPU_STRATEGIES = ("torch:gloo", "torch:ps-sync", "tensorflow:ring", "tensorflow:ps", "mxnet:dist_sync")
 

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.analysis.analyse import analyse
 from scaling.plan import config
 from scaling.records.events import Failed, Finished
 from scaling.records.task import Evaluate, Finish, Train
+from scaling.report.document import document
+from scaling.workloads import models, weights
 from tests.support.inline import Launch, Run
 
 # What the fake strategy takes every held-out digit for: 29 of 360 are a nought.
@@ -50,6 +53,39 @@ def test_every_held_out_digit_is_counted_once(tmp_path: Path, size: int) -> None
     assert row.top1 == pytest.approx([NOUGHTS])
     assert sum(map(sum, row.confusion)) == 360
     assert [sum(column) for column in zip(*row.confusion, strict=True)] == [360, *[0] * 9]
+
+
+def test_a_part_of_the_data_is_an_epoch_and_the_report_says_so(tmp_path: Path) -> None:
+    launch = Launch(2)
+    run = trained(tmp_path, launch=launch, epochs=1, train_samples=256, test_samples=100)
+    assert next(told.command for told in launch.told if told.task.rank == 0) == Train(number=0, steps=2)
+    (row,) = analyse(run.records).trainings
+    assert (row.held_out, row.data_samples) == (100, {"train": 1437, "test": 360})
+    said = {entry.label: "".join(map(str, entry.phrase)) for entry in document(run.header, run.records).facts}
+    assert "on 256 of 1,437 samples, held-out top-1 on 100 of 360 samples" in said["trained"]
+
+
+def test_rank_0_saves_what_was_learnt_once_and_for_all(tmp_path: Path) -> None:
+    file = tmp_path / "learnt.npz"
+    run = trained(tmp_path, epochs=1, save_weights=str(file))
+    (record,) = run.records
+    results = [rank.result for rank in record.ranks]
+    assert [one.saved for one in results if one] == [str(file), ""]
+    spec = replace(models.of(record.point.workload), weights=str(file))
+    assert [name for name, _ in weights.draw(spec, seed=5)] == weights.names(spec)
+    said = {entry.label: "".join(map(str, entry.phrase)) for entry in document(run.header, run.records).facts}
+    assert said["weights"] == f"saved to {file}"
+
+
+def test_a_file_that_cannot_be_written_costs_nothing_else(tmp_path: Path) -> None:
+    run = trained(tmp_path, epochs=1, save_weights=str(tmp_path / "none/learnt.npz"))
+    (record,) = run.records
+    assert isinstance(record.outcome, Finished)
+    (row,) = analyse(run.records).trainings
+    assert row.top1
+    (warning,) = record.warnings
+    assert "what was learnt is not saved" in warning.text
+    assert "none/learnt.npz: No such file or directory" in warning.text
 
 
 def test_it_ends_once_the_target_is_reached(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from scaling.records.task import Finish, Inspect
 from scaling.worker.inspection import trace_path
 from scaling.worker.loop import Worker
 from tests.support import cuda_traces
-from tests.support.inline import Clock
+from tests.support.inline_child import Clock
 from tests.support.points import POINT, TASK
 
 INSPECT = Inspect(windows=2, steps=3, traced_steps=5)

@@ -15,7 +15,7 @@ from scaling.records.point import Regime
 from scaling.records.task import Evaluate, Task, Train
 from scaling.worker import training
 from scaling.worker.loop import Worker
-from tests.support.inline import Clock
+from tests.support.inline_child import Clock
 from tests.support.points import TASK, changed
 
 REGIME = Regime(epochs=2, seed=0, rate=0.4, base_rate=0.1, base_batch=32, warmup_epochs=1)

@@ -16,7 +16,7 @@ from scaling.records.task import Finish, Rest, Run
 from scaling.worker.channel import Channel
 from scaling.worker.failures import cause_of, event_of, message_of
 from scaling.worker.loop import NanLoss, Worker
-from tests.support.inline import Clock
+from tests.support.inline_child import Clock
 from tests.support.points import POINT, TASK
 
 

@@ -72,6 +72,7 @@ def _page(material: Material, names: Collection[str]) -> str:
         "reading": _entries(doc.how_to_read),
         "csv": _csv(material),
         "sources": material.sources,
+        "is_import": material.header.is_import,
         "version": scaling.__version__,
         "parts": list(_parts(material, has_figures=bool(drawn))),
     }
@@ -115,7 +116,7 @@ def _entries(entries: Collection[Entry]) -> list[tuple[str, str]]:
 
 def _csv(material: Material) -> str:
     """As a link that a browser saves, byte for byte what `--format csv` prints; nothing where it is too large."""
-    data = csv.of_rows(material.rows, predictions=material.predictions).encode()
+    data = csv.of_rows(material.rows, material.header, material.pricing, material.predictions).encode()
     return f"data:text/csv;charset=utf-8;base64,{b64encode(data).decode()}" if len(data) <= MOST_CSV_BYTES else ""
 
 

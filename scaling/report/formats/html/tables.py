@@ -108,7 +108,7 @@ def tabulated(material: Material) -> Iterator[Tabulated]:
 def curves(material: Material) -> Iterator[tuple[str, tuple[tuple[str, str], ...]]]:
     """Below the tables of curves: which one, what is said of it."""
     for section in material.doc.sections:
-        if section.details:
+        if section.is_curve and section.details:
             yield section.title, _details(section.details)
 
 

@@ -1,0 +1,103 @@
+"""A log as lines: streamed, decoded, without colours and launchers' tags.
+
+Progress bars end their lines with a carriage return, so that one ends a line here. A last line that has no end may
+be cut: it gets an ellipsis, as people write it, and no number before one is taken for whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from scaling.errors import UsageError
+
+BLOCK_BYTES = 1 << 20
+# Of a line, what is kept.
+MOST_LINE_BYTES = 1 << 20
+CUT = "\u2026"
+# Of the first block: above this share of control characters it is no text.
+MOST_CONTROL = 0.02
+_CONTROL = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b"))
+_MAGIC = {
+    b"\x1f\x8b": "is compressed: gunzip it first",
+    b"BZh": "is compressed: bunzip2 it first",
+    b"PK\x03\x04": "is a zip archive: unzip it first",
+    b"\xfd7zXZ": "is compressed: unxz it first",
+    b"\xff\xfe": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
+    b"\xfe\xff": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
+}
+# ECMA-48: control sequences, as colours are, and the titles of terminals.
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
+# mpirun's -tag-output (`[1,3]<stdout>:`, of PRRTE `[job@1,3]<stdout>: `), horovodrun with Gloo (`[3]<stdout>:`,
+# perhaps a time before), torchrun's (`[rank3]:`, `[default3]:`) and srun -l (`3: `).
+_TAG = re.compile(
+    r"^(?:[A-Z][\w :]{15,30})?\[(?:[^\],\s]*,)?(\d{1,6})\]<std(?:out|err)>:[ \t]?"
+    r"|^\[(?:rank|default)(\d{1,6})\]:[ \t]?"
+    r"|^[ ]*(\d{1,6}): "
+)
+_MAY_BE_TAG = re.compile(r"(?m)^(?:[^\n]{0,40}<std|\[rank|\[default|[ ]*\d{1,6}: )")
+
+
+class LogLine(NamedTuple):
+    """A line: its number from 1, who said it as far as a launcher's tag tells, its text."""
+
+    number: int
+    rank: int | None
+    text: str
+
+
+def blocks(log: Path) -> Iterator[str]:
+    """Whole lines, about a MiB at a time. Raises UsageError for what cannot be read and what is no text."""
+    rest = b""
+    try:
+        with log.open("rb") as file:
+            first = file.read(BLOCK_BYTES)
+            _refuse_binary(first)
+            for data in _chunks(first, file):
+                whole, newline, rest = (rest + data).rpartition(b"\n")
+                if newline:
+                    yield _cleaned(whole + newline)
+                elif len(rest) > MOST_LINE_BYTES:
+                    rest = rest[:MOST_LINE_BYTES]
+    except OSError as error:
+        raise UsageError(error.strerror or str(error)) from None
+    if rest:
+        yield _cleaned(rest) + (CUT if not rest.endswith(b"\r") else "") + "\n"
+
+
+def _chunks(first: bytes, file: Iterable[bytes]) -> Iterator[bytes]:
+    data = first
+    while data:
+        yield data
+        data = file.read(BLOCK_BYTES)  # type: ignore[attr-defined]
+
+
+def _refuse_binary(data: bytes) -> None:
+    for magic, says in _MAGIC.items():
+        if data.startswith(magic):
+            raise UsageError(says)
+    if len(data) - len(data.translate(None, _CONTROL)) > MOST_CONTROL * len(data):
+        raise UsageError("is a binary file, not a log")
+
+
+def _cleaned(data: bytes) -> str:
+    text = data.decode("utf-8", "replace")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
+    """The lines of blocks, tags taken off. Pure."""
+    number = 0
+    for block in found:
+        tagged = _MAY_BE_TAG.search(block) is not None
+        for text in block.split("\n")[:-1]:
+            number += 1
+            tag = _TAG.match(text) if tagged else None
+            if tag is None:
+                yield LogLine(number, None, text)
+            else:
+                yield LogLine(number, int(tag[tag.lastindex or 1]), text[tag.end() :])

@@ -1,0 +1,219 @@
+"""MXNet's Speedometer.
+
+A line is of the process that speaks, whose batch is that of all its GPUs; whether its rate is that of the process
+or of the job is not in it. Several speakers have rates of their own, which are added. Of a single speaker of
+several processes, rate x an epoch's seconds tells: it is the whole data set, or the process's share of it; where
+it is neither, the log is refused. The first window of each epoch holds the start and is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from statistics import fmean, median
+
+from scaling.importers.found import (
+    NUMBER,
+    Found,
+    Given,
+    Refused,
+    Skipped,
+    agreed,
+    compiled,
+    merged,
+    number,
+    row,
+    world_size,
+)
+from scaling.importers.lines import LogLine
+from scaling.records.imported import ImportedRow
+
+MARKS = ("samples/sec",)
+SURE = re.compile(r"(?:Epoch|Iter)\[\d+\] Batch ?\[[\d-]+\]\s+Speed: ?\S+ samples/sec")
+_SPEED = compiled(r"(?:Epoch|Iter)\[(\d+)\] Batch ?\[(?:\d+-)?(\d+)\]\s+Speed: *", NUMBER, " samples/sec")
+_FEED = re.compile(r"Batch ?\[[\d-]+\]\s+Speed: *\S+ samples/sec")
+_COST = compiled(r"Epoch\[(\d+)\] Time cost=", NUMBER)
+_SAYS = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^,()]+)")
+_LAYERED = ("resnet", "resnext", "vgg")
+# As far as rate x seconds may be from the samples of an epoch.
+_AUDIT = 0.004
+_NODE = re.compile(r"Node\[(\d+)\]")
+Key = tuple[int, int]
+
+
+class _Launch:
+    """What the processes of one launch printed; speakers by rank, -1 where no line says who speaks."""
+
+    def __init__(self) -> None:
+        self.arguments: list[tuple[int | None, dict[str, str]]] = []
+        self.speeds: dict[int, dict[Key, set[float]]] = defaultdict(lambda: defaultdict(set))
+        self.costs: dict[int, dict[int, float]] = defaultdict(dict)
+
+    def values(self, name: str) -> list[str]:
+        """What its arguments say of something."""
+        return [said[name] for _, said in self.arguments if name in said]
+
+    @property
+    def processes(self) -> int:
+        """How many printed their arguments."""
+        ranks = {rank for rank, _ in self.arguments}
+        return len(self.arguments) if ranks <= {None} else len(ranks - {None})
+
+
+def read(lines: Iterable[LogLine], given: Given) -> Found:
+    """A row for each launch's cell. Raises Refused."""
+    launches, skipped, feeds = [_Launch()], Skipped(), 0
+    for line in lines:
+        if "samples/sec" in line.text:
+            if (speed := _SPEED.search(line.text)) is not None:
+                launches[-1].speeds[_who(line)][int(speed[1]), int(speed[2])].add(number(speed[3]))
+            elif _FEED.search(line.text) and "Epoch" not in line.text:
+                feeds += 1
+            else:
+                skipped.add(line)
+        elif "Time cost=" in line.text:
+            if (cost := _COST.search(line.text)) is not None:
+                launches[-1].costs[_who(line)][int(cost[1])] = number(cost[2])
+        elif "Namespace(" in line.text or "start with arguments" in line.text:
+            _arguments(line, launches)
+    spoke = [launch for launch in launches if launch.speeds]
+    if not spoke:
+        only = "has the speed of its feed alone (--test-io)" if feeds else "has no whole line with a speed"
+        raise Refused(f"{only}: nothing was trained")
+    return Found(rows=merged(_row(launch, given) for launch in spoke), notes=skipped.notes())
+
+
+def _who(line: LogLine) -> int:
+    if (node := _NODE.search(line.text)) is not None:
+        return int(node[1])
+    return -1 if line.rank is None else line.rank
+
+
+def _arguments(line: LogLine, launches: list[_Launch]) -> None:
+    if launches[-1].speeds:
+        launches.append(_Launch())
+    inside = line.text.partition("Namespace(")[2]
+    whole = inside.rstrip().endswith(")") and inside.count("'") % 2 == 0
+    said = {name: value.strip().strip("'\"") for name, value in _SAYS.findall(inside) if whole}
+    # With Horovod each calls itself Node[0]. A line whose arguments are broken is that of a process all the same.
+    named = _NODE.search(line.text) if said.get("kv_store", "horovod") != "horovod" else None
+    launches[-1].arguments.append((int(named[1]) if named else line.rank, said))
+
+
+def _row(launch: _Launch, given: Given) -> ImportedRow:
+    kinds = set(launch.values("kv_store"))
+    horovod = kinds == {"horovod"}
+    each = 1 if horovod else agreed(map(_gpus, launch.values("gpus")), 0, "", "numbers of GPUs")
+    workers, devices = _workers(launch, given, each, kinds)
+    rate, notes = _rate(launch, workers, given)
+    batches = [int(value) for value in launch.values("batch_size") if value.isdigit()]
+    per_device = [size // each for size in batches if each and size % each == 0]
+    return row(
+        given,
+        tool="mxnet",
+        unit="samples",
+        rate=rate,
+        devices=devices,
+        models=map(_model, (said for _, said in launch.arguments)),
+        batches=set(per_device),
+        precisions=launch.values("dtype"),
+        synchronous=not any("async" in kind for kind in kinds),
+        notes=notes,
+    )
+
+
+def _gpus(value: str) -> int:
+    """`0,1` are two; `2` is GPU number two, one device; nothing is a CPU."""
+    return 1 if value in ("", "None") else len([one for one in value.split(",") if one.strip()])
+
+
+def _model(said: dict[str, str]) -> str:
+    network, layers = said.get("network", ""), said.get("num_layers", "")
+    return f"{network}-{layers}" if network in _LAYERED and layers.isdigit() else network
+
+
+def _workers(launch: _Launch, given: Given, each: int | None, kinds: set[str]) -> tuple[int, int]:
+    """How many processes there were, and how many devices they had together."""
+    spoke = len(launch.speeds)
+    if not launch.arguments or each is None:
+        devices = world_size([], given, " (no Namespace line)")
+        return max(spoke, 1) if spoke > 1 or not kinds else spoke, devices
+    started = max(launch.processes, spoke)
+    if started == 1 and any(kind.startswith(("dist", "horovod")) for kind in kinds):
+        devices = world_size([], given, ", and one worker of several speaks in it")
+        if devices % each:
+            raise Refused(f"--world-size {devices}: a worker has {each} GPUs")
+        return devices // each, devices
+    return started, world_size([started * each], given)
+
+
+# ---------------------------------------------------------------- whose rate it is
+
+
+def _rate(launch: _Launch, workers: int, given: Given) -> tuple[float, list[str]]:
+    """Of all devices, and how it was made."""
+    steady: dict[int, float] = {}
+    notes = ["the first window of each epoch is left out"]
+    for who, speeds in launch.speeds.items():
+        known = _known(speeds)
+        later = [speed for key, speed in known.items() if key[1] != _first(known, key[0])]
+        if not later:
+            raise Refused("has only the first window of an epoch of a worker, which holds the start")
+        steady[who] = median(later)
+    spoke = len(steady)
+    if spoke > 1:
+        if spoke != workers:
+            raise Refused(f"{spoke} of {workers} workers speak: give the log of all")
+        return sum(steady.values()), [*notes, f"the sum of {spoke} workers' own rates"]
+    (alone,) = steady.values()
+    if workers == 1 and launch.arguments:
+        return alone, notes
+    whose = given.speed_of or _audited(launch, workers)
+    if whose == "all":
+        return alone, [*notes, "one worker tells the rate of all"]
+    return alone * workers, [*notes, f"one worker's own rate x {workers}"]
+
+
+def _known(speeds: dict[Key, set[float]]) -> dict[Key, float]:
+    """By epoch and batch; a line for each metric says the same speed again."""
+    several = [key for key, found in speeds.items() if len(found) > 1]
+    if several:
+        epoch, batch = several[0]
+        raise Refused(
+            f"says several speeds of epoch {epoch}, batch {batch}, and no line says who speaks: workers without "
+            "ranks (Node[r]), or several launches: split it"
+        )
+    known = {key: speed for key, found in speeds.items() for speed in found if speed > 0}
+    if not known:
+        raise Refused("has no whole line with a speed")
+    return known
+
+
+def _first(known: dict[Key, float], epoch: int) -> int:
+    return min(batch for at, batch in known if at == epoch)
+
+
+def _audited(launch: _Launch, workers: int) -> str:
+    """`all` or `worker`, by what rate x seconds of an epoch comes to. Raises Refused."""
+    examples = agreed(
+        (int(value) for value in launch.values("num_examples") if value.isdigit()), 0, "", "sizes of an epoch"
+    )
+    for samples in _epochs(launch):
+        if examples and abs(samples - examples) <= _AUDIT * examples:
+            return "all"
+        if examples and abs(samples * workers - examples) <= _AUDIT * examples:
+            return "worker"
+    raise Refused(
+        "does not tell whether a speed is of one worker or of all: rate x an epoch's seconds is neither the data "
+        "set nor a worker's share; say --speed-of worker or --speed-of all"
+    )
+
+
+def _epochs(launch: _Launch) -> Iterator[float]:
+    """Samples of each epoch, as its rate and its seconds say."""
+    for who, costs in launch.costs.items():
+        known = _known(launch.speeds[who]) if who in launch.speeds else {}
+        for epoch, seconds in costs.items():
+            if of_epoch := [speed for key, speed in known.items() if key[0] == epoch]:
+                yield fmean(of_epoch) * seconds

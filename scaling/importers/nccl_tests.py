@@ -1,0 +1,125 @@
+"""nccl-tests (github.com/NVIDIA/nccl-tests): the table of a collective, or the object of `-J`.
+
+Columns come and go with versions and collectives: they are read by the header's names, two groups of time, algbw,
+busbw and wrong values from the right. GB/s are 1e9 bytes a second (as its document on performance says).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+
+from msgspec.structs import replace
+
+from scaling.importers import nccl_tests_json
+from scaling.importers.found import Found, Given, Refused, Skipped, number, world_size
+from scaling.importers.lines import CUT, LogLine
+from scaling.records.imported import ImportedBandwidth
+
+MARKS = ("busbw", "nccl_version")
+SURE = re.compile(r'#\s+size\s+count\s.*\balgbw\s+busbw\b|"nccl_version"\s*:')
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(\S.*)")
+_NAME = re.compile(r"\b([a-z]+(?:_[a-z]+)*)_perf\b")
+_ROW = re.compile(r"^\s*\d+\s+\d+\s")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+_GROUP = ("time", "algbw", "busbw")
+
+
+def read(lines: Iterable[LogLine], given: Given) -> Found:
+    """The lines of the table. Raises Refused."""
+    each = iter(lines)
+    for first in each:
+        if first.text.strip():
+            whole = chain([first], each)
+            if first.text.lstrip().startswith("{"):
+                return nccl_tests_json.read(whole, given)
+            return _read_text(whole, given)
+    raise Refused("is empty")
+
+
+def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
+    skipped, names, columns = Skipped(), [], []
+    ranks: dict[int, set[str]] = {}
+    found: list[ImportedBandwidth] = []
+    for line in lines:
+        text = line.text
+        if text.lstrip().startswith("#"):
+            if (rank := _RANK.search(text)) is not None:
+                ranks.setdefault(int(rank[1]), set()).add(" ".join(rank[2].split()))
+            elif SURE.search(text):
+                columns = text.replace("#wrong", "wrong").lstrip("# ").split()
+        elif columns and _ROW.match(text):
+            made = list(_bandwidths(text.split(), columns))
+            found += made
+            if not made:
+                skipped.add(line)
+        if (name := _NAME.search(text)) is not None:
+            names.append(name[1])
+    devices = _devices(ranks, given)
+    named = names[-1] if len(set(names)) == 1 else ""
+    return Found(
+        bandwidths=once(_with(one, devices, named) for one in found),
+        notes=skipped.notes(),
+    )
+
+
+def _devices(ranks: dict[int, set[str]], given: Given) -> int:
+    if any(len(said) > 1 for said in ranks.values()):
+        raise Refused(
+            "has several Rank 0: as many runs of one process, built without MPI (make MPI=1): their bandwidths "
+            "are of no network"
+        )
+    if ranks and sorted(ranks) != list(range(len(ranks))):
+        raise Refused(f"lacks lines of ranks: the largest is {max(ranks)}, {len(ranks)} are there")
+    return world_size([len(ranks)] if ranks else [], given, " (no Rank lines)")
+
+
+def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[ImportedBandwidth]:
+    """Out of place and in place; nothing of a line whose columns are not those of the header."""
+    width = (len(columns) - columns.index("time")) // 2
+    left, groups = tokens[: -2 * width], (tokens[-2 * width : -width], tokens[-width:])
+    if not 2 <= len(left) <= columns.index("time") or len(tokens) < 2 * width + 2:
+        return
+    words = [one for one in left[2:] if not one.lstrip("-").isdigit()]
+    values = [_values(group) for group in groups]
+    if None in values or not all(one.isdigit() for one in left[:2]):
+        return
+    for in_place, (group, value) in enumerate(zip(groups, values, strict=True)):
+        assert value is not None
+        wrong = group[3] if width > 3 and columns[columns.index("time") + 3] == "wrong" else ""
+        yield ImportedBandwidth(
+            tool="nccl_tests",
+            log="",
+            collective="",
+            world_size=0,
+            size_bytes=int(left[0]),
+            dtype=words[0] if words else "",
+            redop=words[1] if len(words) > 1 and words[1] != "none" else "",
+            in_place=bool(in_place),
+            time_s=value[0] / 1e6,
+            algbw_gbytes_per_s=value[1],
+            busbw_gbytes_per_s=value[2],
+            wrong=int(wrong) if wrong.isdigit() else None,
+        )
+
+
+def _values(group: Sequence[str]) -> tuple[float, float, float] | None:
+    """Microseconds, algbw, busbw."""
+    if any(not _NUMBER.fullmatch(one) for one in group[:3]) or any(CUT in one for one in group):
+        return None
+    time, algbw, busbw = map(number, group[:3])
+    return (time, algbw, busbw) if time > 0 else None
+
+
+def _with(one: ImportedBandwidth, devices: int, collective: str) -> ImportedBandwidth:
+    return replace(one, world_size=devices, collective=collective)
+
+
+def once(found: Iterable[ImportedBandwidth]) -> tuple[ImportedBandwidth, ...]:
+    """A line for each size and place: what was measured several times is one, the middle of them."""
+    by_cell: dict[tuple[object, ...], list[ImportedBandwidth]] = {}
+    for one in found:
+        by_cell.setdefault((one.size_bytes, one.in_place, one.dtype, one.redop), []).append(one)
+    ordered = (sorted(of_cell, key=lambda one: one.busbw_gbytes_per_s) for of_cell in by_cell.values())
+    return tuple(of_cell[(len(of_cell) - 1) // 2] for of_cell in ordered)

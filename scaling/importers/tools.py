@@ -1,0 +1,121 @@
+"""The tools whose logs are read: how each is recognised, and who reads it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from scaling.errors import UsageError
+from scaling.importers import (
+    aws_fsdp,
+    dlbs,
+    dllogger,
+    hf_trainer,
+    horovod,
+    lightning,
+    mlperf,
+    mxnet,
+    mxnet_benchmark,
+    nccl_tests,
+    tf_cnn,
+    tf_official,
+    torchtitan,
+)
+from scaling.importers.found import Found, Given, Read, Refused
+from scaling.importers.lines import blocks, of_blocks
+
+
+class Tool(NamedTuple):
+    """A grammar: a line is the tool's for sure where one of `marks` stands in it and `sure` matches."""
+
+    marks: tuple[str, ...]
+    sure: re.Pattern[str]
+    read: Read
+
+
+TOOLS: dict[str, Tool] = {
+    "horovod": Tool(horovod.MARKS, horovod.SURE, horovod.read),
+    "tf_cnn_benchmarks": Tool(tf_cnn.MARKS, tf_cnn.SURE, tf_cnn.read),
+    "mxnet": Tool(mxnet.MARKS, mxnet.SURE, mxnet.read),
+    "mxnet_benchmark": Tool(mxnet_benchmark.MARKS, mxnet_benchmark.SURE, mxnet_benchmark.read),
+    "nccl_tests": Tool(nccl_tests.MARKS, nccl_tests.SURE, nccl_tests.read),
+    "dllogger": Tool(dllogger.MARKS, dllogger.SURE, dllogger.read),
+    "torchtitan": Tool(torchtitan.MARKS, torchtitan.SURE, torchtitan.read),
+    "hf_trainer": Tool(hf_trainer.MARKS, hf_trainer.SURE, hf_trainer.read),
+    "lightning": Tool(lightning.MARKS, lightning.SURE, lightning.read),
+    "tf_official": Tool(tf_official.MARKS, tf_official.SURE, tf_official.read),
+    "dlbs": Tool(dlbs.MARKS, dlbs.SURE, dlbs.read),
+    "mlperf": Tool(mlperf.MARKS, mlperf.SURE, mlperf.read),
+    "aws_fsdp": Tool(aws_fsdp.MARKS, aws_fsdp.SURE, aws_fsdp.read),
+}
+
+
+class Log(NamedTuple):
+    """A log whose tool is known, and the digest of its text."""
+
+    path: Path
+    tool: str
+    digest: str
+
+
+def recognise(path: Path, wanted: str | None = None) -> Log:
+    """Whose log it is. Raises Refused of a log of no tool or of two; `wanted` overrules what its lines say."""
+    if not path.is_file():
+        raise Refused("is a folder: give the logs in it" if path.is_dir() else "no such file")
+    digest = sha256()
+    tools: set[str] = set()
+    for block in blocks(path):
+        digest.update(block.encode("utf-8", "replace"))
+        if wanted is None:
+            tools.update(name for name in TOOLS.keys() - tools if _has(block, TOOLS[name]))
+    if wanted is None:
+        _one_of(tools)
+    return Log(path, wanted or tools.pop(), digest.hexdigest())
+
+
+def _has(block: str, tool: Tool) -> bool:
+    return any(mark in block for mark in tool.marks) and any(
+        tool.sure.search(line) for line in block.split("\n") if any(mark in line for mark in tool.marks)
+    )
+
+
+def _one_of(tools: Iterable[str]) -> None:
+    names = sorted(tools)
+    if not names:
+        raise Refused(f"no line of it is of a known tool ({', '.join(TOOLS)}); --tool NAME says why not")
+    if len(names) > 1:
+        raise Refused(f"has lines of {' and of '.join(names)}: split it, or choose one with --tool {names[0]}")
+
+
+def read(log: Log, given: Given) -> Found:
+    """The rows of a log, each with its log's name and what was skipped. Raises Refused."""
+    found = TOOLS[log.tool].read(of_blocks(blocks(log.path)), given)
+    if not found.rows and not found.bandwidths:
+        raise Refused(f"has no line that is whole and says a rate of {log.tool}")
+    named = log.path.name
+    return replace(
+        found,
+        rows=tuple(replace(row, log=named, notes=(*row.notes, *found.notes)) for row in found.rows),
+        bandwidths=tuple(replace(one, log=named) for one in found.bandwidths),
+    )
+
+
+def read_all(paths: Iterable[Path], wanted: str | None, given: Given) -> list[Found]:
+    """All logs of one import. Raises UsageError, which names the log, where one is refused or given twice."""
+    seen: dict[str, Path] = {}
+    found = []
+    for path in paths:
+        try:
+            log = recognise(path, wanted)
+            if log.digest in seen:
+                raise Refused(f"is {seen[log.digest]} again: a launch counts once")
+            seen[log.digest] = path
+            found.append(read(log, given))
+        except UsageError as error:
+            raise UsageError(f"LOG {path}: {error}") from None
+    return found

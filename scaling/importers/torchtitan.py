@@ -1,0 +1,78 @@
+"""torchtitan (github.com/pytorch/torchtitan): tokens a second of one device, step by step.
+
+`tps` are local tokens / seconds / devices that share them: times the number of devices it is that of all. Every
+rank may print the same step: neither ranks nor steps are added.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from math import prod
+from statistics import median
+
+from scaling.importers.found import NUMBER, Found, Given, Refused, Skipped, compiled, number, row, world_size
+from scaling.importers.lines import LogLine
+
+MARKS = ("tps:",)
+SURE = re.compile(r"step: *\d+ .*loss: *\S+ .*tps: *[\d,]+")
+_STEP = compiled(r"step: *(\d+) .*?loss: *(\S+) .*?tps: *", NUMBER)
+_MESH = re.compile(r"[Bb]uilding \d+-D device mesh with .*?\[([\d, ]+)\]\s*$")
+_PARALLEL = re.compile(r"[Bb]uilding device mesh with parallelism: (.*)")
+_DEGREES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp)=(\d+)")
+_BATCH = re.compile(r"local batch size:? (\d+)")
+_MODEL = re.compile(r"Model (\S+ \S+) size: ")
+
+
+def read(lines: Iterable[LogLine], given: Given) -> Found:
+    """A row of the whole log. Raises Refused."""
+    skipped, steps, losses = Skipped(), dict[int, list[float]](), list[str]()
+    sizes, batches, models = list[int](), list[int](), list[str]()
+    for line in lines:
+        text = line.text
+        if "tps:" in text:
+            if "validate step" in text:
+                continue
+            if (step := _STEP.search(text)) is None:
+                skipped.add(line)
+            else:
+                steps.setdefault(int(step[1]), []).append(number(step[3]))
+                losses.append(step[2])
+        elif "device mesh" in text:
+            sizes += _size(text)
+        elif (batch := _BATCH.search(text)) is not None:
+            batches.append(int(batch[1]))
+        elif (model := _MODEL.search(text)) is not None:
+            models.append(model[1])
+    if not steps:
+        raise Refused("has no whole line with a step and its tps")
+    devices = world_size(sizes, given)
+    later = sorted(steps)[1:]
+    if not later:
+        raise Refused("has its first step alone, which holds the start")
+    diverged = any(loss.lower().strip(",") in ("nan", "inf") for loss in losses)
+    return Found(
+        rows=(
+            row(
+                given,
+                tool="torchtitan",
+                unit="tokens",
+                rate=None if diverged else devices * median(median(steps[step]) for step in later),
+                devices=devices,
+                models=models,
+                batches=batches,
+                failed="the loss is no number" if diverged else "",
+                notes=("tps of one device x devices; the first step that was logged is left out",),
+            ),
+        ),
+        notes=skipped.notes(),
+    )
+
+
+def _size(text: str) -> list[int]:
+    """Devices of a mesh, as older and newer versions say it."""
+    if (mesh := _MESH.search(text)) is not None:
+        return [prod(int(one) for one in mesh[1].split(",") if one.strip())]
+    if (parallel := _PARALLEL.search(text)) is not None and (degrees := _DEGREES.findall(parallel[1])):
+        return [prod(int(size) for _, size in degrees)]
+    return []

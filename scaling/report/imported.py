@@ -1,0 +1,158 @@
+"""What was read from logs of other tools, in a section of its own. Pure.
+
+None of it stands in a table of ours: no interval but that of several logs, no causes, no receipt, no rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from scaling.analysis.imported import Imported, cells, curves
+from scaling.analysis.stats import Estimate
+from scaling.records.imported import ImportedBandwidth
+from scaling.records.run import Header
+from scaling.report import quantities, words
+from scaling.report.cells import BATCH_SIZE, EFFICIENCY, SPEEDUP, WORLD_SIZE
+from scaling.report.parts import Cell, Column, Entry, Line, Notes, Quantity, Section
+from scaling.text import counted, decimals, several
+
+TITLE = "Imported"
+# Beside its mark: that ours were measured here goes without saying.
+LOGS = Column(key="logs", title="logs", is_text=True)
+CAUSES = Column(key="causes", title="causes", is_text=True)
+RECEIPT = Column(key="receipt", title="receipt", is_text=True)
+SIZE = Column(key="size", title="bytes")
+TIME = Column(key="time", title="time, us")
+ALGBW = Column(key="algbw", title="algbw, GB/s")
+BUSBW = Column(key="busbw", title="busbw, GB/s")
+PLACE = Column(key="place", title="place", is_text=True)
+WRONG = Column(key="wrong", title="wrong")
+
+
+def sections(header: Header, notes: Notes) -> tuple[Section, ...]:
+    """A table for each tool, model, batch and precision, then those of networks."""
+    found = curves(cells(header.imported))
+    return (*(_curve(of_curve, notes) for of_curve in found), *_networks(header.bandwidths))
+
+
+def notices(header: Header) -> Iterator[str]:
+    """That nothing of it was measured here."""
+    if header.is_import:
+        yield (
+            f"IMPORTED: what {several(_tools(header))} printed; nothing of it was measured or checked here. No "
+            "interval comes from one log, and no row is ranked or compared with those of scaling.run"
+        )
+
+
+def facts(header: Header) -> Iterator[Entry]:
+    """From which logs."""
+    logs = list(dict.fromkeys([*(row.log for row in header.imported), *(one.log for one in header.bandwidths)]))
+    if logs:
+        said = f"{counted(len(logs), 'log')}: {several(logs)} ({several(_tools(header))})"
+        yield Entry(label="imported", phrase=(said,))
+
+
+def _tools(header: Header) -> list[str]:
+    return list(dict.fromkeys([*(row.tool for row in header.imported), *(one.tool for one in header.bandwidths)]))
+
+
+def headline(header: Header) -> Imported | None:
+    """The fastest at the largest number of devices that has a rate; None without any."""
+    found = [cell for cell in cells(header.imported) if cell.rate is not None]
+    return max(found, key=lambda cell: (cell.world_size, cell.rate.mean if cell.rate else 0.0), default=None)
+
+
+def last_line(header: Header) -> str:
+    """For programs, as of a run of ours; "" where nothing was imported."""
+    cell = headline(header)
+    if cell is not None and cell.rate is not None:
+        speedup = words.NONE if cell.speedup is None else f"{cell.speedup:.2f}"
+        efficiency = words.NONE if cell.efficiency is None else f"{cell.efficiency:.3f}"
+        rate = f"{cell.rate.mean:.{max(1, decimals(cell.rate.mean))}f}"
+        return (
+            f"scaling: imported:{cell.tool} N={cell.world_size} {rate} {cell.unit}/s speedup {speedup} "
+            f"efficiency {efficiency} flags {','.join(cell.flags)}"
+        )
+    best = max(header.bandwidths, key=lambda one: one.busbw_gbytes_per_s, default=None)
+    if best is None:
+        return ""
+    rate = f"{best.busbw_gbytes_per_s:g} GB/s busbw"
+    return (
+        f"scaling: imported:{best.tool} N={best.world_size} {rate} speedup - efficiency - flags "
+        f"{','.join(_flags(best))}"
+    )
+
+
+# ---------------------------------------------------------------- curves
+
+
+def _curve(of_curve: Sequence[Imported], notes: Notes) -> Section:
+    first = of_curve[0]
+    parts = (
+        first.tool,
+        first.model or "model unknown",
+        f"batch {first.batch_size} per device" if first.batch_size else "batch unknown",
+        first.precision or "precision unknown",
+        first.run,
+    )
+    rate = Column(key="rate", title=f"{first.unit}/s", unit=f"{first.unit}/s")
+    return Section(
+        title=f"{TITLE}: {', '.join(filter(None, parts))}",
+        columns=(WORLD_SIZE, BATCH_SIZE, rate, SPEEDUP, EFFICIENCY, CAUSES, RECEIPT, LOGS),
+        lines=tuple(_line(cell, notes) for cell in of_curve),
+    )
+
+
+def _line(cell: Imported, notes: Notes) -> Line:
+    found: dict[str, Cell] = {
+        WORLD_SIZE.key: quantities.integer(cell.world_size),
+        BATCH_SIZE.key: quantities.integer(cell.batch_size) if cell.batch_size else None,
+        "rate": None,
+        SPEEDUP.key: None if cell.speedup is None else Quantity(value=cell.speedup, digits=2),
+        EFFICIENCY.key: None if cell.efficiency is None else quantities.fraction(cell.efficiency),
+        CAUSES.key: None,
+        RECEIPT.key: None,
+        LOGS.key: several(cell.logs, shown=2),
+    }
+    if cell.rate is not None:
+        found["rate"] = _rate(cell.rate, f"{cell.unit}/s")
+    return Line(cells=found, flags=cell.flags, marks=notes.marks(cell.notes))
+
+
+def _rate(rate: Estimate, unit: str) -> Quantity:
+    return Quantity(value=rate.mean, digits=max(decimals(rate.mean), 0), unit=unit, low=rate.low, high=rate.high)
+
+
+# ---------------------------------------------------------------- networks
+
+
+def _networks(found: Sequence[ImportedBandwidth]) -> Iterator[Section]:
+    """A table for each collective of each log: sizes are its lines, and nothing is compared."""
+    keys = dict.fromkeys((one.run, one.log, one.collective, one.world_size, one.dtype, one.redop) for one in found)
+    for key in keys:
+        run, log, collective, world_size, dtype, redop = key
+        of_key = [
+            one for one in found if (one.run, one.log, one.collective, one.world_size, one.dtype, one.redop) == key
+        ]
+        parts = (of_key[0].tool, collective, f"N={world_size}", dtype, redop, log, run)
+        yield Section(
+            title=f"{TITLE}, network: {', '.join(filter(None, parts))}",
+            columns=(SIZE, PLACE, TIME, ALGBW, BUSBW, WRONG),
+            lines=tuple(map(_bandwidth, of_key)),
+        )
+
+
+def _bandwidth(one: ImportedBandwidth) -> Line:
+    found: dict[str, Cell] = {
+        SIZE.key: Quantity(value=one.size_bytes, digits=0, grouped=True),
+        PLACE.key: "in-place" if one.in_place else "out-of-place",
+        TIME.key: Quantity(value=1e6 * one.time_s, digits=decimals(1e6 * one.time_s)),
+        ALGBW.key: Quantity(value=one.algbw_gbytes_per_s, digits=2),
+        BUSBW.key: Quantity(value=one.busbw_gbytes_per_s, digits=2),
+        WRONG.key: None if one.wrong is None else quantities.integer(one.wrong),
+    }
+    return Line(cells=found, flags=_flags(one))
+
+
+def _flags(one: ImportedBandwidth) -> tuple[str, ...]:
+    return ("IMPORTED", "AUDIT") if one.wrong else ("IMPORTED",)

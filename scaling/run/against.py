@@ -1,0 +1,61 @@
+"""`--against RUN`: whether what was just measured is slower than an older run, by `scaling.compare`."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from scaling.errors import StoreError, UsageError
+from scaling.records import store
+from scaling.records.events import Finished
+from scaling.records.point import WANTED
+from scaling.records.run import Header
+from scaling.run import programs
+
+COMPARE = "scaling.compare"
+# What scaling.compare ends with where it could judge: nothing slower, something slower.
+FINE, SLOWER = 0, 1
+
+
+class Compared(NamedTuple):
+    """What was found, as text, the exit code that says so, and why nothing was compared, if nothing was."""
+
+    text: str
+    code: int
+    why: str = ""
+
+
+def read(run: Path) -> Header:
+    """The header of the run to compare with.
+
+    Raises UsageError where nothing could be compared with it: better known before hours of measuring than after.
+    """
+    try:
+        header, records = store.load_measured(run)
+    except UsageError as error:
+        raise UsageError(f"--against {error}") from None
+    if store.is_being_written(run):
+        raise UsageError(f"--against {run}: is still being written; wait until its sweep has ended")
+    if header.config.get("epochs") is not None:
+        raise UsageError(f"--against {run}: trains to an accuracy, which is not compared; --like measures it anew")
+    if not any(one.point.kind in WANTED and isinstance(one.outcome, Finished) for one in records):
+        raise UsageError(f"--against {run}: no exchange of it was measured: there is nothing to compare with")
+    return header
+
+
+def compare(base: Path, new: Path) -> Compared:
+    """Compare two runs that have ended. Raises StoreError where no verdict was reached."""
+    command = f"python -m {COMPARE} {base} {new}"
+    try:
+        done = programs.output(COMPARE, [str(base), str(new)])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StoreError(f"--against {base}: not compared: {error}; try: {command}") from None
+    text = f"{done.stdout}\nagainst: {base} (again: {command})\n"
+    if done.returncode in (FINE, SLOWER) and done.stdout:
+        return Compared(text, done.returncode)
+    said = programs.complaint(done, COMPARE).removeprefix("RUN: ")
+    why = f"--against {base}: not compared: {said}"
+    if done.returncode == UsageError.exit_code:
+        return Compared(text if done.stdout else "", UsageError.exit_code, why)
+    raise StoreError(f"{why}; try: {command}")

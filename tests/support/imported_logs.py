@@ -1,0 +1,117 @@
+"""Logs of other tools, written by their grammars, what they say, and what damage does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from scaling.errors import UsageError
+from scaling.importers.found import Found, Given
+from scaling.importers.tools import read_all
+from scaling.records.imported import ImportedRow
+
+SAMPLES = Path(__file__).parents[1] / "unit" / "importers" / "samples"
+
+NOTHING = Given()
+_NO_NUMBERS = [byte for byte in range(256) if byte not in b"0123456789.,eE+-"]
+
+
+class Said(NamedTuple):
+    """What a sample says, by hand: devices, batch per device, units per second over all devices."""
+
+    tool: str
+    world_size: int
+    batch_size: int
+    rate: float
+    unit: str = "images"
+    given: Given = Given()
+    # What it says where it ends earlier.
+    earlier: tuple[float, ...] = ()
+
+
+SAID = {
+    "horovod_n1.log": Said("horovod", 1, 32, 112.2),
+    "horovod_n4.log": Said("horovod", 4, 32, 432.8),
+    "horovod_keras.log": Said("horovod", 2, 64, 2976.0),
+    "tf_cnn_2.log": Said("tf_cnn_benchmarks", 2, 32, 204.75),
+    "tf_cnn_8.log": Said("tf_cnn_benchmarks", 8, 32, 48.035),
+    "mxnet_dist.log": Said("mxnet", 4, 32, 218.4, "samples"),
+    "mxnet_horovod.log": Said("mxnet", 8, 104, 11214.9, "samples"),
+    "mxnet_one.log": Said("mxnet", 1, 128, 1001.0, "samples"),
+    "mxnet_benchmark.csv": Said("mxnet_benchmark", 1, 0, 109.2),
+    "dllogger_file.log": Said("dllogger", 8, 256, 2901.0),
+    "dllogger_stdout.log": Said("dllogger", 2, 0, 267.94, given=Given(world_size=2)),
+    "torchtitan.log": Said("torchtitan", 8, 1, 58288.0, "tokens"),
+    "hf_trainer.log": Said("hf_trainer", 4, 16, 267.4, "samples"),
+    "hf_trainer_wrapped.log": Said("hf_trainer", 4, 8, 98.31, "samples"),
+    "lightning_bar.log": Said("lightning", 4, 0, 0.8, "steps", earlier=(1 / 4.87, 1 / 1.67)),
+    "lightning_monitor.log": Said("lightning", 4, 0, 246.0, "samples"),
+    "tf_official.log": Said("tf_official", 8, 256, 4865.76, "samples", Given(world_size=8)),
+    "tf_official_old.log": Said("tf_official", 1, 0, 1381.718149, "samples", Given(world_size=1)),
+    "dlbs.log": Said("dlbs", 4, 64, 1380.0),
+    "mlperf.log": Said("mlperf", 16, 204, 20101.0, given=Given(world_size=16)),
+    "mlperf_06.log": Said("mlperf", 8, 0, 1501.5, given=Given(world_size=8)),
+    "aws_fsdp.log": Said("aws_fsdp", 16, 0, 9.43, "samples", Given(world_size=16)),
+}
+
+
+def written(folder: Path, text: str, name: str = "a.log") -> Path:
+    """A log of these lines."""
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def imported(log: Path, given: Given = NOTHING, tool: str | None = None) -> Found:
+    """What one log says."""
+    return read_all([log], tool, given)[0]
+
+
+def only_row(log: Path, given: Given = NOTHING) -> ImportedRow:
+    """Of a log of one cell."""
+    (row,) = imported(log, given).rows
+    return row
+
+
+def refusal(log: Path, given: Given = NOTHING, tool: str | None = None) -> str:
+    """Why a log is refused, without its name."""
+    try:
+        found = imported(log, given, tool)
+    except UsageError as error:
+        return str(error).removeprefix(f"LOG {log}: ")
+    raise AssertionError(f"it was read: {found}")
+
+
+def damaged(data: bytes, seed: int, count: int) -> Iterator[bytes]:
+    """`data` cut at a random byte, and with a random byte changed, in turn; never so that one number becomes
+    another, which a reader cannot tell where it stands once."""
+    random = Random(seed)
+    for number in range(count):
+        place = random.randrange(len(data))
+        if number % 2:
+            yield data[:place]
+        else:
+            yield data[:place] + bytes([random.choice(_NO_NUMBERS)]) + data[place + 1 :]
+
+
+def invented(data: bytes, said: Said, folder: Path) -> list[ImportedRow]:
+    """Rows of a damaged log that it did not hold before; a refusal is none."""
+    path = folder / "damaged.log"
+    path.write_bytes(data)
+    try:
+        rows = imported(path, said.given).rows
+    except UsageError:
+        return []
+    near = (said.rate, *said.earlier)
+    return [
+        row
+        for row in rows
+        if row.world_size != said.world_size or not any(is_near(row.rate, rate) for rate in near)
+    ]
+
+
+def is_near(rate: float | None, other: float) -> bool:
+    """Within what leaving out one line of a few may change; that it failed is no rate."""
+    return rate is None or abs(rate - other) <= 0.2 * other

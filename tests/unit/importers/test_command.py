@@ -1,0 +1,207 @@
+"""`python -m scaling.importers`: the run it writes, in every format of the report, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from scaling.compare import __main__ as compare
+from scaling.history import __main__ as history
+from scaling.importers import __main__ as command
+from scaling.predict import __main__ as predict
+from scaling.records import store
+from scaling.report import __main__ as report
+from scaling.report import schema
+from tests.support.imported_logs import SAMPLES, written
+from tests.support.report_scenes import SCENES
+from tests.support.scripted_records import written as written_run
+
+N1, N4 = str(SAMPLES / "horovod_n1.log"), str(SAMPLES / "horovod_n4.log")
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """An import of one device and of four."""
+    assert command.main([N1, N4, "-o", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    return str(tmp_path / "run")
+
+
+def shown(capsys: pytest.CaptureFixture[str], run: str, *arguments: str) -> str:
+    """What the report says of it."""
+    assert report.main([run, *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
+    """The one line on stderr of a command that exits 2 and prints nothing."""
+    assert command.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("scaling.importers: error: ") and err.count("\n") == 1
+    return err.removeprefix("scaling.importers: error: ").rstrip()
+
+
+# ---------------------------------------------------------------- what is written
+
+
+def test_the_table_is_printed_and_the_report_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "run")
+    assert command.main([N4, N1, "-o", folder]) == 0
+    printed = capsys.readouterr().out
+    assert shown(capsys, folder) == printed
+    assert printed.splitlines()[-1] == (
+        "scaling: imported:horovod N=4 432.8 images/s speedup 3.86 efficiency 0.964 flags IMPORTED"
+    )
+
+
+def test_rows_are_marked_and_nothing_is_claimed_beside_the_rate(
+    run: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = shown(capsys, run)
+    assert "Imported: horovod, resnet50, batch 32 per device" in text
+    (line,) = (line for line in text.splitlines() if "432.8" in line and "scaling:" not in line)
+    assert line.split() == ["4", "32", "432.8", "3.86", "96.4", "%", line.split()[6], "-", "-", "horovod_n4.log",
+                            "IMPORTED", "[1]"]  # fmt: skip
+    assert "best" not in text and "±" not in text
+
+
+@pytest.mark.parametrize("format_", ["table", "markdown", "latex", "csv", "json", "html"])
+def test_every_format_has_the_rows_and_the_mark(
+    format_: str, run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out"
+    assert report.main([run, "--format", format_, "-o", str(path)]) == 0
+    text = path.read_text()
+    assert "IMPORTED" in text and "432.8" in text
+    assert "No exchange of this run has ended" not in text
+
+
+def test_the_json_is_of_the_schema(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, run, "--format", "json")
+    found: Any = msgspec.json.decode(text, type=schema.ReportJson)
+    assert [(row["world_size"], row["rate"]["mean"]) for row in json.loads(text)["imported"]] == [
+        (1, pytest.approx(112.2)),
+        (4, pytest.approx(432.8)),
+    ]
+    assert found.rows == ()
+
+
+def test_the_csv_names_the_tool_as_strategy(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = list(csv.DictReader(io.StringIO(shown(capsys, run, "--format", "csv"))))
+    assert [(row["strategy"], row["world_size"], row["flags"], row["standing"]) for row in rows] == [
+        ("imported:horovod", "1", "IMPORTED", ""),
+        ("imported:horovod", "4", "IMPORTED", ""),
+    ]
+    assert rows[1]["samples_per_s_low"] == ""
+
+
+def test_beside_a_run_of_ours_it_stands_apart(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its rows change nothing of the others', and both orders are allowed without --join."""
+    ours = written_run(tmp_path / "ours", SCENES["default"]())
+    alone = [line for line in shown(capsys, str(ours)).splitlines() if " torch:" in line]
+    for order in ((str(ours), run), (run, str(ours))):
+        text = shown(capsys, *order)
+        assert "Imported: horovod" in text
+        assert [line for line in text.splitlines() if " torch:" in line] == alone
+
+
+def test_several_logs_of_a_cell_are_launches_with_an_interval(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = Path(N1).read_text()
+    logs = [written(tmp_path, text.replace("112.2 +", f"112.{digit} +"), f"{digit}.log") for digit in (2, 3)]
+    assert command.main([*map(str, logs), "-o", str(tmp_path / "run")]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "±" in line)
+    assert "2.log 3.log" in line
+
+
+def test_efficiency_needs_the_same_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = written(tmp_path, Path(N1).read_text().replace("Batch size: 32", "Batch size: 64"))
+    assert command.main([str(other), N4, "-o", str(tmp_path / "run")]) == 0
+    assert "N=4 432.8 images/s speedup - efficiency - flags IMPORTED" in capsys.readouterr().out
+
+
+# ---------------------------------------------------------------- who else reads it
+
+
+def test_history_has_a_line(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert history.main([str(Path(run).parent), "--format", "json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)["runs"]
+    assert (line["headline"]["strategy"], line["headline"]["world_size"]) == ("imported:horovod", 4)
+    assert (line["headline"]["flags"], line["like"]) == (["IMPORTED"], "")
+    assert history.main([str(Path(run).parent)]) == 0
+    assert "IMPORTED" in capsys.readouterr().out
+
+
+def test_nothing_that_needs_points_takes_it(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main([run, run]) == 2
+    assert predict.main([run]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all("is IMPORTED from logs of other tools" in line for line in lines)
+    with pytest.raises(Exception, match="is IMPORTED"):
+        store.load_measured(Path(run))
+
+
+# ---------------------------------------------------------------- bad input
+
+
+def test_an_output_that_exists_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "there").mkdir()
+    said = refusal(capsys, [N1, "-o", str(tmp_path / "there")])
+    assert said == f"--output {tmp_path / 'there'}: exists already; name a folder that does not"
+
+
+def test_an_output_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, "")
+    assert "cannot be written: Not a directory" in refusal(capsys, [N1, "-o", str(file / "run")])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "no line of it is of a known tool"),
+        (b"hello\n", "no line of it is of a known tool"),
+        (bytes(range(256)) * 9, "is a binary file, not a log"),
+        (b"\x1f\x8b\x08" + bytes(50), "is compressed: gunzip it first"),
+        ("Total img/sec".encode("utf-16"), "is UTF-16"),
+    ],
+)
+def test_what_is_no_log_is_refused(
+    data: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(data)
+    assert said in refusal(capsys, [str(path), "-o", str(tmp_path / "run")])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["/nowhere/a.log"], "LOG /nowhere/a.log: no such file"),
+        (["/"], "LOG /: is a folder: give the logs in it"),
+        ([N1, N1], f"LOG {N1}: is {N1} again: a launch counts once"),
+        ([N1, "--tool", "horowod"], "--tool horowod: did you mean 'horovod'?"),
+        ([N1, "--world-size", "0"], "--world-size 0: a number from 1 on"),
+        ([N1, "--world-size", "8"], f"LOG {N1}: --world-size 8: the log says 1"),
+        ([N1, "--batch-size", "64"], f"LOG {N1}: --batch-size 64: the log says 32"),
+        ([N1, "--model", "vgg16"], f"LOG {N1}: --model vgg16: the log says resnet50"),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: Sequence[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refusal(capsys, [*arguments, "-o", str(tmp_path / "run")]) == said
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,99 @@
+"""`--against RUN`: what is refused before anything is measured, and what a comparison that failed is worth."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from scaling.errors import StoreError, UsageError
+from scaling.records import store
+from scaling.run import against, flags, programs
+from tests.support.compared_runs import on_disk, without_noise
+from tests.support.scripted_records import failed, header, point
+
+BASE, NEW = Path("base"), Path("new")
+
+
+def answer(code: int, out: str = "", err: str = "") -> Any:
+    return lambda *_: subprocess.CompletedProcess([], code, out, err)
+
+
+def refusal(run: Path) -> str:
+    with pytest.raises(UsageError) as error:
+        against.read(run)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_the_settings_are_those_of_the_run(tmp_path: Path) -> None:
+    run = without_noise()
+    assert against.read(Path(on_disk(tmp_path / "base", run))) == run[0]
+
+
+def test_what_is_no_run_is_named_with_its_flag(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "nowhere").startswith(f"--against {tmp_path}/nowhere: not a run: ")
+
+
+def test_a_run_still_being_written_is_refused(tmp_path: Path) -> None:
+    run = Path(on_disk(tmp_path / "base", without_noise()))
+    with (run / store.FILE).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert refusal(run) == f"--against {run}: is still being written; wait until its sweep has ended"
+
+
+def test_trainings_and_runs_without_any_exchange_have_nothing_to_compare(tmp_path: Path) -> None:
+    train = Path(on_disk(tmp_path / "train", (replace(header(), config={"epochs": 2}), [])))
+    assert "trains to an accuracy" in refusal(train)
+    none = Path(on_disk(tmp_path / "none", (header(), [failed(point())])))
+    assert "no exchange of it was measured" in refusal(none)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("--like", "A", "--against", "B"), "--like, --against: both give the settings of a run"),
+        (("--resume", "A", "--against", "B"), "python -m scaling.compare B A"),
+    ],
+)
+def test_one_older_run_at_a_time(argv: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        flags.parse(argv)
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_verdict_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    monkeypatch.setattr(programs, "output", answer(code, "the table\n"))
+    again = "against: base (again: python -m scaling.compare base new)"
+    assert against.compare(BASE, NEW) == (f"the table\n\n{again}\n", code, "")
+
+
+@pytest.mark.parametrize("out", ["", "the table\n"])
+def test_without_a_cell_that_could_be_compared_it_is_2(monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    monkeypatch.setattr(programs, "output", answer(2, out, "scaling.compare: error: RUN: they differ\n"))
+    found = against.compare(BASE, NEW)
+    assert (found.code, found.why) == (2, "--against base: not compared: they differ")
+    assert bool(found.text) == bool(out)
+
+
+@pytest.mark.parametrize("done", [answer(0), answer(1), answer(-9, "the ta"), answer(3, "the table\n")])
+def test_a_comparison_that_came_to_no_end_is_never_green(monkeypatch: pytest.MonkeyPatch, done: Any) -> None:
+    monkeypatch.setattr(programs, "output", done)
+    with pytest.raises(
+        StoreError, match=r"--against base: not compared: .*; try: python -m scaling.compare base new"
+    ):
+        against.compare(BASE, NEW)
+
+
+def test_one_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*_: object) -> None:
+        raise subprocess.TimeoutExpired("python", 120)
+
+    monkeypatch.setattr(programs, "output", hang)
+    with pytest.raises(StoreError, match="timed out"):
+        against.compare(BASE, NEW)

@@ -1,0 +1,41 @@
+"""Which tests have no other beside them, and that they have none."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+
+import pytest
+
+from tests import conftest
+from tests.support import quiet
+
+
+def is_free(folder: Path, how: int) -> bool:
+    """Whether another could hold it now, in this way."""
+    with (folder / "room").open("w") as room:
+        try:
+            fcntl.flock(room, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize(("alone", "shared"), [(True, False), (False, True)])
+def test_beside_one_that_is_alone_there_is_no_other(alone: bool, shared: bool, tmp_path: Path) -> None:
+    with quiet.held(tmp_path, alone=alone):
+        assert is_free(tmp_path, fcntl.LOCK_SH) == shared
+        assert not is_free(tmp_path, fcntl.LOCK_EX)
+    assert is_free(tmp_path, fcntl.LOCK_EX)
+
+
+def test_a_folder_that_is_kept_together_is_one_group_and_others_are_files() -> None:
+    tests = conftest.HERE
+    (together,) = conftest.TOGETHER
+    groups = {conftest.group(path) for path in (tests / together).glob("test_*.py")}
+    assert groups == {together}
+    assert conftest.group(Path(__file__)) == "unit/test_quiet.py"
+
+
+def test_those_that_are_alone_exist() -> None:
+    assert [name for name in conftest.ALONE if not (conftest.HERE / name).is_file()] == []
