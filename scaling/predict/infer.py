@@ -33,7 +33,9 @@ PROPOSAL_FREEDOM = 8.0
 
 
 class Posterior(NamedTuple):
-    """Weighted draws: `z` standard normal, `weights` sum to 1, `residuals` of what was observed."""
+    """Weighted draws: `z` standard normal, `weights` sum to 1, `residuals` of what was observed. `likeness` is the
+    correlation of what the model lacks here with what it lacks where that was, 1 for the same, `widening` how many
+    times as much it varies."""
 
     setting: Setting
     names: Mapping[str, str]
@@ -43,6 +45,8 @@ class Posterior(NamedTuple):
     weights: Floats
     residuals: Floats
     log_evidence: float
+    likeness: float = 1.0
+    widening: float = 1.0
 
     @property
     def even(self) -> float:
@@ -85,12 +89,18 @@ def predict(found: Posterior, targets: Sequence[At], seed: int = SEED) -> Predic
         cross = covariance(walk, known.anchor, targets, seen)
         noise = _seen_covariance(walk, known)
         gain = np.linalg.solve(noise, cross.T).T
-        relative = relative + found.residuals @ gain.T
-        own = own - gain @ cross.T
+        relative = relative + found.likeness * found.residuals @ gain.T
+        own = own - found.likeness**2 * gain @ cross.T
         distance = _distance(found.residuals, noise)
         freedom += len(seen)
         scale = (walk.freedom + distance) / freedom
+    own = found.widening**2 * own
     return Predicted(relative + _walked(own, freedom, scale, seed), found.weights, parts)
+
+
+def relative(found: Posterior, at: Sequence[At]) -> Floats:
+    """ln(efficiency relative to the anchor), draws x world sizes, as the equations alone have it."""
+    return _relative(found.setting, found.known.anchor, found.priors, found.names, found.z, at)[0]
 
 
 def _walked(own: Floats, freedom: float, scale: Floats, seed: int) -> Floats:

@@ -4,6 +4,7 @@ python -m tests.bench.predict                       each publisher's series from
 python -m tests.bench.predict --by source           each source's (a publisher has several of one cluster)
 python -m tests.bench.predict --judge other.json    series that are not among ours, from priors learned on ours
 python -m tests.bench.predict --as-shipped FILE     the same from the package's priors as they are
+python -m tests.bench.predict --what-if             one series of a source from another of other batch or model
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from scaling.predict import published
 from scaling.predict.learn import fitting
 from scaling.predict.priors import Priors, read
 from scaling.predict.published import Series
+from tests.support import what_ifs
 from tests.support.prediction_errors import Miss, misses, table
 
 FILE = Path(__file__).resolve().parents[1] / "published.json"
@@ -54,7 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--judge", type=Path)
     parser.add_argument("--as-shipped", type=Path)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--what-if", action="store_true")
+    parser.add_argument("--every", type=int, default=3, help="of so many pairs of --what-if, one")
     asked = parser.parse_args(argv)
+    if asked.what_if:
+        taught = [one for one in published.series(published.read(asked.published)) if one.trust in ("A", "B")]
+        print(what_ifs.table(list(what_ifs.answers(taught, read(), asked.every))))
+        return 0
     began_s = monotonic()
     found = _found(asked)
     if not found:

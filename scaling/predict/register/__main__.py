@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from scaling.command import complain, open_streams, show
-from scaling.errors import Interrupted, ScalingError, UsageError
+from scaling.command import obey, show
+from scaling.errors import UsageError
 from scaling.predict import priors
 from scaling.predict.register import answers, flags
 from scaling.records.prediction import Question
-from scaling.records.store import load
+from scaling.records.store import load_measured
 
 
 def register(asked: flags.Asked, given: bytes) -> str:
@@ -22,26 +22,19 @@ def register(asked: flags.Asked, given: bytes) -> str:
         questions = msgspec.json.decode(given, type=tuple[Question, ...])
     except msgspec.MsgspecError as error:
         raise UsageError(f"standard input: not a JSON array of points and their nodes: {error}") from None
-    header, records = load(asked.run)
+    header, records = load_measured(asked.run)
     found = answers.answers(header, records, questions, priors.read(), time.time())
     return msgspec.json.encode(found).decode() + "\n"
 
 
+def _act(argv: Sequence[str]) -> None:
+    if asked := flags.parse(argv):
+        show(register(asked, sys.stdin.buffer.read()))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    open_streams()
-    try:
-        asked = flags.parse(sys.argv[1:] if argv is None else argv)
-        if asked is not None:
-            show(register(asked, sys.stdin.buffer.read()))
-        return 0
-    except ScalingError as error:
-        complain(error, flags.NAME)
-        return error.exit_code
-    except Interrupted as stop:
-        return stop.exit_code
-    except KeyboardInterrupt:
-        return 130
+    return obey(_act, argv, flags.NAME)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ def efficiency(asked: Asked, size: int = 64, **changes: Any) -> float:
         (["--cold"], "--cold: needs --rate R, --model NAME"),
         (["r", "--cold"], "--cold: predicts without a run"),
         (["r", "--compress", "0.5"], "--compress 0.5: divides"),
+        (["r", "--device", "Tesla V100"], "--device: names the device of --cold"),
         (["r", "--rate", "-3"], "--rate -3: samples/s of one device; above 0"),
         (["r", "--target", "0", "--prices", "p"], "--target 0: samples/s; above 0"),
         (["r", "--rate", "nan"], "--rate nan: samples/s of one device; above 0"),
@@ -108,6 +109,24 @@ def test_what_ifs_go_the_way_they_should() -> None:
     assert efficiency(Asked(compress=8.0), **slow) > usual
     assert efficiency(Asked(batch_size=128), **slow) > usual
     assert efficiency(Asked(model="vgg16", rate=150.0), **slow) < usual
+
+
+def test_where_less_is_lost_less_is_carried_on() -> None:
+    """A cluster that is far better than the equations say: what is hardly slowed gains nothing beyond 100 %."""
+    vgg16 = replace(RESNET50, gradient_bytes=553e6, link="tcp10", line_bytes_per_s=1.25e9, overlap="serial")
+    one = case({4: 0.62, 8: 0.45}, vgg16)
+    (row,) = forecasts(asking.look(Asked(rate=2.0), one, PRIORS), (8,))
+    assert 0.9 < row.efficiency <= 1.0
+
+
+def test_another_batch_is_less_certain_than_the_one_that_was_measured() -> None:
+    """Even of nearly the same rate."""
+
+    def width(asked: Asked) -> float:
+        (row,) = forecasts(asking.look(asked, case(TWO_NODES), PRIORS), (8,))
+        return row.high - row.low
+
+    assert width(Asked(rate=257.0)) > 1.5 * width(Asked())
 
 
 def test_a_row_does_not_depend_on_what_else_is_asked() -> None:
