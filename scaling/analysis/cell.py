@@ -15,6 +15,7 @@ from scaling.analysis import (
     conditions,
     cpu_use,
     device_use,
+    feeds,
     foreign_load,
     machine_energy,
     nccl,
@@ -27,6 +28,7 @@ from scaling.analysis.bottleneck import Path
 from scaling.analysis.clocks import Clocks, clocks
 from scaling.analysis.cpu_time import CpuStep, cpu_step
 from scaling.analysis.device_use import DeviceUse
+from scaling.analysis.feeds import Fed
 from scaling.analysis.foreign_load import Load
 from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.rows import ServerUse
@@ -136,6 +138,11 @@ class Cell:
     def audits(self) -> tuple[str, ...]:
         """What the audit found, round by round."""
         return tuple(text for record in self.records for text in audit.audit(record))
+
+    @cached_property
+    def fed(self) -> Fed:
+        """What fed its ranks, and how long they waited for it."""
+        return feeds.fed(self.records)
 
     @cached_property
     def machine_energy(self) -> MachineUse | None:

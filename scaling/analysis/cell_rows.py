@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis import audit, cpu_use, feeds, footnotes, peaks, traces
+from scaling.analysis import audit, cpu_use, footnotes, peaks, traces
 from scaling.analysis.alone import Alone
 from scaling.analysis.breakdown import intervals, split
 from scaling.analysis.cell import Cell
@@ -113,9 +113,9 @@ def _own_row(cell: Cell) -> Row:
         first_loss=first_loss,
         last_loss=last_loss,
         staleness=cell.staleness,
-        waited_s=feeds.waited_s(cell.records),
-        fed_by=feeds.fed_by(cell.records),
-        read_from=feeds.read_from(cell.records),
+        waited_s=cell.fed.waited_s,
+        fed_by=cell.fed.fed_by,
+        read_from=cell.fed.read_from,
         **_servers(cell),
         machine_cpu_percent=cell.machine_cpu_percent,
         device_use=cell.device_use,

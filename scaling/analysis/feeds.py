@@ -7,12 +7,27 @@ cores from computing without blocking anybody (data_wait.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from scaling.records.events import Finished, Ready
 from scaling.records.run import PointRecord
 
 # Of its bytes: what is no longer cold.
 STILL_CACHED = 0.01
+
+
+class Fed(NamedTuple):
+    """What is known of a cell's feeds; `notes` are what a reader of its row must know."""
+
+    waited_s: float | None
+    fed_by: str
+    read_from: str
+    notes: tuple[str, ...]
+
+
+def fed(records: Sequence[PointRecord]) -> Fed:
+    """Return what these records of one cell tell."""
+    return Fed(waited_s(records), fed_by(records), read_from(records), tuple(notes(records)))
 
 
 def waited_s(records: Iterable[PointRecord]) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from scaling.analysis import bottleneck, emulating, feeds
+from scaling.analysis import bottleneck, emulating
 from scaling.analysis.alone import Alone
 from scaling.analysis.audit import Flag, in_order
 from scaling.analysis.cell import Cell
@@ -59,7 +59,7 @@ def of_row(
         yield from _controls(controls.flags_behind(point))
         yield from slow_ranks(cell, controls)
     yield from emulating.notes(cell)
-    yield from feeds.notes(cell.records)
+    yield from cell.fed.notes
     yield from _conditions(cell, controls if efficiency else None)
     yield from _warnings(cell)
     yield from filter(None, [bottleneck.slow(cell.paths)])
@@ -71,7 +71,7 @@ def of_baseline(cell: Cell) -> Iterator[str]:
     yield from _findings(cell, flags)
     yield from _stamps(cell, flags)
     yield from emulating.notes(cell)
-    yield from feeds.notes(cell.records)
+    yield from cell.fed.notes
     yield from cell.memory_note
     yield from cell.load.notes()
     yield from _warnings(cell)

@@ -16,6 +16,7 @@ OTHER: dict[str, Any] = {
     "model": "resnet50", "data": "synthetic", "batch_rule": "strong", "batch_size": 48, "precision": "bf16",
     "memory_format": "channels_last", "compile": True, "unit": "tokens", "node_devices": 2,
     "image_size": 256, "sequence_length": 64, "optimizer": "adam", "pass_": "forward",
+    "feed": "native", "feed_workers": 2, "drop_caches": True,
     "device": "cuda", "profile": "p100", "shrink": 2.0, "dilate": 3.0, "cores": 8,
 }  # fmt: skip
 

@@ -28,8 +28,10 @@ def test_it_is_what_the_command_predicts_of_the_same_run() -> None:
     case = evidence.case(HEADER, run())
     (row,) = forecasts(outlook(case, BELIEVED), asking.world_sizes(Asked(world_sizes="16"), case))
     assert row.at.nodes == 8
-    assert (found.efficiency, found.efficiency_low, found.efficiency_high) == (row.efficiency, row.low, row.high)
-    assert (found.samples_per_s, found.claimed, found.up_to) == (row.samples_per_s, row.claimed, 4)
+    # To rounding: how a library's threads divide a sum is not the same in every process.
+    said = (found.efficiency, found.efficiency_low, found.efficiency_high, found.samples_per_s)
+    assert said == pytest.approx((row.efficiency, row.low, row.high, row.samples_per_s), rel=1e-12)
+    assert (found.claimed, found.up_to) == (row.claimed, 4)
     assert (found.registered_unix_s, found.refused) == (7.0, "")
 
 
