@@ -29,6 +29,9 @@ def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
         raise Interrupted(signal.SIGINT) from None
     except typer.TyperException as error:
         raise UsageError(error.format_message()) from None
+    except SystemExit:  # rich's, where the reader of a help text has left (head, less)
+        _silence()
+        return 0
 
 
 @cache
@@ -108,7 +111,11 @@ def show(data: str | bytes) -> None:
         sys.stdout.buffer.write(_encoded(data))
         sys.stdout.flush()
     except OSError as error:
-        # What Python flushes at exit must not complain either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         if not isinstance(error, BrokenPipeError):
             raise StoreError(f"standard output: {error.strerror}") from None
+
+
+def _silence() -> None:
+    """Nobody reads stdout any more; what Python flushes at exit must not complain either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

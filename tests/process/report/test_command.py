@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,21 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     assert child.stderr.read() == b""
     child.stderr.close()
     assert child.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("module", ["scaling.report", "scaling.run"])
+def test_a_reader_of_the_help_that_leaves_early_is_no_error(module: str) -> None:
+    listener, writer = os.pipe()
+    os.close(listener)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", module, "--help"],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
