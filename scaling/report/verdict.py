@@ -19,7 +19,7 @@ NAMED = 6
 NEAR_LIMIT = 0.8
 _HELPS = {
     "contention": "devices slow each other without any exchange: look at memory bandwidth, power and shared cores",
-    "straggling": "one rank is later than the others: the heat map of `together` shows which",
+    "straggling": "one rank is later than the others: the heat map of plain loops at once shows which",
     "exchange_cpu": "the exchange works on cores that compute: fewer and larger messages, or cores of its own",
     "servers": "parameter servers take cores from the training: nodes of their own (--server-hosts dedicated)",
     "waiting": "ranks wait for gradients: a faster network, a larger batch per device, fewer bytes",
