@@ -18,8 +18,9 @@ from scaling.importers.lines import CUT, LogLine
 from scaling.records.imported import ImportedBandwidth
 
 MARKS = ("busbw", "nccl_version")
-SURE = re.compile(r'#\s+size\s+count\s.*\balgbw\s+busbw\b|"nccl_version"\s*:')
-_RANK = re.compile(r"#\s+Rank\s+(\d+)\s+(\S.*)")
+# Where it was pasted as text, Markdown took the signs at the beginnings of lines.
+SURE = re.compile(r'(?:#|^)\s+size\s+count\s.*\balgbw\s+busbw\b|"nccl_version"\s*:')
+_RANK = re.compile(r"(?:#\s+|^\s*)Rank\s+(\d+)\s+((?:Group\s+\d+\s+)?Pid\s.*)")
 _NAME = re.compile(r"\b([a-z]+(?:_[a-z]+)*)_perf\b")
 _ROW = re.compile(r"^\s*\d+\s+\d+\s")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
@@ -44,11 +45,10 @@ def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
     found: dict[ImportedBandwidth, None] = {}  # each once: tables are printed again
     for line in lines:
         text = line.text
-        if text.lstrip().startswith("#"):
-            if (rank := _RANK.search(text)) is not None:
-                ranks.setdefault(int(rank[1]), set()).add(" ".join(rank[2].split()))
-            elif SURE.search(text):
-                columns = text.replace("#wrong", "wrong").lstrip("# ").split()
+        if (rank := _RANK.search(text)) is not None:
+            ranks.setdefault(int(rank[1]), set()).add(" ".join(rank[2].split()))
+        elif SURE.search(text):
+            columns = text.replace("#wrong", "wrong").lstrip("# ").split()
         elif columns and _ROW.match(text):
             made = list(_bandwidths(text.split(), columns))
             found.update(dict.fromkeys(made))

@@ -59,6 +59,12 @@ def test_columns_go_by_the_header(names: str, row: str, tmp_path: Path) -> None:
     assert told(log, Given(world_size=2)) == [55.44, 54.78]
 
 
+def test_signs_that_markdown_took_are_not_missed(tmp_path: Path) -> None:
+    pasted = "\n".join(line.removeprefix("#") for line in TEXT.splitlines())
+    bare = imported(written(tmp_path, pasted + "\n")).bandwidths
+    assert [(one.world_size, one.busbw_gbytes_per_s) for one in bare] == [(8, value) for value in BUSBW]
+
+
 def test_wrong_values_are_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = written(tmp_path, TEXT.replace(" 55.44      0", " 55.44      3"))
     assert command.main([str(log), "-o", str(tmp_path / "run")]) == 0
