@@ -162,3 +162,12 @@ def row(
 def compiled(*parts: str) -> re.Pattern[str]:
     """A grammar of several parts, in which `NUMBER` stands for itself."""
     return re.compile("".join(parts))
+
+
+def once(found: Iterable[ImportedBandwidth]) -> tuple[ImportedBandwidth, ...]:
+    """A line for each size and place: what was measured several times is one, the middle of them."""
+    by_cell: dict[tuple[object, ...], list[ImportedBandwidth]] = {}
+    for one in found:
+        by_cell.setdefault((one.size_bytes, one.in_place, one.dtype, one.redop), []).append(one)
+    ordered = (sorted(of_cell, key=lambda one: one.busbw_gbytes_per_s) for of_cell in by_cell.values())
+    return tuple(of_cell[(len(of_cell) - 1) // 2] for of_cell in ordered)

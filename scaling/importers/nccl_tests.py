@@ -13,7 +13,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from scaling.importers import nccl_tests_json
-from scaling.importers.found import Found, Given, Refused, Skipped, number, world_size
+from scaling.importers.found import Found, Given, Refused, Skipped, number, once, world_size
 from scaling.importers.lines import CUT, LogLine
 from scaling.records.imported import ImportedBandwidth
 
@@ -114,12 +114,3 @@ def _values(group: Sequence[str]) -> tuple[float, float, float] | None:
 
 def _with(one: ImportedBandwidth, devices: int, collective: str) -> ImportedBandwidth:
     return replace(one, world_size=devices, collective=collective)
-
-
-def once(found: Iterable[ImportedBandwidth]) -> tuple[ImportedBandwidth, ...]:
-    """A line for each size and place: what was measured several times is one, the middle of them."""
-    by_cell: dict[tuple[object, ...], list[ImportedBandwidth]] = {}
-    for one in found:
-        by_cell.setdefault((one.size_bytes, one.in_place, one.dtype, one.redop), []).append(one)
-    ordered = (sorted(of_cell, key=lambda one: one.busbw_gbytes_per_s) for of_cell in by_cell.values())
-    return tuple(of_cell[(len(of_cell) - 1) // 2] for of_cell in ordered)

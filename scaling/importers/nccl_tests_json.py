@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import Any
 
-from scaling.importers.found import Found, Given, Refused, world_size
+from scaling.importers.found import Found, Given, Refused, once, world_size
 from scaling.importers.lines import CUT, LogLine
 from scaling.records.imported import ImportedBandwidth
 
@@ -20,8 +20,6 @@ MOST_CHARACTERS = 64_000_000
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """The results of all objects. Raises Refused of one that is not closed."""
-    from scaling.importers.nccl_tests import once
-
     found: list[ImportedBandwidth] = []
     for one in _objects(_text(lines)):
         try:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+import keras
 import tensorflow as tf
 
 from scaling.frameworks import options
 from scaling.frameworks.tf import losses, native_feed, optimizers
+from scaling.records.task import Task
 from scaling.workloads import feeds
-from scaling.workloads.specs import Recipe
+from scaling.workloads.specs import ModelSpec, Recipe
 
-if TYPE_CHECKING:
-    from scaling.frameworks.tf.loop import Learning
+
+class Learner(Protocol):
+    """What computing needs of its rank (loop.py)."""
+
+    task: Task
+    spec: ModelSpec
+    device: str
+    replicas: int
+    model: keras.Model
+    sources: list[tf.Variable]
+    optimizer: keras.optimizers.Optimizer
 
 
 class Compute(Protocol):
@@ -44,7 +55,7 @@ class Compute(Protocol):
 class RealCompute:
     """Forward and backward of a rank's Keras model on the batches of its feed."""
 
-    def __init__(self, rank: Learning) -> None:
+    def __init__(self, rank: Learner) -> None:
         self._rank = rank
         self.recipe = rank.spec.recipe
         self._losses = losses.of(rank.spec.target)
