@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from scaling.importers.found import NUMBER, Found, Given, Refused, Skipped, compiled, number, row, world_size
-from scaling.importers.gathered import Rows
 from scaling.importers.lines import CUT, LogLine
 from scaling.records.imported import ImportedRow
 from scaling.text import one_line
@@ -18,18 +18,30 @@ _TABLE_ROW = compiled(r"^ *(\d+) *, *", NUMBER, " *$")
 
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
-    """A row for each line of `num_gpus,img_per_sec`; the table tells neither model nor batch."""
-    skipped, in_table, rows = Skipped(), False, Rows()
+    """A row for each number of GPUs, the middle of those that say it; the table tells neither model nor batch."""
+    skipped, in_table = Skipped(), False
+    said: dict[str, Counter[str]] = defaultdict(Counter)
     for line in lines:
-        if SURE.search(line.text):
+        if in_table and (found := _TABLE_ROW.search(line.text)) is not None:
+            said[found[1]][found[2]] += 1
+        elif SURE.search(line.text):
             in_table = True
-        elif in_table and (found := _TABLE_ROW.search(line.text)) is not None:
-            rows.add(_table_row(int(found[1]), number(found[2]), given))
         elif in_table and CUT in line.text:
             skipped.add(line)
         elif in_table and line.text.strip():
             raise Refused(f"line {line.number} is none of its table: {one_line(line.text)[:60]}")
-    return Found(rows=tuple(rows), notes=skipped.notes())
+    rows = tuple(_table_row(int(devices), _middle(rates), given) for devices, rates in said.items())
+    return Found(rows=rows, notes=skipped.notes())
+
+
+def _middle(rates: Counter[str]) -> float:
+    """The lower one of two."""
+    left = (rates.total() + 1) // 2
+    for text in sorted(rates, key=number):
+        left -= rates[text]
+        if left <= 0:
+            break
+    return number(text)
 
 
 def _table_row(devices: int, rate: float, given: Given) -> ImportedRow:
