@@ -140,8 +140,11 @@ def bill(row: Row, header: Header, asked: Pricing) -> Bill | str:
 
 
 def _over_base(row: Row, header: Header, asked: Pricing) -> Estimate | None:
-    """A sample's cost over that of the base; None where either is not known, or that of the base is nothing."""
+    """A sample's cost over that of the base; None where either is not known, or that of the base is nothing, or
+    the row's samples taught less."""
     assert asked.base is not None
+    if row.learnt_less:
+        return None
     ratio = asked.base.ratios.get((row.curve, row.world_size))
     own, of_base = (_spent(one, header, asked) for one in (row, asked.base.row))
     if ratio is None or own is None or of_base is None or of_base[0] <= 0:

@@ -14,7 +14,8 @@ from scaling.analysis.stats import Estimate
 
 def why_not(row: Row) -> str:
     """Why costs cannot be relative to this row; "" where they can."""
-    return next((why for flag, why in UNPRICED.items() if flag in row.flags), "")
+    less = "its samples taught less" if row.learnt_less else ""
+    return next((why for flag, why in UNPRICED.items() if flag in row.flags), less)
 
 
 def base(name: str, row: Row, rows: Sequence[Row], cells: Sequence[Cell]) -> Base:

@@ -11,6 +11,9 @@ from scaling.analysis.stats import Estimate
 from scaling.records.point import Hardware, Placement, Point, Record, ServerHosts, Workload
 from scaling.records.prediction import Prediction
 
+# Rows that are no measurement of what was predicted: other networks, doubtful or hampered ones.
+UNJUDGED = ("MISLABELLED", "AUDIT", "UNSETTLED", "THROTTLED")
+
 
 class Judged(Record, frozen=True, kw_only=True):
     """A prediction and its row. Medians with the ends of their 80 % interval; efficiencies are fractions of 1.
@@ -47,6 +50,11 @@ class Judged(Record, frozen=True, kw_only=True):
     flags: tuple[str, ...] = ()
 
     @property
+    def unjudged(self) -> str:
+        """The mark for which the row says nothing of the prediction; "" where it has none of these."""
+        return next((mark for mark in UNJUDGED if mark in self.flags), "")
+
+    @property
     def error(self) -> float | None:
         """Predicted less measured efficiency."""
         if self.predicted_efficiency is None or self.measured_efficiency is None:
@@ -67,8 +75,8 @@ class Judged(Record, frozen=True, kw_only=True):
 
 
 class Score(NamedTuple):
-    """Of the predictions that were claimed and measured: how many, how many inside, and the size of their errors
-    as fractions of 1."""
+    """Of the predictions that were claimed and soundly measured: how many, how many inside, and the size of their
+    errors as fractions of 1."""
 
     points: int
     inside: int
@@ -86,7 +94,11 @@ def judged(predictions: Iterable[Prediction], rows: Sequence[Row]) -> tuple[Judg
 
 def score(found: Iterable[Judged]) -> Score | None:
     """None where nothing can be told yet."""
-    errors = [(abs(one.error), bool(one.inside)) for one in found if one.claimed and one.error is not None]
+    errors = [
+        (abs(one.error), bool(one.inside))
+        for one in found
+        if one.claimed and not one.unjudged and one.error is not None
+    ]
     if not errors:
         return None
     sizes = [size for size, _ in errors]

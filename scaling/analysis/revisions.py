@@ -50,9 +50,19 @@ def changes(records: Iterable[PointRecord]) -> tuple[Change, ...]:
     latest = kept(records)
     if not any(other_code.revision(record.point.strategy) for record in latest):
         return ()
-    found = [contest for group in groups(exchanges(latest)) for contest in contests(group)]
+    measured = exchanges(latest)
+    found = [contest for group in groups(measured) for contest in contests(group)]
     table = Table([contest.layout for contest in found])
-    return tuple(change for contest in found for change in _of(contest, table))
+    told = [change for contest in found for change in _of(contest, table)]
+    compared = {(change.point.cell, change.revision) for change in told}
+    others = (_uncompared(cell.point) for cell in measured if other_code.revision(cell.point.strategy))
+    return (*told, *(one for one in others if (one.point.cell, one.revision) not in compared))
+
+
+def _uncompared(point: Point) -> Change:
+    """Of a cell that competes with none: it failed, its ranks share cores, or its bytes took another network."""
+    own = replace(point, strategy=other_code.own(point.strategy))
+    return Change(own, other_code.revision(point.strategy), None)
 
 
 def _of(contest: Contest, table: Table) -> Iterator[Change]:

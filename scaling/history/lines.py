@@ -11,6 +11,8 @@ from math import exp, log
 from pathlib import Path
 from statistics import fmean
 
+from msgspec.structs import fields
+
 from scaling.analysis.analyse import kept
 from scaling.analysis.audit import in_order
 from scaling.analysis.cell import Cell
@@ -23,10 +25,15 @@ from scaling.analysis.rows import Contender
 from scaling.errors import UsageError
 from scaling.records.events import Failed
 from scaling.records.imported import ImportedUnit
-from scaling.records.point import Point, Record
+from scaling.records.point import Point, Record, Workload
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import FILE, is_being_written, load
 from scaling.text import several
+
+# Of a workload, what is said in words of its own or follows from these.
+_SAID = frozenset({
+    "model", "data", "batch_rule", "batch_size", "precision", "memory_format", "compile", "unit", "node_devices",
+})  # fmt: skip
 
 
 class Headline(Record, frozen=True, kw_only=True):
@@ -192,11 +199,22 @@ def _works(points: Iterable[Point]) -> tuple[str, ...]:
     found = (
         f"{work.model}, batch {point.reference.batch_size}{rules[work.batch_rule]}"
         f"{'' if work.precision == 'fp32' else f', {work.precision}'}{', compiled' if work.compile else ''}"
-        f"{'' if work.trains else f', {work.pass_}'}"
+        f"{_beside(work)}"
         for point in points
         for work in (point.workload,)
     )
     return tuple(dict.fromkeys(found))
+
+
+def _beside(work: Workload) -> str:
+    """`, image size 448`: what else is not as it is without a flag."""
+    found = {one.name: getattr(work, one.name) for one in fields(Workload) if one.name not in _SAID}
+    usual = {one.name: one.default for one in fields(Workload)}
+    return "".join(
+        f", {value}" if name == "pass_" else f", {name.replace('_', ' ')}{'' if value is True else f' {value}'}"
+        for name, value in found.items()
+        if value != usual[name]
+    )
 
 
 def _conditions(launched: dict[str, str], points: Iterable[Point]) -> str:
@@ -206,7 +224,8 @@ def _conditions(launched: dict[str, str], points: Iterable[Point]) -> str:
             for what, value in sorted(launched.items()) if what not in EXPECTED]  # fmt: skip
     work = "; ".join(
         f"{work.model} on {work.data}, {work.batch_rule}, batch {work.batch_size}, {work.precision}, "
-        f"{work.memory_format}, {'compiled' if work.compile else 'eager'}, {hardware.label}, {placement}"
+        f"{work.memory_format}, {'compiled' if work.compile else 'eager'}{_beside(work)}, {hardware.label}, "
+        f"{placement}"
         for work, hardware, placement in works
     )
     return "; ".join(filter(None, (work, ", ".join(said))))

@@ -19,6 +19,11 @@ def check(config: SweepConfig, device: Device, name: str) -> None:
         raise UsageError(f"--feed-workers {config.feed_workers}: of the native feed alone; add --feed native")
     if config.drop_caches:
         _check_files("--drop-caches", device, name)
+        if config.interleave:
+            raise UsageError(
+                "--interleave: points that take turns read the same pictures, and the second finds them in the "
+                "page cache; leave it out with --drop-caches"
+            )
     if native:
         _check_files("--feed native", device, name)
         if config.epochs is not None:
@@ -41,6 +46,9 @@ def _check_files(flag: str, device: Device, name: str) -> None:
 def refusal(point: Point) -> str | None:
     """Why its framework cannot feed the point by itself, naming the flag; None when it can, or need not."""
     work = point.workload
+    drives = frameworks.load(point.strategy).traits(point.strategy).drives
+    if work.drop_caches and drives == "point":
+        return "--drop-caches: what computes for it holds its samples in memory; leave it out"
     if work.feed != "native":
         return None
     read, found = frameworks.load(point.strategy).native_formats, data.spec(work.data).format

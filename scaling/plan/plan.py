@@ -180,8 +180,9 @@ def _groups(
     config: SweepConfig, cells: Sequence[Point], device: Device, slots: Sequence[Slot], enrolled: Sequence[Enrol]
 ) -> tuple[Group, ...]:
     """Side by side where memory allows; by default on CPUs only, since models would share a GPU's memory, and what
-    is emulated sleeps as long whatever the machine does."""
-    wanted = device == "cpu" if config.interleave is None else config.interleave
+    is emulated sleeps as long whatever the machine does. Never where files are dropped from the page cache: points
+    that take turns would read what others have just read."""
+    wanted = (device == "cpu" if config.interleave is None else config.interleave) and not config.drop_caches
     memory_bytes = {enrol.host.hostname: enrol.host.memory_bytes for enrol in enrolled}
     if not wanted:
         return apart(cells)

@@ -41,13 +41,16 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
         raise UsageError(f"these runs are not alike: {'; '.join(reasons)}; --join tabulates them all the same")
     hosts = {host.hostname: host for header in headers for host in header.hosts}
     names = ", ".join(folder_of(path).name for path in paths)
-    several = (f"{len(paths)} runs in one table: {names}",) if len(paths) > 1 else ()
+    several: tuple[str, ...] = (f"{len(paths)} runs in one table: {names}",) if len(paths) > 1 else ()
+    told = [one for path in paths for one in predictions(path)]
+    if told and several:  # rows of several runs hold rounds that were measured before
+        several, told = (*several, "what was PREDICTED stands in the report of each run alone"), []
     return Material(
         replace(ours[0], hosts=tuple(hosts.values()), **_imported(paths, headers)),
         join([records for _, records in runs]),
         (*several, *(f"joined although {reason}" for reason in reasons)),
         [source_of(path) for path in paths],
-        predictions=[one for path in paths for one in predictions(path)],
+        predictions=told,
     )
 
 

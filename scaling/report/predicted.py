@@ -52,7 +52,7 @@ def _line(one: Judged, found: Sequence[Judged], notes: Notes) -> Line:
         return Line(cells=known, says="not measured", flags=one.flags, marks=marks)
     known[MEASURED.key] = quantities.percent(one.measured_efficiency)
     known[ERROR.key] = f"{100 * one.error:+.1f}"
-    known[INSIDE.key] = "yes" if one.inside else "no"
+    known[INSIDE.key] = "not judged" if one.unjudged else "yes" if one.inside else "no"
     return Line(cells=known, flags=one.flags, marks=marks)
 
 

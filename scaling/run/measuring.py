@@ -29,6 +29,9 @@ from scaling.sweep.view.plain import Stream
 from scaling.transport.mailbox import Mailbox
 from scaling.transport.mpi import launcher_output
 
+# With --against; as scaling.compare has it.
+NOTHING_COMPARED = 2
+
 
 class Ending(NamedTuple):
     """What comes after the last table: a page, a comparison with the run `base`."""
@@ -75,8 +78,10 @@ def measure(
         ending = Ending(color=kind == "live", page=page, base=base)
         code = _conclude(opened, header, sweep.records, output, ending)
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
-    slower = any(change.verdict == "slower" for change in changes(sweep.records))
-    return 1 if failed or slower else code
+    changed = changes(sweep.records)
+    if failed or any(change.verdict == "slower" for change in changed):
+        return 1
+    return NOTHING_COMPARED if changed and all(change.gain is None for change in changed) else code
 
 
 def _prepare() -> None:

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from scaling.analysis import prices
 from scaling.analysis.analyse import rows
-from scaling.analysis.cost import Bill, Pricing, bill, knee, paid, relative
+from scaling.analysis.cost import Base, Bill, Pricing, bill, knee, paid, relative
+from scaling.analysis.cost_base import why_not
 from scaling.analysis.prices import Match, Price, Prices
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
@@ -82,6 +83,16 @@ def test_relative_cost_is_one_over_efficiency_where_a_machine_has_one_device() -
     found = billed(row(4), pricing()).relative
     assert found and (found.mean, found.low, found.high) == (close(1.25), close(1.0), close(1 / 0.64))
     assert relative(row(4)) == found
+
+
+def test_samples_that_taught_less_have_no_relative_cost_to_any_row() -> None:
+    one, four = row(1), row(4)
+    ratio = Estimate(mean=0.3, low=None, high=None, n=1)
+    asked = Pricing(None, base=Base("own N=1", one, {(four.curve, 4): ratio}))
+    assert billed(four, asked).relative is not None
+    stale = replace(four, learnt_less=True)
+    assert billed(stale, asked).relative is None
+    assert why_not(stale) == "its samples taught less" and why_not(four) == ""
 
 
 def test_relative_cost_on_machines_of_eight() -> None:

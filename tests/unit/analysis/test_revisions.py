@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import exp
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.analysis.revisions import Change, changes
 from scaling.analysis.stats import Estimate
@@ -45,11 +46,19 @@ def test_one_revision_alone_changes_nothing() -> None:
     assert "against" not in [entry.label for entry in document(header(), alone).facts]
 
 
-def test_a_cell_that_one_side_lacks_is_left_out_and_one_round_tells_nothing() -> None:
-    other = [one for one in launch(0.05) if one.point.strategy != "fake:a"]
-    assert changes(other) == ()
+def test_a_cell_that_one_side_lacks_and_one_round_tell_nothing() -> None:
+    (lone,) = changes(one for one in launch(0.05) if one.point.strategy != "fake:a")
+    assert (lone.point.strategy, lone.gain, lone.verdict) == ("fake:a", None, "cannot tell")
     (found,) = changes(one for one in launch(0.05) if one.point.round == 0)
     assert found.verdict == "cannot tell"
+
+
+def test_ranks_that_share_cores_are_compared_with_nothing_and_it_is_said() -> None:
+    shared = [replace(one, oversubscribed=one.point.world_size > 1) for one in launch(0.5)]
+    (found,) = changes(shared)
+    assert (found.point.world_size, found.gain) == (2, None)
+    text = " ".join(terminal.draw(document(header(), shared), color=False).split())
+    assert f"against {OTHER}: workers" in text and "change fake:a batch 32 N=2 cannot tell" in text
 
 
 def test_no_verdict_without_an_interval() -> None:

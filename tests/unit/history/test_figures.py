@@ -16,6 +16,7 @@ from scaling.history.groups import lettered
 from scaling.history.lines import RunLine, Sight, line
 from scaling.report.figures.parts import Trends
 from tests.support.compared_runs import Run, without_noise
+from tests.support.points import changed
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import close, mean
 
@@ -42,6 +43,17 @@ def sight(of: str, rate: float = 100.0, **changes: Any) -> Sight:
 def seen(*sights: Sight) -> RunLine:
     (made,) = lines(without_noise())
     return replace(made, like="A", seen=sights)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("image_size", 448), ("sequence_length", 64), ("optimizer", "adam"), ("feed", "native"), ("feed_workers", 4),
+     ("drop_caches", True), ("pass_", "forward")],
+)  # fmt: skip
+def test_runs_of_another_work_are_of_another_group(field: str, value: object) -> None:
+    header, records = without_noise()
+    other = tuple(replace(one, point=changed(one.point, **{field: value})) for one in records)
+    assert [one.like for one in lines((header, records), (header, other))] == ["A", "B"]
 
 
 def test_a_series_has_the_rates_of_the_reports_run_after_run() -> None:

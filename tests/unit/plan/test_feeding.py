@@ -47,6 +47,8 @@ def test_the_feed_is_of_what_is_measured() -> None:
         (("--feed", "native", "--strategy", "mxnet:dist_sync"), "which im2rec.py of MXNet packs a tree"),
         (("--feed", "native", "--strategy", "tensorflow:ring", "--data", "recordio"), "or take imagenet, "),
         (("--feed", "native", "--strategy", "tensorflow:ps"), "--feed native: it has no pipeline of its own"),
+        (("--drop-caches", "--interleave"), "--interleave: points that take turns read the same pictures"),
+        (("--drop-caches", "--strategy", "tensorflow:ps"), "--drop-caches: what computes for it holds"),
         (("--feed", "native", "--strategy", "fake:a"), "--strategy fake:a: --feed native: it has no pipeline"),
     ],
 )  # fmt: skip
@@ -55,6 +57,11 @@ def test_what_cannot_be_fed_so_is_refused(argv: tuple[str, ...], message: str) -
         planned(*argv)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_points_whose_files_are_dropped_take_no_turns() -> None:
+    assert planned().side_by_side
+    assert not planned("--drop-caches").side_by_side
 
 
 def test_workers_that_are_no_number() -> None:

@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -60,6 +61,26 @@ def test_what_is_too_wide_is_not_claimed_and_not_counted() -> None:
     (found,) = (one for one in document(HEADER, run(), predictions=[wide]).sections if "PREDICTED" in one.title)
     assert found.title == "PREDICTED before it was measured, from N up to 2"
     assert found.lines[0].cells["predicted"] == "not claimed"
+
+
+@pytest.mark.parametrize("mark", analysis.UNJUDGED)
+def test_a_row_that_is_no_sound_measurement_judges_no_prediction(mark: str) -> None:
+    rows = [replace(row, flags=(mark,)) for row in Material(HEADER, run()).rows]
+    found = analysis.judged(ALL, rows)
+    assert analysis.score(found) is None
+    assert {one.unjudged for one in found if one.measured_efficiency} == {mark}
+
+
+def test_several_runs_in_one_table_judge_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their rows hold rounds that were measured before anything was written down."""
+    runs = [str(written(tmp_path / name, (HEADER, run()))) for name in "ab"]
+    with (tmp_path / "b" / "run.jsonl").open("ab") as file:
+        file.write(msgspec.json.encode(INSIDE) + b"\n")
+    assert command.main([runs[1]]) == 0
+    assert "1 of 1 inside" in capsys.readouterr().out
+    assert command.main(runs) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "what was PREDICTED stands in the report of each run alone" in shown and "of 1 inside" not in shown
 
 
 def test_a_prediction_is_of_its_own_curve_alone() -> None:
