@@ -83,8 +83,10 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of equal shapes."""
-        total: Tensor = self.body(x) + self.shortcut(x)
-        return total
+        body: Tensor = self.body(x)
+        short: Tensor = self.shortcut(x)
+        # In place, as torchvision adds: a large tensor less. Not where autocast left one in half precision.
+        return body.add_(short) if body.dtype == short.dtype else body + short
 
 
 class Branches(nn.ModuleList):
