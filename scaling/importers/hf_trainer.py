@@ -30,12 +30,12 @@ SURE = re.compile(r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_sec
 _KEY = compiled(r"\btrain_(samples|steps)_per_second['\"]?\s*[:=]\s*['\"]?", NUMBER)
 _HEAD = re.compile(
     r"(Instantaneous batch size per device|Gradient Accumulation steps"
-    r"|Total train batch size \([^)]*\)) = ([\d,]+)\s*$"
+    r"|Total train batch size \([^)]*\)) = (\d[\d,]{0,30})\s*$"
 )
-_PLAN = re.compile(r"(?:(Num Epochs) =|Continuing training from global step) ([\d,]+)\s*$")
+_PLAN = re.compile(r"(?:(Num Epochs) =|Continuing training from global step) (\d[\d,]{0,30})\s*$")
 _EPOCH = compiled(r"(?:['\"]epoch['\"]:|^\s*epoch +=)\s*['\"]?", NUMBER)
 _RUNTIME = compiled(r"['\"]train_runtime['\"]:\s*['\"]?", NUMBER)
-_STEPS = re.compile(r"\| *(\d+)/(\d+) \[")
+_STEPS = re.compile(r"\| *(\d{1,12})/(\d{1,12}) \[")
 # Below this share of what was planned a training was stopped early.
 _DONE = 0.97
 _MOST_EPOCHS = 1 << 31

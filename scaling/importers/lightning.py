@@ -23,9 +23,10 @@ SURE = re.compile(
     r"|(?<!train_)\bdevice[^\w\s]samples_per_sec['\"]?\s*[:=]"
 )
 _BAR = re.compile(
-    r"(?:Epoch (\d+)|Training[^:|]*): +\d+%\|.*?\| *(\d+)/(\d+) \[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)"
+    r"(?:Epoch (\d{1,9})|Training[^:|]*): +\d+%\|.*?\| *(\d{1,12})/(\d{1,12}) "
+    r"\[[^,\]]*, *(\d+(?:\.\d+)?)(it/s|s/it)"
 )
-_TRAINS = re.compile(r"Epoch (\d+)|Training")
+_TRAINS = re.compile(r"Epoch (\d{1,9})|Training")
 _VALIDATES = re.compile(r"(?:^|\s)Validat(?:ing|ion)(?: DataLoader \d+)?: ")
 # The stage and `device` stand before the key, each with a separator that users choose.
 _BEFORE = r"[^\s'\"{}()\[\],]"

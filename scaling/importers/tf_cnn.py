@@ -35,7 +35,7 @@ _STEP = compiled(r"(?:^|\s)\d+\s+images/sec: *", NUMBER, r" \+/- *\S+ \(jitter =
 _HEAD = re.compile(r"(?:^|\s)(TensorFlow|Model|Batch size|Variables|Sync|Mode|Devices): +(\S.*?)\s*$")
 _PER_DEVICE = re.compile(r"(?:^|\s)(\d+)(?:\.0*)? per device\s*$")
 _GLOBAL = re.compile(r"(\d+)(?:\.0*)? global")
-_TASK = re.compile(r"/job:worker/\S*?task:(\d+)/")
+_TASK = re.compile(r"/job:worker/\S*?task:(\d{1,9})/")
 _TRAINS = re.compile(r"(?i)^(?:BenchmarkMode\.)?train")
 # Beyond this share a total is not that of its steps: it was cut.
 _APART = 0.2

@@ -139,10 +139,12 @@ def test_the_trainers_rates_of_steps_that_were_not_run_are_refused(text: str, sa
         ("Num Epochs = 3", "Num Epochs = 9,223,372,036,854,775,807"),
         ("  Gradient", "  Continuing training from global step 0\n  Gradient"),
         ("100%|##########| 384/384", "100%|##########| 12/12"),
+        ("Num Epochs = 3", "Num Epochs = ,"),
+        ("100%|##########| 384/384", f"100%|##########| 1/{'9' * 5000}"),
     ],
 )
 def test_a_part_of_the_last_epoch_is_a_whole_training(before: str, after: str, tmp_path: Path) -> None:
-    """With max_steps; with data that have no length; from step 0 on; with the bar of an evaluation."""
+    """With max_steps, with data that have no length, from step 0 on, with other bars, with no numbers."""
     assert before in HF
     assert only_row(written(tmp_path, HF.replace(before, after))).rate == 267.4
 
