@@ -41,10 +41,12 @@ class Given(Record, frozen=True, kw_only=True):
 
 
 class Found(Record, frozen=True, kw_only=True):
-    """What one log says; `log` of its rows is filled in by the caller."""
+    """What one log says; `log` of its rows is filled in by the caller. `worker` is the one that wrote it, where
+    each of a launch writes a log with the total of all."""
 
     rows: tuple[ImportedRow, ...] = ()
     bandwidths: tuple[ImportedBandwidth, ...] = ()
+    worker: int | None = None
     notes: tuple[str, ...] = ()
 
 

@@ -1,7 +1,8 @@
 """Hugging Face's Trainer: what it says at the end of a training, over all devices, its start included.
 
 Before 4.7 `train_samples_per_second` counted steps (transformers#11818): without `train_steps_per_second` beside
-it a log is refused. Newer versions print numbers as strings and break lines.
+it a log is refused. Newer versions print numbers as strings and break lines. Both rates divide what was planned by
+the seconds of this start (its speed_metrics): they are too large where it was resumed or stopped early.
 """
 
 from __future__ import annotations
@@ -29,17 +30,25 @@ SURE = re.compile(r"['\"]train_samples_per_second['\"]: |\btrain_samples_per_sec
 _KEY = compiled(r"\btrain_(samples|steps)_per_second['\"]?\s*[:=]\s*['\"]?", NUMBER)
 _HEAD = re.compile(
     r"(Instantaneous batch size per device|Gradient Accumulation steps"
-    r"|Total train batch size \([^)]*\)) = ([\d,]+)\s*$"
+    r"|Total train batch size \([^)]*\)) = (\d[\d,]{0,30})\s*$"
 )
+_PLAN = re.compile(r"(?:(Num Epochs) =|Continuing training from global step) (\d[\d,]{0,30})\s*$")
+_EPOCH = compiled(r"(?:['\"]epoch['\"]:|^\s*epoch +=)\s*['\"]?", NUMBER)
+_RUNTIME = compiled(r"['\"]train_runtime['\"]:\s*['\"]?", NUMBER)
+_STEPS = re.compile(r"\| *(\d{1,12})/(\d{1,12}) \[")
+# Below this share of what was planned a training was stopped early.
+_DONE = 0.97
+_MOST_EPOCHS = 1 << 31
 # Samples of a step as the two rates say them: the last batch of an epoch may be smaller.
 _APART = 0.3
 
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row of the whole log. Raises Refused."""
-    skipped, rates = Skipped(), {"samples": Rates(), "steps": Rates()}
+    skipped, rates, plan = Skipped(), {"samples": Rates(), "steps": Rates()}, _Plan()
     head: dict[str, list[int]] = {}
     for line in lines:
+        plan.read(line.text)
         if "_per_second" in line.text:
             keys = list(_KEY.finditer(line.text))
             for key in keys:
@@ -58,6 +67,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
     devices = world_size(_devices(head), given)
     batch = batch_size(head.get("Instantaneous", ()), given)
     _audit(rate, rates["steps"].middle(), head)
+    plan.audit(rates["steps"].middle())
     return Found(
         rows=(
             row(
@@ -72,6 +82,50 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
         ),
         notes=skipped.notes(),
     )
+
+
+class _Plan:
+    """What was to be trained, and how far it came."""
+
+    def __init__(self) -> None:
+        self.start = self.epochs = 0
+        self.epoch = self.runtime_s = 0.0
+        self.bars: dict[int, int] = {}
+
+    def read(self, text: str) -> None:
+        """What a line says of it."""
+        if (said := _PLAN.search(text)) is not None:
+            value = int(said[2].replace(",", ""))
+            if said[1]:
+                self.epochs = value
+            else:
+                self.start = max(value, self.start)
+        elif ("it/s" in text or "s/it" in text) and (bar := _STEPS.search(text)) is not None:
+            self.bars[int(bar[2])] = max(int(bar[1]), self.bars.get(int(bar[2]), 0))
+        if "epoch" in text and (epoch := _EPOCH.search(text)) is not None:
+            self.epoch = number(epoch[1])
+        if "train_runtime" in text and (seconds := _RUNTIME.search(text)) is not None:
+            self.runtime_s = number(seconds[1])
+
+    def audit(self, steps_per_s: float) -> None:
+        """Raises Refused of a training that was resumed or stopped early."""
+        if self.start:
+            raise Refused(
+                f"was resumed from global step {self.start}: its rates count the steps before it, too, "
+                "over the seconds after it alone"
+            )
+        # Num Epochs is rounded up: with max_steps the last may be a part; without a length it is sys.maxsize.
+        if self.epoch and self.epoch <= self.epochs - 1 < _MOST_EPOCHS:
+            raise Refused(
+                f"was stopped early, at epoch {self.epoch:g} of {self.epochs}: "
+                "its rates count all steps that were planned"
+            )
+        planned = steps_per_s * self.runtime_s
+        for total, done in self.bars.items():
+            if abs(total - planned) <= 0.01 * total and done < _DONE * total:
+                raise Refused(
+                    f"was stopped early, at step {done} of {total}: its rates count all steps that were planned"
+                )
 
 
 def _devices(head: dict[str, list[int]]) -> list[int]:

@@ -1,7 +1,7 @@
 """MLPerf's training logs: `:::MLLOG {json}`, and `:::MLL <time> key: {json}` of v0.6.
 
 `tracked_stats` is no part of the rules: submitters log rates under it, of all devices. What a sample is goes by
-the benchmark.
+the benchmark: of gpt3 NVIDIA's logs count tokens (v3.1: 5154997.27, beside steps in tokens).
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ _KEPT = ("submission_benchmark", "global_batch_size")
 _RATES = ("throughput", "seq/sec", "seq_sec")
 UNITS: Mapping[str, ImportedUnit] = {
     "resnet": "images", "ssd": "images", "maskrcnn": "images", "retinanet": "images", "unet3d": "images",
-    "stable_diffusion": "images", "bert": "sequences", "gpt3": "sequences", "llama2_70b_lora": "sequences",
-    "llama31_405b": "sequences", "llama31_8b": "sequences", "gnmt": "tokens", "transformer": "tokens",
+    "stable_diffusion": "images", "bert": "sequences", "gpt3": "tokens", "gnmt": "tokens", "transformer": "tokens",
     "rnnt": "samples", "dlrm": "samples", "dlrm_dcnv2": "samples", "minigo": "samples", "gnn": "samples",
 }  # fmt: skip
+# Whether sequences or tokens are counted no log has shown.
+_UNPROVEN = {"llama2_70b_lora", "llama31_405b", "llama31_8b"}
+# They log one throughput: the average of the whole training.
+_WHOLE = {"dlrm", "dlrm_dcnv2"}
 
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
@@ -48,14 +51,11 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
                 if isinstance(value.get(name), int | float):
                     place += 1
                     rates.add(float(value[name]), place)
-    benchmarks = {str(one) for one in said["submission_benchmark"]}
     if not rates:
         raise Refused("has no tracked_stats with a throughput")
-    if len(benchmarks) != 1 or not benchmarks <= UNITS.keys():
-        named = ", ".join(sorted(benchmarks)) or "none"
-        raise Refused(f"is of no known benchmark ({named}): what a sample is cannot be told")
-    benchmark = benchmarks.pop()
-    devices, rate = world_size([], given), rates.steady("throughput")
+    benchmark = _benchmark({str(one) for one in said["submission_benchmark"]})
+    whole = benchmark in _WHOLE and rates.steps == 1
+    devices, rate = world_size([], given), rates.middle() if whole else rates.steady("throughput")
     return Found(
         rows=(
             row(
@@ -66,11 +66,22 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
                 devices=devices,
                 models=[benchmark],
                 batches=_batches(said["global_batch_size"], devices),
-                notes=("tracked_stats after the first",),
+                notes=("of the whole training" if whole else "tracked_stats after the first",),
             ),
         ),
         notes=skipped.notes(),
     )
+
+
+def _benchmark(named: set[str]) -> str:
+    """The one whose unit is known. Raises Refused."""
+    if named and named <= _UNPROVEN:
+        names = ", ".join(sorted(named))
+        raise Refused(f"is of {names}: whether its throughput counts sequences or tokens cannot be told")
+    if len(named) != 1 or not named <= UNITS.keys():
+        names = ", ".join(sorted(named)) or "none"
+        raise Refused(f"is of no known benchmark ({names}): what a sample is cannot be told")
+    return min(named)
 
 
 def _event(text: str) -> tuple[str, Any]:

@@ -24,7 +24,7 @@ _RANK = re.compile(r"(?:#\s+|^\s*)Rank\s+(\d+)\s+((?:Group\s+\d+\s+)?Pid\s.*)")
 _NAME = re.compile(r"\b([a-z]+(?:_[a-z]+)*)_perf\b")
 _ROW = re.compile(r"^\s*\d+\s+\d+\s")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-_GROUP = ("time", "algbw", "busbw")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
 
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
@@ -48,9 +48,9 @@ def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
         if (rank := _RANK.search(text)) is not None:
             ranks.setdefault(int(rank[1]), set()).add(" ".join(rank[2].split()))
         elif SURE.search(text):
-            columns = text.replace("#wrong", "wrong").lstrip("# ").split()
+            columns = _columns(text)
         elif columns and _ROW.match(text):
-            made = list(_bandwidths(text.split(), columns))
+            made = list(_bandwidths(_tokens(text, columns), columns))
             found.update(dict.fromkeys(made))
             if not made:
                 skipped.add(line)
@@ -62,6 +62,22 @@ def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
         bandwidths=once(_with(one, devices, named) for one in found),
         notes=skipped.notes(),
     )
+
+
+def _columns(text: str) -> list[str]:
+    """The header's names; none where it is damaged. Raises Refused of CPU time."""
+    columns = text.replace("#wrong", "wrong").lstrip("# ").split()
+    if "cputime" in columns:
+        raise Refused(nccl_tests_json.CPU_TIME)
+    return columns if "time" in columns else []
+
+
+def _tokens(text: str, columns: list[str]) -> list[str]:
+    """Of a line, without its date and time, which are two words in the one column `timestamp` at its end."""
+    tokens = text.split()
+    if columns[-1] != "timestamp":
+        return tokens
+    return tokens[:-2] if _DATE.match(" ".join(tokens[-2:])) else []
 
 
 def _devices(ranks: dict[int, set[str]], given: Given) -> int:
@@ -77,7 +93,7 @@ def _devices(ranks: dict[int, set[str]], given: Given) -> int:
 
 def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[ImportedBandwidth]:
     """Out of place and in place; nothing of a line whose columns are not those of the header."""
-    width = (len(columns) - columns.index("time")) // 2
+    width = (len(columns) - (columns[-1] == "timestamp") - columns.index("time")) // 2
     left, groups = tokens[: -2 * width], (tokens[-2 * width : -width], tokens[-width:])
     if not 2 <= len(left) <= columns.index("time") or len(tokens) < 2 * width + 2:
         return

@@ -16,6 +16,7 @@ from scaling.records.imported import ImportedBandwidth
 
 # Far above what a table of all sizes takes.
 MOST_CHARACTERS = 64_000_000
+CPU_TIME = "has CPU times (-C 1), which are not the collective's: run it without -C"
 
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
@@ -69,6 +70,8 @@ def _bandwidths(one: dict[str, Any], given: Given) -> Iterator[ImportedBandwidth
 def _bandwidth(
     result: dict[str, Any], values: dict[str, Any], in_place: bool, collective: str, devices: int
 ) -> ImportedBandwidth:
+    if "cpu_time" in values:
+        raise Refused(CPU_TIME)
     wrong = values.get("nwrong")
     redop = str(result.get("redop", "none")).strip()
     return ImportedBandwidth(
@@ -80,7 +83,7 @@ def _bandwidth(
         dtype=str(result["type"]).strip(),
         redop="" if redop == "none" else redop,
         in_place=in_place,
-        time_s=float(values["time"] if "time" in values else values["cpu_time"]) / 1e6,
+        time_s=float(values["time"]) / 1e6,
         algbw_gbytes_per_s=float(values["alg_bw"]),
         busbw_gbytes_per_s=float(values["bus_bw"]),
         wrong=int(wrong) if isinstance(wrong, int | float) and wrong >= 0 else None,

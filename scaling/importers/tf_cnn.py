@@ -2,7 +2,7 @@
 
 Each process prints the total of the job, so that several totals are one and never a sum; a step's rate is that of
 the process, or of the job in later versions with Horovod. The header tells the global batch and that of a device:
-their ratio is the number of devices.
+their ratio is the number of devices. With workers each prints a log of its own, whose devices name its task.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ _STEP = compiled(r"(?:^|\s)\d+\s+images/sec: *", NUMBER, r" \+/- *\S+ \(jitter =
 _HEAD = re.compile(r"(?:^|\s)(TensorFlow|Model|Batch size|Variables|Sync|Mode|Devices): +(\S.*?)\s*$")
 _PER_DEVICE = re.compile(r"(?:^|\s)(\d+)(?:\.0*)? per device\s*$")
 _GLOBAL = re.compile(r"(\d+)(?:\.0*)? global")
+_TASK = re.compile(r"/job:worker/\S*?task:(\d{1,9})/")
 _TRAINS = re.compile(r"(?i)^(?:BenchmarkMode\.)?train")
 # Beyond this share a total is not that of its steps: it was cut.
 _APART = 0.2
@@ -63,7 +64,7 @@ class _Launch:
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row for each number of devices, model and batch. Raises Refused."""
-    launch, rows, skipped = _Launch(), Rows(), Skipped()
+    launch, rows, skipped, tasks = _Launch(), Rows(), Skipped(), set[int]()
     for line in lines:
         text = line.text
         if "images/sec" in text:
@@ -73,6 +74,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
                 rows.add(_row(launch, given))
                 launch = _Launch()
             launch.head.setdefault(head[1], set()).add(head[2])
+            tasks.update(map(int, _TASK.findall(head[2])))
         elif (per := _PER_DEVICE.search(text)) is not None:
             launch.batches.add(int(per[1]))
     if launch.has_total:
@@ -80,7 +82,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
     found = tuple(rows)
     if not found:
         raise Refused("has no line `total images/sec: ...`: it was broken off")
-    return Found(rows=found, notes=skipped.notes())
+    return Found(rows=found, worker=min(tasks) if len(tasks) == 1 else None, notes=skipped.notes())
 
 
 def _rate(line: LogLine, launch: _Launch, skipped: Skipped) -> None:

@@ -56,6 +56,9 @@ TOOLS: dict[str, Tool] = {
 }
 
 
+Cell = tuple[str, str, int, int, bool]
+
+
 class Log(NamedTuple):
     """A log whose tool is known, and the digest of its text."""
 
@@ -112,9 +115,25 @@ def read(log: Log, given: Given) -> Found:
     )
 
 
+def _refuse_other_workers(found: Found, path: Path, workers: dict[Cell, tuple[int, Path]]) -> None:
+    """Of one cell: they are one launch, and an interval over them would say nothing of launches."""
+    if found.worker is None:
+        return
+    for row in found.rows:
+        cell = row.tool, row.model.casefold(), row.batch_size, row.world_size, row.synchronous
+        worker, other = workers.setdefault(cell, (found.worker, path))
+        if worker != found.worker:
+            raise Refused(
+                f"is of worker {found.worker}, {other} of worker {worker}: each says the total of all; "
+                "give one worker's log of each launch"
+            )
+
+
 def read_all(paths: Iterable[Path], wanted: str | None, given: Given) -> list[Found]:
-    """All logs of one import. Raises UsageError, which names the log, where one is refused or given twice."""
+    """All logs of one import. Raises UsageError, which names the log, where one is refused or given twice, or is
+    another worker's of the same training."""
     seen: dict[str, Path] = {}
+    workers: dict[Cell, tuple[int, Path]] = {}
     found = []
     for path in paths:
         try:
@@ -123,6 +142,7 @@ def read_all(paths: Iterable[Path], wanted: str | None, given: Given) -> list[Fo
                 raise Refused(f"is {seen[log.digest]} again: a launch counts once")
             seen[log.digest] = path
             found.append(read(log, given))
+            _refuse_other_workers(found[-1], path, workers)
         except UsageError as error:
             raise UsageError(f"LOG {path}: {error}") from None
     return found

@@ -50,6 +50,19 @@ def test_the_start_is_in_no_window_that_counts(tmp_path: Path) -> None:
     assert (row.batch_size, row.notes) == (256, ("the median of windows after the first",))
 
 
+def test_gpt3_of_mlperf_counts_tokens(tmp_path: Path) -> None:
+    """5154997.27 on 10752 GPUs, as NVIDIA's log of v3.1 says: no sequences of 2048."""
+    row = only_row(written(tmp_path, MLPERF.replace('"resnet"', '"gpt3"')), EIGHT)
+    assert (row.unit, row.rate) == ("tokens", 20101.0)
+
+
+@pytest.mark.parametrize("benchmark", ["dlrm", "dlrm_dcnv2"])
+def test_dlrm_of_mlperf_says_one_average_of_all(benchmark: str, tmp_path: Path) -> None:
+    one = "\n".join(MLPERF.replace("resnet", benchmark).splitlines()[:3]) + "\n"
+    row = only_row(written(tmp_path, one), EIGHT)
+    assert (row.rate, row.notes) == (9000.5, ("of the whole training",))
+
+
 @pytest.mark.parametrize(
     ("text", "given", "said"),
     [
@@ -68,6 +81,12 @@ def test_the_start_is_in_no_window_that_counts(tmp_path: Path) -> None:
         (DLBS.replace("effective", "eff") + "__exp.num_nodes__= 2\n", Given(), "add --world-size N"),
         (MLPERF, Given(), "add --world-size N"),
         (MLPERF.replace('"resnet"', '"hello"'), EIGHT, "is of no known benchmark (hello)"),
+        (
+            MLPERF.replace('"resnet"', '"llama31_405b"'),
+            EIGHT,
+            "is of llama31_405b: whether its throughput counts sequences or tokens cannot be told",
+        ),
+        ("\n".join(MLPERF.splitlines()[:3]) + "\n", EIGHT, "has its first throughput alone"),
         (MLPERF.replace("tracked_stats", "stats"), EIGHT, "has no tracked_stats with a throughput"),
         (HISTORY, Given(), "add --world-size N"),
         (HISTORY.partition("\n")[0] + "\n", EIGHT, "has its first window alone"),

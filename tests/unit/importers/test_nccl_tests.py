@@ -65,6 +65,15 @@ def test_signs_that_markdown_took_are_not_missed(tmp_path: Path) -> None:
     assert [(one.world_size, one.busbw_gbytes_per_s) for one in bare] == [(8, value) for value in BUSBW]
 
 
+def test_a_timestamp_at_the_end_of_a_line_is_two_words(tmp_path: Path) -> None:
+    lines = (
+        f"{line} timestamp" if "algbw" in line else
+        f"{line} 2025-11-22 10:00:00" if line.lstrip()[:1].isdigit() else line
+        for line in TEXT.splitlines()
+    )  # fmt: skip
+    assert told(written(tmp_path, "\n".join(lines) + "\n")) == BUSBW
+
+
 def test_wrong_values_are_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = written(tmp_path, TEXT.replace(" 55.44      0", " 55.44      3"))
     assert command.main([str(log), "-o", str(tmp_path / "run")]) == 0
@@ -82,6 +91,9 @@ def test_wrong_values_are_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture
             "(no Rank lines): add --world-size N",
         ),
         (TEXT.replace("1048576  ", "10x8576  ").replace("1073741824  ", "...  "), "no line that is whole"),
+        (TEXT.replace(" time ", " cputime "), "has CPU times (-C 1)"),
+        (TEXT.replace(" time ", " tme "), "no line that is whole"),
+        (JSON.replace('"time"', '"cpu_time"'), "has CPU times (-C 1)"),
         (JSON[:-40], "not closed or damaged"),
         (JSON.replace('"rank": 1,', '"rank": 0,'), "has several Rank 0"),
         (JSON.replace('"results"', '"resuits"'), "no object of nccl-tests -J as version 3"),

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from scaling.errors import UsageError
 from scaling.importers.found import Given
+from scaling.importers.tools import read_all
 from tests.support.imported_logs import SAMPLES, imported, only_row, refusal, written
 
 TEXT = (SAMPLES / "tf_cnn_2.log").read_text()
@@ -55,3 +57,31 @@ def test_launches_in_one_file_are_rows_of_their_own(tmp_path: Path) -> None:
     alone = TEXT.replace("64 global", "32 global").replace("20", "10")
     found = imported(written(tmp_path, alone + TEXT)).rows
     assert [(row.world_size, row.rate) for row in found] == [(1, 104.75), (2, 204.75)]
+
+
+def of_worker(task: int, global_batch: int = 64, launch: int = 0) -> str:
+    """What one of two workers prints: the total of both, nearly the same."""
+    return (
+        TEXT.replace("['/gpu:0', '/gpu:1']", f"['/job:worker/replica:0/task:{task}/gpu:0']")
+        .replace("64 global", f"{global_batch} global")
+        .replace("204.75", f"204.{7 + task}{launch}")
+    )
+
+
+def test_workers_of_one_launch_are_no_launches(tmp_path: Path) -> None:
+    """Their totals differ by a rounding: an interval of them would be invented."""
+    logs = [written(tmp_path, of_worker(task), f"w{task}.log") for task in (0, 1)]
+    with pytest.raises(UsageError, match=r"w1\.log: is of worker 1, .*w0\.log of worker 0.*give one worker's log"):
+        read_all(logs, None, Given())
+    both = imported(written(tmp_path, of_worker(0) + of_worker(1))).rows
+    assert [(row.world_size, row.rate) for row in both] == [(2, 204.7)]
+
+
+def test_one_worker_of_each_launch_and_size_is_read(tmp_path: Path) -> None:
+    logs = [
+        written(tmp_path, of_worker(0), "a.log"),
+        written(tmp_path, of_worker(0, launch=1), "b.log"),
+        written(tmp_path, of_worker(1, global_batch=128), "c.log"),
+    ]
+    found = [row for one in read_all(logs, None, Given()) for row in one.rows]
+    assert [(row.world_size, row.rate) for row in found] == [(2, 204.7), (2, 204.71), (4, 204.8)]

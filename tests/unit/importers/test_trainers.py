@@ -13,6 +13,8 @@ TITAN = (SAMPLES / "torchtitan.log").read_text()
 HF = (SAMPLES / "hf_trainer.log").read_text()
 BAR = (SAMPLES / "lightning_bar.log").read_bytes().decode()
 AWS = (SAMPLES / "aws_fsdp.log").read_text()
+MONITOR = (SAMPLES / "lightning_monitor.log").read_text()
+RESUMED = "  Continuing training from global step 288\n"
 NEWER = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1"
 
 
@@ -65,6 +67,86 @@ def test_a_bar_of_older_versions_has_no_epoch(tmp_path: Path) -> None:
 def test_devices_of_a_monitor_follow_from_its_two_rates(tmp_path: Path) -> None:
     text = (SAMPLES / "lightning_monitor.log").read_text().partition("\n")[2]
     assert only_row(written(tmp_path, text)).world_size == 4
+
+
+@pytest.mark.parametrize("stage", ["validate", "test", "predict", "sanity_check"])
+def test_a_monitor_of_another_stage_is_no_training(stage: str, tmp_path: Path) -> None:
+    other = MONITOR.partition("\n")[2].replace("train|", f"{stage}|").replace("6", "9")
+    assert only_row(written(tmp_path, MONITOR + other)).rate == 246.0
+    assert "no whole bar" in refusal(written(tmp_path, other))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("train|", ""), ("train|", "train/"), ("train|device/", "train|device|")]
+)
+def test_a_monitor_has_no_stage_or_another_separator(before: str, after: str, tmp_path: Path) -> None:
+    row = only_row(written(tmp_path, MONITOR.replace(before, after)))
+    assert (row.rate, row.world_size) == (246.0, 4)
+
+
+def epochs(*bars: str) -> str:
+    """Two epochs of the same bars; `E` is the number of an epoch."""
+    return "Starting with 2 processes\n" + "".join(
+        bar.replace("E:", f"{epoch}:") + "\n" for epoch in (0, 1) for bar in bars
+    )
+
+
+OLD_BARS = (
+    "Epoch E:  82%|##### | 82/100 [01:22<00:18,  1.00it/s, loss=0.3, v_num=0]",
+    "Validating:  50%|###   | 9/18 [00:00<00:00, 50.0it/s]",
+    "Epoch E: 100%|######| 100/100 [01:23<00:00,  1.20it/s, loss=0.3, v_num=0]",
+)
+NEW_BARS = (
+    "Epoch E: 100%|######| 100/100 [01:40<00:00,  1.00it/s, v_num=0]",
+    "Validation DataLoader 0: 100%|######| 50/50 [01:00<00:00,  0.83it/s]",
+    "Epoch E: 100%|######| 100/100 [02:40<00:00,  0.62it/s, v_num=0, val_loss=1.0]",
+)
+
+
+@pytest.mark.parametrize("bars", [OLD_BARS, NEW_BARS, (NEW_BARS[0], NEW_BARS[2])])
+def test_seconds_and_batches_of_validation_are_no_training(bars: tuple[str, ...], tmp_path: Path) -> None:
+    assert only_row(written(tmp_path, epochs(*bars)), Given(batch_size=32)).rate == pytest.approx(64)
+
+
+def test_a_bar_that_first_shows_after_its_validation_is_refused(tmp_path: Path) -> None:
+    begun = "Epoch E:   0%|      | 0/100 [00:00<?, ?it/s]"
+    said = "says no rate of epoch 0 before its validation"
+    assert said in refusal(written(tmp_path, epochs(begun, *OLD_BARS[1:])))
+
+
+def test_a_sanity_check_is_no_validation(tmp_path: Path) -> None:
+    check = "Validation sanity check:  50%|###   | 1/2 [00:00<00:00,  2.0it/s]"
+    assert only_row(written(tmp_path, epochs(check, *OLD_BARS))).rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (HF.replace("  Gradient", RESUMED + "  Gradient"), "was resumed from global step 288"),
+        (HF.replace("Num Epochs = 3", "Num Epochs = 30"), "was stopped early, at epoch 3 of 30"),
+        (HF.replace("Num Epochs = 3", "Num Epochs = 4"), "was stopped early, at epoch 3 of 4"),
+        (HF.replace("| 384/384", "| 128/384"), "was stopped early, at step 128 of 384"),
+    ],
+)
+def test_the_trainers_rates_of_steps_that_were_not_run_are_refused(text: str, said: str, tmp_path: Path) -> None:
+    assert said in refusal(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("'epoch': 3.0", "'epoch': 2.53"),
+        ("Num Epochs = 3", "Num Epochs = 9,223,372,036,854,775,807"),
+        ("  Gradient", "  Continuing training from global step 0\n  Gradient"),
+        ("100%|##########| 384/384", "100%|##########| 12/12"),
+        ("Num Epochs = 3", "Num Epochs = ,"),
+        ("100%|##########| 384/384", f"100%|##########| 1/{'9' * 5000}"),
+    ],
+)
+def test_a_part_of_the_last_epoch_is_a_whole_training(before: str, after: str, tmp_path: Path) -> None:
+    """With max_steps, with data that have no length, from step 0 on, with other bars, with no numbers."""
+    assert before in HF
+    assert only_row(written(tmp_path, HF.replace(before, after))).rate == 267.4
 
 
 def test_speed_of_all_as_awss_code_counts_it_or_of_a_worker() -> None:
