@@ -30,6 +30,8 @@ from scaling.records.task import Malloc
 
 KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "train")
 DEVICES = ("auto", "cpu", "cuda")
+# Fields that take a number or one word.
+COUNTS = {"servers": "a number or per-node", "predict_first": "a world size or half"}
 MAX_NAME_BYTES = 200
 MAX_SEED = 1 << 32
 
@@ -173,6 +175,8 @@ def _readable(message: str, data: dict[str, Any]) -> str:
         choices = _choices(field)
         wrong = next((word for word in words if word not in choices), words[0] if words else "")
         text = f"{key}: {wrong!r} is not one of {', '.join(choices)}; {near(wrong, choices)}"
+    if what.startswith("Invalid enum value") and field in COUNTS:
+        text = f"{flag(field)}: {given!r} is not {COUNTS[field]}"
     return text
 
 
@@ -191,5 +195,4 @@ def _choices(field: str) -> tuple[str, ...]:
         "baseline_device": ("cpu",),
         "server_hosts": get_args(ServerHosts),
         "malloc": get_args(Malloc),
-        "servers": ("per-node",),
     }.get(field, ())

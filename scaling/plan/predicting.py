@@ -33,8 +33,8 @@ def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], f
         return "only exchanges of whole steps are predicted: leave --pass and --epochs out"
     if config.rule != "weak":
         return f"only weak scaling is predicted, not the batch rule {config.rule}: give --batch-size"
-    if kinds and not {"solo", "each"} & set(kinds):
-        return "one device alone must be measured: add solo to --kinds"
+    if kinds and "each" not in kinds:
+        return "add each to --kinds: one device alone is measured again beside the larger sizes"
     if not any(one > 1 for one in known):
         return f"several devices must be measured first; of --world-sizes {listed} none is: raise it"
     if not later:

@@ -127,11 +127,12 @@ def sweep(
     if view not in ("live", "plain", "none"):
         raise UsageError(f"--view {view} (or SCALING_VIEW): not one of live, plain, none")
     given = fields(_given(context), kv_store)
-    base = Path(given.pop("against")) if against is not None and Path(against).exists() else None
+    file = configuration.read_file(config) if config is not None else {}
+    base = _older_run(given, file)
     _check_runs(resume, {**given, "config": config, "like": like}, base)
     return Invocation(
         given=given,
-        base=configuration.read_file(config) if config is not None else {},
+        base=file,
         resume=resume,
         like=like,
         against=base,
@@ -140,6 +141,24 @@ def sweep(
         view=view,  # type: ignore[arg-type]
         page=page,
     )
+
+
+def _older_run(given: dict[str, Any], file: dict[str, Any]) -> Path | None:
+    """The run that `against` names, by flag or else in the file; then it is taken out of both, since it is no
+    revision. None for a revision, or nothing. Raises UsageError for a path that cannot be looked at."""
+    asked = given.get("against", file.get("against"))
+    if asked is None:
+        return None
+    try:
+        Path(asked).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"--against {asked}: {why}; give the folder of a run, or a revision") from None
+    for fields_ in (given, file):
+        fields_.pop("against", None)
+    return Path(asked)
 
 
 def _check_runs(resume: Path | None, others: Mapping[str, Any], base: Path | None) -> None:

@@ -13,21 +13,29 @@ from typing import Any, Literal
 from scaling.errors import UsageError
 from scaling.plan import config, validation
 from scaling.plan.config import SweepConfig
+from scaling.records import other_code
 from scaling.records.point import Record
 
+# What is said of one data set, and may not hold of another.
+_OF_DATA = ("feed", "feed_workers", "drop_caches", "train_samples", "test_samples")
 # Given together with the left one, the right ones of a file or an older run no longer hold.
 DISPLACES: dict[str, tuple[str, ...]] = {
     "batch_size": ("global_batch_size", "batch_sizes"),
     "batch_sizes": ("batch_size", "global_batch_size", "batch_rule"),
-    "global_batch_size": ("batch_size", "batch_sizes", "batch_rule"),
-    "batch_rule": ("global_batch_size", "batch_sizes"),
-    "pass": ("strategy", "world_sizes"),
-    "model": ("data", "data_dir", "batch_size", "batch_sizes", "shrink", "dilate"),
-    "data": ("data_dir",),
+    "global_batch_size": ("batch_size", "batch_sizes", "batch_rule", "predict_first"),
+    "batch_rule": ("global_batch_size", "batch_sizes", "predict_first"),
+    "world_sizes": ("predict_first",),
+    "target_ci": ("predict_first",),
+    "epochs": ("predict_first",),
+    "pass": ("strategy", "world_sizes", "predict_first"),
+    "model": ("data", "data_dir", *_OF_DATA, "batch_size", "batch_sizes", "shrink", "dilate"),
+    "data": ("data_dir", *_OF_DATA),
+    "feed": ("feed_workers",),
     "device": (
         "model",
         "data",
         "data_dir",
+        *_OF_DATA,
         "batch_size",
         "batch_sizes",
         "strategy",
@@ -59,6 +67,20 @@ def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> Sweep
     settled = config.build(merged, source="command line")
     validation.validate(settled)
     return settled
+
+
+def inherited(older: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an older run that hold for a new one: not the file of its weights, which stay its own."""
+    return {field: value for field, value in older.items() if field != "save_weights"}
+
+
+def alike(older: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of an older run that `--like` measures anew: of the launch's code alone, whatever revision was
+    measured beside it then."""
+    kept = {field: value for field, value in inherited(older).items() if field != "against"}
+    if kept.get("strategy"):
+        kept["strategy"] = list(dict.fromkeys(map(other_code.own, kept["strategy"])))
+    return kept
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -25,10 +25,16 @@ def absolute(data_dir: str | None) -> str:
 
 
 def locate(
-    made: Plan, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], within_s: float = ENROL_S
+    made: Plan,
+    mailbox: Mailbox[ToAgent, ToSweep],
+    enrolled: Sequence[Enrol],
+    within_s: float = ENROL_S,
+    *,
+    goes_on: bool = False,
 ) -> Plan:
     """The plan with the place of its data, which rank 0's host has whole and all others have as well. Emulated
-    devices read none. Raises UsageError naming the flag, and the host that lacks it; SilentRanks."""
+    devices read none. A run that goes on may have saved its weights already. Raises UsageError naming the flag,
+    and the host that lacks it; SilentRanks."""
     config = made.config
     assert config.data is not None
     given = absolute(config.data_dir)
@@ -44,13 +50,13 @@ def locate(
     place = feeds.check(config.data, given, model, _splits(config), parts)
     if place:
         _ask_hosts(config.data, place, mailbox, enrolled, within_s)
-    saved = _writable(config.save_weights)
+    saved = _writable(config.save_weights, goes_on)
     return replace(made, config=replace(config, data_dir=place or None, save_weights=saved))
 
 
-def _writable(path: str | None) -> str | None:
+def _writable(path: str | None, goes_on: bool) -> str | None:
     """The file that what was learnt goes to, as every rank can find it; raises UsageError for one that cannot be
-    written."""
+    written, or that holds what another run has learnt."""
     if path is None:
         return None
     file = Path(path).expanduser().absolute()
@@ -58,6 +64,8 @@ def _writable(path: str | None) -> str | None:
         raise UsageError(f"--save-weights {path}: no folder {file.parent}; make it first")
     if file.is_dir() or not os.access(file.parent, os.W_OK):
         raise UsageError(f"--save-weights {path}: cannot be written there; name another file")
+    if os.path.lexists(file) and not goes_on:
+        raise UsageError(f"--save-weights {path}: is there already; name another file, or remove it first")
     return str(file)
 
 

@@ -21,7 +21,7 @@ from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
 from scaling.run import NAME, against, enrolment, listing, located, measuring, proof, revisions
 from scaling.run.header import make_header
-from scaling.run.invocation import Invocation, resolve
+from scaling.run.invocation import Invocation, alike, inherited, resolve
 from scaling.run.signals import Signals
 from scaling.transport.base import Cluster
 from scaling.transport.mailbox import Mailbox
@@ -107,7 +107,7 @@ class Lead:
 
     def _resume(self, asked: Invocation, run: Path) -> int:
         header, _ = store.load_measured(run)
-        made = self.planned(config.build(header.config, source=str(run)))
+        made = self.planned(config.build(header.config, source=str(run)), goes_on=True)
         enrolment.check_same_launch(header, self.enrolled, run)
         if asked.dry_run:
             return self._show(made)
@@ -120,13 +120,14 @@ class Lead:
                 self.proved(whole), self.mailbox, opened, header, records, asked.view, page=asked.page
             )
 
-    def planned(self, wanted: config.SweepConfig) -> plan.Plan:
-        """What these settings mean on the hosts of this launch. Raises UsageError."""
+    def planned(self, wanted: config.SweepConfig, *, goes_on: bool = False) -> plan.Plan:
+        """What these settings mean on the hosts of this launch, whether a run goes on or is new. Raises
+        UsageError."""
         wanted = revisions.settled(wanted)
         self.enrolled = enrolment.ask_of_outside(self.mailbox, self.enrolled, wanted.strategy or ())
         named = fabric.read(wanted.fabric or os.environ.get(fabric.VARIABLE))
         made = plan.make(wanted, self.enrolled, named, lab_bits_per_s=slowdown.declared())
-        return located.locate(made, self.mailbox, self.enrolled)
+        return located.locate(made, self.mailbox, self.enrolled, goes_on=goes_on)
 
     def proved(self, made: plan.Plan) -> plan.Plan:
         """The plan, once hosts that share no subnet have reached each other. Raises LaunchError."""
@@ -140,8 +141,8 @@ class Lead:
 def _settings(asked: Invocation) -> dict[str, Any] | None:
     """The fields of the older run that a new one is to be like."""
     if asked.against is not None:
-        return against.read(asked.against).config
-    return store.load_measured(asked.like)[0].config if asked.like else None
+        return inherited(against.read(asked.against).config)
+    return alike(store.load_measured(asked.like)[0].config) if asked.like else None
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
 
@@ -87,8 +87,9 @@ def checked_out(made: Plan, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequen
         yield replace(made, other_code=folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        if is_new and not any(results.iterdir()):
-            results.rmdir()
+        if is_new:
+            with suppress(OSError):  # a run lies in it, or it is gone
+                results.rmdir()
 
 
 def _try_on_hosts(

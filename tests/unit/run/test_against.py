@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 
 from scaling.errors import StoreError, UsageError
 from scaling.records import store
-from scaling.run import against, flags, programs
+from scaling.run import against, flags, invocation, programs
 from tests.support.compared_runs import on_disk, without_noise
 from tests.support.scripted_records import failed, header, point
 
@@ -71,6 +73,39 @@ def test_what_is_no_path_is_a_revision_which_a_run_that_goes_on_knows_already() 
     assert flags.parse(("--like", "A", "--against", "HEAD~1")).given == {"against": "HEAD~1"}
     with pytest.raises(UsageError, match="--resume: goes on with the settings of that run; leave out --against"):
         flags.parse(("--resume", "A", "--against", "HEAD~1"))
+
+
+@pytest.mark.parametrize(("name", "why"), [("locked/run", "Permission denied"), ("a" * 300, "File name too long")])
+def test_a_path_that_cannot_be_looked_at(monkeypatch: pytest.MonkeyPatch, name: str, why: str) -> None:
+    real = Path.stat
+
+    def stat(path: Path, **how: Any) -> os.stat_result:
+        # As below a folder of another user's; root may look anywhere.
+        if path == Path("locked/run"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, **how)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    with pytest.raises(UsageError) as error:
+        flags.parse(("--against", name))
+    assert str(error.value) == f"--against {name}: {why}; give the folder of a run, or a revision"
+
+
+def test_a_file_names_a_run_or_a_revision_as_the_flag_does(tmp_path: Path) -> None:
+    file, run = tmp_path / "a.toml", tmp_path / "run"
+    run.mkdir()
+    file.write_text(f'against = "{run}"\nrounds = 2\n')
+    found = flags.parse(("--config", str(file)))
+    assert (found.against, found.base, found.given) == (run, {"rounds": 2}, {})
+    with pytest.raises(UsageError, match="--like, --against: both give the settings of a run"):
+        flags.parse(("--config", str(file), "--like", "A"))
+    # The flag wins.
+    found = flags.parse(("--config", str(file), "--against", "HEAD"))
+    assert (found.against, invocation.resolve(found).against) == (None, "HEAD")
+    file.write_text('against = "HEAD~1"')
+    assert invocation.resolve(flags.parse(("--config", str(file)))).against == "HEAD~1"
+    found = flags.parse(("--config", str(file), "--against", str(run)))
+    assert (found.against, invocation.resolve(found).against) == (run, None)
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -111,6 +111,7 @@ FAKE = ("--strategy", "fake:a")
         (("--option", "fail=nosuch", *FAKE), ("--option fail=nosuch",)),
         (("--servers", "0", *FAKE), ("--servers 0", "at least 1", "per-node")),
         (("--servers", "some", *FAKE), ("servers", "'some'", "per-node")),
+        (("--predict-first", "abc", *FAKE), ("--predict-first: 'abc' is not a world size or half",)),
         (("--servers", "2", *FAKE), ("--servers", "fake:a", "parameter servers")),
         (("--server-hosts", "own", *FAKE), ("server_hosts", "'own'", "shared, dedicated")),
         (("--server-hosts", "dedicated", "--strategy", "fake:ps"), ("--server-hosts dedicated", "one host")),

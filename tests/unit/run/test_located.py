@@ -71,6 +71,12 @@ def test_a_file_for_what_is_learnt_can_be_written_before_anything_starts(
     launch = Launch(1)
     made, mailbox = planned(launch, save_weights="b.npz", **one)
     assert locate(made, mailbox, launch.enrolled).config.save_weights == f"{tmp_path}/b.npz"
+    # What another run has learnt is kept; a run that goes on may have written it itself.
+    (tmp_path / "b.npz").touch()
+    with pytest.raises(UsageError, match=r"--save-weights b\.npz: is there already; name another file"):
+        locate(made, mailbox, launch.enrolled)
+    found = locate(made, mailbox, launch.enrolled, goes_on=True)
+    assert found.config.save_weights == f"{tmp_path}/b.npz"
 
 
 def test_every_task_carries_it(tmp_path: Path) -> None:

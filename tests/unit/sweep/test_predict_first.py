@@ -14,7 +14,9 @@ from scaling.records import store
 from scaling.records.prediction import Prediction, Question
 from tests.support.inline import KINDS, Launch, Run
 
-SIZES: dict[str, Any] = {"world_sizes": [1, 2, 4], "rounds": 2, "windows": 3, "predict_first": 2}
+SIZES: dict[str, Any] = {
+    "world_sizes": [1, 2, 4], "rounds": 2, "windows": 3, "predict_first": 2, "kinds": [*KINDS, "each"],
+}  # fmt: skip
 
 
 class Oracle:
@@ -107,8 +109,8 @@ def test_nothing_is_predicted_once_a_later_point_was_tried(tmp_path: Path) -> No
         ({"target_ci": "1%"}, "--predict-first 2: its rounds are counted beforehand: leave --target-ci out"),
         ({"global_batch_size": 8}, "--predict-first 2: only weak scaling is predicted, not the batch rule"),
         (
-            {"kinds": ["exchange", "comm"]},
-            "--predict-first 2: one device alone must be measured: add solo to --kinds",
+            {"kinds": ["exchange", "solo", "comm"]},
+            "--predict-first 2: add each to --kinds: one device alone is measured again beside the larger sizes",
         ),
     ],
 )
