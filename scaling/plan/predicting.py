@@ -33,7 +33,9 @@ def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], f
         return "only exchanges of whole steps are predicted: leave --pass and --epochs out"
     if config.rule != "weak":
         return f"only weak scaling is predicted, not the batch rule {config.rule}: give --batch-size"
-    if kinds and "each" not in kinds:
+    # What is emulated sleeps as long whenever it is measured.
+    baselines = {"each", "solo"} if config.device.startswith("emulated") else {"each"}
+    if kinds and not baselines & set(kinds):
         return "add each to --kinds: one device alone is measured again beside the larger sizes"
     if not any(one > 1 for one in known):
         return f"several devices must be measured first; of --world-sizes {listed} none is: raise it"

@@ -227,7 +227,7 @@ def parsed(argv: Sequence[str] | None) -> Namespace:
     parser.add_argument("--device", default="emulated:p100")
     parser.add_argument("--strategy", default="torch:gloo")
     # Each device alone sleeps as long as the first: nothing is learned from all of them, one by one.
-    parser.add_argument("--kinds", default="exchange,each,together,comm")
+    parser.add_argument("--kinds", default="exchange,solo,together,comm")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--windows", type=int, default=3)
     parser.add_argument("--stretch", type=float, help="times the dilation that a run chooses; 2 for light models")
