@@ -52,7 +52,7 @@ def seen(*sights: Sight) -> RunLine:
 )  # fmt: skip
 def test_runs_of_another_work_are_of_another_group(field: str, value: object) -> None:
     header, records = without_noise()
-    other = tuple(replace(one, point=changed(one.point, **{field: value})) for one in records)
+    other = [replace(one, point=changed(one.point, **{field: value})) for one in records]
     assert [one.like for one in lines((header, records), (header, other))] == ["A", "B"]
 
 

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
+from scaling.hosts import page_cache
 from scaling.records.task import Task
 from scaling.worker import reading
+from scaling.workloads import feeds
 from tests.support.paper_tasks import one_task
 
 FILES = tuple(Path(f"{number}.jpg") for number in range(8))
@@ -20,9 +22,9 @@ def dropped(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """What was dropped, of eight files."""
     found: list[Path] = []
     encoded = SimpleNamespace(encoded=SimpleNamespace(paths=FILES))
-    monkeypatch.setattr(reading.feeds, "encoded_pictures", lambda task, spec: encoded)
-    monkeypatch.setattr(reading.page_cache, "drop", found.extend)
-    monkeypatch.setattr(reading.page_cache, "cached_fraction", lambda paths: 0.0)
+    monkeypatch.setattr(feeds, "encoded_pictures", lambda task, spec: encoded)
+    monkeypatch.setattr(page_cache, "drop", found.extend)
+    monkeypatch.setattr(page_cache, "cached_fraction", lambda paths: 0.0)
     return found
 
 
