@@ -46,10 +46,10 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
 
 
 def outside_of_mpi(base: Mapping[str, str], code: str = "") -> dict[str, str]:
-    """An environment without the launcher's variables, in which any Python finds this package, or the revision of
-    it that lies in the folder `code`."""
+    """An environment without the launcher's variables, in which any Python finds this package, or before it the
+    revision of it, or of strategies from outside, that lies in the folder `code`."""
     parent = str(Path(__file__).resolve().parents[2])
-    paths = [code or parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
+    paths = [*filter(None, [code]), parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
     kept = {key: value for key, value in base.items() if not key.startswith(SCRUBBED)}
     return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
 

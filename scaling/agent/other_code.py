@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from scaling import frameworks
 from scaling.agent.environment import outside_of_mpi
 from scaling.records.messages import Tried, Try
 from scaling.records.point import Record
@@ -32,6 +33,7 @@ class Protocol(Record, frozen=True, kw_only=True):
     version: str
     protocol: str
     lacking: dict[str, str]
+    files: dict[str, str] = {}
 
 
 def command(python: str, module: str, code: str) -> list[str]:
@@ -48,8 +50,8 @@ def tried(order: Try) -> Tried:
         said = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
         why = (str(said).strip().splitlines() or ["it says nothing"])[-1][:200]
         return Tried(error=f"its workers do not start: {why}")
-    if Path(other.package).resolve() != Path(order.code, PACKAGE.name).resolve():
-        return Tried(error=f"{order.code} is not seen here: give --results on a file system that all hosts share")
+    if why := _misplaced(order, other):
+        return Tried(error=why)
     if other.protocol != ours.protocol:
         return Tried(
             error=f"its workers understand other tasks (scaling {other.version}, protocol {other.protocol}; "
@@ -57,6 +59,23 @@ def tried(order: Try) -> Tried:
         )
     lacking = "; ".join(other.lacking.values())
     return Tried(error=lacking and f"it lacks what is measured: {lacking}")
+
+
+def _misplaced(order: Try, other: Protocol) -> str:
+    """Why what would be started is not the code in the folder; "" where it is."""
+    inside = [name for name in order.strategies if not frameworks.is_outside(name)]
+    place = Path(order.code, PACKAGE.name)
+    if not Path(order.code).is_dir():
+        return f"{order.code} is not seen here: give --results on a file system that all hosts share"
+    if inside and Path(other.package).resolve() != place.resolve():
+        return f"it lacks what is measured: {', '.join(inside)}: no folder {PACKAGE.name}"
+    strays = [name for name, file in other.files.items() if not _lies_in(file, order.code)]
+    found = "; ".join(f"{name}: {other.files[name]} would be taken" for name in strays)
+    return found and f"it lacks what is measured: {found}"
+
+
+def _lies_in(file: str, folder: str) -> bool:
+    return Path(file).resolve().is_relative_to(Path(folder).resolve())
 
 
 def _asked(code: str, strategies: tuple[str, ...]) -> Protocol:

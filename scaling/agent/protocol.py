@@ -11,7 +11,8 @@ import sys
 
 
 def main(strategies: list[str]) -> None:
-    """Print which package was found, the hash of what its workers are told and say, what strategies it lacks."""
+    """Print which package was found, the hash of what its workers are told and say, what strategies it lacks, and
+    where those from outside the package lie."""
     del sys.path[0]  # where this file lies
     import hashlib
     import json
@@ -24,10 +25,13 @@ def main(strategies: list[str]) -> None:
     from scaling.records.forks import Request
     from scaling.records.task import Command, Task
 
-    lacking = {}
+    lacking, files = {}, {}
     for name in strategies:
         try:
             frameworks.load(name)
+            module = name.partition(":")[0]
+            if "." in module:
+                files[name] = str(sys.modules[module].__file__)
         except Exception as error:
             lacking[name] = str(error)
     _, parts = msgspec.json.schema_components((Task, Command, Event, Request))
@@ -38,6 +42,7 @@ def main(strategies: list[str]) -> None:
         "version": scaling.__version__,
         "protocol": hashlib.sha256(told).hexdigest()[:12],
         "lacking": lacking,
+        "files": files,
     }
     sys.stdout.write(json.dumps(found))
 

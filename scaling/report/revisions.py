@@ -1,4 +1,5 @@
-"""What a launch with two revisions of this package says of both: the parts of a report. Pure."""
+"""What a launch with two revisions of this package, or of a strategy's file, says of both: the parts of a report.
+Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +15,17 @@ def facts(records: Sequence[PointRecord]) -> Iterator[Entry]:
     """Which revision `@` means, and what the launch's own one changed, cell by cell; nothing of one revision."""
     found = changes(records)
     for revision in dict.fromkeys(change.revision for change in found):
-        says = (
-            f"@{revision}: workers of that revision of scaling; all else, and the plain loops behind every "
-            "efficiency, is the launch's own"
-        )
-        yield Entry(label="against", phrase=(says,))
-        of = [_change(change) for change in found if change.revision == revision]
-        yield Entry(label="change", phrase=quantities.distinct(of))
+        of = [change for change in found if change.revision == revision]
+        yield Entry(label="against", phrase=(_said(revision, of),))
+        yield Entry(label="change", phrase=quantities.distinct([_change(change) for change in of]))
+
+
+def _said(revision: str, of: Sequence[Change]) -> str:
+    """Whose revision it is: this package's, or that of strategies from outside."""
+    is_outside = any("." in change.point.strategy.partition(":")[0] for change in of)
+    workers = "with that revision of the strategy's own code" if is_outside else "of that revision of scaling"
+    rest = "all else, and the plain loops behind every efficiency, is the launch's own"
+    return f"@{revision}: workers {workers}; {rest}"
 
 
 def _change(change: Change) -> Phrase:

@@ -1,10 +1,8 @@
-"""`--against REV`: the other revision of this package is found, checked out, and tried on all hosts."""
+"""`--against REV`: the other revision of the code is found, checked out, and tried on all hosts."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,15 +13,13 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.hosts.revision import PACKAGE
 from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records import other_code
 from scaling.records.messages import Enrol, ToAgent, ToSweep, Tried, Try
+from scaling.run import repositories
 from scaling.run.enrolment import SilentRanks
 from scaling.transport.mailbox import ENROL_S, Mailbox
-
-GIT_S = 60.0
 
 
 def settled(config: SweepConfig) -> SweepConfig:
@@ -35,29 +31,8 @@ def settled(config: SweepConfig) -> SweepConfig:
     for given, what in ((config.epochs, "--epochs"), (config.has_passes or None, "--pass")):
         if given is not None:
             raise UsageError(f"--against {config.against}: compares exchanges; leave out {what}")
-    if not _git(config.against, "-C", str(PACKAGE), "ls-files", "__init__.py"):
-        raise UsageError(
-            f"--against {config.against}: is no run, and no revision either: git does not keep {PACKAGE}; start "
-            "from a checkout of it (PYTHONPATH), or give an older run"
-        )
-    asked = f"{config.against}^{{commit}}"
-    found = _git(config.against, "-C", str(PACKAGE), "rev-parse", "--verify", "--end-of-options", asked)
-    return replace(config, against=found.decode().strip())
-
-
-def _git(against: str, *arguments: str) -> bytes:
-    """What git says. A hook's GIT_DIR would speak of another checkout. Raises UsageError."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    try:
-        done = subprocess.run(
-            ["git", *arguments], env={**environ, "LC_ALL": "C"}, capture_output=True, timeout=GIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"--against {against}: is no run, and git does not answer: {error}") from None
-    if done.returncode:
-        why = (done.stderr.decode(errors="replace").strip().splitlines() or ["nothing said"])[-1]
-        raise UsageError(f"--against {against}: is no run, and no revision that git knows of {PACKAGE}: {why}")
-    return done.stdout
+    code = repositories.source(config.strategy or (), config.against)
+    return replace(config, against=repositories.commit(code, config.against))
 
 
 @contextmanager
@@ -70,7 +45,8 @@ def checked_out(made: Plan, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequen
     if commit is None:
         yield made
         return
-    archive = _git(commit, "-C", str(PACKAGE.parent), "archive", "--format=tar", commit, PACKAGE.name)
+    code = repositories.source(made.config.strategy or (), commit)
+    archive = repositories.git(code, commit, "archive", "--format=tar", commit, code.packed)
     results = Path(made.config.results).absolute()
     is_new = not results.exists()
     try:

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from scaling.hosts.revision import PACKAGE
 from scaling.records import store
+from tests.support.checkouts import commit, edit, git, measure
 
-QUICK = (
-    "--strategy", "fake:a", "--kinds", "solo,exchange", "--rounds", "1", "--windows", "3", "--window-s", "0.01",
-    "--option", "step_s=0.002", "--no-page",
-)  # fmt: skip
 TRAINER, TASK = "scaling/frameworks/fake/trainer.py", "scaling/records/task.py"
-
-
-def git(folder: Path, *words: str) -> str:
-    who = ("-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false")
-    done = subprocess.run(["git", *who, *words], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def edit(file: Path, before: str, after: str) -> None:
-    text = file.read_text()
-    assert text.count(before) == 1
-    file.write_text(text.replace(before, after))
 
 
 @pytest.fixture(scope="module")
@@ -39,20 +22,15 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(PACKAGE, folder / "scaling", ignore=shutil.ignore_patterns("__pycache__"))
     git(folder, "init", "-q")
     edit(folder / TASK, '    data_dir: str = ""\n', '    data_dir: str = ""\n    moon: int = 0\n')
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "older")
+    commit(folder, "older")
     edit(folder / TASK, "    moon: int = 0\n", "")
-    git(folder, "commit", "-q", "-a", "-m", "newer")
+    commit(folder, "newer")
     edit(folder / TRAINER, 'device_name = "fake"', 'device_name = "changed"')
     return folder
 
 
 def start(checkout: Path, *argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("SCALING_", "GIT_"))}
-    return subprocess.run(
-        [sys.executable, "-m", "scaling.run", *QUICK, *argv], cwd=cwd,
-        env={**environ, "PYTHONPATH": str(checkout)}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    return measure(str(checkout), "--strategy", "fake:a", *argv, cwd=cwd)
 
 
 def test_each_side_runs_its_own_code_also_where_one_stands_in_the_other(checkout: Path, tmp_path: Path) -> None:
