@@ -1,0 +1,47 @@
+"""torchvision's networks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from scaling.frameworks.pytorch import libraries, losses, network, optimizers
+from scaling.workloads.specs import ModelSpec
+from tests.bench.library import BATCH, Pair
+
+LIBRARY = "torchvision"
+NAMES = ("alexnet", "resnet50", "googlenet-bn")
+AUXILIARY = ("googlenet-bn", "inception_v3")
+
+
+def pair(spec: ModelSpec) -> Pair:
+    """Of one description."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    ours = network.build(spec, 1)
+    return Pair(_step(ours, spec), _step(_library(spec, ours), spec))
+
+
+def _library(spec: ModelSpec, ours: nn.Module) -> nn.Module:
+    extra = {"aux_logits": False, "init_weights": False} if spec.name in AUXILIARY else {}
+    name = spec.alike["torchvision"]
+    built: nn.Module = libraries.torchvision().models.get_model(name, weights=None, **extra)
+    with torch.no_grad():
+        for theirs, own in zip(built.parameters(), ours.parameters(), strict=True):
+            theirs.copy_(own)
+    return built
+
+
+def _step(built: nn.Module, spec: ModelSpec) -> Callable[[], object]:
+    net, criterion = built.train(), losses.of(spec.target)
+    optimizer = optimizers.make(spec.recipe, built.parameters())
+    images, labels = torch.randn(BATCH, *spec.input.shape), torch.randint(spec.outputs, (BATCH,))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        criterion(net(images), labels).backward()
+        optimizer.step()
+
+    return step
