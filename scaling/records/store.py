@@ -124,7 +124,7 @@ def done_keys(records: Iterable[PointRecord]) -> set[str]:
 
 
 class Store:
-    """The open file of the running sweep, locked against a second writer."""
+    """The open file of the running sweep, locked against a second writer where the file system has locks."""
 
     def __init__(self, folder: Path, fd: int) -> None:
         self.folder = folder
@@ -232,7 +232,10 @@ def _open(path: Path, flags: int) -> int:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(fd)
         raise UsageError(f"{path.parent}: another run is writing into it") from None
+    except OSError:
+        # A file system without locks, such as Lustre mounted without its option `flock` (mount.lustre(8): ENOSYS).
+        return fd
     return fd

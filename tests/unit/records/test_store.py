@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -41,6 +44,24 @@ def test_a_truncated_last_line_is_dropped_and_cut_off_on_resume(run: Run) -> Non
     with store.Store.resume(run.folder) as opened:
         opened.append(run.records[-1])
     assert file_of(run).read_bytes() == whole
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_a_file_system_without_locks_takes_runs_all_the_same(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENOSYS is what Lustre says where it is mounted without `flock`."""
+
+    def flock(fd: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    run = Launch(1).sweep(tmp_path, rounds=1)
+    assert run.records
+    assert not store.is_being_written(run.folder)
+    with store.Store.resume(run.folder) as opened:
+        opened.append(run.records[0])
+    assert len(store.load(run.folder)[1]) == len(run.records) + 1
 
 
 def test_damage_in_the_middle_is_named_by_line(run: Run) -> None:
