@@ -53,7 +53,14 @@ def test_runs_against_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     base = [run(tmp_path, f"b{seed}", launch(Random(seed), **noise)) for seed in range(3)]
     made = (launch(Random(9 + seed), lost=0.05, **noise) for seed in range(3))
     new = [run(tmp_path, f"n{seed}", one) for seed, one in enumerate(made)]
-    for arguments in ([*new, "--against", *base], ["--against", *base, "--", *new]):
+    first, *rest = base
+    for arguments in (
+        [*new, "--against", *base],
+        ["--against", *base, "--", *new],
+        [*new, f"--against={first}", *rest],
+    ):
+        asked = flags.parse(arguments)
+        assert asked and [list(map(str, side)) for side in (asked.base, asked.new)] == [base, new]
         assert command.main(arguments) == 1
     capsys.readouterr()
     assert command.main([*base, "--format", "json", "--against", *new]) == 0
