@@ -99,7 +99,7 @@ def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], 
     """Read every run of a folder, the oldest first, and what each has `seen` if asked for. UsageError where
     it is no folder or has no run."""
     try:
-        folders = sorted(path for path in results.iterdir() if (path / FILE).is_file())
+        folders = sorted(filter(_may_be_run, results.iterdir()))
     except OSError as error:
         raise UsageError(f"RESULTS_DIR {results}: {error.strerror}; give the folder in which runs are") from None
     if not folders:
@@ -116,6 +116,14 @@ def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], 
         except UsageError as error:
             unreadable.append(Unreadable(run=folder.name, reason=str(error)))
     return sorted(lines, key=lambda one: (one.started_unix_s, one.run)), unreadable
+
+
+def _may_be_run(path: Path) -> bool:
+    """Also another user's folder, into which nobody else may look: what is there is then told as unreadable."""
+    try:
+        return (path / FILE).is_file()
+    except PermissionError:
+        return True
 
 
 def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_exchanges: bool = False) -> RunLine:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,28 @@ def test_one_run_that_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pyte
     assert "schema 99" in newer and "run.jsonl:2: not a point record" in damaged
     assert command.main([str(results)]) == 0
     assert "! 20260725-172001-newer: cannot be read" in capsys.readouterr().out
+
+
+def test_another_users_folder_hides_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a folder of results that several share; root, who may look into all, runs this test as well."""
+    results = folder(tmp_path, a=without_noise(), private=without_noise())
+
+    def denied(of: Callable[..., Any]) -> Callable[..., Any]:
+        def act(path: Path, *args: Any, **given: Any) -> Any:
+            if "private" in path.parent.name:
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return of(path, *args, **given)
+
+        return act
+
+    monkeypatch.setattr(Path, "stat", denied(Path.stat))
+    monkeypatch.setattr(Path, "read_bytes", denied(Path.read_bytes))
+    found = listed(results, capsys)
+    assert [run["run"] for run in found["runs"]] == ["20260725-172000-a"]
+    (one,) = found["unreadable"]
+    assert one["run"] == "20260725-172001-private" and "Permission denied" in one["reason"]
 
 
 def test_nothing_but_runs_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
