@@ -25,6 +25,7 @@ from scaling.analysis.rows import Contender
 from scaling.errors import UsageError
 from scaling.records.events import Failed
 from scaling.records.imported import ImportedUnit
+from scaling.records.other_code import revision
 from scaling.records.point import Point, Record, Workload
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import FILE, is_being_written, load
@@ -266,11 +267,11 @@ def _headline(cells: Iterable[Cell], records: Iterable[PointRecord]) -> Headline
     return max((_said(cell, controls) for cell in cells if cell.times), key=_rank, default=None)
 
 
-def _rank(one: Headline) -> tuple[bool, float]:
+def _rank(one: Headline) -> tuple[bool, bool, float]:
     """As report/headline.py: first those that claim an efficiency, wait for their ranks and are what their name
-    says."""
+    says, and of these the launch's own code."""
     claims = one.efficiency is not None and not {"ASYNC", "MISLABELLED"} & set(one.flags)
-    return claims, one.samples_per_s
+    return claims, not revision(one.strategy), one.samples_per_s
 
 
 def _said(cell: Cell, controls: Controls) -> Headline:
