@@ -74,11 +74,11 @@ class Pricing(NamedTuple):
 class Bill(Record, frozen=True, kw_only=True):
     """What one row costs in `currency`; the interval of each figure is that of the row's rate, turned over.
 
-    `per_million` and `per_epoch` are by how machines are bought (`on_demand`, `spot`), of 1e6 samples and of one
-    pass over the data; `devices_paid` counts those of all machines, used or not. `relative` is to the row that
-    `base` names, None where that is of another work; with "" to the plain loop on one device, None without a
-    baseline. `price_is_old` tells the day that the price was seen where that is long before the run. Without
-    prices machines are devices, nothing has a price, and `price` and `currency` are empty.
+    `per_million` and `per_epoch` are by how machines are bought (`on_demand`, `spot`), of 1e6 samples (sequences,
+    where rates count tokens) and of one pass over the data; `devices_paid` counts those of all machines, used or
+    not. `relative` is to the row that `base` names, None where that is of another work; with "" to the plain loop
+    on one device, None without a baseline. `price_is_old` tells the day that the price was seen where that is long
+    before the run. Without prices machines are devices, nothing has a price, and `price` and `currency` are empty.
     """
 
     strategy: str
