@@ -76,7 +76,8 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
         ),
         rate=rate,
         batch_size=row.workload.batch_size,
-        unit=row.workload.unit,
+        # Rates here are those of samples.
+        unit="sequences" if row.workload.units_per_sample > 1 else row.workload.unit,
         devices_per_node=devices_per_node(header),
         accumulation=accumulation(row),
         measured=(

@@ -56,6 +56,17 @@ def test_rows_controls_and_exchanges_become_evidence() -> None:
     assert found.setting.gradient_bytes == 40
 
 
+def test_a_rate_of_sequences_is_not_called_one_of_tokens() -> None:
+    text: dict[str, Any] = {"model": "transformer", "data": "text", "unit": "tokens", "sequence_length": 128}
+    made = [
+        record(point(kind, n, number, **text), step_s)
+        for number in range(3)
+        for kind, n, step_s in (("solo", 1, 0.1), ("exchange", 1, 0.1), ("exchange", 2, 0.11))
+    ]
+    found = case(made)
+    assert (found.unit, found.rate) == ("sequences", pytest.approx(320.0))
+
+
 def test_larger_world_sizes_can_be_held_back() -> None:
     found = case(run(), Wanted(up_to=2))
     assert [one.at.world_size for one in found.known.observed] == [2]
