@@ -64,7 +64,7 @@ def test_a_rate_of_sequences_is_not_called_one_of_tokens() -> None:
         for kind, n, step_s in (("solo", 1, 0.1), ("exchange", 1, 0.1), ("exchange", 2, 0.11))
     ]
     found = case(made)
-    assert (found.unit, found.rate) == ("sequences", pytest.approx(320.0))
+    assert found.unit == "sequences" and found.rate == pytest.approx(320.0)
 
 
 def test_larger_world_sizes_can_be_held_back() -> None:
