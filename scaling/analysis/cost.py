@@ -37,8 +37,15 @@ UNPRICED = {
     "OVERSUBSCRIBED": "OVERSUBSCRIBED: ranks share cores",
     "MISLABELLED": "MISLABELLED: another network carried it",
 }
-# Samples of one pass over the data, where that is known of its name (ImageNet: ILSVRC 2012's training images).
-EPOCHS: Mapping[str, int] = {"imagenet": 1_281_167, "digits": 1_797}
+# Samples of one pass over what is trained on, where that is known of its name (workloads/data/catalogue.py).
+EPOCHS: Mapping[str, int] = {
+    **dict.fromkeys(("imagenet", "imagenet-tfrecord", "imagenet-rec"), 1_281_167),
+    **dict.fromkeys(("mnist", "fashion-mnist"), 60_000),
+    "caltech256": 15_420,
+    "cifar10": 50_000,
+    "digits": 1_437,
+    "imdb": 25_000,
+}
 
 
 # By a row's curve and world size.
