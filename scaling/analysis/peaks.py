@@ -14,6 +14,8 @@ import msgspec
 
 from scaling.records.point import Precision, Record
 
+# Behind a name these words make another device of it, or a slice: `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+_OTHERS = frozenset({"MIG", "Ti", "D", "Laptop", "Max-Q"})
 FILE = Path(__file__).with_name("peaks.toml")
 
 
@@ -47,6 +49,6 @@ def tflops(device_name: str, precision: Precision) -> float | None:
 
 
 def _is(device_name: str, name: str) -> bool:
-    """Whole, or as far as a word or a form factor goes: `NVIDIA L4` is no `NVIDIA L40S`."""
+    """Whole, or as far as a word or a form factor goes: `NVIDIA L4` is no `NVIDIA L40S`, and no slice of it."""
     rest = device_name.removeprefix(name)
-    return device_name.startswith(name) and not rest[:1].isalnum()
+    return device_name.startswith(name) and not rest[:1].isalnum() and not _OTHERS & set(rest.split())

@@ -23,6 +23,11 @@ from tests.support.scripted_records import point, record
         ("Tesla V100-SXM2-16GB", "fp16", 125.0),
         ("Tesla V100-SXM2-16GB", "bf16", None),
         ("NVIDIA A1000", "fp32", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+        ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", "fp32", None),
+        ("NVIDIA GeForce RTX 3090 Ti", "fp32", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "fp32", None),
+        ("NVIDIA GeForce RTX 4090 D", "fp32", None),
         ("Intel(R) Xeon(R) Platinum 8375C CPU @ 2.90GHz", "fp32", None),
     ],
 )
