@@ -37,8 +37,18 @@ UNPRICED = {
     "OVERSUBSCRIBED": "OVERSUBSCRIBED: ranks share cores",
     "MISLABELLED": "MISLABELLED: another network carried it",
 }
-# Samples of one pass over the data, where that is known of its name (ImageNet: ILSVRC 2012's training images).
-EPOCHS: Mapping[str, int] = {"imagenet": 1_281_167, "digits": 1_797}
+# Samples of one pass over what is trained on, where that is published; a test holds them to the catalogue of data.
+EPOCHS: Mapping[str, int] = {
+    "digits": 1_437,
+    "mnist": 60_000,
+    "fashion-mnist": 60_000,
+    "cifar10": 50_000,
+    "imagenet": 1_281_167,
+    "imagenet-tfrecord": 1_281_167,
+    "imagenet-rec": 1_281_167,
+    "caltech256": 15_420,
+    "imdb": 25_000,
+}
 
 
 # By a row's curve and world size.
