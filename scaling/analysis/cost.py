@@ -222,9 +222,7 @@ def _of_host(host: HostInfo, prices: Prices) -> Price | None:
 
 
 def _old(price: Price, header: Header) -> str:
-    try:
-        seen = date.fromisoformat(price.seen)
-    except ValueError:
+    if not price.seen:
         return ""
     measured = datetime.fromtimestamp(header.created_unix_s, timezone.utc).date()
-    return price.seen if (measured - seen).days > STALE_DAYS else ""
+    return price.seen if (measured - date.fromisoformat(price.seen)).days > STALE_DAYS else ""
