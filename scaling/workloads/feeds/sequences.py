@@ -109,8 +109,13 @@ class Masked(Windows):
 
 
 def hide(tokens: Numbers, words: int, share: float, random: np.random.Generator) -> Batch:
-    """The tokens with some of them hidden, and these as labels; all others have the label IGNORED."""
-    chosen = random.random(tokens.shape) < share
+    """The tokens with some of them hidden, and these as labels; all others have the label IGNORED.
+
+    Of each sequence one at least, as in create_pretraining_data.py of google-research/bert: of nothing there is no
+    mean loss.
+    """
+    drawn = random.random(tokens.shape)
+    chosen = (drawn < share) | (drawn == drawn.min(axis=1, keepdims=True))
     way = random.random(tokens.shape)
     labels = np.where(chosen, tokens, IGNORED)
     others = random.integers(words, size=tokens.shape, dtype=np.int64)

@@ -87,6 +87,13 @@ def test_a_share_of_the_tokens_is_hidden_and_learnt() -> None:
     assert 0 <= shown.min() <= shown.max() < 5000
 
 
+def test_short_sequences_have_something_to_learn() -> None:
+    tokens = np.arange(400, dtype=np.int64).reshape(100, 4)
+    _, labels = hide(tokens, 500, 0.15, np.random.default_rng(1))
+    learnt = (labels != IGNORED).sum(axis=1)
+    assert learnt.min() == 1 and learnt.max() > 1
+
+
 def test_the_mask_of_berts_vocabulary() -> None:
     shown, labels = hide(np.full((1, 1000), 7), 30_522, 0.15, np.random.default_rng(1))
     assert (shown[labels == 7] == 103).mean() > 0.7
