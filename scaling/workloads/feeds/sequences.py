@@ -111,11 +111,11 @@ class Masked(Windows):
 def hide(tokens: Numbers, words: int, share: float, random: np.random.Generator) -> Batch:
     """The tokens with some of them hidden, and these as labels; all others have the label IGNORED.
 
-    Of each sequence one at least, as in create_pretraining_data.py of google-research/bert: of nothing there is no
-    mean loss.
+    As many of each sequence, at least one (google-research/bert, create_pretraining_data.py): the mean over a
+    batch is then that over its micro-batches, and over ranks, and none of them is of nothing.
     """
-    drawn = random.random(tokens.shape)
-    chosen = (drawn < share) | (drawn == drawn.min(axis=1, keepdims=True))
+    count = max(1, round(share * tokens.shape[-1]))
+    chosen = random.random(tokens.shape).argsort(axis=-1).argsort(axis=-1) < count
     way = random.random(tokens.shape)
     labels = np.where(chosen, tokens, IGNORED)
     others = random.integers(words, size=tokens.shape, dtype=np.int64)
