@@ -167,6 +167,14 @@ def test_every_command_refuses_a_wrong_flag_in_the_same_words(tmp_path: Path, co
     assert done.stderr == f"{name}: error: No such option: --qqq\n"
 
 
+def test_a_mistake_that_nobody_can_be_told_is_exit_2_all_the_same(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -m scaling.run --qqq 2> /dev/full"],
+        cwd=tmp_path, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+
+
 def test_help_is_answered_without_what_a_sweep_needs(tmp_path: Path) -> None:
     heavy = {
         "numpy",
