@@ -97,7 +97,8 @@ def test_like_measures_anew_with_the_settings_of_a_run(measured: Path, tmp_path:
 def test_resume_on_other_code_is_refused(measured: Path, tmp_path: Path) -> None:
     run = shutil.copytree(measured, tmp_path / "run")
     path = run / store.FILE
-    path.write_text(path.read_text().replace(store.load(run)[0].code, "0123456789ab", 1))
+    text = path.read_text().replace(store.load(run)[0].code, "0123456789ab", 1)
+    path.write_text(text.replace('"config":{', '"config":{"novel":1,', 1))  # which only that code knows
     refused = start("--resume", str(run), cwd=tmp_path)
     assert refused.returncode == 2
     assert "was measured by other code" in refused.stderr
