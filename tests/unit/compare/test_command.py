@@ -192,6 +192,15 @@ def test_cost_is_that_of_the_rate_turned_over(
     assert cell["base"]["mean"] == pytest.approx(2.0 / 3600 * 1e6 / (4 * 32) * step_s)  # on demand
 
 
+def test_tokens_are_counted_as_the_report_counts_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text: dict[str, Any] = {"model": "transformer", "data": "text", "unit": "tokens", "sequence_length": 128}
+    path = [run(tmp_path, name, without_noise(**text)) for name in ("base", "new")]
+    assert command.main([*path, "--metric", "samples_per_s", "--format", "json"]) == 0
+    one = json.loads(capsys.readouterr().out)["cells"][0]
+    # 32 sequences of 128 tokens in 0.1 s
+    assert (one["unit"], one["base"]["mean"]) == ("tokens/s", pytest.approx(40_960))
+
+
 def test_energy_needs_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run(tmp_path, "gpus", SCENES["gpus"]())
     assert command.main([path, path, "--metric", "j_per_image", "--format", "json"]) == 0
