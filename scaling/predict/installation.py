@@ -9,6 +9,7 @@ from scaling.analysis.rows import Row
 from scaling.errors import UsageError
 from scaling.predict.models import known_model
 from scaling.predict.setting import Bus, Link, Messages, Method, Overlap, Setting, Wire
+from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord
 
 # Of each pair of GPUs, where a switch joins them.
@@ -18,7 +19,7 @@ SWITCHED_LINKS = 6
 def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Setting:
     known = known_model(row.workload.model)
     link, line = _link(header, row)
-    method, overlap, messages = _way(row)
+    method, overlap, messages = way(row)
     return Setting(
         gradient_bytes=gradient_bytes(records, row),
         tail=known.tail if known else 0.05,
@@ -61,7 +62,7 @@ def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
     return 4.0 * known.parameters
 
 
-def _way(row: Row) -> tuple[Method, Overlap, Messages]:
+def way(row: Row | Point) -> tuple[Method, Overlap, Messages]:
     """How a strategy exchanges, in the model's words."""
     framework, _, mode = row.strategy.partition(":")
     if mode == "horovod":
