@@ -174,6 +174,53 @@ def test_what_joins_gpus(links: tuple[str, ...], bus: str) -> None:
     assert (str(found.setting.bus), found.device) == (bus, "Tesla V100")
 
 
+def of_strategy(strategy: str, options: dict[str, str] | None = None) -> Case:
+    """The run of another strategy, its plain loop as well."""
+    plain = f"{strategy.partition(':')[0]}:plain"
+    renamed = [
+        replace(
+            one,
+            point=replace(
+                one.point,
+                strategy=plain if one.point.strategy.endswith(":plain") else strategy,
+                options={} if one.point.strategy.endswith(":plain") else options or {},
+            ),
+        )
+        for one in run()
+    ]
+    return case(renamed)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "method", "wire"),
+    [
+        ("torch:gloo", {}, "ring", "full"),
+        ("torch:gloo", {"compress": "fp16"}, "ring", "half"),
+        ("torch:fsdp2", {}, "sharded", "full"),
+        ("torch:fsdp2", {"reshard": "False"}, "ring", "full"),
+        ("torch:horovod", {"compression": "fp16"}, "ring", "half"),
+    ],
+)
+def test_how_a_strategy_exchanges(strategy: str, options: dict[str, str], method: str, wire: str) -> None:
+    found = of_strategy(strategy, options).setting
+    assert (found.method, found.wire) == (method, wire)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "option"),
+    [
+        ("torch:fsdp2", "hsdp=2"),
+        ("torch:fsdp2", "param_dtype=bf16"),
+        ("torch:fsdp2", "accumulate=2"),
+        ("torch:gloo", "shard_optimizer=true"),
+    ],
+)
+def test_exchanges_that_the_model_does_not_have_are_refused(strategy: str, option: str) -> None:
+    name, _, value = option.partition("=")
+    with pytest.raises(UsageError, match=f"{strategy} with --option {option}: what that exchanges is not in the"):
+        of_strategy(strategy, {name: value})
+
+
 def test_micro_steps_and_compression_of_the_strategy_count() -> None:
     found = case(run(options={"accumulate": "4", "compression": "fp16"}))
     assert found.setting.step_s == pytest.approx(0.1 / 4)
