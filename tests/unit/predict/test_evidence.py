@@ -14,6 +14,7 @@ from scaling.predict import __main__ as command
 from scaling.predict import evidence, healthy, infer, priors
 from scaling.predict.case import Case
 from scaling.predict.evidence import Wanted
+from scaling.predict.forecast import outlook
 from scaling.records.host import Gpu
 from scaling.records.point import Hardware
 from scaling.records.run import PointRecord
@@ -54,6 +55,12 @@ def test_rows_controls_and_exchanges_become_evidence() -> None:
     assert (found.batch_size, found.largest, found.devices_per_node) == (32, 4, 2)
     assert found.rate == pytest.approx(320.0)
     assert found.setting.gradient_bytes == 40
+
+
+def test_few_draws_are_told() -> None:
+    """An exchange of 40 bytes that takes 50 ms."""
+    (said,) = outlook(case(run()), priors.read()).doubts
+    assert said.startswith("what was measured is far from all that taught the model: intervals rest on 3 draws")
 
 
 def test_larger_world_sizes_can_be_held_back() -> None:
