@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from scaling.check.facts import Facts, RankFacts, Verdict
 from scaling.check.verdicts.words import grouped, size, some
@@ -73,28 +73,46 @@ def shared_memory(facts: Facts) -> Iterator[Verdict]:
 
 def cores(facts: Facts) -> Iterator[Verdict]:
     """Cores per rank, machine by machine: nodes with one boot id (a lab's, containers) share theirs."""
-    crowded, bound, shares = {}, {}, {}
+    crowded, few, shares = {}, {}, {}
     for nodes, ranks in _machines(facts):
         usable, every = len({core for rank in ranks for core in rank.host.cores}), ranks[0].machine_cores
         shares[nodes] = f"{usable / len(ranks):.3g}"
         if usable < len(ranks):
             crowded[nodes] = f"{len(ranks)} ranks on {usable} cores"
         elif usable < every / 2:
-            bound[nodes] = f"{usable} of {every} cores"
+            few[nodes] = (_is_quota(ranks), f"{usable} of {every} cores")
     if crowded:
         text = f"ranks share cores: {grouped(crowded)}; on cpu such rows are OVERSUBSCRIBED"
         mend = "at most one rank per core; --device cuda or emulated needs less"
+        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
+    yield from _few(few)
+    if len(set(shares.values())) > 1:
+        text = f"cores per rank differ, and every rank gets what the poorest has: {grouped(shares)}"
+        mend = "equal nodes, or slots in proportion to cores"
+        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
+    elif not crowded and not few:
+        yield Verdict(level="ok", topic="cores", text=f"{next(iter(shares.values()))} per rank on every node")
+
+
+def _few(found: Mapping[str, tuple[bool, str]]) -> Iterator[Verdict]:
+    """Nodes whose ranks have few of the cores, and whether a quota is why."""
+    granted = {nodes: text for nodes, (is_quota, text) in found.items() if is_quota}
+    bound = {nodes: text for nodes, (is_quota, text) in found.items() if not is_quota}
+    if granted:
+        text = f"a cgroup's quota grants the ranks of a node the time of {grouped(granted)}"
+        mend = "a larger one: Kubernetes resources.limits.cpu, docker --cpus, systemd CPUQuota"
         yield Verdict(level="warning", topic="cores", text=text, mend=mend)
     if bound:
         text = f"the launcher binds the ranks of a node to {grouped(bound)}"
         mend = "mpirun --bind-to none, or launch/mpirun, which knows each MPI's word; Slurm: --cpus-per-task"
         yield Verdict(level="warning", topic="cores", text=text, mend=mend)
-    if len(set(shares.values())) > 1:
-        text = f"cores per rank differ, and every rank gets what the poorest has: {grouped(shares)}"
-        mend = "equal nodes, or slots in proportion to cores"
-        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
-    elif not crowded and not bound:
-        yield Verdict(level="ok", topic="cores", text=f"{next(iter(shares.values()))} per rank on every node")
+
+
+def _is_quota(ranks: Sequence[RankFacts]) -> bool:
+    """Whether ranks have as few cores as they have because their cgroups grant no more time, not by a mask."""
+    return all(
+        rank.cpu_quota is not None and len(rank.host.cores) == max(1, int(rank.cpu_quota)) for rank in ranks
+    )
 
 
 def _machines(facts: Facts) -> Iterator[tuple[str, list[RankFacts]]]:

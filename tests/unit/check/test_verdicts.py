@@ -130,6 +130,16 @@ def test_ranks_bound_to_a_core_of_many() -> None:
     assert "--bind-to none" in verdict.mend
 
 
+@pytest.mark.parametrize(
+    ("quota", "said"),
+    [(16.0, "a cgroup's quota grants"), (16.9, "a cgroup's quota grants"), (20.0, "the launcher binds")],
+)
+def test_cores_that_a_quota_takes_are_not_blamed_on_the_launcher(quota: float, said: str) -> None:
+    verdict = only(facts(told={name: {"machine_cores": 64, "cpu_quota": quota} for name in FOUR}))
+    assert verdict.text.startswith(said)
+    assert ("--bind-to none" in verdict.mend) == (quota == 20.0)
+
+
 def test_nodes_with_fewer_cores() -> None:
     verdict = only(facts(hosts={"node4": {"cores": ((0,), (1,))}}, told={"node4": {"machine_cores": 2}}))
     assert verdict.text.endswith("16 on node1, node2, node3; 2 on node4")
