@@ -21,11 +21,13 @@ BUSY_SHARE, BUSY_CORES = 0.1, 0.3
 
 def memlock(facts: Facts) -> Iterator[Verdict]:
     """RDMA locks the memory that it reads and writes. Whoever has InfiniBand or EFA wants it used, and both fail
-    without (of EFA: awslabs/awsome-distributed-ai issue 647); RoCE is what many Ethernet cards can do beside."""
-    cards = {node: facts.host(node).hcas for node in facts.nodes if facts.host(node).hcas}
+    without (of EFA: awslabs/awsome-distributed-ai issue 647); RoCE is what many Ethernet cards can do beside. A
+    card without a cable locks nothing."""
+    cards = {node: tuple(card for card in facts.host(node).hcas if card.active) for node in facts.nodes}
+    cards = {node: active for node, active in cards.items() if active}
     limits = {node: _tightest(facts.of(node)) for node in facts.nodes}
     if not cards:
-        text = f"no RDMA card, so no limit matters ({grouped({n: size(one) for n, one in limits.items()})})"
+        text = f"no active RDMA card, so no limit matters ({grouped({n: size(one) for n, one in limits.items()})})"
         yield Verdict(level="ok", topic="memlock", text=text)
         return
     tight = {node: size(limits[node]) for node in cards if limits[node] is not None}

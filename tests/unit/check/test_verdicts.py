@@ -86,6 +86,8 @@ def test_two_packages_of_one_nccl() -> None:
 
 def test_a_memory_lock_without_an_rdma_card_does_not_matter() -> None:
     assert to_mend(facts(told={"node1": {"memlock_bytes": 65536}})) == []
+    hosts = {"node1": {"hcas": (replace(IB_CARD, active=False, interfaces=()),)}}
+    assert to_mend(facts(hosts=hosts, told={"node1": {"memlock_bytes": 65536}})) == []
 
 
 @pytest.mark.parametrize(("card", "level"), [(IB_CARD, "error"), (EFA_CARD, "error"), (ROCE_CARD, "warning")])
