@@ -174,6 +174,12 @@ def test_what_joins_gpus(links: tuple[str, ...], bus: str) -> None:
     assert (str(found.setting.bus), found.device) == (bus, "Tesla V100")
 
 
+def test_devices_that_sleep_are_told_from_those_that_compute() -> None:
+    profile = Hardware(device="emulated", profile="p100")
+    asleep = [replace(one, point=replace(one.point, hardware=profile)) for one in run()]
+    assert (case(asleep).setting.emulated, case(run()).setting.emulated) == (True, False)
+
+
 def test_micro_steps_and_compression_of_the_strategy_count() -> None:
     found = case(run(options={"accumulate": "4", "compression": "fp16"}))
     assert found.setting.step_s == pytest.approx(0.1 / 4)
