@@ -32,7 +32,13 @@ Start = Callable[[Task, Mapping[str, str], forks.Fds], forks.Started]
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its descendants' orphans."""
+    """Make this process the parent of its descendants' orphans, which waits for them as for all its children.
+
+    Some programs start others with SIGCHLD ignored: then the kernel reaps children, and nobody learns how they
+    ended (sigaction(2)).
+    """
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

@@ -59,6 +59,7 @@ def bisect(lead: Lead, asked: Asked) -> int:
         except Interrupted as stop:
             if stop.by_launcher:
                 output = launcher_output() or output
+            found.said.append(words.broken_off(found.blamed))
             raise
         finally:
             screen.closed(output)
@@ -81,10 +82,11 @@ def _check(made: Plan) -> None:
 
 
 class Bisection:
-    """One search. `said` are the lines that it ends with, so far."""
+    """One search. `said` are the lines that it ends with, so far; `blamed` the nodes that it leaves out."""
 
     def __init__(self, made: Plan, sweep: Sweep, screen: View, noise: float | None) -> None:
         self.said: list[str] = []
+        self.blamed: tuple[str, ...] = ()
         self.nodes = tuple(made.hosts)
         self._made = made
         self._sweep = sweep
@@ -110,8 +112,8 @@ class Bisection:
         search = self._searched(pointed)
         if search is None:
             return 1
-        slow = self._slow(search, pointed)
-        return self._proved(search, evidence, slow) if slow else 0
+        self.blamed = self._slow(search, pointed)
+        return self._proved(search, evidence, self.blamed) if self.blamed else 0
 
     # ------------------------------------------------------------ searching
 

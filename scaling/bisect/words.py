@@ -47,6 +47,12 @@ def outcome(found: Found, slow: Sequence[str], doubted: Sequence[str], points: i
     return f"no slow node ({100 * found.probability:.0f} % sure), {by}"
 
 
+def broken_off(slow: Sequence[str]) -> str:
+    """The last word of a search that a signal ended."""
+    before = f"the proof of {', '.join(slow)} was whole" if slow else "a node could be blamed"
+    return f"broken off before {before}: what was measured is kept; start it again"
+
+
 def promised(efficiency: float | None, slow: Sequence[str]) -> str:
     """Before the proof."""
     if efficiency is None:

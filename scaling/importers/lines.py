@@ -7,6 +7,7 @@ be cut: it gets an ellipsis, as people write it, and no number before one is tak
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -55,7 +56,7 @@ def blocks(log: Path) -> Iterator[str]:
         with log.open("rb") as file:
             first = file.read(BLOCK_BYTES)
             _refuse_binary(first)
-            for data in _chunks(first, file):
+            for data in _chunks(first.removeprefix(BOM_UTF8), file):
                 whole, newline, rest = (rest + data).rpartition(b"\n")
                 if newline:
                     yield _cleaned(whole + newline)

@@ -31,6 +31,7 @@ def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: f
         overlap=overlap,
         messages=messages,
         tensors=known.tensors if known else 200,
+        emulated=bool(row.hardware.profile),
     )
 
 

@@ -11,6 +11,12 @@ from scaling.predict.priors import Prior
 from scaling.predict.setting import Setting
 
 COMMON = ("window", "tax", "tax_devices", "tax_nodes", "jitter", "growth")
+# Of devices that sleep and links that are shaped, what no published cluster tells.
+EMULATED = {
+    "fade": "fade.emulated", "alpha": "alpha.emulated",
+    "tax": "tax.emulated", "tax_devices": "tax.emulated", "tax_nodes": "tax.emulated",
+    "jitter": "straggling.emulated", "growth": "straggling.emulated",
+}  # fmt: skip
 SERVERS = ("servers_apart", "servers_beside", "servers_in_host")
 
 
@@ -28,6 +34,16 @@ def keys(setting: Setting) -> dict[str, str]:
     }
     if setting.link in ("none", "unknown"):
         found["network"] = "network.unknown"
+    return found | (_emulated(setting, family) if setting.emulated else {})
+
+
+def _emulated(setting: Setting, family: str) -> dict[str, str]:
+    """What an emulation does by construction; servers, and who overlaps little, do as they do anywhere."""
+    found = dict(EMULATED)
+    if family == "ring" and setting.link == "tcp10":
+        found["network"] = "network.emulated"
+    if setting.overlap in ("ddp", "horovod"):
+        found["hide"] = "hide.emulated"
     return found
 
 

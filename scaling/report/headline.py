@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from scaling.analysis import accuracy
 from scaling.analysis.rows import Row
 from scaling.analysis.training_rows import Training
+from scaling.records.other_code import revision
 from scaling.report import quantities
 from scaling.report.cells import is_mislabelled
 from scaling.text import decimals
@@ -16,14 +17,14 @@ NONE = "-"
 
 def headline(rows: Iterable[Row]) -> Row | None:
     """Of the largest world size that was tried, and of whole steps before passes: the fastest row that claims an
-    efficiency, waits for its ranks and is what its name says; else the fastest; else one that failed. None without
-    any row."""
+    efficiency, waits for its ranks and is what its name says, of the launch's own code before that of another
+    revision; else the fastest; else one that failed. None without any row."""
     return max(rows, key=_rank, default=None)
 
 
-def _rank(row: Row) -> tuple[int, bool, bool, bool, float]:
+def _rank(row: Row) -> tuple[int, bool, bool, bool, bool, float]:
     rate = row.samples_per_s.mean if row.samples_per_s else 0.0
-    return row.world_size, row.workload.trains, rate > 0, claims(row), rate
+    return row.world_size, row.workload.trains, rate > 0, claims(row), not revision(row.strategy), rate
 
 
 def claims(row: Row) -> bool:

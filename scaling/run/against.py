@@ -34,7 +34,9 @@ def read(run: Path) -> Header:
     try:
         header, records = store.load_measured(run)
     except UsageError as error:
-        raise UsageError(f"--against {error}") from None
+        no_run = not run.is_absolute() and not (store.folder_of(run) / store.FILE).exists()
+        mend = f"; is it a revision, and {run} only a folder here? --against {run}^0" if no_run else ""
+        raise UsageError(f"--against {error}{mend}") from None
     if store.is_being_written(run):
         raise UsageError(f"--against {run}: is still being written; wait until its sweep has ended")
     if header.config.get("epochs") is not None:

@@ -39,8 +39,11 @@ class Tree(Record, frozen=True, kw_only=True):
         return self.paths[index]
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """An encoded picture and its class."""
-        return Path(self.paths[index]).read_bytes(), self.labels[index]
+        """An encoded picture and its class; raises UsageError where it cannot be read."""
+        try:
+            return Path(self.paths[index]).read_bytes(), self.labels[index]
+        except OSError as error:
+            raise UsageError(f"{self.paths[index]}: cannot be read: {error.strerror}") from None
 
 
 def listing(place: Path, spec: DataSpec, split: Split) -> Tree:
@@ -63,10 +66,14 @@ def listing(place: Path, spec: DataSpec, split: Split) -> Tree:
 
 
 def _folders(root: Path) -> tuple[str, ...]:
+    return tuple(sorted(one.name for one in _entries(root) if one.is_dir() and not one.name.startswith(".")))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        return tuple(sorted(one.name for one in os.scandir(root) if one.is_dir() and not one.name.startswith(".")))
+        return list(os.scandir(folder))
     except OSError as error:
-        raise UsageError(f"{root}: cannot be read: {error.strerror}") from None
+        raise UsageError(f"{folder}: cannot be read: {error.strerror}") from None
 
 
 def _tree(root: Path, classes: Sequence[str]) -> Tree:
@@ -80,7 +87,7 @@ def _tree(root: Path, classes: Sequence[str]) -> Tree:
 
 
 def _pictures(folder: Path) -> list[str]:
-    return sorted(one.path for one in os.scandir(folder) if one.name.lower().endswith(SUFFIXES))
+    return sorted(one.path for one in _entries(folder) if one.name.lower().endswith(SUFFIXES))
 
 
 def _cut(tree: Tree, split: Split) -> Tree:

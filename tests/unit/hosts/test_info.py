@@ -19,8 +19,9 @@ import pytest
 
 import scaling
 from scaling import frameworks
+from scaling.errors import LaunchError
 from scaling.hosts import interfaces, proc
-from scaling.hosts.info import describe, gather, pick_cpus
+from scaling.hosts.info import check_names, describe, gather, pick_cpus
 from scaling.hosts.revision import code_hash
 from scaling.records.host import Gpu, HostInfo
 from tests.support.fake_nvml import FakeGpu, Install, installer
@@ -266,3 +267,17 @@ def test_code_hash_is_equal_on_hosts_that_have_the_same_code(package: Path, tmp_
     (copy / "__pycache__/loop.cpython-311.pyc").write_bytes(b"compiled")
     (copy / "README.md").write_text("for people")
     assert code_hash(copy) == before
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_two_machines_of_one_name_are_refused() -> None:
+    one, same, other = (host(hostname="localhost", boot_id=boot_id) for boot_id in ("a", "a", "b"))
+    with pytest.raises(LaunchError, match="ranks 0 and 2 run on two machines that both call themselves localhost"):
+        check_names([one, same, other])
+
+
+def test_ranks_of_one_machine_nodes_of_one_and_those_who_cannot_tell_are_not() -> None:
+    check_names([host(hostname=name, boot_id=boot_id) for name, boot_id in ("a1", "b1", "a1", "c2", "b1")])
+    check_names([host(hostname="a"), host(hostname="a", boot_id="1")])

@@ -56,17 +56,6 @@ def test_rows_controls_and_exchanges_become_evidence() -> None:
     assert found.setting.gradient_bytes == 40
 
 
-def test_a_rate_of_sequences_is_not_called_one_of_tokens() -> None:
-    text: dict[str, Any] = {"model": "transformer", "data": "text", "unit": "tokens", "sequence_length": 128}
-    made = [
-        record(point(kind, n, number, **text), step_s)
-        for number in range(3)
-        for kind, n, step_s in (("solo", 1, 0.1), ("exchange", 1, 0.1), ("exchange", 2, 0.11))
-    ]
-    found = case(made)
-    assert found.unit == "sequences" and found.rate == pytest.approx(320.0)
-
-
 def test_larger_world_sizes_can_be_held_back() -> None:
     found = case(run(), Wanted(up_to=2))
     assert [one.at.world_size for one in found.known.observed] == [2]
@@ -183,6 +172,12 @@ def test_what_joins_gpus(links: tuple[str, ...], bus: str) -> None:
     cuda = [replace(one, point=replace(one.point, hardware=Hardware(device="cuda"))) for one in run()]
     found = evidence.case(header((replace(host(), gpus=(gpu,)),), device="cuda"), cuda)
     assert (str(found.setting.bus), found.device) == (bus, "Tesla V100")
+
+
+def test_devices_that_sleep_are_told_from_those_that_compute() -> None:
+    profile = Hardware(device="emulated", profile="p100")
+    asleep = [replace(one, point=replace(one.point, hardware=profile)) for one in run()]
+    assert (case(asleep).setting.emulated, case(run()).setting.emulated) == (True, False)
 
 
 def test_micro_steps_and_compression_of_the_strategy_count() -> None:

@@ -108,6 +108,31 @@ def test_the_middle_of_a_picture_in_the_models_size() -> None:
         decode(b"nothing", Images(channels=3, height=8, width=8))
 
 
+BOMB = b"BM" + bytes(8) + (54).to_bytes(4, "little") + (40).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"P6\n4x 4\n255\n", "invalid literal for int"),
+        (BOMB + 2 * (1 << 20).to_bytes(4, "little") + b"\1\0\30\0" + bytes(24), "Image size"),
+        (b"nothing", "cannot identify image file$"),
+    ],
+    ids=["damaged", "huge", "none"],
+)
+def test_whatever_pillow_says_of_damage_names_the_picture(content: bytes, said: str) -> None:
+    with pytest.raises(OSError, match=said):
+        decode(content, Images(channels=3, height=8, width=8))
+
+
+def test_a_picture_that_is_no_file(tmp_path: Path) -> None:
+    written.folders(tmp_path / "train", {"a": 2})
+    (tmp_path / "train/a/0000.png").unlink()
+    (tmp_path / "train/a/0000.png").symlink_to("nowhere")
+    with pytest.raises(UsageError, match=r"a/0000\.png: cannot be read: No such file"):
+        feeds.check("folders", str(tmp_path), models.spec("cifar10-cnn"))
+
+
 def test_a_feed_of_folders(tmp_path: Path) -> None:
     written.folders(tmp_path / "train", dict.fromkeys("abcdefghij", 3))
     spec = replace(models.spec("cifar10-cnn"), input=Images(channels=3, height=32, width=32))
