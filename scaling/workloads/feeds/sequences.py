@@ -111,7 +111,7 @@ class Masked(Windows):
 def hide(tokens: Numbers, words: int, share: float, random: np.random.Generator) -> Batch:
     """The tokens with some of them hidden, and these as labels; all others have the label IGNORED.
 
-    Of each sequence one at least, as in create_pretraining_data.py of google-research/bert: of nothing there is no
+    Of each sequence one at least, as create_pretraining_data of google-research/bert does: of nothing there is no
     mean loss.
     """
     drawn = random.random(tokens.shape)
