@@ -58,6 +58,10 @@ class Layer:
         """Of the forward pass of one sample."""
         return 0
 
+    def recurrent_operations(self, _shape: Shape) -> int:
+        """Those of them on what the layer itself gave, whose gradient is needed wherever the layer stands."""
+        return 0
+
 
 def need(shape: Shape, rank: int, what: str) -> None:
     """Refuse a shape of another rank; raises ShapeError."""

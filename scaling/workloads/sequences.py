@@ -146,6 +146,11 @@ class LSTM(Layer):
         matrices = [each.size for each in self.parameters(shape) if len(each.shape) == 2]
         return 2 * shape[0] * sum(matrices)
 
+    def recurrent_operations(self, shape: Shape) -> int:
+        """Of the matrices that states go through."""
+        states = [each.size for each in self.parameters(shape) if each.name.startswith("weight_state")]
+        return 2 * shape[0] * sum(states)
+
     def _one_way(self, before: int, suffix: str) -> tuple[Parameter, ...]:
         gates = 4 * self.width
         return (

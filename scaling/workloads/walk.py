@@ -11,12 +11,16 @@ from scaling.workloads.layers import Branches, Chain, Layer, Parameter, Residual
 
 @dataclass(frozen=True)
 class Placed:
-    """A layer in its place: `path` counts from 0 at each depth (`4.0.1`), `shape` comes in, `output` goes out."""
+    """A layer in its place: `path` counts from 0 at each depth (`4.0.1`), `shape` comes in, `output` goes out.
+
+    `follows`: what comes in depends on parameters, so that its gradient is needed.
+    """
 
     path: str
     layer: Layer
     shape: Shape
     output: Shape
+    follows: bool = False
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -35,7 +39,7 @@ def walk(layers: Sequence[Layer], shape: Shape) -> tuple[Placed, ...]:
     Branches come one after the other, a residual's body before its shortcut. Raises UsageError that names the
     layer which cannot take what comes to it, and both shapes.
     """
-    return tuple(_chain(layers, shape, ""))
+    return tuple(_chain(layers, (shape, False), ""))
 
 
 def parameters(layers: Sequence[Layer], shape: Shape) -> dict[str, Parameter]:
@@ -62,58 +66,64 @@ def training_operations(layers: Sequence[Layer], shape: Shape) -> int:
 def backwards(placed: Sequence[Placed]) -> tuple[int, ...]:
     """The operations of each layer's backward pass.
 
-    As many as forward for the gradients of its weights, and as many for those of its input, which the first layer
-    with weights does not need.
+    As many as forward for the gradients of its weights, and as many for those of its input, which layers do not
+    need that the sample itself comes to: of these an LSTM still needs its states'.
     """
-    needed, found = False, []
-    for one in placed:
-        found.append((1 + needed) * one.operations)
-        needed = needed or bool(one.parameters)
-    return tuple(found)
+    return tuple(
+        one.operations + (one.operations if one.follows else one.layer.recurrent_operations(one.shape))
+        for one in placed
+    )
 
 
-_Walk = Generator[Placed, None, Shape]
+# What goes out, and whether that depends on parameters.
+_Flow = tuple[Shape, bool]
+_Walk = Generator[Placed, None, _Flow]
 
 
-def _chain(layers: Sequence[Layer], shape: Shape, path: str) -> _Walk:
+def _chain(layers: Sequence[Layer], flow: _Flow, path: str) -> _Walk:
     for index, layer in enumerate(layers):
-        shape = yield from _one(layer, shape, f"{path}{index}")
-    return shape
+        flow = yield from _one(layer, flow, f"{path}{index}")
+    return flow
 
 
-def _one(layer: Layer, shape: Shape, path: str) -> _Walk:
+def _one(layer: Layer, flow: _Flow, path: str) -> _Walk:
+    shape, follows = flow
     try:
         match layer:
             case Chain(body):
-                return (yield from _chain(body, shape, f"{path}."))
+                return (yield from _chain(body, flow, f"{path}."))
             case Residual():
-                return (yield from _residual(layer, shape, path))
+                return (yield from _residual(layer, flow, path))
             case Branches():
-                return (yield from _branches(layer, shape, path))
+                return (yield from _branches(layer, flow, path))
         output = layer.output(shape)
     except ShapeError as error:
         raise UsageError(f"layer {path}, {type(layer).__name__}: {error}") from None
-    yield Placed(path, layer, shape, output)
-    return output
+    placed = Placed(path, layer, shape, output, follows)
+    yield placed
+    return output, follows or bool(placed.parameters)
 
 
-def _residual(layer: Residual, shape: Shape, path: str) -> _Walk:
-    body = yield from _chain(layer.body, shape, f"{path}.body.")
-    shortcut = yield from _chain(layer.shortcut, shape, f"{path}.shortcut.")
+def _residual(layer: Residual, flow: _Flow, path: str) -> _Walk:
+    body, body_follows = yield from _chain(layer.body, flow, f"{path}.body.")
+    shortcut, shortcut_follows = yield from _chain(layer.shortcut, flow, f"{path}.shortcut.")
     if body != shortcut:
         raise ShapeError(f"cannot add {_text(body)} and {_text(shortcut)}")
-    return body
+    return body, body_follows or shortcut_follows
 
 
-def _branches(layer: Branches, shape: Shape, path: str) -> _Walk:
-    outputs = []
+def _branches(layer: Branches, flow: _Flow, path: str) -> _Walk:
+    outputs: list[Shape] = []
+    follows = False
     for index, branch in enumerate(layer.branches):
-        outputs.append((yield from _chain(branch, shape, f"{path}.{index}.")))
+        output, learnt = yield from _chain(branch, flow, f"{path}.{index}.")
+        outputs.append(output)
+        follows = follows or learnt
     for each in outputs:
         need(each, 3, "branches of images")
         if each[1:] != outputs[0][1:]:
             raise ShapeError(f"cannot put {_text(each)} beside {_text(outputs[0])}")
-    return sum(each[0] for each in outputs), *outputs[0][1:]
+    return (sum(each[0] for each in outputs), *outputs[0][1:]), follows
 
 
 def _text(shape: Shape) -> str:

@@ -65,7 +65,10 @@ class DDP(TorchDistributed):
         return super().missing(name, "cuda" if name == "torch:nccl" else device)
 
     def refuse(self, point: Point) -> str | None:
-        """Gloo reduces no bf16. What a GPU does in no time, an emulated device's CPU would take time for."""
+        """Gloo reduces no bf16. What a GPU does in no time, an emulated device's CPU would take time for.
+
+        A static graph's first backward pass in `no_sync` ends in an assertion of the reducer's (torch 2.13).
+        """
         options = options_of(point)
         if options["compress"] == "bf16" and self.backend(point) == "gloo":
             return "--option compress=bf16: Gloo sums fp32 and fp16; take compress=fp16, or torch:nccl"
@@ -73,6 +76,8 @@ class DDP(TorchDistributed):
             return f"--option compress={options['compress']}: emulated devices compute nothing; leave it out"
         if point.hardware.device == "emulated" and options["shard_optimizer"]:
             return "--option shard_optimizer=true: emulated devices have no optimizer's state; leave it out"
+        if options["static_graph"] and options["accumulate"] > 1:
+            return "--option static_graph=true: DDP holds back no micro-batches then; leave it or accumulate out"
         return super().refuse(point)
 
     def wire_parts(self, point: Point) -> Parts:

@@ -111,11 +111,11 @@ class Masked(Windows):
 def hide(tokens: Numbers, words: int, share: float, random: np.random.Generator) -> Batch:
     """The tokens with some of them hidden, and these as labels; all others have the label IGNORED.
 
-    Of each sequence one at least, as create_pretraining_data of google-research/bert does: of nothing there is no
-    mean loss.
+    As many of each sequence, at least one, as google-research/bert prepares its data: the mean over a batch is
+    then that over its micro-batches, and over ranks, and none of them is of nothing.
     """
-    drawn = random.random(tokens.shape)
-    chosen = (drawn < share) | (drawn == drawn.min(axis=1, keepdims=True))
+    count = max(1, round(share * tokens.shape[-1]))
+    chosen = random.random(tokens.shape).argsort(axis=-1).argsort(axis=-1) < count
     way = random.random(tokens.shape)
     labels = np.where(chosen, tokens, IGNORED)
     others = random.integers(words, size=tokens.shape, dtype=np.int64)

@@ -10,7 +10,7 @@ from scaling.errors import UsageError
 from scaling.records.point import Workload
 from scaling.workloads import models, walk
 from scaling.workloads.layers import Branches, Conv, Dense, Flatten, Pool, Residual
-from scaling.workloads.sequences import LSTM, Attention, Embedding, Gated, Positions
+from scaling.workloads.sequences import LSTM, Attention, Embedding, Gated, OneHot, Positions
 from scaling.workloads.specs import Binary, Classes, MaskedTokens, NextToken, Tokens
 
 
@@ -73,6 +73,16 @@ def test_branches_and_residuals_keep_the_order_of_their_parts() -> None:
     assert [each.path for each in placed] == ["0.0.0", "0.1.0", "0.1.1", "1.body.0", "1.shortcut.0"]
     assert placed[-1].shape == (6, 8, 8)
     assert placed[-1].output == (8, 4, 4)
+
+
+def test_no_layer_that_the_sample_comes_to_needs_its_inputs_gradient() -> None:
+    """As torch.utils.flop_counter counts the two towers; an LSTM goes back through its states all the same."""
+    tower = (Conv(2, 3), Conv(4, 1))
+    first, second = 2 * 2 * 36 * 27, 2 * 4 * 36 * 2
+    assert walk.backwards(walk.walk((Branches((tower, tower)),), (3, 8, 8))) == (first, 2 * second) * 2
+    inputs, states = 2 * 5 * 16 * 9, 2 * 5 * 16 * 4
+    assert walk.backwards(walk.walk((OneHot(9), LSTM(4)), (5,))) == (0, inputs + 2 * states)
+    assert walk.backwards(walk.walk((Embedding(7, 9), LSTM(4)), (5,))) == (0, 2 * (inputs + states))
 
 
 @pytest.mark.parametrize(("size", "kernel", "stride", "pad", "down", "up"), [

@@ -47,6 +47,14 @@ def test_there_are_no_helpers() -> None:
     assert STRATEGY.helpers(task) == []
 
 
+def test_micro_batches_need_a_graph_that_is_not_static() -> None:
+    """Torch's reducer: INTERNAL ASSERT FAILED, expect_autograd_hooks_."""
+    both = paper_tasks.one_task("torch:gloo", "exchange", options={"static_graph": "true", "accumulate": "2"})
+    assert (STRATEGY.refuse(both.point) or "").startswith("--option static_graph=true: ")
+    for options in ({"static_graph": "true"}, {"static_graph": "true", "accumulate": "1"}, {"accumulate": "2"}):
+        assert STRATEGY.refuse(paper_tasks.one_task("torch:gloo", "exchange", options=options).point) is None
+
+
 def test_options_are_read_from_words() -> None:
     given = {"bucket_cap_mb": "0.5", "static_graph": "true"}
     assert read_options(STRATEGY.options, given) == {
