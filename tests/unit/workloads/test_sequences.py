@@ -87,6 +87,14 @@ def test_a_share_of_the_tokens_is_hidden_and_learnt() -> None:
     assert 0 <= shown.min() <= shown.max() < 5000
 
 
+@pytest.mark.parametrize(("length", "hidden"), [(128, 19), (64, 10), (8, 1), (3, 1), (1, 1)])
+def test_as_many_tokens_of_every_sequence_are_hidden_and_never_none(length: int, hidden: int) -> None:
+    """A micro-batch without any has no mean: its loss and all weights were NaN from there on."""
+    _, labels = hide(np.ones((500, length), np.int64), 256, 0.15, np.random.default_rng(1))
+    assert set((labels != IGNORED).sum(axis=1)) == {hidden}
+    assert (labels != IGNORED).any(axis=0).all()
+
+
 def test_the_mask_of_berts_vocabulary() -> None:
     shown, labels = hide(np.full((1, 1000), 7), 30_522, 0.15, np.random.default_rng(1))
     assert (shown[labels == 7] == 103).mean() > 0.7
