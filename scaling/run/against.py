@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,11 +47,12 @@ def read(run: Path) -> Header:
     return header
 
 
-def compare(base: Path, new: Path) -> Compared:
-    """Compare two runs that have ended. Raises StoreError where no verdict was reached."""
+def compare(base: Path, new: Path, look: Callable[[], None] = lambda: None) -> Compared:
+    """Compare two runs that have ended. Raises StoreError where no verdict was reached, and what `look` raises,
+    which is called meanwhile."""
     command = f"python -m {COMPARE} {base} {new}"
     try:
-        done = programs.output(COMPARE, [str(base), str(new)])
+        done = programs.output(COMPARE, [str(base), str(new)], look)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StoreError(f"--against {base}: not compared: {error}; try: {command}") from None
     text = f"{done.stdout}\nagainst: {base} (again: {command})\n"
