@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from scaling.bisect import trials, words
 from scaling.bisect.belief import PRIOR
 from scaling.bisect.flags import Asked
-from scaling.bisect.proof import promise, proof
+from scaling.bisect.promising import Promise, promise
+from scaling.bisect.proof import proof
 from scaling.bisect.search import Search, Wave, points_for
 from scaling.bisect.suspects import SUSPECTED, Suspect, suspects
 from scaling.errors import Interrupted, UsageError
@@ -162,7 +163,7 @@ class Bisection:
         sides = [tuple(node for node in self.nodes if node not in out) for out in (slow, control)]
         alone = self._alone(healthy[0])
         records: list[PointRecord] = []
-        promised: float | None = None
+        promised: Promise | None = None
         for number in range(1, self._made.rounds + 1):
             points = [replace(alone, round=number), replace(self._cells["exchange"], round=number)]
             points += [self._on(self._cells["exchange"], side, number) for side in sides]
@@ -170,7 +171,7 @@ class Bisection:
             if number == 1:
                 promised = promise(
                     evidence[1], evidence[0], found[0], search.trials,
-                    frozenset(map(self.nodes.index, slow)), self.nodes,
+                    frozenset(map(self.nodes.index, slow)), self.nodes, search.noise,
                 )  # fmt: skip
                 self._note(words.promised(promised, slow))
             records += found

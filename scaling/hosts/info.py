@@ -144,13 +144,15 @@ def _os_name() -> str:
 
 
 def _nics() -> tuple[Nic, ...]:
-    """Every IPv4 address of this host with its interface."""
+    """Every IPv4 address of this host with its interface. An address with a label has that for a name (`eth0:1` of
+    ifupdown and `ip address add ... label`), while the interface is what stands before the colon."""
     states = psutil.net_if_stats()
     return tuple(
         _nic(name, address, states[name])
-        for name, addresses in psutil.net_if_addrs().items()
+        for label, addresses in psutil.net_if_addrs().items()
+        if (name := label.partition(":")[0]) in states
         for address in addresses
-        if address.family == socket.AF_INET and name in states
+        if address.family == socket.AF_INET
     )
 
 

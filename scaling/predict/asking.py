@@ -200,8 +200,7 @@ def _sizes(words: str) -> tuple[int, ...]:
 
 def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[str, ...]:
     """What was changed of what was measured, a line each."""
-    if case.cold:
-        return ()
+    asked = Asked(compress=asked.compress) if case.cold else asked  # all else is the case itself
     said = (
         (relief, _relieved(relief)),
         (asked.network, f"over {asked.network}, which was not measured"),

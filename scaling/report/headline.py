@@ -37,7 +37,7 @@ def last_line(rows: Iterable[Row], trainings: Iterable[Training] = ()) -> str:
     keep their places, `-` stands for what is not known, flags have commas between them."""
     row = headline(rows)
     if row is None:
-        best = max(accuracy.best(list(trainings)).values(), key=lambda one: one.top1[-1], default=None)
+        best = max(accuracy.best(list(trainings)).values(), key=accuracy.last_top1, default=None)
         return "scaling: nothing measured" if best is None else _accuracy(best)
     found = quantities.rate(row.samples_per_s, row.workload)
     rate = NONE if found is None else f"{found.value:.{_digits(found.value)}f}"
@@ -55,7 +55,7 @@ def _accuracy(one: Training) -> str:
     """`scaling: torch:gloo N=4 batch 64 lr 0.006 top-1 98.3 % epochs 5 seconds 3.6 flags -`."""
     return (
         f"scaling: {one.contender.strategy} N={one.world_size} batch {one.update_samples} "
-        f"lr {one.regime.rate:.4g} top-1 {100 * one.top1[-1]:.1f} % epochs {len(one.top1)} "
+        f"lr {one.regime.rate:.4g} top-1 {100 * accuracy.last_top1(one):.1f} % epochs {len(one.top1)} "
         f"seconds {one.train_s or 0:.1f} flags {','.join(one.flags) or NONE}"
     )
 

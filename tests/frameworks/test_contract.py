@@ -18,8 +18,9 @@ import pytest
 from scaling import frameworks
 from scaling.hosts.gpus import gather_gpus
 from scaling.records.point import Device, Kind
+from scaling.records.task import Task
 from scaling.workloads import models
-from tests.support import ranks
+from tests.support import counted_bytes, ranks
 from tests.support.rank import Trained
 
 FRAMEWORKS = ("torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod", "mpi4py")
@@ -193,9 +194,24 @@ def test_asynchronous_modes_tell_their_staleness(name: str) -> None:
 
 @every_strategy
 def test_comm_exchanges_and_trains_nothing(name: str) -> None:
-    device = device_for(name, 2)
-    for trained in ranks.run(ranks.tasks(name, "comm", 2, device=device), STEPS):
+    """On CPUs all that is exchanged goes over the loopback; what others send there meanwhile only adds to it."""
+    tasks = ranks.tasks(name, "comm", 2, device=device_for(name, 2))
+    before = counted_bytes.loopback_bytes()
+    found = ranks.run(tasks, STEPS)
+    sent = counted_bytes.loopback_bytes() - before
+    for trained in found:
         assert trained.losses == [None] * STEPS
         assert trained.digest is None
         assert trained.samples == 0
         assert trained.gradient_bytes == 4 * parameters(name)
+    if tasks[0].point.hardware.device == "cpu":
+        assert sent >= 0.95 * STEPS * bytes_per_step(name, tasks[0])
+
+
+def bytes_per_step(name: str, task: Task) -> float:
+    """What all ranks of a point and its servers must send each other in a step."""
+    strategy = frameworks.load(name)
+    bounds = strategy.bytes_per_step(counted_bytes.apart(task), 4 * parameters(name))
+    assert bounds is not None
+    # Where ranks do not wait for each other it is each rank's.
+    return bounds[0] * (1 if strategy.traits(name).synchronous else task.point.world_size)

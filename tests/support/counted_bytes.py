@@ -77,8 +77,7 @@ def measured(task: Task) -> tuple[float, ...]:
     for _ in range(STEPS):
         trainer.step()
     sent = (sent_bytes(distributed) - before) / STEPS
-    apart = replace(task, hosts=tuple(f"node-{rank}" for rank in range(task.point.world_size)))
-    bounds = strategy.bytes_per_step(apart, trainer.gradient_bytes)
+    bounds = strategy.bytes_per_step(apart(task), trainer.gradient_bytes)
     assert bounds is not None
     # Nothing of it is freed: a gloo thread that is just ending would be waited for with Python's lock held.
     kept.append((trainer, distributed.group.WORLD))
@@ -89,9 +88,21 @@ def measured(task: Task) -> tuple[float, ...]:
 def sent_bytes(distributed: Any) -> int:
     """By the loopback, since it is there, while no rank sends anything."""
     distributed.barrier()
-    lines = Path("/proc/net/dev").read_text().splitlines()
+    found = loopback_bytes()
     distributed.barrier()
+    return found
+
+
+def loopback_bytes() -> int:
+    """What the loopback has carried so far."""
+    lines = Path("/proc/net/dev").read_text().splitlines()
     return next(int(line.split()[9]) for line in lines if line.strip().startswith("lo:"))
+
+
+def apart(task: Task) -> Task:
+    """The task of a point whose ranks and servers have a node each."""
+    servers = tuple(replace(one, host=f"server-{index}") for index, one in enumerate(task.servers))
+    return replace(task, hosts=tuple(f"node-{rank}" for rank in range(len(task.hosts))), servers=servers)
 
 
 if __name__ == "__main__":

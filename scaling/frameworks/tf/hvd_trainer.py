@@ -67,8 +67,9 @@ class GradientExchange(TensorFlowRank):
         with tf.device(self.device):
             self._gradients = [tf.ones(shape) for shape in shapes]
 
-        def step(*gradients: tf.Tensor) -> None:
-            tf.group(*exchange.mean(gradients))
+        def step(*gradients: tf.Tensor) -> list[tf.Tensor]:
+            # What a graph does not return TensorFlow leaves out: to it Horovod's operations have no effect.
+            return exchange.mean(gradients)
 
         self._step = tf.function(step, autograph=False).get_concrete_function(*self._gradients)
 

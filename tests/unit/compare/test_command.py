@@ -116,6 +116,14 @@ def test_junit_fails_what_is_slower_and_skips_what_cannot_be_told(
     assert "fake:b N=4" in names
 
 
+def test_junit_says_what_is_not_what_its_name_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run(tmp_path, "a", SCENES["networks"]())
+    assert command.main([path, path, "--format", "junit"]) == 0
+    suite = ElementTree.fromstring(capsys.readouterr().out)
+    said = {case.get("name"): " ".join(case.itertext()) for case in suite.iter("testcase")}
+    assert said["fake:a over eth0 N=4"].strip().endswith(": MISLABELLED")
+
+
 def test_junit_survives_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = changed(FINE, lambda one: replace(one, point=replace(one.point, interconnect="e\x1bt<h>&0")))
     paths = [run(tmp_path, "a", made), run(tmp_path, "b", made)]

@@ -90,6 +90,8 @@ def test_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
         "old0": [address(v4, "10.11.0.1")],
         "veth0": [address(v4, "10.13.0.1")],
         "v6only": [address(v6, "fe80::2")],
+        "ib0:1": [address(v4, "10.10.1.1")],
+        "gone:1": [address(v4, "10.12.1.1")],
         "gone": [address(v4, "10.12.0.1")],
     }
     states = {"eth0": state(0), "ib0": state(400_000), "old0": state(65535), "v6only": state(1000)}
@@ -103,6 +105,7 @@ def test_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ib0", "10.10.0.1", "", 400e9),
         ("old0", "10.11.0.1", "", None),
         ("veth0", "10.13.0.1", "", None),
+        ("ib0", "10.10.1.1", "", 400e9),
     ]
 
 

@@ -75,6 +75,24 @@ def test_a_flat_val_whose_classes_a_file_names(tmp_path: Path, name: str) -> Non
         folders.listing(tmp_path, FEW, "test")
 
 
+def test_in_kaggles_archive_the_classes_stand_far_above_the_pictures(tmp_path: Path) -> None:
+    place = tmp_path / "ILSVRC/Data/CLS-LOC"
+    written.folders(place / "train", CLASSES)
+    written.folders(place, {"val": 3})
+    (tmp_path / folders.BY_NAME).write_text("ImageId,\n0000,cat 1 2 3 4\n0001,bee 1 2 3 4\n0002,ape 1 2 3 4\n")
+    assert folders.listing(place, FEW, "test").labels == (2, 1, 0)
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"", "val: 0 samples, expected 3"), (b"\xff", "not UTF-8 text")])
+def test_a_val_without_pictures_and_names_that_are_no_text(tmp_path: Path, content: bytes, said: str) -> None:
+    written.folders(tmp_path / "train", CLASSES)
+    (tmp_path / "val").mkdir()
+    (tmp_path / "val/readme.txt").touch()
+    (tmp_path / folders.BY_LINE).write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        folders.listing(tmp_path, FEW, "test")
+
+
 def test_sixty_of_each_class_of_caltech_train(tmp_path: Path) -> None:
     names = [f"{number:03}.object" for number in range(1, 257)] + ["257.clutter"]
     for name in names:
