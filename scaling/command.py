@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
 
@@ -33,7 +33,7 @@ def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
     except typer.TyperException as error:
         raise UsageError(error.format_message()) from None
     except SystemExit:  # rich's, where the reader of a help text has left (head, less)
-        _silence()
+        _silence(sys.stdout)
         return 0
 
 
@@ -63,9 +63,13 @@ def obey(act: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None,
 
 
 def complain(error: ScalingError, name: str) -> None:
-    """Write an error of the user's or the launch's to stderr, in one line."""
-    sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
-    sys.stderr.flush()
+    """Write an error of the user's or the launch's to stderr, in one line; where nobody takes it, the exit code
+    still tells."""
+    try:
+        sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
+        sys.stderr.flush()
+    except OSError:
+        _silence(sys.stderr)
 
 
 def open_streams() -> None:
@@ -116,11 +120,11 @@ def show(data: str | bytes) -> None:
         sys.stdout.buffer.write(_encoded(data))
         sys.stdout.flush()
     except OSError as error:
-        _silence()
+        _silence(sys.stdout)
         if not isinstance(error, BrokenPipeError):
             raise StoreError(f"standard output: {error.strerror}") from None
 
 
-def _silence() -> None:
-    """Nobody reads stdout any more; what Python flushes at exit must not complain either."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _silence(stream: TextIO) -> None:
+    """Nobody takes what is written any more; what Python flushes at exit must not complain either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

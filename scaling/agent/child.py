@@ -24,6 +24,7 @@ from scaling.records import other_code
 from scaling.records.events import Event, Failed, Finished, Outcome
 from scaling.records.forks import MARK
 from scaling.records.task import EVENTS_FD, Command, Task
+from scaling.text import signal_name
 
 LOG_TAIL_BYTES = 4000
 STACKS_S = 0.3
@@ -184,7 +185,7 @@ class Child:
         if code < 0:
             # So ends who writes to shared memory that there is no room for: containers have 64 MB of it.
             hint = ", as where /dev/shm is full" if -code == signal.SIGBUS else ""
-            message = f"ended by {signal.Signals(-code).name}{hint}"
+            message = f"ended by {signal_name(-code)}{hint}"
             follows = -code == signal.SIGABRT  # so MXNet and TensorFlow end when a peer is gone
             return Failed(
                 cause=_crash(-code), message=message, log=self.task.log, log_tail=tail, may_follow=follows
@@ -204,7 +205,7 @@ def _pidfd(pid: int) -> int:
 
 def _crash(number: int) -> str:
     """The cause of an end by a signal; `Child.sent` has those of the ladder's that were sent."""
-    return f"crash({signal.Signals(number).name})"
+    return f"crash({signal_name(number)})"
 
 
 def log_tail(path: Path) -> str:

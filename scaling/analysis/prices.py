@@ -75,7 +75,7 @@ def read(path: Path) -> Prices:
         return _sound(path, _decoded(path.read_bytes()))
     except OSError as error:
         raise UsageError(f"--prices {path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"--prices {path}: {error}") from None
 
 

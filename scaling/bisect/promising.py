@@ -20,7 +20,7 @@ from scaling.bisect.trials import volume
 from scaling.predict import infer, priors
 from scaling.predict.forecast import HIGH, LOW
 from scaling.predict.installation import way
-from scaling.predict.latent import transformed
+from scaling.predict.latent import hidden, transformed
 from scaling.predict.models import known_model
 from scaling.records.point import Record
 from scaling.records.run import PointRecord
@@ -112,10 +112,10 @@ def _exposed(
         return np.maximum(drawn, 0.0), np.full(DRAWS, 1 / DRAWS)
     point = exchange.point
     known, believed = known_model(point.workload.model), priors.read().constants
-    name = f"hide.{way(point)[1]}"
-    hidden, window = believed[name], believed["window"]
+    name = hidden(way(point)[1], emulated=bool(point.hardware.profile))
+    hide, window = believed[name], believed["window"]
     z = WIDELY * rng.standard_normal(DRAWS)
-    share = transformed(name, hidden.mean + hidden.sd * z)
+    share = transformed(name, hide.mean + hide.sd * z)
     window_s = told.alone * np.exp(window.mean + window.sd * rng.standard_normal(DRAWS))
     tail = known.tail if known else 0.0
 

@@ -21,7 +21,7 @@ from scaling.errors import ScalingError
 from scaling.frameworks import nccl_log
 from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
 from scaling.records.task import Task
-from scaling.text import one_line
+from scaling.text import one_line, signal_name
 
 PROCESS = "scaling.frameworks.pytorch.all_reduce"
 TAIL_BYTES = 4000
@@ -100,5 +100,5 @@ def _cause(code: int, log: IO[bytes]) -> str:
     """Why a process died: the last line that it wrote, else its exit code."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
     lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    ended = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    ended = f"ended by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
     return f"{ended}: {one_line(lines[-1])}" if lines else ended

@@ -61,7 +61,7 @@ def read(path: str | None) -> dict[str, Entry]:
         data = msgspec.toml.decode(Path(path).read_bytes())
     except OSError as error:
         raise UsageError(f"--fabric {path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"--fabric {path}: not TOML: {error}") from None
     entries = {name: _entry(path, name, table) for name, table in data.items()}
     for name, entry in entries.items():

@@ -27,8 +27,8 @@ KEYS: dict[Format, tuple[str, ...]] = {
 }
 COMMON = ("slots", "max_slots", "port", "username", "binding", "user")
 EITHER = "write '{0} slots=4' (Open MPI) or '{0}:4' (MPICH, Intel MPI)"
-COUNT = re.compile(r"\d+")  # Open MPI keeps hosts of no slots and does not use them
-NAME = re.compile(r"[A-Za-z0-9_+][\w.@+-]*|\[[0-9A-Fa-f:.]+\]")
+COUNT = re.compile(r"[0-9]+")  # Open MPI keeps hosts of no slots and does not use them
+NAME = re.compile(r"[A-Za-z0-9_+][\w.@+-]*|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 
 
 class Host(Record, frozen=True, kw_only=True):
@@ -104,7 +104,8 @@ def _words(line: str) -> list[str]:
         raise ValueError(
             "ends as on Windows, which Open MPI refuses; write the file with Unix line ends (dos2unix)"
         )
-    return re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
+    # Spaces of MPIs alone: what a page's no-break space joins is one word to them.
+    return re.findall(r"[^ \t\f\v]+", re.sub(r"[ \t\f\v]*=[ \t\f\v]*", "=", line.partition("#")[0]))
 
 
 def _once(hosts: list[Host]) -> None:

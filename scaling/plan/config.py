@@ -140,7 +140,7 @@ def read_file(path: Path) -> dict[str, Any]:
         data = msgspec.toml.decode(path.read_bytes())
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise UsageError(f"--config {path}: not TOML: {error}") from None
     if not isinstance(data, dict):
         raise UsageError(f"--config {path}: expected `field = value` lines")

@@ -63,9 +63,10 @@ def _not_empty(config: SweepConfig) -> None:
 
 
 def _name_and_seed(config: SweepConfig) -> None:
-    if not config.name or "/" in config.name or len(config.name.encode()) > MAX_NAME_BYTES:
+    name = config.name
+    if not name.isprintable() or not name or "/" in name or len(name.encode()) > MAX_NAME_BYTES:
         raise UsageError(
-            f"--name {config.name!r}: a plain folder name without '/', at most {MAX_NAME_BYTES} bytes"
+            f"--name {name!r}: a plain folder name without '/' and line breaks, at most {MAX_NAME_BYTES} bytes"
         )
     if not 0 <= config.seed < MAX_SEED:
         raise UsageError(f"--seed {config.seed}: from 0 to {MAX_SEED - 1}")

@@ -7,6 +7,7 @@ which wins over the defaults of `SweepConfig`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,8 +105,9 @@ def _value(field: str, value: Any) -> Any:
         return _words(value)
     if field in ("world_sizes", "batch_sizes", "lr_steps", "seeds"):
         return _numbers(field, value)
-    if field in ("servers", "predict_first") and value.lstrip("-").isdigit():
-        return int(value)
+    if field in ("servers", "predict_first"):
+        with suppress(ValueError):  # a word, which SweepConfig judges
+            return int(value)
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from scaling.agent import child
 from scaling.agent.agent import Agent
 from scaling.command import complain
-from scaling.errors import Interrupted, ScalingError
+from scaling.errors import Interrupted, ScalingError, UsageError
 from scaling.hosts import fabric
 from scaling.lab import slowdown
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
+from scaling.records.run import Header
 from scaling.run import NAME, against, enrolment, listing, located, measuring, proof, revisions
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
@@ -107,8 +108,8 @@ class Lead:
 
     def _resume(self, asked: Invocation, run: Path) -> int:
         header, _ = store.load_measured(run)
-        made = self.planned(config.build(header.config, source=str(run)), goes_on=True)
         enrolment.check_same_launch(header, self.enrolled, run)
+        made = self.planned(config.build(header.config, source=str(run)), goes_on=True)
         if asked.dry_run:
             return self._show(made)
         with (
@@ -139,10 +140,20 @@ class Lead:
 
 
 def _settings(asked: Invocation) -> dict[str, Any] | None:
-    """The fields of the older run that a new one is to be like."""
+    """The fields of the older run that a new one is to be like. Raises UsageError."""
     if asked.against is not None:
-        return inherited(against.read(asked.against).config)
-    return alike(store.load_measured(asked.like)[0].config) if asked.like else None
+        return inherited(_known(against.read(asked.against), f"--against {asked.against}"))
+    return alike(_known(store.load_measured(asked.like)[0], f"--like {asked.like}")) if asked.like else None
+
+
+def _known(older: Header, given: str) -> dict[str, Any]:
+    """The settings of an older run, which this version must know all of."""
+    if unknown := ", ".join(field for field in older.config if field not in config.FIELDS):
+        raise UsageError(
+            f"{given}: was measured by scaling {older.version} ({older.code}) with settings that this one "
+            f"does not know: {unknown}; take that version, or name the settings by flags"
+        )
+    return older.config
 
 
 def _say(text: str) -> None:

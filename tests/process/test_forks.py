@@ -121,6 +121,15 @@ def test_how_it_ended_is_told_and_the_server_goes_on(
     assert well(started(starter, task_of(tmp_path, attempt=2), way))
 
 
+def test_an_end_by_a_signal_without_a_name_is_told(starter: Starter, tmp_path: Path) -> None:
+    child = started(starter, task_of(tmp_path), "fresh")
+    heard(child, Ready)
+    os.kill(child.pid, signal.SIGRTMIN + 6)
+    outcome = ended(child)
+    assert isinstance(outcome, Failed)
+    assert outcome.cause == f"crash(signal {signal.SIGRTMIN + 6})"
+
+
 @both
 def test_it_writes_its_stacks_where_it_hangs(starter: Starter, tmp_path: Path, way: str) -> None:
     child = started(starter, task_of(tmp_path, fail="hang", fail_step=1), way)

@@ -97,7 +97,8 @@ def test_like_measures_anew_with_the_settings_of_a_run(measured: Path, tmp_path:
 def test_resume_on_other_code_is_refused(measured: Path, tmp_path: Path) -> None:
     run = shutil.copytree(measured, tmp_path / "run")
     path = run / store.FILE
-    path.write_text(path.read_text().replace(store.load(run)[0].code, "0123456789ab", 1))
+    text = path.read_text().replace(store.load(run)[0].code, "0123456789ab", 1)
+    path.write_text(text.replace('"config":{', '"config":{"novel":1,', 1))  # which only that code knows
     refused = start("--resume", str(run), cwd=tmp_path)
     assert refused.returncode == 2
     assert "was measured by other code" in refused.stderr
@@ -165,6 +166,14 @@ def test_every_command_refuses_a_wrong_flag_in_the_same_words(tmp_path: Path, co
     assert done.stdout == ""
     name = "scaling" if command == "run" else f"scaling.{command}"
     assert done.stderr == f"{name}: error: No such option: --qqq\n"
+
+
+def test_a_mistake_that_nobody_can_be_told_is_exit_2_all_the_same(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -m scaling.run --qqq 2> /dev/full"],
+        cwd=tmp_path, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
 
 
 def test_help_is_answered_without_what_a_sweep_needs(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from scaling.errors import UsageError
 from scaling.plan import config
 from scaling.plan.config import SweepConfig
 from scaling.run import flags, invocation, ranks
@@ -37,6 +38,16 @@ def test_older_runs_are_read_so(tmp_path: Path) -> None:
     assert ranks._settings(plain) is None
     assert ranks._settings(replace(plain, like=run)) == invocation.alike(fields)
     assert ranks._settings(replace(plain, against=run)) == invocation.inherited(fields)
+
+
+def test_settings_of_a_newer_version_are_named_with_the_flag_and_the_run(tmp_path: Path) -> None:
+    first, records = without_noise()
+    newer = replace(first, config={"rounds": 2, "novel": 1}, version="9.9")
+    run = Path(on_disk(tmp_path / "newer", (newer, records)))
+    for flag in ("like", "against"):
+        asked = replace(Invocation(given={}, base={}), **{flag: run})
+        with pytest.raises(UsageError, match=rf"--{flag} {run}: was measured by scaling 9\.9 .* know: novel;"):
+            ranks._settings(asked)
 
 
 def test_another_feed_displaces_the_workers_of_the_native_one() -> None:
