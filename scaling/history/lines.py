@@ -35,6 +35,8 @@ from scaling.text import several
 _SAID = frozenset({
     "model", "data", "batch_rule", "batch_size", "precision", "memory_format", "compile", "unit", "node_devices",
 })  # fmt: skip
+# What the others are without a flag: once, since fields() reads all types anew, and there are 1,000 runs.
+_USUAL = {one.name: one.default for one in fields(Workload) if one.name not in _SAID}
 
 
 class Headline(Record, frozen=True, kw_only=True):
@@ -217,12 +219,10 @@ def _works(points: Iterable[Point]) -> tuple[str, ...]:
 
 def _beside(work: Workload) -> str:
     """`, image size 448`: what else is not as it is without a flag."""
-    found = {one.name: getattr(work, one.name) for one in fields(Workload) if one.name not in _SAID}
-    usual = {one.name: one.default for one in fields(Workload)}
     return "".join(
         f", {value}" if name == "pass_" else f", {name.replace('_', ' ')}{'' if value is True else f' {value}'}"
-        for name, value in found.items()
-        if value != usual[name]
+        for name, usual in _USUAL.items()
+        if (value := getattr(work, name)) != usual
     )
 
 

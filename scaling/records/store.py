@@ -39,13 +39,20 @@ def load(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
 
     Raises UsageError when it is no run, damaged before its last line, or of a newer schema.
     """
+    header, records, _ = load_whole(run)
+    return header, records
+
+
+def load_whole(run: Path) -> tuple[Header, tuple[PointRecord, ...], tuple[Prediction, ...]]:
+    """The same with what was predicted of its points before they were measured; the file is read once."""
     header, lines = _read(run)
-    return header, tuple(line for line in lines if isinstance(line, PointRecord))
+    records = tuple(line for line in lines if isinstance(line, PointRecord))
+    return header, records, tuple(line for line in lines if isinstance(line, Prediction))
 
 
 def predictions(run: Path) -> tuple[Prediction, ...]:
     """What was predicted of a run's points before they were measured. Raises as `load`."""
-    return tuple(line for line in _read(run)[1] if isinstance(line, Prediction))
+    return load_whole(run)[2]
 
 
 def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:

@@ -16,7 +16,7 @@ from scaling.analysis.joining import join, joinable
 from scaling.command import deliver, obey
 from scaling.errors import UsageError
 from scaling.records.run import Header
-from scaling.records.store import folder_of, load, predictions
+from scaling.records.store import folder_of, load_whole
 from scaling.report import bases, flags
 from scaling.report.flags import FOR_FILES, NAME, Asked
 from scaling.report.formats import csv, json, latex, markdown, terminal
@@ -32,8 +32,8 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     """
     if len({folder_of(path).resolve() for path in paths}) < len(paths):
         raise UsageError("RUN: the same run is given twice")
-    runs = [load(path) for path in paths]
-    headers = [header for header, _ in runs]
+    runs = [load_whole(path) for path in paths]
+    headers = [header for header, _, _ in runs]
     # Imports stand in sections of their own: nothing of them must be alike.
     ours = [header for header in headers if not header.is_import] or headers[:1]
     reasons = joinable(ours)
@@ -42,12 +42,12 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     hosts = {host.hostname: host for header in headers for host in header.hosts}
     names = ", ".join(folder_of(path).name for path in paths)
     several: tuple[str, ...] = (f"{len(paths)} runs in one table: {names}",) if len(paths) > 1 else ()
-    told = [one for path in paths for one in predictions(path)]
+    told = [one for _, _, predictions in runs for one in predictions]
     if told and several:  # rows of several runs hold rounds that were measured before
         several, told = (*several, "what was PREDICTED stands in the report of each run alone"), []
     return Material(
         replace(ours[0], hosts=tuple(hosts.values()), **_imported(paths, headers)),
-        join([records for _, records in runs]),
+        join([records for _, records, _ in runs]),
         (*several, *(f"joined although {reason}" for reason in reasons)),
         [source_of(path) for path in paths],
         predictions=told,

@@ -103,14 +103,14 @@ def _conclude(
     exit code of a sweep whose points were measured. Raises Interrupted on a signal once the table is out."""
     stream = Stream(output)
     try:
-        read, predictions = store.load(opened.folder), store.predictions(opened.folder)
+        read = store.load_whole(opened.folder)
     except UsageError as error:
         why = str(error).removeprefix(f"{opened.folder}: ")
         last = _print_table(header, records, (), stream, f"not kept: {opened.folder}", color=ending.color)
         stream.write(f"{last}\n")
         complain(StoreError(f"{opened.folder}: lost while the run went on ({why}); the table is all of it"), NAME)
         return StoreError.exit_code
-    last = _print_table(*read, predictions, stream, f"run: {opened.folder}", color=ending.color)
+    last = _print_table(*read, stream, f"run: {opened.folder}", color=ending.color)
     opened.close()
     try:
         if ending.page:
