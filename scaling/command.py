@@ -15,6 +15,9 @@ from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
 if TYPE_CHECKING:
     import typer
 
+# What runs are kept in (records/store.py, which stands beside this file and is not imported): never written over.
+KEPT = "run.jsonl"
+
 
 def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
     """Run a command's flags on `argv`: what its function returns, or Typer's exit code after `--help`.
@@ -74,12 +77,14 @@ def open_streams() -> None:
 
 def deliver(data: str | bytes, output: Path | None) -> None:
     """Write what a command found to its `--output`, or print it. Raises UsageError when the file cannot be
-    written, StoreError when stdout cannot."""
+    written or is a run's own, whose measurements nothing brings back, StoreError when stdout cannot."""
     if output is None:
         show(data)
         return
     if output.is_dir():
         raise UsageError(f"--output {output}: is a folder; name a file in it")
+    if output.resolve().name == KEPT:
+        raise UsageError(f"--output {output}: is what a run is kept in; name another file")
     try:
         _replace(output, _encoded(data))
     except OSError as error:

@@ -155,7 +155,8 @@ class Agent:
         poller = select.poll()
         for supervisor in self._supervisors.values():
             poller.register(supervisor.child.events_fd, select.POLLIN)
-            poller.register(supervisor.child.exit_fd, select.POLLIN)
+            if supervisor.child.exit_fd >= 0:
+                poller.register(supervisor.child.exit_fd, select.POLLIN)
             if supervisor.child.unsent:
                 poller.register(supervisor.child.stdin_fd, select.POLLOUT)
         for fd in self._starter.fds():

@@ -1,9 +1,10 @@
 """One supervised child: spawn, pipes, clocks, kill ladder -> how it ended.
 
 The child leads its own session. Its end is told by its pidfd, not by the end of its pipe: a forked
-grandchild may hold the pipe open. Grandchildren that outlive it are killed: those of its group by
-killpg while the leader is still a zombie (so that the id cannot be another's), those that left the
-group by their mark, since this process adopts them (PR_SET_CHILD_SUBREAPER).
+grandchild may hold the pipe open. Where there is no pidfd the agent finds out at its next turn.
+Grandchildren that outlive it are killed: those of its group by killpg while the leader is still a
+zombie (so that the id cannot be another's), those that left the group by their mark, since this
+process adopts them (PR_SET_CHILD_SUBREAPER).
 """
 
 from __future__ import annotations
@@ -32,7 +33,13 @@ Start = Callable[[Task, Mapping[str, str], forks.Fds], forks.Started]
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of its descendants' orphans."""
+    """Make this process the parent of its descendants' orphans, which waits for them as for all its children.
+
+    Some programs start others with SIGCHLD ignored: then the kernel reaps children, and nobody learns how they
+    ended (sigaction(2)).
+    """
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -55,7 +62,7 @@ class Child:
         self.sent: set[str] = set()
         Path(task.log).parent.mkdir(parents=True, exist_ok=True)
         self.pid, self._wait = self._start(environ, start or (lambda _, *asked: forks.fresh(*asked)))
-        self.exit_fd = os.pidfd_open(self.pid)
+        self.exit_fd = _pidfd(self.pid)
         self._send(msgspec.json.encode(other_code.told(task)))
 
     def _start(self, environ: Mapping[str, str], start: Start) -> forks.Started:
@@ -163,7 +170,8 @@ class Child:
 
     def _close(self) -> None:
         for fd in (self.stdin_fd, self.exit_fd, self.events_fd):
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
 
     def _outcome(self, code: int) -> Outcome:
         if code == 0:
@@ -183,6 +191,15 @@ class Child:
             )
         message = f"exited with code {code}"
         return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail, may_follow=True)
+
+
+def _pidfd(pid: int) -> int:
+    """What becomes readable when a child ends; -1 where there is none: before Linux 5.3 (pidfd_open(2)), and in
+    Pythons that were built on such a system, as Anaconda's (https://github.com/python-trio/trio/issues/2855)."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return -1
 
 
 def _crash(number: int) -> str:

@@ -87,12 +87,16 @@ class ForkServer:
             self.ready = self._socket.recv(MAX_BYTES) == READY
 
     def fork(self, environ: Mapping[str, str], fds: Fds) -> Started:
-        """Have it fork a child, which becomes this process's own. Raises OSError; then it is of no more use."""
+        """Have it fork a child, which becomes this process's own. Raises OSError; then it is of no more use,
+        unless the environment alone was at fault."""
         if not self.ready:
             raise ConnectionError("the fork server is gone")
         try:
-            self._socket.settimeout(ANSWER_S)
             request = msgspec.json.encode(Request(environ=dict(environ)))
+        except UnicodeEncodeError as error:  # a variable of the user's, in another encoding
+            raise OSError(f"no message of this environment: {error}") from None
+        try:
+            self._socket.settimeout(ANSWER_S)
             socket.send_fds(self._socket, [request], list(fds))
             answer = self._socket.recv(MAX_BYTES)
         except OSError:

@@ -2,11 +2,12 @@
 
 python scaling/agent/protocol.py STRATEGY...      (started by an agent only, with that revision on PYTHONPATH)
 
-Nothing is imported before `main`: by then the path names no other revision.
+Nothing that is not Python's own is imported before `main`: by then the path names no other revision.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -14,6 +15,8 @@ def main(strategies: list[str]) -> None:
     """Print which package was found, the hash of what its workers are told and say, what strategies it lacks, and
     where those from outside the package lie."""
     del sys.path[0]  # where this file lies
+    stdout = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # strategies may print what they like
     import hashlib
     import json
 
@@ -44,7 +47,7 @@ def main(strategies: list[str]) -> None:
         "lacking": lacking,
         "files": files,
     }
-    sys.stdout.write(json.dumps(found))
+    os.write(stdout, json.dumps(found).encode())
 
 
 def _bare(of: object) -> object:

@@ -217,5 +217,10 @@ def best(found: Sequence[Training]) -> Mapping[str, Training]:
     return chosen
 
 
+def last_top1(one: Training) -> float:
+    """The mean over seeds of where each ended: those that reached the target early have no later epochs."""
+    return fmean(curve[-1] for curve in one.top1_by_seed if curve)
+
+
 def _rank(one: Training) -> tuple[int, float]:
-    return one.world_size, one.top1[-1]
+    return one.world_size, last_top1(one)

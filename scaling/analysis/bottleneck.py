@@ -40,12 +40,12 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
     """Those that carried the exchange, over all rounds, busiest first."""
     sent: defaultdict[tuple[str, str], float] = defaultdict(float)
     busy_s: defaultdict[tuple[str, str], float] = defaultdict(float)
-    measured_s, slowed = 0.0, 1.0
+    watched_s, slowed = 0.0, 1.0
     for record in records:
         found = list(_flows(record))
         if not found or not isinstance(record.outcome, Finished):
             continue
-        measured_s += record.measured_s + max(_disturbed_s(rank) for rank in record.ranks)
+        watched_s += max(_watched_s(rank, record.epoch) for rank in record.ranks)
         slowed = record.point.hardware.link_divisor
         for path, count, seconds in found:
             sent[path] += count
@@ -56,17 +56,21 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
             node=node,
             peer=peer,
             bits_per_s=8 * count / busy_s[node, peer] * slowed,
-            busy_share=min(1.0, busy_s[node, peer] / measured_s),
+            busy_share=min(1.0, busy_s[node, peer] / watched_s),
         )
         for (node, peer), count in sent.items()
-        if count >= least and busy_s[node, peer] > 0 and measured_s > 0
+        if count >= least and busy_s[node, peer] > 0 and watched_s > 0
     ]
     return tuple(sorted(carried, key=lambda path: (-path.busy_share, path.node, path.peer)))
 
 
-def _disturbed_s(rank: RankRecord) -> float:
-    """Of windows that were measured again: what they sent is counted with the others'."""
-    return sum(window.seconds for window in rank.disturbed)
+def _watched_s(rank: RankRecord, epoch: int | None) -> float:
+    """How long connections were read: its windows, those that were measured again, and a step's time for the one
+    before them that is not counted; where points take turns there is one before each window."""
+    windows = (*rank.windows, *rank.disturbed)
+    seconds, steps = sum(window.seconds for window in windows), sum(window.steps for window in windows)
+    uncounted = 1 if epoch is None else len(windows)
+    return seconds * (1 + uncounted / steps) if steps else 0.0
 
 
 def slow(found: Sequence[Path]) -> str:

@@ -137,7 +137,7 @@ def _data(series: Series, pooled: Residual | None) -> dict[str, Estimate]:
     """What waiting for data has grown by, and the contention that is left of what loops beside each other lose."""
     grown = bounded(series["data"], series.get("feed")) - bounded(series["data_alone"], series.get("feed_alone"))
     by_round = [beside - alone for beside, alone in zip(series["data"], series["data_alone"], strict=True)]
-    kept = [whole - part for whole, part in zip(series["contention"], by_round, strict=True)]
+    kept = [whole - part for whole, part in _both(series["contention"], by_round)]
     contention = contrast(kept, pooled if any(kept) else None)
     return {
         "data_wait": _around(interval(by_round), grown),
@@ -157,6 +157,7 @@ def _off_cpu(series: Series) -> dict[str, Estimate]:
 
 
 def _both(a: Sequence[float], b: Sequence[float]) -> list[tuple[float, float]]:
+    """Round by round; where no round tells all causes, not all of them are told by the same rounds: the means."""
     return list(zip(a, b, strict=True)) if len(a) == len(b) else [(fmean(a), fmean(b))]
 
 

@@ -42,7 +42,8 @@ class Contest(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Those who are compared, by their place in the contest: the fastest by mean samples/s, and the others."""
+    """Those who are compared, by their place in the contest: the fastest by samples/s, whose mean is the geometric
+    one as in a row, and the others."""
 
     first: int
     others: tuple[int, ...]
@@ -104,7 +105,7 @@ def _by_framework(contest: Contest, plain_of: PlainOf) -> Mapping[str, list[int]
 
 
 def _ranking(contest: Contest, places: Sequence[int]) -> Ranking:
-    first = max(places, key=lambda place: fmean(contest.rivals[place].rates))
+    first = max(places, key=lambda place: fmean(map(log, contest.rivals[place].rates)))
     return Ranking(first, tuple(place for place in places if place != first))
 
 

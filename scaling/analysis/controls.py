@@ -109,10 +109,10 @@ class Controls:
         return [alone for key in keys if (alone := self._plain_loops(key))]
 
     def plain(self, strategy: str) -> str:
-        """The plain loop that is the strategy's baseline: its framework's, or the only one there is
-        (a strategy from outside may rest on any framework)."""
-        name = strategy.partition(":")[0] + ":plain"
-        return next(iter(self.plains)) if name not in self.plains and len(self.plains) == 1 else name
+        """The plain loop that is the strategy's baseline: its framework's; of a strategy from outside
+        (`package.module:mode`), which may rest on any framework, the only one there is."""
+        framework = strategy.partition(":")[0]
+        return next(iter(self.plains)) if "." in framework and len(self.plains) == 1 else f"{framework}:plain"
 
     def is_plain(self, point: Point) -> bool:
         """Whether an exchange is that of a plain loop, beside which no other was tried."""

@@ -37,8 +37,18 @@ UNPRICED = {
     "OVERSUBSCRIBED": "OVERSUBSCRIBED: ranks share cores",
     "MISLABELLED": "MISLABELLED: another network carried it",
 }
-# Samples of one pass over the data, where that is known of its name (ImageNet: ILSVRC 2012's training images).
-EPOCHS: Mapping[str, int] = {"imagenet": 1_281_167, "digits": 1_797}
+# Samples of one pass over what is trained on, where that is published; a test holds them to the catalogue of data.
+EPOCHS: Mapping[str, int] = {
+    "digits": 1_437,
+    "mnist": 60_000,
+    "fashion-mnist": 60_000,
+    "cifar10": 50_000,
+    "imagenet": 1_281_167,
+    "imagenet-tfrecord": 1_281_167,
+    "imagenet-rec": 1_281_167,
+    "caltech256": 15_420,
+    "imdb": 25_000,
+}
 
 
 # By a row's curve and world size.
@@ -74,11 +84,11 @@ class Pricing(NamedTuple):
 class Bill(Record, frozen=True, kw_only=True):
     """What one row costs in `currency`; the interval of each figure is that of the row's rate, turned over.
 
-    `per_million` and `per_epoch` are by how machines are bought (`on_demand`, `spot`), of 1e6 samples and of one
-    pass over the data; `devices_paid` counts those of all machines, used or not. `relative` is to the row that
-    `base` names, None where that is of another work; with "" to the plain loop on one device, None without a
-    baseline. `price_is_old` tells the day that the price was seen where that is long before the run. Without
-    prices machines are devices, nothing has a price, and `price` and `currency` are empty.
+    `per_million` and `per_epoch` are by how machines are bought (`on_demand`, `spot`), of 1e6 samples (sequences,
+    where rates count tokens) and of one pass over the data; `devices_paid` counts those of all machines, used or
+    not. `relative` is to the row that `base` names, None where that is of another work; with "" to the plain loop
+    on one device, None without a baseline. `price_is_old` tells the day that the price was seen where that is long
+    before the run. Without prices machines are devices, nothing has a price, and `price` and `currency` are empty.
     """
 
     strategy: str
@@ -212,9 +222,7 @@ def _of_host(host: HostInfo, prices: Prices) -> Price | None:
 
 
 def _old(price: Price, header: Header) -> str:
-    try:
-        seen = date.fromisoformat(price.seen)
-    except ValueError:
+    if not price.seen:
         return ""
     measured = datetime.fromtimestamp(header.created_unix_s, timezone.utc).date()
-    return price.seen if (measured - seen).days > STALE_DAYS else ""
+    return price.seen if (measured - date.fromisoformat(price.seen)).days > STALE_DAYS else ""

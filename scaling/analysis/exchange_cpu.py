@@ -33,14 +33,11 @@ def parts(cell: Cell, measured: Sequence[Round], single: Sequence[Round]) -> dic
 
 
 def _threads(measured: Sequence[Round]) -> dict[str, float]:
-    """Seconds of a step by name, means over rounds."""
-    found: dict[str, list[float]] = {}
-    for one in measured:
-        plain = one.together.use if one.together else None
-        if one.cpu is not None and plain is not None and plain.threads:
-            for name, seconds in _new(one.cpu, plain).items():
-                found.setdefault(name, []).append(seconds)
-    return {name: sum(values) / len(measured) for name, values in sorted(found.items())}
+    """Seconds of a step by name, means over the rounds that tell what plain loops have."""
+    both = [(one.cpu, one.together.use) for one in measured if one.together and one.together.use]
+    told = [_new(cpu, plain) for cpu, plain in both if cpu is not None and plain.threads]
+    names = sorted({name for new in told for name in new})
+    return {name: fmean(new.get(name, 0.0) for new in told) for name in names}
 
 
 def _new(cpu: CpuStep, plain: Use) -> dict[str, float]:

@@ -35,7 +35,7 @@ def slow_ranks(cell: Cell, controls: Controls) -> Iterator[str]:
     known = len(each) > 1
     where = {**cell.where, **(control.where if control else {})}
     for one in odd(each if known else beside):
-        yield _said(one, where, "alone" if known else "beside the others")
+        yield _said(one, where, "alone" if known else "beside the others", waits=cell.synchronous)
     if known:
         shared = {seat: _difference(beside[seat], column) for seat, column in each.items() if seat in beside}
         for one in odd({seat: column for seat, column in shared.items() if column}):
@@ -75,9 +75,10 @@ def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> dict[in
     return {number: one[number] - other[number] for number in sorted(one.keys() & other.keys())}
 
 
-def _said(one: Odd, where: Mapping[int, str], how: str) -> str:
+def _said(one: Odd, where: Mapping[int, str], how: str, *, waits: bool) -> str:
     """`slow rank: rank 3 on node2 (CPU 3) takes 20.0 % longer alone than its fellows`."""
     name = where.get(one.seat, f"rank {one.seat}")
     if one.apart > 0:
         return f"slow rank: {name} takes {100 * one.apart:.1f} % longer {how} than its fellows"
-    return f"fast rank: {name} takes {-100 * one.apart:.1f} % less {how} than its fellows, and waits for them"
+    waiting = ", and waits for them" if waits else ""
+    return f"fast rank: {name} takes {-100 * one.apart:.1f} % less {how} than its fellows{waiting}"

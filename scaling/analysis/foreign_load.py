@@ -35,7 +35,7 @@ class Load(Record, frozen=True, kw_only=True):
 
     `used` are processes by host. `slower` says of each slow one of `windows` by how much its core was,
     `slower_again` the same of the `again` windows that were measured again. `queued` and `stolen` are by rank the
-    part of the time that other processes, or the hypervisor, had its CPUs.
+    part of the time that other processes, or the hypervisor, had its CPUs; of several cells, in the worst.
     """
 
     used: Mapping[str, tuple[Foreign, ...]] = {}
@@ -90,10 +90,18 @@ def joined(loads: Iterable[Load]) -> Load:
         slower=tuple(part for one in told for part in one.slower),
         again=sum(one.again for one in told),
         slower_again=tuple(part for one in told for part in one.slower_again),
-        queued={seat: part for one in told for seat, part in one.queued.items()},
-        stolen={seat: part for one in told for seat, part in one.stolen.items()},
+        queued=_most(one.queued for one in told),
+        stolen=_most(one.stolen for one in told),
         hosts=tuple(dict.fromkeys(host for one in told for host in one.hosts)),
     )
+
+
+def _most(parts: Iterable[Mapping[Seat, float]]) -> dict[Seat, float]:
+    """A rank's worst, of several controls in which it ran."""
+    found: dict[Seat, float] = {}
+    for seat, part in chain.from_iterable(one.items() for one in parts):
+        found[seat] = max(part, found.get(seat, 0.0))
+    return found
 
 
 def who(used: Mapping[str, Iterable[Foreign]]) -> str:

@@ -63,7 +63,7 @@ def _sweep(one: Minibatch) -> Key:
     options = tuple(sorted(who.options.items()))
     work = replace(one.workload, batch_size=0, pass_="step")
     which = (who.strategy, who.interconnect, options, who.servers, who.server_hosts, work, one.hardware)
-    return (*which, not one.alone, ORDER[one.workload.pass_], one.world_size)
+    return (*which, one.placement, not one.alone, ORDER[one.workload.pass_], one.world_size)
 
 
 def _series(entry: Entry) -> Key:
@@ -91,6 +91,7 @@ def _exchanges(cells: Iterable[Cell], rows: Iterable[Row]) -> Iterator[Entry]:
                     samples_per_s=row.samples_per_s,
                     failed=row.failed,
                     footnotes=row.footnotes,
+                    placement=row.placement,
                 ),
                 logs,
             )

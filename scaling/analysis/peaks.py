@@ -7,6 +7,7 @@ is computed again or left out is not counted.
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import msgspec
 from scaling.records.point import Precision, Record
 
 FILE = Path(__file__).with_name("peaks.toml")
+# What may follow a name without making it another: `-SXM4-80GB`, ` 80GB HBM3`, ` 144G HBM3e`, `-PCIE-16GB`.
+_SAME = re.compile(r"(?:[ -](?:SXM\d?|PCIe|\d+GB?|HBM\d\w?))*", re.IGNORECASE)
 
 
 class Peak(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,6 +50,6 @@ def tflops(device_name: str, precision: Precision) -> float | None:
 
 
 def _is(device_name: str, name: str) -> bool:
-    """Whole, or as far as a word or a form factor goes: `NVIDIA L4` is no `NVIDIA L40S`."""
-    rest = device_name.removeprefix(name)
-    return device_name.startswith(name) and not rest[:1].isalnum()
+    """Whole, or up to its memory and form factor: `NVIDIA L4` is no `NVIDIA L40S`, and neither a `Ti`, a laptop's
+    GPU nor a slice (`NVIDIA A100-SXM4-40GB MIG 1g.5gb`) has the peak of the card that it is named after."""
+    return device_name.startswith(name) and _SAME.fullmatch(device_name.removeprefix(name)) is not None

@@ -11,11 +11,14 @@ network = "tcp:10"                     # what is between them; the run's own whe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from datetime import date
 from fnmatch import fnmatch
 from math import inf
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import asdict
 
 from scaling.errors import UsageError
 from scaling.records.point import Record
@@ -83,14 +86,34 @@ def _decoded(text: bytes) -> Prices:
 
 
 def _sound(path: Path, prices: Prices) -> Prices:
+    if not prices.currency.strip():
+        raise UsageError(f'--prices {path}: currency is empty; currency = "USD"')
     for price in prices.price:
-        wrong = [f"{how} = {value:g}" for how, value in price.per_hour.items() if not 0 <= value < inf]
-        if wrong:
-            raise UsageError(f"--prices {path}: {price.name}: {wrong[0]}: a price is 0 or more")
-        if not price.per_hour:
-            raise UsageError(
-                f"--prices {path}: {price.name}: per_hour is empty; per_hour = {{ on_demand = 3.06 }}"
-            )
-        if price.devices < 1:
-            raise UsageError(f"--prices {path}: {price.name}: devices = {price.devices}; 1 or more")
+        if wrong := next(_wrong(price), ""):
+            raise UsageError(f"--prices {path}: {price.name}: {wrong}")
     return prices
+
+
+def _wrong(price: Price) -> Iterator[str]:
+    """What of it cannot be, with what would be right."""
+    for how, value in price.per_hour.items():
+        if not 0 <= value < inf:
+            yield f"{how} = {value:g}: a price is 0 or more"
+    if not price.per_hour:
+        yield "per_hour is empty; per_hour = { on_demand = 3.06 }"
+    if price.devices < 1:
+        yield f"devices = {price.devices}; 1 or more"
+    if not any(asdict(price.match).values()):
+        yield 'match is empty and means no machine; match = { gpu = "Tesla V100*" }'
+    if not 0 <= price.minimum_s < inf:
+        yield f"minimum_s = {price.minimum_s:g}; 0 or more"
+    if price.seen and not _is_day(price.seen):
+        yield f"seen = {price.seen}: a day, like 2018-02-01"
+
+
+def _is_day(text: str) -> bool:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

@@ -229,6 +229,7 @@ class Minibatch(Record, frozen=True, kw_only=True):
     `step_s` are the seconds of one minibatch, `efficiency` is its rate over that of the sweep's fastest,
     `over_smaller` its time over that of the next smaller batch that was measured, `smaller_batch_size`; with
     intervals that hold for all sweeps of the table at once, without one where they share a single round.
+    `placement` is that of an exchange.
     """
 
     contender: Contender
@@ -243,6 +244,7 @@ class Minibatch(Record, frozen=True, kw_only=True):
     smaller_batch_size: int | None = None
     failed: Failed | None = None
     footnotes: tuple[str, ...] = ()
+    placement: Placement = "pack"
 
     @property
     def linear(self) -> float | None:

@@ -98,12 +98,12 @@ def of(record: PointRecord) -> Receipt | None:
         for name, place in _places(record).items()
     }
     sent: Counter[str] = Counter()
-    right = 0
+    wrong: Counter[str] = Counter()
     for name, carried in counted.items():
         sent.update({one.name: one.sent_bytes for one in carried})
-        right += sum(one.sent_bytes for one in carried if one.name in wanted[name])
+        wrong.update({one.name: one.sent_bytes for one in carried if one.name not in wanted[name]})
     least, most = _expected(record)
-    verdict, why = _judged(hosts - set(counted), sent, right, least)
+    verdict, why = _judged(hosts - set(counted), sent, wrong, least)
     cards = tuple(sorted({card for cards in wanted.values() for card in cards}))
     return Receipt(
         verdict=verdict,
@@ -115,7 +115,9 @@ def of(record: PointRecord) -> Receipt | None:
     )
 
 
-def _judged(silent: set[str], sent: Mapping[str, int], right: int, expected: float | None) -> tuple[Verdict, str]:
+def _judged(
+    silent: set[str], sent: Mapping[str, int], wrong: Mapping[str, int], expected: float | None
+) -> tuple[Verdict, str]:
     total = sum(sent.values())
     if silent:
         return "UNVERIFIED", f"no counters of {', '.join(sorted(silent))}"
@@ -128,10 +130,10 @@ def _judged(silent: set[str], sent: Mapping[str, int], right: int, expected: flo
         )
     if not total:
         return "UNVERIFIED", "the counters saw nothing"
-    if right / total >= LEAST_SHARE:
+    if (total - sum(wrong.values())) / total >= LEAST_SHARE:
         return "VERIFIED", ""
-    other = max(sent, key=lambda card: sent[card])
-    return "MISLABELLED", f"{sent[other] / total:.0%} of the bytes went over {other}"
+    other = max(wrong, key=lambda card: wrong[card])
+    return "MISLABELLED", f"{wrong[other] / total:.0%} of the bytes went over {other}"
 
 
 # ---------------------------------------------------------------- what was counted

@@ -54,7 +54,9 @@ def _finished(records: Iterable[PointRecord]) -> Iterable[PointRecord]:
 
 
 def _windows(rank: RankRecord) -> tuple[Window, ...]:
-    return (*rank.warmup, *rank.windows)
+    """In which it was trained, one after the other: also in those that were then measured again."""
+    measured = sorted((*rank.windows, *rank.disturbed), key=lambda window: window.start_s)
+    return (*rank.warmup, *measured)
 
 
 def _curves(record: PointRecord) -> list[list[tuple[int, float]]]:

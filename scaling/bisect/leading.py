@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from scaling.bisect import trials, words
 from scaling.bisect.belief import PRIOR
 from scaling.bisect.flags import Asked
-from scaling.bisect.proof import promise, proof
+from scaling.bisect.promising import Promise, promise
+from scaling.bisect.proof import proof
 from scaling.bisect.search import Search, Wave, points_for
 from scaling.bisect.suspects import SUSPECTED, Suspect, suspects
 from scaling.errors import Interrupted, UsageError
@@ -59,6 +60,7 @@ def bisect(lead: Lead, asked: Asked) -> int:
         except Interrupted as stop:
             if stop.by_launcher:
                 output = launcher_output() or output
+            found.said.append(words.broken_off(found.blamed))
             raise
         finally:
             screen.closed(output)
@@ -81,10 +83,11 @@ def _check(made: Plan) -> None:
 
 
 class Bisection:
-    """One search. `said` are the lines that it ends with, so far."""
+    """One search. `said` are the lines that it ends with, so far; `blamed` the nodes that it leaves out."""
 
     def __init__(self, made: Plan, sweep: Sweep, screen: View, noise: float | None) -> None:
         self.said: list[str] = []
+        self.blamed: tuple[str, ...] = ()
         self.nodes = tuple(made.hosts)
         self._made = made
         self._sweep = sweep
@@ -110,8 +113,8 @@ class Bisection:
         search = self._searched(pointed)
         if search is None:
             return 1
-        slow = self._slow(search, pointed)
-        return self._proved(search, evidence, slow) if slow else 0
+        self.blamed = self._slow(search, pointed)
+        return self._proved(search, evidence, self.blamed) if self.blamed else 0
 
     # ------------------------------------------------------------ searching
 
@@ -160,7 +163,7 @@ class Bisection:
         sides = [tuple(node for node in self.nodes if node not in out) for out in (slow, control)]
         alone = self._alone(healthy[0])
         records: list[PointRecord] = []
-        promised: float | None = None
+        promised: Promise | None = None
         for number in range(1, self._made.rounds + 1):
             points = [replace(alone, round=number), replace(self._cells["exchange"], round=number)]
             points += [self._on(self._cells["exchange"], side, number) for side in sides]
@@ -168,7 +171,7 @@ class Bisection:
             if number == 1:
                 promised = promise(
                     evidence[1], evidence[0], found[0], search.trials,
-                    frozenset(map(self.nodes.index, slow)), self.nodes,
+                    frozenset(map(self.nodes.index, slow)), self.nodes, search.noise,
                 )  # fmt: skip
                 self._note(words.promised(promised, slow))
             records += found

@@ -1,4 +1,4 @@
-"""What leaving the slow nodes out brings: promised from what was measured before, then measured. Pure.
+"""What leaving the slow nodes out brings, as measured. Pure.
 
 In the same rounds all nodes, those without the suspects, and those without as many healthy nodes: without this
 control one node fewer would be credited to the cure.
@@ -7,13 +7,10 @@ control one node fewer would be credited to the cure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp
 from statistics import fmean
 
 from scaling.analysis.stats import Estimate, interval
-from scaling.analysis.step_time import lock_step, step_time
-from scaling.bisect.belief import Trial
-from scaling.bisect.trials import volume
+from scaling.analysis.step_time import step_time
 from scaling.records.point import Record
 from scaling.records.run import PointRecord
 
@@ -58,37 +55,3 @@ def proof(records: Iterable[PointRecord], without: Sequence[str], control: Seque
 
 def _difference(all_of: Mapping[str, Sequence[float]], name: str) -> Estimate:
     return interval([one - other for one, other in zip(all_of[name], all_of["everyone"], strict=True)])
-
-
-def promise(
-    exchange: PointRecord,
-    together: PointRecord,
-    alone: PointRecord,
-    trials: Sequence[Trial],
-    slow: frozenset[int],
-    nodes: Sequence[str],
-) -> float | None:
-    """The efficiency of the others if they exchange like the healthy groups of the search, as a fraction of 1;
-    None where something that it rests on was not measured.
-
-    A step takes what the slowest of them takes beside the others (`together`), and of the exchange what does not
-    hide behind the compute: what hid of the slow one's hides of the healthy one's as well.
-    """
-    times = step_time(exchange), lock_step(together), step_time(alone)
-    if times[0] is None or times[1] is None or times[2] is None:
-        return None
-    left = frozenset(nodes[index] for index in range(len(nodes)) if index not in slow)
-    beside = sorted(
-        seat.step_s
-        for rank in together.ranks
-        if rank.host in left and (seat := times[1].seats.get(rank.launch_rank)) is not None
-    )
-    healthy = [one.log_s for one in trials if not one.nodes & slow]
-    ill = [one.log_s for one in trials if one.nodes & slow]
-    compute_s = beside[-1]
-    exposed_s = max(0.0, times[0].step_s - max(seat.step_s for seat in times[1].seats.values()))
-    if healthy and ill:
-        whole_s = exp(fmean(ill)) * volume(exchange, len(nodes))
-        hidden_s = max(0.0, whole_s - exposed_s)
-        exposed_s = max(0.0, exp(fmean(healthy)) * volume(exchange, len(nodes)) - hidden_s)
-    return times[2].step_s / (compute_s + exposed_s)

@@ -23,10 +23,11 @@ def trial(record: PointRecord, nodes: Sequence[str]) -> Trial | None:
     return Trial(group, log(time.step_s / volume(record, len(group))))
 
 
-def volume(record: PointRecord, nodes: int) -> float:
+def volume(record: PointRecord, nodes: int, ranks: int | None = None) -> float:
     """How many times the gradients' bytes each rank moves: 2 (N - 1) / N in a ring of N ranks (Patarasuk & Yuan,
-    2009); to servers on M nodes and back, 2 (M - 1) / M leave the node."""
-    number = nodes if record.pattern == "servers" else record.point.world_size
+    2009); to servers on M nodes and back, 2 (M - 1) / M leave the node. N is `ranks`, without them the record's.
+    """
+    number = nodes if record.pattern == "servers" else ranks or record.point.world_size
     return 2 * (number - 1) / number
 
 

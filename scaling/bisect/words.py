@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from scaling.analysis.stats import Estimate
 from scaling.bisect.belief import searched
+from scaling.bisect.promising import Promise
 from scaling.bisect.proof import Proof
 from scaling.bisect.search import Found
 from scaling.bisect.suspects import Suspect
@@ -47,21 +48,30 @@ def outcome(found: Found, slow: Sequence[str], doubted: Sequence[str], points: i
     return f"no slow node ({100 * found.probability:.0f} % sure), {by}"
 
 
-def promised(efficiency: float | None, slow: Sequence[str]) -> str:
+def broken_off(slow: Sequence[str]) -> str:
+    """The last word of a search that a signal ended."""
+    before = f"the proof of {', '.join(slow)} was whole" if slow else "a node could be blamed"
+    return f"broken off before {before}: what was measured is kept; start it again"
+
+
+def promised(found: Promise | None, slow: Sequence[str]) -> str:
     """Before the proof."""
-    if efficiency is None:
+    if found is None:
         return "no promise: what it rests on was not measured"
-    return f"PREDICTED without {', '.join(slow)}: efficiency {100 * efficiency:.1f} %"
+    between = f"80 %: {100 * found.low:.0f} to {100 * found.high:.0f}"
+    return f"PREDICTED without {', '.join(slow)}: efficiency {100 * found.efficiency:.1f} % ({between})"
 
 
-def proved(found: Proof, slow: Sequence[str], control: Sequence[str], promise: float | None) -> Iterator[str]:
+def proved(found: Proof, slow: Sequence[str], control: Sequence[str], promise: Promise | None) -> Iterator[str]:
     """What leaving nodes out brought: `81.2 -> 94.0 % (+12.8 ± 2.1) without node03; without node05: 81.5 %`."""
     yield (
         f"{100 * found.everyone:.1f} -> {100 * found.without:.1f} % ({points(found.gain)}) without "
         f"{', '.join(slow)}; without {', '.join(control)}: {100 * found.control:.1f} %"
     )
     if promise is not None:
-        yield f"of the promise {100 * (found.without - promise):+.1f} points are unexplained"
+        where = "inside" if promise.low <= found.without <= promise.high else "outside"
+        off = 100 * (found.without - promise.efficiency)
+        yield f"of the promise {off:+.1f} points are unexplained, {where} its 80 % interval"
     if found.gain.low is None:
         yield "one round: no interval; --rounds 3 or more give one"
     elif found.gain.low <= 0:

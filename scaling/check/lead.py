@@ -13,6 +13,7 @@ from scaling.check.facts import Facts, Prepared, RankFacts
 from scaling.check.messages import Leave, Prepare, ToLead, ToRank
 from scaling.check.tour import Tour
 from scaling.errors import LaunchError
+from scaling.hosts import info
 from scaling.hosts.fabric import Entry
 from scaling.transport.mailbox import ENROL_S, Mailbox
 
@@ -30,11 +31,13 @@ class Lead:
         self.say: Callable[[str], None] = lambda _: None
 
     def enrolled(self, within_s: float = ENROL_S) -> tuple[RankFacts, ...]:
-        """What each rank tells, by rank. Raises LaunchError when one stays silent."""
+        """What each rank tells, by rank. Raises LaunchError when one stays silent, and for two machines of one
+        name."""
         size = self._mailbox.size
         told = self._mailbox.answers(RankFacts, range(size), within_s)
         if silent := ", ".join(str(rank) for rank in range(size) if rank not in told):
             raise LaunchError(f"only {len(told)} of {size} ranks reported within {within_s:g} s; silent: {silent}")
+        info.check_names([told[rank].host for rank in range(size)])
         return tuple(told[rank] for rank in range(size))
 
     def measured(
@@ -47,7 +50,7 @@ class Lead:
         """Prepare all nodes and measure the links between them, to be done by `until_s` of the clock. Raises
         UsageError for a word that means no network."""
         found = networks.find(ranks, words, known)
-        named = bool(words or known)
+        named = bool(networks.named(words) or known)
         facts = Facts(ranks=tuple(ranks), networks=found.networks, absent=found.absent, named=named)
         self.say(_opening(facts))
         first = {node: _first_rank(ranks, node) for node in facts.nodes}

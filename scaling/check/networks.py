@@ -39,7 +39,7 @@ def find(ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, E
     """
     hosts = {rank.host.hostname: rank.host for rank in ranks}
     hardware = {(rank.host.hostname, name) for rank in ranks for name in rank.hardware}
-    entries = _wanted(hosts, [word for word in words if word != AUTO], known)
+    entries = _wanted(hosts, named(words), known)
     chosen = {word: _on(hosts, entry) for word, entry in entries.items()}
     for word, nics in chosen.items():
         if word in words and not nics:
@@ -50,6 +50,11 @@ def find(ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, E
         for word, nics in chosen.items()
     }
     return Found(tuple(networks), {word: missing for word, missing in absent.items() if missing})
+
+
+def named(words: Sequence[str]) -> list[str]:
+    """The words that name a network; `auto` leaves the choice."""
+    return [word for word in words if word != AUTO]
 
 
 def _wanted(hosts: Mapping[str, HostInfo], words: Sequence[str], known: Mapping[str, Entry]) -> dict[str, Entry]:
@@ -76,13 +81,13 @@ def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
     interfaces by which packets are routed between all, or more than share any."""
     subnets: dict[IPv4Network, Nics] = {}
     for name, host in hosts.items():
-        for nic in _usable(host):
+        for nic in _general(host):
             subnets.setdefault(nic.subnet, {}).setdefault(name, nic)
     reaching = {subnet: nics for subnet, nics in subnets.items() if len(nics) > 1 and _reaches(nics)}
     found: dict[str, Entry] = {}
     least = min(len(hosts), 1 + max([1, *map(len, reaching.values())]))
     common = [nic for nics in reaching.values() if len(nics) == len(hosts) for nic in nics.values()]
-    for nic in _usable(next(iter(hosts.values()))):
+    for nic in _general(next(iter(hosts.values()))):
         if nic in common:
             continue
         routed = _on(hosts, Entry(interface=nic.name))
@@ -184,3 +189,8 @@ def _is(nic: Nic, entry: Entry) -> bool:
 
 def _usable(host: HostInfo) -> list[Nic]:
     return [nic for nic in host.nics if nic.up and nic.name != "lo"]
+
+
+def _general(host: HostInfo) -> list[Nic]:
+    """Those that a sweep takes without being told to: not a service processor's, whose address is link-local."""
+    return [nic for nic in _usable(host) if not nic.address.startswith("169.254.")]

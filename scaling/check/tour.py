@@ -135,9 +135,10 @@ def hopeless(links: Sequence[Link], network: str) -> set[str]:
 
 
 def better(one: Link, other: Link) -> Link:
-    """The faster of two measurements in every respect."""
+    """The faster of two measurements in every respect; `other` had no error, so none stays."""
     return replace(
         one,
+        error="",
         latency_s=min(one.latency_s or 0.0, other.latency_s or 0.0),
         forth_bits_per_s=max(one.forth_bits_per_s or 0.0, other.forth_bits_per_s or 0.0),
         back_bits_per_s=max(one.back_bits_per_s or 0.0, other.back_bits_per_s or 0.0),

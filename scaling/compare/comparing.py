@@ -8,6 +8,7 @@ from pathlib import Path
 from scaling.analysis import prices
 from scaling.analysis.cost import Bill, Pricing, bill
 from scaling.analysis.joining import CODE
+from scaling.analysis.prices import ON_DEMAND
 from scaling.analysis.rows import Row
 from scaling.compare import sides, verdicts
 from scaling.compare.found import Found
@@ -64,9 +65,14 @@ def _cost(both: tuple[Side, Side], rows: tuple[Sides, Sides], path: Path) -> Met
         for header, of_run in zip(side.headers, of_runs, strict=False)
         for row in of_run
         if isinstance(of := bill(row, header, pricing), Bill)
-        for how in list(of.per_million)[:1]
+        for how in _bought(of)
     }
     return cost(found, pricing.currency)
+
+
+def _bought(of: Bill) -> list[str]:
+    """How a row's machines are bought: on demand where that is told, else the first way that is."""
+    return [ON_DEMAND] if ON_DEMAND in of.per_million else list(of.per_million)[:1]
 
 
 def _notices(

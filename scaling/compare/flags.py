@@ -69,11 +69,12 @@ def parse(argv: Sequence[str]) -> Asked | None:
 
 
 def _spread(argv: Sequence[str]) -> Iterator[str]:
-    """`--against A B` as `--against A --against B`: one option takes all runs up to the next one."""
+    """`--against A B` and `--against=A B` as `--against A --against B`: one option takes all runs up to the next
+    one."""
     takes = None
     for word in argv:
         if word.startswith("-"):
-            takes = 0 if word == _AGAINST else None
+            takes = int("=" in word) if word.partition("=")[0] == _AGAINST else None
         elif takes is not None:
             if takes:
                 yield _AGAINST

@@ -40,6 +40,11 @@ class Metric(Record, frozen=True, kw_only=True):
         return ("slower", "faster") if self.more_is_better else ("worse", "better")
 
 
+def _rate(row: Row) -> Estimate | None:
+    """In the work's unit: tokens/s are sequences/s x their length."""
+    return row.samples_per_s and row.samples_per_s.times(row.workload.units_per_sample)
+
+
 def _exposed(row: Row) -> Estimate | None:
     """Communication that compute does not hide; on CPUs the time that ranks wait stands for it."""
     intervals = row.breakdown_intervals
@@ -72,7 +77,7 @@ METRICS: Mapping[Name, Metric] = {
     "samples_per_s": Metric(
         name="samples_per_s",
         title="samples/s",
-        of=lambda row: row.samples_per_s,
+        of=_rate,
         unit="{unit}/s",
         needs_same_unit=True,
     ),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 
 from scaling.frameworks.base import Option, read_options
 from scaling.records.point import Point
+from scaling.workloads import models
+from scaling.workloads.layers import BatchNorm
 
 
 def positive_integer(text: str) -> int:
@@ -68,10 +71,29 @@ def accumulated(point: Point) -> int:
 
 
 def refuse(point: Point) -> str | None:
-    """Micro-batches must be of equal size: the mean of their means is then that of the batch."""
+    """Micro-batches must be of equal size: the mean of their means is then that of the batch. Nor may batch norm
+    meet a single value."""
     parts, work = accumulated(point), point.workload
     if parts > 1 and not work.trains:
         return f"--option accumulate={parts}: --pass {work.pass_} is of a whole minibatch; leave it out"
     if point.workload.batch_size % parts:
         return f"--option accumulate={parts}: does not divide the batch of {point.workload.batch_size} per device"
-    return None
+    return _lone_value(point) if work.batch_size == parts else None
+
+
+def _lone_value(point: Point) -> str | None:
+    """Which batch norm would normalise a single value per channel: torch refuses, others go on with zeros."""
+    if point.hardware.device == "emulated":
+        return None
+    work = point.workload
+    lone = (one for one in models.of(work).placed if isinstance(one.layer, BatchNorm) and prod(one.shape[1:]) == 1)
+    if (found := next(lone, None)) is None:
+        return None
+    flag = f"--batch-size {work.batch_size}"
+    if work.batch_rule == "strong":
+        flag = f"--global-batch-size {point.global_batch_size} at world size {point.world_size}"
+    parts = f" --option accumulate={work.batch_size}" if work.batch_size > 1 else ""
+    return (
+        f"{flag}{parts}: layer {found.path} of {work.model}, batch norm, has one value per sample and channel, "
+        "and needs 2 samples at once; take a larger batch per device"
+    )

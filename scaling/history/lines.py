@@ -25,6 +25,7 @@ from scaling.analysis.rows import Contender
 from scaling.errors import UsageError
 from scaling.records.events import Failed
 from scaling.records.imported import ImportedUnit
+from scaling.records.other_code import revision
 from scaling.records.point import Point, Record, Workload
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import FILE, is_being_written, load
@@ -99,7 +100,7 @@ def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], 
     """Read every run of a folder, the oldest first, and what each has `seen` if asked for. UsageError where
     it is no folder or has no run."""
     try:
-        folders = sorted(path for path in results.iterdir() if (path / FILE).is_file())
+        folders = sorted(filter(_may_be_run, results.iterdir()))
     except OSError as error:
         raise UsageError(f"RESULTS_DIR {results}: {error.strerror}; give the folder in which runs are") from None
     if not folders:
@@ -116,6 +117,14 @@ def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], 
         except UsageError as error:
             unreadable.append(Unreadable(run=folder.name, reason=str(error)))
     return sorted(lines, key=lambda one: (one.started_unix_s, one.run)), unreadable
+
+
+def _may_be_run(path: Path) -> bool:
+    """Also another user's folder, into which nobody else may look: what is there is then told as unreadable."""
+    try:
+        return (path / FILE).is_file()
+    except PermissionError:
+        return True
 
 
 def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_exchanges: bool = False) -> RunLine:
@@ -258,11 +267,11 @@ def _headline(cells: Iterable[Cell], records: Iterable[PointRecord]) -> Headline
     return max((_said(cell, controls) for cell in cells if cell.times), key=_rank, default=None)
 
 
-def _rank(one: Headline) -> tuple[bool, float]:
+def _rank(one: Headline) -> tuple[bool, bool, float]:
     """As report/headline.py: first those that claim an efficiency, wait for their ranks and are what their name
-    says."""
+    says, and of these the launch's own code."""
     claims = one.efficiency is not None and not {"ASYNC", "MISLABELLED"} & set(one.flags)
-    return claims, one.samples_per_s
+    return claims, not revision(one.strategy), one.samples_per_s
 
 
 def _said(cell: Cell, controls: Controls) -> Headline:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 # Of a core: who uses less is not named.
 LEAST_CORES = 0.1
 NAMED = 3
+INIT = 1
 ARGUMENTS = 2
 NAME_LENGTH = 40
 
@@ -47,13 +48,15 @@ def census(root: Path = Path("/proc")) -> Census:
 
 def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[Foreign, ...]:
     """Who used the CPUs between the two, most first, processes of one name together; the descendants of `launcher`
-    (by default this process's parent) are the launch's own."""
-    ours = os.getppid() if launcher is None else launcher
+    (by default this process's parent) and of this process are the launch's own, and so are its twins'."""
+    ours = {os.getpid(), os.getppid() if launcher is None else launcher} - {0}
+    if os.getpid() != INIT:
+        ours -= {INIT}  # init's are nobody's
     over_s = now.at_s - before.at_s
     by_name: defaultdict[str, float] = defaultdict(float)
     for pid, process in now.processes.items():
         used_s = process.used_s - before.processes[pid].used_s if pid in before.processes else 0.0
-        if used_s >= LEAST_CORES * over_s and not _descends(pid, ours, now.processes):
+        if used_s >= LEAST_CORES * over_s and not _is_ours(pid, ours, now.processes):
             by_name[_command(pid, process.name)] += used_s
     found = sorted(by_name.items(), key=lambda item: -item[1])
     return tuple(Foreign(name=name, run_s=run_s, over_s=over_s) for name, run_s in found[:NAMED])
@@ -70,23 +73,38 @@ def _read(folder: Path) -> Iterator[_Process]:
         yield _Process(head.partition("(")[2], int(fields[1]), used_s)
 
 
-def _descends(pid: int, ancestor: int, processes: dict[int, _Process]) -> bool:
-    """Whether a process is `ancestor` or one of its descendants; init's are nobody's."""
-    while pid > 1:
-        if pid == ancestor:
-            return True
-        if pid not in processes:
-            return False
-        pid = processes[pid].parent
-    return False
+def _is_ours(pid: int, ours: Set[int], processes: dict[int, _Process]) -> bool:
+    """Whether a process is one of `ours` or a descendant of one or of a twin of this process: a rank of the launch
+    runs the same command under the same launcher, behind a shell or a container's starter of its own."""
+    line = _line(pid, processes)
+    if not ours.isdisjoint(line):
+        return True
+    mine = _line(os.getpid(), processes)
+    common = {*line} & {*mine} - ({0, INIT} if INIT not in mine[1:2] else {0})
+    return bool(common) and any(_arguments(one) == _arguments(os.getpid()) for one in line if one not in common)
+
+
+def _line(pid: int, processes: dict[int, _Process]) -> list[int]:
+    """A process, its parent, and so on."""
+    found = [pid]
+    while found[-1] in processes:
+        found.append(processes[found[-1]].parent)
+    return found
 
 
 def _command(pid: int, name: str) -> str:
     """The program and its first arguments, which tell programs apart and not each run of one; its name where there
     are none (kernel threads)."""
-    with suppress(OSError, ValueError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        program, *arguments = filter(None, words)
+    with suppress(ValueError):
+        program, *arguments = _arguments(pid)
         text = one_line(" ".join((Path(program).name, *arguments[:ARGUMENTS])))
         return text if len(text) <= NAME_LENGTH else text[: NAME_LENGTH - 1] + "…"
     return name
+
+
+def _arguments(pid: int) -> list[str]:
+    """The words with which a process was started; none where the kernel does not tell."""
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        return [word for word in words if word]
+    return []

@@ -13,7 +13,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.hosts import pcie
-from scaling.hosts.nvml import ask, reachable, session, text, visible
+from scaling.hosts.nvml import ask, lost, reachable, session, text, visible
 from scaling.records.gpu_health import GpuHealth, GpuHost
 
 ROOT = Path("/")
@@ -41,6 +41,7 @@ def gather(root: Path = ROOT) -> GpuHost:
         gpus=tuple(_health(nvml, handle, root) for handle in wholes.values()),
         cuda=_release(ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")),
         reachable=len(reachable(nvml)),
+        lost=lost(nvml),
         peer_memory=next((name for name, file in PEER_MEMORY.items() if (root / file).exists()), ""),
         is_open=_is_open(root),
     )

@@ -11,29 +11,37 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal, get_args
 
+from msgspec.structs import replace
+
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
 
 Format = Literal["openmpi", "hydra"]
 READERS: dict[Format, str] = {"openmpi": "Open MPI", "hydra": "MPICH and Intel MPI"}
+# Open MPI has three words for a count (orte/util/hostfile/hostfile_lex.l, and PRRTE's), and `port` is sshd's.
+COUNTS = ("slots", "cpu", "count")
+MOST = tuple(dash.join(pair) for word in COUNTS for dash in "_-" for pair in (("max", word), (word, "max")))
 KEYS: dict[Format, tuple[str, ...]] = {
-    "openmpi": ("slots", "max_slots", "max-slots", "username", "user_name", "user-name"),
+    "openmpi": (*COUNTS, *MOST, "port", "username", "user_name", "user-name"),
     "hydra": ("binding", "user"),
 }
+COMMON = ("slots", "max_slots", "port", "username", "binding", "user")
 EITHER = "write '{0} slots=4' (Open MPI) or '{0}:4' (MPICH, Intel MPI)"
-COUNT = re.compile(r"\d+")  # Open MPI keeps hosts of no slots and does not use them
-NAME = re.compile(r"[A-Za-z0-9_+^][\w.@+-]*|\[[0-9A-Fa-f:.]+\]")
+COUNT = re.compile(r"[0-9]+")  # Open MPI keeps hosts of no slots and does not use them
+NAME = re.compile(r"[A-Za-z0-9_+][\w.@+-]*|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 
 
 class Host(Record, frozen=True, kw_only=True):
     """A line of a hostfile. `slots` is how many ranks the host takes (None: the line does not say), `format`
-    whose format it is in (None: anybody's), `line` counts from 1, `remark` is a comment behind the host."""
+    whose format it is in (None: anybody's), `line` counts from 1, `remark` is a comment behind the host. Of the
+    file's last host `open_comment` is the line of a comment that ends the file without ending its line, else 0."""
 
     name: str
     slots: int | None
     format: Format | None
     line: int
     remark: str = ""
+    open_comment: int = 0
 
     def __str__(self) -> str:
         return self.written(self.format or "openmpi")
@@ -68,6 +76,8 @@ def parse(text: str, file: str) -> tuple[Host, ...]:
             raise UsageError(f"{file}:{number}: {line.strip()!r}: {error}") from None
     if not hosts:
         raise UsageError(f"{file}: names no host; {EITHER.format('node1')}")
+    if "#" in line:
+        hosts[-1] = replace(hosts[-1], open_comment=number)
     return tuple(hosts)
 
 
@@ -82,6 +92,11 @@ def check(hosts: tuple[Host, ...], wanted: Format, file: str) -> None:
         if host.remark and wanted == "hydra":
             where = f"{file}:{host.line}: '{host} #{host.remark}'"
             raise UsageError(f"{where}: {READERS[wanted]} take a comment only on a line of its own")
+        if host.open_comment and wanted == "openmpi":
+            raise UsageError(
+                f"{file}:{host.open_comment}: a comment without an end of line ends the file, which "
+                f"{READERS[wanted]} refuses; echo >> {file} ends it"
+            )
 
 
 def _words(line: str) -> list[str]:
@@ -89,7 +104,8 @@ def _words(line: str) -> list[str]:
         raise ValueError(
             "ends as on Windows, which Open MPI refuses; write the file with Unix line ends (dos2unix)"
         )
-    return re.sub(r"\s*=\s*", "=", line.partition("#")[0]).split()
+    # Spaces of MPIs alone: what a page's no-break space joins is one word to them.
+    return re.findall(r"[^ \t\f\v]+", re.sub(r"[ \t\f\v]*=[ \t\f\v]*", "=", line.partition("#")[0]))
 
 
 def _once(hosts: list[Host]) -> None:
@@ -140,16 +156,21 @@ def _option(word: str, name: str) -> tuple[str, str]:
         raise ValueError(f"{word!r} is no key=value; {EITHER.format(name)}")
     all_keys = [known for keys in KEYS.values() for known in keys]
     if key not in all_keys:
-        raise ValueError(f"no MPI knows {key!r} here; {near(key, all_keys)}")
+        raise ValueError(f"no MPI knows {key!r} here; {near(key, COMMON)}")
     return key, value
 
 
 def _slots(count: str | None, given: dict[str, str], name: str) -> int | None:
-    """How many ranks the host takes. ValueError where that, or the most it may take, is no number of them."""
-    for key in ("slots", "max_slots", "max-slots"):
+    """How many ranks the host takes. ValueError where that, the most it may take, or sshd's port is no number."""
+    for key in (*COUNTS, *MOST):
         if key in given and not COUNT.fullmatch(given[key]):
             raise ValueError(f"{key}={given[key]} is not a number of ranks; write '{name} {key}=4'")
+    if "port" in given and not COUNT.fullmatch(given["port"]):
+        raise ValueError(f"port={given['port']} is not a port of sshd; write '{name} slots=4 port=22'")
     if count is not None and not COUNT.fullmatch(count):
         raise ValueError(f"{count!r} behind the colon is not a number of ranks; write '{name}:4'")
-    number = given.get("slots", count)
+    numbers = [given[key] for key in COUNTS if key in given]
+    if len(numbers) > 1:
+        raise ValueError(f"counts its slots twice; write '{name} slots={numbers[0]}'")
+    number = numbers[0] if numbers else count
     return None if number is None else int(number)

@@ -20,6 +20,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
 
 import scaling
+from scaling.errors import LaunchError
 from scaling.hosts import allocator, compilers, interfaces, proc, rdma, routes
 from scaling.hosts.gpus import gather_gpus, unsupported
 from scaling.records.host import HostInfo, Nic
@@ -71,6 +72,19 @@ def joined(hosts: Sequence[HostInfo]) -> HostInfo:
         return most
     # How GPUs reach those that their own rank does not see, nobody has told.
     return replace(most, gpus=tuple(replace(gpu, links=(), p2p=()) for gpu in gpus.values()))
+
+
+def check_names(hosts: Sequence[HostInfo]) -> None:
+    """Refuse two machines of one name, since ranks are told apart by that; `hosts[r]` is rank r's. Raises
+    LaunchError."""
+    first: dict[str, int] = {}
+    for rank, host in enumerate(hosts):
+        other = first.setdefault(host.hostname, rank)
+        if "" not in (ids := {hosts[other].boot_id, host.boot_id}) and len(ids) > 1:
+            raise LaunchError(
+                f"ranks {other} and {rank} run on two machines that both call themselves {host.hostname}; give "
+                "each a name of its own: hostnamectl set-hostname NAME"
+            )
 
 
 # ---------------------------------------------------------------- for people
@@ -130,13 +144,15 @@ def _os_name() -> str:
 
 
 def _nics() -> tuple[Nic, ...]:
-    """Every IPv4 address of this host with its interface."""
+    """Every IPv4 address of this host with its interface. An address with a label has that for a name (`eth0:1` of
+    ifupdown and `ip address add ... label`), while the interface is what stands before the colon."""
     states = psutil.net_if_stats()
     return tuple(
         _nic(name, address, states[name])
-        for name, addresses in psutil.net_if_addrs().items()
+        for label, addresses in psutil.net_if_addrs().items()
+        if (name := label.partition(":")[0]) in states
         for address in addresses
-        if address.family == socket.AF_INET and name in states
+        if address.family == socket.AF_INET
     )
 
 

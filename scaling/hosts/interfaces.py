@@ -49,8 +49,9 @@ def read(root: Path = ROOT) -> Reading:
 
 
 def since(before: Reading, now: Reading) -> tuple[Traffic, ...]:
-    """What each interface and port carried between two readings, no byte twice. A counter that is new or went
-    back (a driver that was reloaded) is left out."""
+    """What each interface and port carried between two readings, no byte twice but those of tunnels (WireGuard,
+    tun), of which the kernel does not say over which card they go. A counter that is new or went back (a driver
+    that was reloaded) is left out."""
     moved = {
         name: (
             counter.received_bytes - before[name].received_bytes,

@@ -27,7 +27,7 @@ def choose(hosts: Iterable[HostInfo], word: str = AUTO, named: Mapping[str, Entr
     if word == AUTO:
         return _fastest(by_name, entries)
     entry = entries.get(word) or _described(word)
-    nics = {name: _nic(host, word, entry, entries) for name, host in by_name.items()}
+    nics = _nics(by_name, {name: _fitting(host, word, entry, entries) for name, host in by_name.items()})
     if (same := _same_address(nics)) and not _is_one_machine(by_name[one] for one in same):
         raise UsageError(
             f"--interconnect {word}: {' and '.join(same)} have one address there, {nics[same[0]].address}, so it "
@@ -74,11 +74,23 @@ def _described(word: str) -> Entry:
     return Entry(interface=word)
 
 
-def _nic(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entry]) -> Nic:
-    """The interface of this host that an entry means."""
+def _nics(hosts: Hosts, fitting: Mapping[str, Sequence[Nic]]) -> dict[str, Nic]:
+    """Of each host the interface that packets take. Where interfaces have several addresses, in whatever order,
+    those in a subnet that all hosts share."""
+    shared = set.intersection(*({nic.subnet for nic in nics} for nics in fitting.values()))
+    subnet = next((nic.subnet for nic in next(iter(fitting.values())) if nic.subnet in shared), None)
+    found: dict[str, Nic] = {}
+    for name, every in fitting.items():
+        nics = [nic for nic in every if nic.subnet == subnet] or every
+        found[name] = next((nic for nic in nics if _is_taken(hosts[name], nic)), nics[0])
+    return found
+
+
+def _fitting(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entry]) -> Sequence[Nic]:
+    """The addresses of this host that an entry means, link-local ones last."""
     usable = _usable(host)
     if fitting := [nic for nic in usable if entry.interface in ("", nic.name) and _within(nic, entry)]:
-        return next((nic for nic in fitting if _is_taken(host, nic)), fitting[0])
+        return sorted(fitting, key=_is_link_local)
     if down := next((nic for nic in host.nics if nic.name == entry.interface and not nic.up), None):
         raise UsageError(
             f"--interconnect {word}: {down.name} is down on {host.hostname}; ip link set {down.name} up"
@@ -227,7 +239,11 @@ def _usable(host: HostInfo) -> list[Nic]:
 
 def _general(host: HostInfo) -> list[Nic]:
     """Those that may be taken without being named: not a service processor's, whose address is link-local."""
-    return [nic for nic in _usable(host) if not nic.address.startswith("169.254.")]
+    return [nic for nic in _usable(host) if not _is_link_local(nic)]
+
+
+def _is_link_local(nic: Nic) -> bool:
+    return nic.address.startswith("169.254.")
 
 
 def _rate(hosts: Hosts, nics: Nics, entry: Entry) -> float | None:

@@ -12,6 +12,9 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+# NVML_ERROR_INSUFFICIENT_POWER, _IRQ_ISSUE, _GPU_IS_LOST, and _UNKNOWN, which some drivers say instead.
+LOST = (8, 11, 15, 999)
+
 
 @lru_cache(maxsize=1)
 def session() -> tuple[Any, str]:
@@ -105,6 +108,19 @@ def reachable(nvml: Any) -> list[Visible]:
         if handle is not None:
             found.append(Visible(text(ask(nvml, "nvmlDeviceGetUUID", handle)) or f"#{index}", handle))
     return found
+
+
+def lost(nvml: Any) -> tuple[str, ...]:
+    """`GPU 3: GPU is lost` of each that NVML counts and that does not answer (nvmlDeviceGetHandleByIndex: off the
+    bus, without power), by its number there. What a container or a batch system withholds is none."""
+    found: list[str] = []
+    for index in range(ask(nvml, "nvmlDeviceGetCount") or 0):
+        try:
+            nvml.nvmlDeviceGetHandleByIndex(index)
+        except nvml.NVMLError as error:
+            if error.value in LOST:
+                found.append(f"GPU {index}: {error}")
+    return tuple(found)
 
 
 def _devices(nvml: Any, gpu: Visible) -> list[Visible]:

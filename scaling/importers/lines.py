@@ -7,6 +7,7 @@ be cut: it gets an ellipsis, as people write it, and no number before one is tak
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ MOST_LINE_BYTES = 1 << 20
 CUT = "\u2026"
 # Of the first block: above this share of control characters it is no text.
 MOST_CONTROL = 0.02
+_ENDING = re.compile(rb"[\r\n]")
 _CONTROL = bytes(set(range(32)) - set(b"\a\b\t\n\f\r\x1b"))
 _MAGIC = {
     b"\x1f\x8b": "is compressed: gunzip it first",
@@ -55,16 +57,22 @@ def blocks(log: Path) -> Iterator[str]:
         with log.open("rb") as file:
             first = file.read(BLOCK_BYTES)
             _refuse_binary(first)
-            for data in _chunks(first, file):
-                whole, newline, rest = (rest + data).rpartition(b"\n")
-                if newline:
-                    yield _cleaned(whole + newline)
-                elif len(rest) > MOST_LINE_BYTES:
-                    rest = rest[:MOST_LINE_BYTES]
+            for data in _chunks(first.removeprefix(BOM_UTF8), file):
+                text = rest + (_from_its_end(data) if len(rest) == MOST_LINE_BYTES else data)
+                end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1  # a last \r may be half an end
+                whole, rest = text[:end], text[end : end + MOST_LINE_BYTES]
+                if whole:
+                    yield _cleaned(whole)
     except OSError as error:
         raise UsageError(error.strerror or str(error)) from None
     if rest:
         yield _cleaned(rest) + (CUT if not rest.endswith(b"\r") else "") + "\n"
+
+
+def _from_its_end(data: bytes) -> bytes:
+    """What follows the head of a line that is longer than what is kept: its middle is left out, and marked."""
+    ending = _ENDING.search(data)
+    return CUT.encode() + data[ending.start() :] if ending else b""
 
 
 def _chunks(first: bytes, file: Iterable[bytes]) -> Iterator[bytes]:

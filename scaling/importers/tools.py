@@ -27,7 +27,7 @@ from scaling.importers import (
     torchtitan,
 )
 from scaling.importers.found import Found, Given, Read, Refused
-from scaling.importers.lines import blocks, of_blocks
+from scaling.importers.lines import CUT, blocks, of_blocks
 from scaling.text import one_line
 
 
@@ -57,6 +57,7 @@ TOOLS: dict[str, Tool] = {
 
 
 Cell = tuple[str, str, int, int, bool]
+_ENDS = f"\n{CUT}"
 
 
 class Log(NamedTuple):
@@ -71,10 +72,12 @@ def recognise(path: Path, wanted: str | None = None) -> Log:
     """Whose log it is. Raises Refused of a log of no tool or of two; `wanted` overrules what its lines say."""
     if not path.is_file():
         raise Refused(_why_not(path))
-    digest = sha256()
+    digest, before = sha256(), ""
     tools: set[str] = set()
     for block in blocks(path):
-        digest.update(block.encode("utf-8", "replace"))
+        text = f"{before}{block}".rstrip(_ENDS)
+        before = "\n"  # of the end of the log nothing counts: copies of one differ there
+        digest.update(text.encode("utf-8", "replace"))
         if wanted is None:
             tools.update(name for name in TOOLS.keys() - tools if _has(block, TOOLS[name]))
     if wanted is None:

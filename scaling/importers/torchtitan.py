@@ -19,7 +19,7 @@ SURE = re.compile(r"step: *\d+ .*loss: *\S+ .*tps: *[\d,]+")
 _STEP = compiled(r"step: *(\d+) .*?loss: *(\S+) .*?tps: *", NUMBER)
 _MESH = re.compile(r"[Bb]uilding \d+-D device mesh with .*?\[([\d, ]+)\]\s*$")
 _PARALLEL = re.compile(r"[Bb]uilding device mesh with parallelism: (.*)")
-_DEGREES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp)=(\d+)")
+_DEGREES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp)=(-?\d+)")
 _BATCH = re.compile(r"local batch size:? (\d+)")
 _MODEL = re.compile(r"Model (\S+ \S+) size: ")
 
@@ -66,9 +66,10 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
 
 
 def _size(text: str) -> set[int]:
-    """Devices of a mesh, as older and newer versions say it."""
+    """Devices of a mesh, as older and newer versions say it; none where a degree is -1, what is left of them."""
     if (mesh := _MESH.search(text)) is not None:
         return {prod(int(one) for one in mesh[1].split(",") if one.strip())}
     if (parallel := _PARALLEL.search(text)) is not None and (degrees := _DEGREES.findall(parallel[1])):
-        return {prod(int(size) for _, size in degrees)}
+        sizes = [int(size) for _, size in degrees]
+        return {prod(sizes)} if min(sizes) > 0 else set()
     return set()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from scaling.errors import UsageError
 from scaling.plan.config import SweepConfig
 
@@ -12,6 +14,8 @@ ONLY_WITH_EPOCHS = (
 )  # fmt: skip
 # Flags of rates, which a training to an accuracy does not measure.
 OF_RATES = ("target_ci", "baseline_device")
+# Flags of how rates are measured, which would change nothing. A run that goes on has them settled.
+OF_MEASURING = ("kinds", "windows", "window_s", "interleave")
 # Formats that weights are written in (workloads/weights_file.py, which takes NumPy).
 SAVED = (".npz", ".safetensors")
 MAX_SEED = 1 << 32
@@ -30,6 +34,16 @@ def validate(config: SweepConfig) -> None:
     _numbers(config)
     _epochs(config)
     _saving(config)
+
+
+def check_flags(config: SweepConfig, given: Collection[str]) -> None:
+    """Refuse flags that were given and would change nothing; raises UsageError."""
+    for field in OF_MEASURING if config.epochs is not None else ():
+        if field in given and getattr(config, field) is not False:
+            raise UsageError(
+                f"{_flag(field)} with --epochs: a training to an accuracy has whole epochs alone, one training "
+                "after the other; leave it out"
+            )
 
 
 def _flag(field: str) -> str:

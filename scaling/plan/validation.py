@@ -9,12 +9,16 @@ from scaling.errors import UsageError, near
 from scaling.plan import batch_flags, epochs
 from scaling.plan.config import DEVICES, MAX_NAME_BYTES, MAX_SEED, SweepConfig, flag, target_half_width
 
+# Of samples, sizes, epochs, steps: records keep 64 bits, also of products.
+MOST = 1 << 32
+
 
 def validate(config: SweepConfig) -> None:
     """Refuse values that no launch could run.
 
     Raises UsageError naming the flag, what was found and what would be right.
     """
+    _countable(config)
     batch_flags.validate(config)
     _positive(
         config, "batch_size", "global_batch_size", "image_size", "sequence_length", "cpus_per_rank", "rounds",
@@ -65,6 +69,15 @@ def _name_and_seed(config: SweepConfig) -> None:
         )
     if not 0 <= config.seed < MAX_SEED:
         raise UsageError(f"--seed {config.seed}: from 0 to {MAX_SEED - 1}")
+
+
+def _countable(config: SweepConfig) -> None:
+    """Refuse counts beyond what records keep, which a slip of the finger makes."""
+    for field in config.__struct_fields__:
+        value = getattr(config, field)
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, int) and abs(one) > MOST:
+                raise UsageError(f"{flag(field)} {one}: at most {MOST:,}")
 
 
 def _device(config: SweepConfig) -> None:

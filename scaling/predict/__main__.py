@@ -26,7 +26,7 @@ def predict(asked: Asked) -> str:
     rows = tuple(relieved(row, relief) for row in forecasts(look, sizes))
     following = measure_next(look, sizes[-1])
     write = words.json if asked.format == "json" else words.table
-    return write(case, rows, asking.supposed(asked, case, relief), following)
+    return write(case, rows, (*look.doubts, *asking.supposed(asked, case, relief)), following)
 
 
 def _act(argv: Sequence[str]) -> None:

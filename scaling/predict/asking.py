@@ -29,10 +29,18 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
     if run is None:
         return _cold(asked)
     header, records = run
-    found = evidence.case(header, records, evidence.Wanted(asked.strategy, asked.interconnect, asked.up_to))
+    found = evidence.case(header, records, _wanted(asked))
     if asked.devices_per_node:
         found = found._replace(devices_per_node=asked.devices_per_node)
+    if asked.model not in ("", found.model):  # whose samples may be of another length
+        found = found._replace(unit="samples", units_per_sample=1)
     return found
+
+
+def _wanted(asked: Asked) -> evidence.Wanted:
+    return evidence.Wanted(
+        asked.strategy, asked.interconnect, asked.up_to, model=asked.model, batch_size=asked.batch_size
+    )
 
 
 def _alike(asked: Asked) -> None:
@@ -53,8 +61,23 @@ def _alike(asked: Asked) -> None:
         raise UsageError(f"--rate {asked.rate:g}: samples/s of one device; above 0")
     if asked.target is not None and not 0 < asked.target < inf:
         raise UsageError(f"--target {asked.target:g}: samples/s; above 0")
-    if (asked.target is None) != (asked.prices is None) and asked.target is not None:
+    if asked.target is not None:
+        _planning(asked)
+
+
+def _planning(asked: Asked) -> None:
+    if asked.prices is None:
         raise UsageError("--target: needs --prices FILE; what it holds: scaling/predict/README.md")
+    flags: dict[str, object] = {"--world-sizes": asked.world_sizes, "--without": asked.without}
+    if not asked.cold:
+        flags |= {
+            "--batch-size": asked.batch_size, "--model": asked.model, "--rate": asked.rate,
+            "--devices-per-node": asked.devices_per_node,
+        }  # fmt: skip
+    if given := [flag for flag, value in flags.items() if value]:
+        raise UsageError(
+            f"--target: tries world sizes, the run's batches and machines of --prices itself: leave {given[0]} out"
+        )
 
 
 def _cold(asked: Asked) -> Case:
@@ -116,12 +139,13 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
     model, batch = asked.model or case.model, asked.batch_size or case.batch_size
     if (model, batch) == (case.model, case.batch_size) and asked.rate is None:
         return case.setting, case.rate
-    rate = asked.rate or next((r for name, size, r in case.rates if (name, size) == (model, batch)), None)
+    measured = next((r for name, size, r in case.rates if (name, size) == (model, batch)), None)
+    rate = asked.rate / case.units_per_sample if asked.rate else measured
     if rate is None:
-        command = re.sub(r"--model \S+", f"--model {model}", case.command)
+        command = re.sub(r"--model \S+", lambda _: f"--model {model}", case.command)
         raise UsageError(
             f"--{'model ' + model if asked.model else f'batch-size {batch}'}: one device has not run it; measure "
-            f"mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its samples/s as --rate"
+            f"mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its {case.unit}/s as --rate"
         )
     setting = replace(case.setting, step_s=batch / rate / case.accumulation)
     if model != case.model:
@@ -142,7 +166,10 @@ def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple
     if sizes[-1] > most:
         why = "the largest that was ever published" if case.cold else f"{FARTHEST} times the largest measured"
         mend = (
-            "" if case.cold else f"; measure a larger one: mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command}"
+            ""
+            if case.cold
+            else f"; measure a larger one: mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command} "
+            f"--batch-size {case.batch_size}"
         )
         raise UsageError(f"--world-sizes {sizes[-1]}: more than {most}, {why}{mend}")
     crosses = sizes[-1] > case.devices_per_node
@@ -173,14 +200,13 @@ def _sizes(words: str) -> tuple[int, ...]:
 
 def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[str, ...]:
     """What was changed of what was measured, a line each."""
-    if case.cold:
-        return ()
+    asked = Asked(compress=asked.compress) if case.cold else asked  # all else is the case itself
     said = (
         (relief, _relieved(relief)),
         (asked.network, f"over {asked.network}, which was not measured"),
-        (asked.batch_size, f"batch {asked.batch_size} per device"),
-        (asked.model, f"model {asked.model}"),
-        (asked.rate, f"{asked.rate or 0:g} samples/s on one device, as --rate says"),
+        (asked.batch_size not in (None, case.batch_size), f"batch {asked.batch_size} per device"),
+        (asked.model not in ("", case.model), f"model {asked.model}"),
+        (asked.rate, f"{asked.rate or 0:g} {case.unit}/s on one device, as --rate says"),
         (
             asked.compress > 1,
             f"gradients / {asked.compress:g}; what compressing them costs is not known, nor counted",

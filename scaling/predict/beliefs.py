@@ -53,6 +53,12 @@ BELIEFS: dict[str, Belief] = {
     "tax_nodes": Belief(0.007, 2.5, "share of a step of 0.3 s", _GUESS),
     "jitter": Belief(0.004, 2.0, "share of a step", "ranks differ by some tenths of a per cent"),
     "growth": Belief(0.004, 2.2, "share of a step per doubling of nodes", _GUESS),
+    "network.emulated": Belief(0.949, 1.03, "share of the line", "TCP/IP framing of a link shaped to its line"),
+    "fade.emulated": Belief(0.003, 3.0, "power of nodes / 2", "links are shaped one by one, and meet in a bridge"),
+    "alpha.emulated": Belief(3e-6, 3.0, "s a message and step", "30 to 100 us between namespaces, over dilation"),
+    "hide.emulated": Belief(4.0, 1.0, "logit", "who sleeps loses nothing to an exchange"),
+    "tax.emulated": Belief(0.0005, 3.0, "share of a step of 0.3 s", "who sleeps shares nothing with a neighbour"),
+    "straggling.emulated": Belief(0.001, 2.0, "share of a step", "sleeps end late, by up to 0.5 % of a step"),
     "wire": Belief(0.0, 1.0, "above 0: full, below: half", "even: mixed precision sends either, rarely stated"),
 }
 WALK = Walk(inside=0.025, leaving=0.05, beyond=0.035)

@@ -25,7 +25,8 @@ class Measured(Record, frozen=True, kw_only=True):
 
 class Case(NamedTuple):
     """`rate` is of one device alone, samples/s; `largest` the world size up to which something was measured;
-    `rates` those of one device by batch size; `emulated` says that links are shaped and shares of them hold."""
+    `rates` those of one device by batch size; `emulated` says that links are shaped and shares of them hold. A
+    sample is `units_per_sample` of `unit`: people are told, and ask, in these."""
 
     title: str
     setting: Setting
@@ -44,6 +45,7 @@ class Case(NamedTuple):
     cold: bool = False
     device: str = ""
     accumulation: int = 1
+    units_per_sample: int = 1
     notes: tuple[str, ...] = ()
     command: str = "python -m scaling.run"
 

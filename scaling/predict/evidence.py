@@ -35,12 +35,15 @@ NORMAL_95 = 1.96
 
 
 class Wanted(NamedTuple):
-    """Which curve of a run: words of the command line, empty where any will do, or that of a point `like` it."""
+    """Which curve of a run: words of the command line, empty where any will do, or that of a point `like` it. One
+    of this `model` and `batch_size` is taken before others, where several devices ran it."""
 
     strategy: str = ""
     interconnect: str = ""
     up_to: int | None = None
     like: Point | None = None
+    model: str = ""
+    batch_size: int | None = None
 
 
 ANY = Wanted()
@@ -57,7 +60,7 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
     sound, left_out = _sound(known)
     baseline = _baseline(analysis.baselines, row)
     if baseline is None or baseline.samples_per_s is None or not sound:
-        again = f"mpirun -np 2 python -m scaling.run --strategy {row.strategy} --world-sizes 1,2"
+        again = f"mpirun -np 2 {_command(row)} --batch-size {row.workload.batch_size} --world-sizes 1,2"
         why = f" ({'; '.join(left_out)})" if left_out else ""
         raise UsageError(f"RUN: one device alone and one sound exchange of several are needed{why}: {again}")
     rate = baseline.samples_per_s.mean
@@ -77,6 +80,7 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
         rate=rate,
         batch_size=row.workload.batch_size,
         unit=row.workload.unit,
+        units_per_sample=row.workload.units_per_sample,
         devices_per_node=devices_per_node(header),
         accumulation=accumulation(row),
         measured=(
@@ -111,7 +115,14 @@ def _curve(rows: Iterable[Row], wanted: Wanted) -> list[Row]:
         asked = " ".join(f"{flag} {word}" for flag, word in flags if word)
         known = sorted({f"{row.strategy} over {row.interconnect}" for row in rows})
         raise UsageError(f"{asked or 'RUN'}: the run has no such exchange; it has {', '.join(known) or 'none'}")
-    return max(curves.values(), key=_standing)
+    same = [curve for curve in curves.values() if _asked(wanted, curve)]
+    return max(same or curves.values(), key=_standing)
+
+
+def _asked(wanted: Wanted, curve: Sequence[Row]) -> bool:
+    work = curve[0].workload
+    alike = (wanted.model or work.model, wanted.batch_size or work.batch_size) == (work.model, work.batch_size)
+    return alike and any(row.world_size > 1 and not _unsound(row) for row in curve)
 
 
 def _is_of(point: Point, row: Row) -> bool:

@@ -92,7 +92,7 @@ def predict(
         str, Option(help="What the other nodes would do.", metavar="NODE", rich_help_panel=_WHAT_IF)
     ] = "",
     rate: Annotated[
-        float | None, Option(help="Samples/s of one device alone.", metavar="R", rich_help_panel=_COLD)
+        float | None, Option(help="Samples/s (text: tokens/s) of one device.", metavar="R", rich_help_panel=_COLD)
     ] = None,
     cold: Annotated[
         bool, Option("--cold", help="From --rate, --model, --batch-size, --devices-per-node and --network alone.",
@@ -102,7 +102,7 @@ def predict(
         str, Option(help="What --prices calls the device of --cold.", metavar="NAME", rich_help_panel=_COLD)
     ] = "",
     target: Annotated[
-        float | None, Option(help="Samples/s that are wanted: find the cheapest cluster.", metavar="R",
+        float | None, Option(help="Samples/s or tokens/s that are wanted: find the cheapest cluster.", metavar="R",
                              rich_help_panel=_PLAN)
     ] = None,
     prices: Annotated[

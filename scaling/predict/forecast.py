@@ -27,6 +27,9 @@ FARTHEST, FARTHEST_COLD = 64, 1024
 # predicted from another series of its source (`python -m tests.bench.predict --what-if`).
 ANOTHER_BATCH, ANOTHER_MODEL = (0.5, 1.0), (0.25, 2.0)
 LEAST_LOSS = 0.01
+# With fewer even draws than these an interval is hardly known; and a measured efficiency that is this far off, and
+# outside of its own interval, is not what the equations describe.
+FEW_DRAWS, FAR_OFF = 50, 0.05
 # What measuring a point leaves of it unknown, as a standard deviation of its logarithm.
 MEASURED_NOISE = 0.01
 
@@ -71,19 +74,43 @@ class Next(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """A case looked into: what was inferred under it, and what is asked under a changed setting."""
+    """A case looked into: what was inferred under it, and what is asked under a changed setting. `doubts` say
+    where the model does not fit what was measured."""
 
     case: Case
     posterior: Posterior
     rate: float
+    doubts: tuple[str, ...] = ()
 
 
 def outlook(case: Case, priors: Priors, changed: Setting | None = None, rate: float | None = None) -> Outlook:
     """Infer from what was measured; then carry what was learned over to `changed`."""
     found = infer.posterior(case.setting, case.known, priors)
+    doubts = _doubts(found)
     if changed is not None:
         found = carried(found, changed)
-    return Outlook(case, found, rate or case.rate)
+    return Outlook(case, found, rate or case.rate, doubts)
+
+
+def _doubts(found: Posterior) -> tuple[str, ...]:
+    seen = found.known.observed
+    said = []
+    if found.even < FEW_DRAWS:
+        said.append(
+            f"what was measured is far from all that taught the model: intervals rest on {found.even:.0f} draws"
+        )
+    if not seen:
+        return tuple(said)
+    predicted = infer.predict(found, [one.at for one in seen])
+    ends = np.exp(infer.quantiles(predicted.log_efficiency, predicted.weights, [LOW, 0.5, HIGH]))
+    for one, (low, middle, high) in zip(seen, ends.T, strict=True):
+        if not low <= one.value <= high and abs(middle - one.value) > FAR_OFF:
+            measured, says = f"{100 * one.value:.0f} %", f"{100 * low:.0f} to {100 * high:.0f} %"
+            said.append(
+                f"N={one.at.world_size} was measured at {measured}, where the model says {says}: it lacks what "
+                "happened there, and may in what follows"
+            )
+    return tuple(said)
 
 
 def carried(found: Posterior, changed: Setting) -> Posterior:

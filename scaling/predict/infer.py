@@ -208,7 +208,7 @@ class _Proposal(NamedTuple):
         return np.asarray(self.mean + (rng.standard_normal((count, len(self.mean))) * spread) @ self.root.T)
 
     def log_density(self, z: Floats) -> Floats:
-        away = np.linalg.solve(self.root, (z - self.mean).T).T
+        away = (z - self.mean) @ np.linalg.inv(self.root).T  # small: an inverse is cheaper than to solve for each
         size = len(self.mean)
         return np.asarray(
             -0.5 * (PROPOSAL_FREEDOM + size) * np.log1p(np.sum(away**2, axis=1) / PROPOSAL_FREEDOM)

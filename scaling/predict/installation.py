@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from scaling.analysis.rows import Row
 from scaling.errors import UsageError
 from scaling.predict.models import known_model
 from scaling.predict.setting import Bus, Link, Messages, Method, Overlap, Setting, Wire
+from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord
 
 # Of each pair of GPUs, where a switch joins them.
 SWITCHED_LINKS = 6
+# Options that shrink gradients on their way: Horovod's and MXNet's, DDP's.
+COMPRESSIONS = ("compression", "compress")
+SHARDED = "torch:fsdp2"
+FALSE = ("false", "0", "no", "off")
+# Options that the model knows at these values alone, the default first.
+USUAL: Mapping[str, tuple[str, ...]] = {"hsdp": ("0",), "param_dtype": ("fp32",), "shard_optimizer": FALSE}
 
 
 def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Setting:
     known = known_model(row.workload.model)
     link, line = _link(header, row)
-    method, overlap, messages = _way(row)
+    _known_way(row)
+    method, overlap, messages = way(row)
     return Setting(
         gradient_bytes=gradient_bytes(records, row),
         tail=known.tail if known else 0.05,
@@ -31,6 +39,7 @@ def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: f
         overlap=overlap,
         messages=messages,
         tensors=known.tensors if known else 200,
+        emulated=bool(row.hardware.profile),
     )
 
 
@@ -41,7 +50,20 @@ def accumulation(row: Row) -> int:
 
 def _wire(row: Row) -> Wire:
     """What the strategy's own compression makes of float32; its 2 bits (MXNet) are taken as half, at most."""
-    return "full" if row.options.get("compression", "none") == "none" else "half"
+    whole = all(row.options.get(name, "none") == "none" for name in COMPRESSIONS)
+    return "full" if whole else "half"
+
+
+def _known_way(row: Row) -> None:
+    """Raises UsageError where options make an exchange that the model does not have."""
+    usual = {**USUAL, **({"accumulate": ("1",)} if row.strategy == SHARDED else {})}
+    for name, plain in usual.items():
+        given = row.options.get(name, plain[0])
+        if given.lower() not in plain:
+            raise UsageError(
+                f"RUN: {row.strategy} with --option {name}={given}: what that exchanges is not in the model; "
+                "measure it without, or larger with it"
+            )
 
 
 def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
@@ -61,7 +83,7 @@ def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
     return 4.0 * known.parameters
 
 
-def _way(row: Row) -> tuple[Method, Overlap, Messages]:
+def way(row: Row | Point) -> tuple[Method, Overlap, Messages]:
     """How a strategy exchanges, in the model's words."""
     framework, _, mode = row.strategy.partition(":")
     if mode == "horovod":
@@ -70,6 +92,9 @@ def _way(row: Row) -> tuple[Method, Overlap, Messages]:
         return ("servers_beside" if row.server_hosts == "shared" else "servers_apart"), "other", "tensors"
     if mode == "local":
         return "servers_in_host", "other", "tensors"
+    if row.strategy == SHARDED:  # two gathers and a scatter, or, where parameters are kept, what a ring moves
+        kept = row.options.get("reshard", "true").lower() in FALSE
+        return ("ring" if kept else "sharded"), "ddp", "buckets"
     if framework == "torch":
         return "ring", "ddp", "buckets"
     return "ring", "mwms" if framework == "tensorflow" else "other", "tensors"

@@ -8,9 +8,15 @@ import numpy as np
 
 from scaling.predict.model import Floats
 from scaling.predict.priors import Prior
-from scaling.predict.setting import Setting
+from scaling.predict.setting import Overlap, Setting
 
 COMMON = ("window", "tax", "tax_devices", "tax_nodes", "jitter", "growth")
+# Of devices that sleep and links that are shaped, what no published cluster tells.
+EMULATED = {
+    "fade": "fade.emulated", "alpha": "alpha.emulated",
+    "tax": "tax.emulated", "tax_devices": "tax.emulated", "tax_nodes": "tax.emulated",
+    "jitter": "straggling.emulated", "growth": "straggling.emulated",
+}  # fmt: skip
 SERVERS = ("servers_apart", "servers_beside", "servers_in_host")
 
 
@@ -23,12 +29,25 @@ def keys(setting: Setting) -> dict[str, str]:
         "network": f"network.{setting.link}.{family}" if wires == "tcp" else f"network.{setting.link}",
         "fade": f"fade.{wires}",
         "alpha": f"alpha.{wires}",
-        "hide": f"hide.{setting.overlap}",
+        "hide": hidden(setting.overlap, emulated=setting.emulated),
         "wire": "wire",
     }
     if setting.link in ("none", "unknown"):
         found["network"] = "network.unknown"
+    return found | (_emulated(setting, family) if setting.emulated else {})
+
+
+def _emulated(setting: Setting, family: str) -> dict[str, str]:
+    """What an emulation does by construction; servers, and who overlaps little, do as they do anywhere."""
+    found = dict(EMULATED)
+    if family == "ring" and setting.link == "tcp10":
+        found["network"] = "network.emulated"
     return found
+
+
+def hidden(overlap: Overlap, *, emulated: bool) -> str:
+    """The name of what is believed of how much of an exchange hides."""
+    return "hide.emulated" if emulated and overlap in ("ddp", "horovod") else f"hide.{overlap}"
 
 
 def values(names: Mapping[str, str], priors: Mapping[str, Prior], z: Floats) -> dict[str, Floats]:

@@ -84,7 +84,8 @@ def _plans(asked: Asked, case: Case, priors: Priors, fitting: Sequence[Price]) -
 
 def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) -> Plan | None:
     """The fewest of these machines whose lower end reaches the target."""
-    case, word, target = look.case, asked.network or price.network, asked.target or 0.0
+    case, word = look.case, asked.network or price.network
+    target = (asked.target or 0.0) / case.units_per_sample
     setting = replace(case.setting, step_s=batch / rate / case.accumulation, compress=asked.compress)
     if word:
         link, line = network(word, emulated=case.emulated)
@@ -141,13 +142,7 @@ def _alike(found: Sequence[Plan]) -> list[Plan]:
 def _table(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str:
     lines = [f"PREDICTED, not measured: clusters that reach {asked.target:g} {case.unit}/s by 80 %: {case.title}"]
     lines += [f"note: {note}" for note in case.notes]
-    for plan in found:
-        lines.append(
-            f"PREDICTED  {plan.machines} x {plan.price} ({plan.devices} devices, batch {plan.batch_size}, "
-            f"{plan.network}): {plan.hourly:,.2f} {file.currency}/h, {plan.samples_per_s:,.0f} {case.unit}/s "
-            f"(80 % at least {plan.lower:,.0f}), efficiency {100 * plan.efficiency:.0f} %, "
-            f"{plan.cost_of_a_million:,.2f} {file.currency} a million {case.unit}"
-        )
+    lines += [_line(plan, case, file.currency) for plan in found]
     rivals = _alike(found)
     if rivals:
         names = ", ".join(f"{plan.machines} x {plan.price}" for plan in rivals)
@@ -157,10 +152,21 @@ def _table(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str
     return "\n".join(lines) + "\n"
 
 
+def _line(plan: Plan, case: Case, currency: str) -> str:
+    each = case.units_per_sample
+    return (
+        f"PREDICTED  {plan.machines} x {plan.price} ({plan.devices} devices, batch {plan.batch_size}, "
+        f"{plan.network}): {plan.hourly:,.2f} {currency}/h, {each * plan.samples_per_s:,.0f} {case.unit}/s "
+        f"(80 % at least {each * plan.lower:,.0f}), efficiency {100 * plan.efficiency:.0f} %, "
+        f"{plan.cost_of_a_million / each:,.2f} {currency} a million {case.unit}"
+    )
+
+
 def _json(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str:
     rivals = [plan.price for plan in _alike(found)]
     plain = {
-        "kind": "PREDICTED", "interval_percent": 80, "target": asked.target, "currency": file.currency,
+        "kind": "PREDICTED", "interval_percent": 80, "target": asked.target, "unit": case.unit,
+        "units_per_sample": case.units_per_sample, "currency": file.currency,
         "title": case.title, "plans": msgspec.to_builtins(found), "not_distinguishable_from_first": rivals,
     }  # fmt: skip
     return msgspec.json.format(msgspec.json.encode(rounded(plain)), indent=2).decode() + "\n"

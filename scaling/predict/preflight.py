@@ -61,7 +61,7 @@ class Findings(Record, frozen=True, kw_only=True):
 
 def read(path: Path) -> Facts:
     """Read what `--json` printed. Raises UsageError with the command that makes such a file."""
-    again = f"python -m scaling.check --json > {path} makes such a file"
+    again = "python -m scaling.check --json > check.json makes such a file"
     try:
         return msgspec.json.decode(path.read_bytes(), type=Findings).facts
     except OSError as error:

@@ -25,6 +25,7 @@ NAMES = (
     "fade.tcp", "fade.rdma", "alpha.tcp", "alpha.rdma",
     "hide.ddp", "hide.horovod", "hide.other", "hide.mwms", "hide.serial",
     "window", "tax", "tax_devices", "tax_nodes", "jitter", "growth", "wire",
+    "network.emulated", "fade.emulated", "alpha.emulated", "hide.emulated", "tax.emulated", "straggling.emulated",
 )  # fmt: skip
 
 

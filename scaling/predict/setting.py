@@ -21,7 +21,8 @@ class Setting(Record, frozen=True, kw_only=True):
     `tail` is the share of them that only the end of backward makes. `step_s` is one micro step of one device
     alone, `step_spread` the standard deviation of its logarithm where it is a guess. `line_bytes_per_s` is what
     the data sheet gives one node, over all its cards. `tree`: NCCL may take trees (2.4 and newer). `sparse_bytes`
-    are of each rank and gathered by all. `compress` divides the bytes of all gradients.
+    are of each rank and gathered by all. `compress` divides the bytes of all gradients. `emulated` devices sleep
+    in place of computing, on links that are shaped to their line.
     """
 
     gradient_bytes: float
@@ -39,6 +40,7 @@ class Setting(Record, frozen=True, kw_only=True):
     wire: Wire = "full"
     sparse_bytes: float = 0.0
     compress: float = 1.0
+    emulated: bool = False
 
 
 class At(Record, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ def table(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following:
     lines = [f"PREDICTED, not measured: {case.title}"]
     lines += [f"note: {text}" for text in (*case.notes, *extra)]
     head = tuple(f"{case.unit}/s" if word == "/s" else word for word in HEAD)
-    cells = [head, *(_measured(one) for one in case.measured), *(_predicted(row) for row in rows)]
+    cells = [head, *(_measured(one, case) for one in case.measured), *(_predicted(row, case) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
     lines += [_line(line, widths) for line in cells]
     if any(not row.claimed for row in rows):
@@ -43,19 +43,19 @@ def _placed(word: str, width: int, column: int) -> str:
     return word.ljust(width) if column in (2, len(HEAD) - 1) else word.rjust(width)
 
 
-def _measured(one: Measured) -> tuple[str, ...]:
-    rate, efficiency = f"{one.samples_per_s:,.0f}", f"{100 * one.efficiency:.1f} %"
+def _measured(one: Measured, case: Case) -> tuple[str, ...]:
+    rate, efficiency = f"{one.samples_per_s * case.units_per_sample:,.0f}", f"{100 * one.efficiency:.1f} %"
     return (f"{one.at.world_size:,}", f"{one.at.nodes:,}", "measured", rate, efficiency, *[""] * 6)
 
 
-def _predicted(row: Forecast) -> tuple[str, ...]:
+def _predicted(row: Forecast, case: Case) -> tuple[str, ...]:
     where = (f"{row.at.world_size:,}", f"{row.at.nodes:,}", "PREDICTED")
     between = f"{100 * row.low:.0f} to {100 * row.high:.0f}"
     if not row.claimed:
         return (*where, "not claimed", "not claimed", between, *[""] * 5)
     return (
         *where,
-        f"{row.samples_per_s:,.0f}",
+        f"{row.samples_per_s * case.units_per_sample:,.0f}",
         f"{100 * row.efficiency:.1f} %",
         between,
         *(f"{100 * part + 0.0:.1f}" for part in (row.contention, row.straggling, row.exposed, row.unexplained)),
@@ -70,6 +70,8 @@ def json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: 
         "interval_percent": 80,
         "title": case.title,
         "notes": [*case.notes, *extra],
+        "unit": case.unit,
+        "units_per_sample": case.units_per_sample,
         "measured": msgspec.to_builtins(case.measured),
         "predicted": [msgspec.to_builtins(row) | {"kind": "PREDICTED", "cause": row.cause} for row in rows],
         "measure_next": following._asdict() if following else None,

@@ -45,12 +45,14 @@ class GpuHealth(Record, frozen=True, kw_only=True):
 
 class GpuHost(Record, frozen=True, kw_only=True):
     """What the driver of one rank's host tells. `cuda` is the newest CUDA release that it runs (`13.0`);
-    `reachable` counts the GPUs that NVML gives this process, whatever CUDA_VISIBLE_DEVICES hides of them;
+    `reachable` counts the GPUs that NVML gives this process, whatever CUDA_VISIBLE_DEVICES hides of them,
+    and `lost` says which it counts and cannot reach (fallen off the bus);
     `peer_memory` is the kernel module by which RDMA cards reach GPUs, and `is_open` a driver of the open kernel
     modules, which offers them DMA-BUF instead."""
 
     gpus: tuple[GpuHealth, ...] = ()
     cuda: str = ""
     reachable: int = 0
+    lost: tuple[str, ...] = ()
     peer_memory: str = ""
     is_open: bool | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,7 @@ def done_keys(records: Iterable[PointRecord]) -> set[str]:
 
 
 class Store:
-    """The open file of the running sweep, locked against a second writer."""
+    """The open file of the running sweep, locked against a second writer where the file system has locks."""
 
     def __init__(self, folder: Path, fd: int) -> None:
         self.folder = folder
@@ -137,6 +138,7 @@ class Store:
 
         Raises UsageError when the folder cannot be made or written.
         """
+        _check_encoding(results, f"--results {results}")
         folder = _fresh(results, f"{now:%Y%m%d-%H%M%S}-{name}")
         store = cls(folder, _open(folder / FILE, os.O_CREAT | os.O_EXCL))
         try:
@@ -156,6 +158,7 @@ class Store:
         Raises UsageError when it cannot be written or another run writes into it.
         """
         folder = folder_of(run)
+        _check_encoding(folder, f"--resume {run}")
         store = cls(folder, _open(folder / FILE, 0))
         data = store.path.read_bytes()
         os.ftruncate(store._fd, data.rfind(b"\n") + 1)
@@ -166,14 +169,17 @@ class Store:
         self._append(record)
 
     def _append(self, record: msgspec.Struct) -> None:
-        end = os.lseek(self._fd, 0, os.SEEK_END)
         data = msgspec.json.encode(record) + b"\n"
+        end = None
         try:
+            end = os.lseek(self._fd, 0, os.SEEK_END)
             while data:
                 data = data[os.write(self._fd, data) :]
             os.fsync(self._fd)
         except OSError as error:
-            os.ftruncate(self._fd, end)
+            if end is not None:
+                with suppress(OSError):  # of a file that is gone; a line without its end is no line
+                    os.ftruncate(self._fd, end)
             kept = f"the points before are kept: free some space, then --resume {self.folder}"
             raise StoreError(f"{self.path}: {error.strerror}; {kept}") from error
 
@@ -209,6 +215,16 @@ def create_import(folder: Path, header: Header) -> None:
         raise UsageError(f"--output {folder}: cannot be written: {error.strerror}") from None
 
 
+def _check_encoding(folder: Path, given: str) -> None:
+    """Refuse a folder that ranks cannot be told of: what they say to each other is UTF-8. Raises UsageError."""
+    try:
+        str(folder.resolve()).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"{given}: {str(folder.resolve())!a} is not UTF-8; give --results a folder whose path is"
+        ) from None
+
+
 def _fresh(results: Path, name: str) -> Path:
     """A folder that did not exist: two runs never share one."""
     for suffix in ("", *(f"-{number}" for number in range(2, 100))):
@@ -232,7 +248,10 @@ def _open(path: Path, flags: int) -> int:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(fd)
         raise UsageError(f"{path.parent}: another run is writing into it") from None
+    except OSError:
+        # A file system without locks, such as Lustre mounted without its option `flock` (mount.lustre(8): ENOSYS).
+        return fd
     return fd

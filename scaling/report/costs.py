@@ -25,7 +25,7 @@ EXCLUDED = "without storage, transfers, and the start of machines"
 def sections(
     rows: Sequence[Row], header: Header, context: Context, pricing: Pricing, notes: Notes
 ) -> tuple[Section, ...]:
-    """A table for each scaling curve: machines paid, and the price of a million samples and of an epoch."""
+    """A table for each scaling curve: machines paid, and the price of a million images and of an epoch."""
     return tuple(_section(of_curve, header, context, pricing, notes) for of_curve in by_curve(rows))
 
 
@@ -64,7 +64,9 @@ def _line(row: Row, of: Bill | str, notes: Notes) -> Line:
     if isinstance(of, str):
         return Line(cells=found, says=of, flags=row.flags)
     found[MACHINES.key] = f"{of.machines} x {of.price}" if of.price else None
-    found |= {f"million_{how}": _money(one) for how, one in of.per_million.items()}
+    # A bill is of samples, the table of what rates count: a sequence is many tokens.
+    of_units = 1 / row.workload.units_per_sample
+    found |= {f"million_{how}": _money(one.times(of_units)) for how, one in of.per_million.items()}
     found |= {f"epoch_{how}": _money(one) for how, one in of.per_epoch.items()}
     found[RELATIVE.key] = _times(of.relative) if of.relative else None
     return Line(cells=found, flags=row.flags, marks=notes.marks(_notes(row, of)))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from scaling.analysis import accuracy
 from scaling.analysis.rows import Row
 from scaling.analysis.training_rows import Training
+from scaling.records.other_code import revision
 from scaling.report import quantities
 from scaling.report.cells import is_mislabelled
 from scaling.text import decimals
@@ -16,14 +17,14 @@ NONE = "-"
 
 def headline(rows: Iterable[Row]) -> Row | None:
     """Of the largest world size that was tried, and of whole steps before passes: the fastest row that claims an
-    efficiency, waits for its ranks and is what its name says; else the fastest; else one that failed. None without
-    any row."""
+    efficiency, waits for its ranks and is what its name says, of the launch's own code before that of another
+    revision; else the fastest; else one that failed. None without any row."""
     return max(rows, key=_rank, default=None)
 
 
-def _rank(row: Row) -> tuple[int, bool, bool, bool, float]:
+def _rank(row: Row) -> tuple[int, bool, bool, bool, bool, float]:
     rate = row.samples_per_s.mean if row.samples_per_s else 0.0
-    return row.world_size, row.workload.trains, rate > 0, claims(row), rate
+    return row.world_size, row.workload.trains, rate > 0, claims(row), not revision(row.strategy), rate
 
 
 def claims(row: Row) -> bool:
@@ -36,7 +37,7 @@ def last_line(rows: Iterable[Row], trainings: Iterable[Training] = ()) -> str:
     keep their places, `-` stands for what is not known, flags have commas between them."""
     row = headline(rows)
     if row is None:
-        best = max(accuracy.best(list(trainings)).values(), key=lambda one: one.top1[-1], default=None)
+        best = max(accuracy.best(list(trainings)).values(), key=accuracy.last_top1, default=None)
         return "scaling: nothing measured" if best is None else _accuracy(best)
     found = quantities.rate(row.samples_per_s, row.workload)
     rate = NONE if found is None else f"{found.value:.{_digits(found.value)}f}"
@@ -54,7 +55,7 @@ def _accuracy(one: Training) -> str:
     """`scaling: torch:gloo N=4 batch 64 lr 0.006 top-1 98.3 % epochs 5 seconds 3.6 flags -`."""
     return (
         f"scaling: {one.contender.strategy} N={one.world_size} batch {one.update_samples} "
-        f"lr {one.regime.rate:.4g} top-1 {100 * one.top1[-1]:.1f} % epochs {len(one.top1)} "
+        f"lr {one.regime.rate:.4g} top-1 {100 * accuracy.last_top1(one):.1f} % epochs {len(one.top1)} "
         f"seconds {one.train_s or 0:.1f} flags {','.join(one.flags) or NONE}"
     )
 

@@ -32,7 +32,9 @@ def _title(one: Minibatch, found: Sequence[Minibatch], context: Context) -> str:
     varying = (here for here, *others in zip(_conditions(one), *said, strict=True) if len(set(others)) > 1)
     who = one.contender
     name = f"{who.strategy}, one device alone" if one.alone else labels.exchange(who, context.shared)
-    return f"{TITLE}: {', '.join((name, *varying))}"
+    placements = {each.placement for each in found if not each.alone}
+    placed = (one.placement,) if len(placements) > 1 and not one.alone else ()
+    return f"{TITLE}: {', '.join((name, *varying, *placed))}"
 
 
 def _conditions(one: Minibatch) -> tuple[str, ...]:

@@ -71,9 +71,10 @@ _PASSES = (
 _OOM = "out of memory: the batch does not fit, in the framework's words or the kernel's (see the note)."
 _TOP1 = (
     "of all held-out samples, each counted once on one of the ranks, the part whose highest logit is right, after "
-    "batch norm's statistics were averaged over ranks; mean over seeds. An epoch has every sample once, rounded "
-    "up to whole batches. Seconds are those of epochs alone, by the longest rank, the first with what a framework "
-    "does once; evaluation is timed apart. Points of a few tenths are few samples: never an order."
+    "batch norm's statistics were averaged over ranks; mean over the seeds that came to the epoch, since one that "
+    "reaches the target ends there. An epoch has every sample once, rounded up to whole batches. Seconds are of "
+    "epochs alone, by the longest rank, the first with what a framework does once; evaluation is timed apart. "
+    "Points of a few tenths are few samples: never an order."
 )
 _LESS = (
     "every seed ended below every seed of that smaller batch of the same training, by more than 3 standard errors "

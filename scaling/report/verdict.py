@@ -11,6 +11,7 @@ from scaling.report.cells import is_mislabelled
 from scaling.report.figures.parts import SERIOUS
 from scaling.report.headline import headline
 from scaling.report.material import Material
+from scaling.report.parts import Quantity
 from scaling.text import counted, decimals, one_line, several
 
 # A loss that is worth a word.
@@ -68,16 +69,26 @@ def verdict(material: Material) -> Verdict:
         )
     rate = quantities.rate(row.samples_per_s, row.workload)
     sentence = f"On {on} {name} trains {words.text((rate,)) if rate else words.NONE}"
-    speedup, efficiency = quantities.speedup(row.speedup), quantities.percent(row.efficiency)
+    speedup, efficiency = quantities.speedup(row.speedup), _efficiency(row)
     if speedup is None or efficiency is None:
-        why = (
-            "ranks share cores (OVERSUBSCRIBED)" if "OVERSUBSCRIBED" in row.flags else "its plain loop is missing"
-        )
-        sentence += f". Nothing is claimed of its efficiency: {why}."
+        sentence += f". Nothing is claimed of its efficiency: {_why_none(row)}."
     else:
         sentence += f", {words.mean(speedup)} times one device: {words.mean(efficiency)} of the ideal."
         sentence += _lost(row) + _ranked(row)
     return Verdict(sentence=sentence, advice=_advice(row), tiles=tuple(_tiles(row)), stamps=stamps)
+
+
+def _efficiency(row: Row) -> Quantity | None:
+    """None where it is not comparable."""
+    return None if row.learnt_less else quantities.percent(row.efficiency)
+
+
+def _why_none(row: Row) -> str:
+    if row.learnt_less:
+        return "its samples taught less than those of synchronous ranks (ASYNC)"
+    if row.is_plain:
+        return "it is the plain loop itself"
+    return "ranks share cores (OVERSUBSCRIBED)" if "OVERSUBSCRIBED" in row.flags else "its plain loop is missing"
 
 
 def _imported(material: Material) -> Verdict:
@@ -168,10 +179,10 @@ def _tiles(row: Row) -> Iterator[Tile]:
     if rate:
         half = f"± {words.half(rate)}, " if words.half(rate) else ""
         yield Tile(number=words.mean(rate), says=f"{half}on {counted(row.world_size, 'device')}")
-    if speedup:
+    if speedup and not row.learnt_less:
         half = f", ± {words.half(speedup)}" if words.half(speedup) else ""
         yield Tile(number=f"{words.mean(speedup)} x", says=f"speedup of {row.world_size}{half}")
-    if efficiency := quantities.percent(row.efficiency):
+    if efficiency := _efficiency(row):
         half = words.half(efficiency)
         yield Tile(number=words.mean(efficiency), says=f"efficiency{f', ± {half}' if half else ''}")
     for cause, value in _losses(row)[:1]:

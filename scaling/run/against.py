@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +35,9 @@ def read(run: Path) -> Header:
     try:
         header, records = store.load_measured(run)
     except UsageError as error:
-        raise UsageError(f"--against {error}") from None
+        no_run = not run.is_absolute() and not (store.folder_of(run) / store.FILE).exists()
+        mend = f"; is it a revision, and {run} only a folder here? --against {run}^0" if no_run else ""
+        raise UsageError(f"--against {error}{mend}") from None
     if store.is_being_written(run):
         raise UsageError(f"--against {run}: is still being written; wait until its sweep has ended")
     if header.config.get("epochs") is not None:
@@ -44,11 +47,12 @@ def read(run: Path) -> Header:
     return header
 
 
-def compare(base: Path, new: Path) -> Compared:
-    """Compare two runs that have ended. Raises StoreError where no verdict was reached."""
+def compare(base: Path, new: Path, look: Callable[[], None] = lambda: None) -> Compared:
+    """Compare two runs that have ended. Raises StoreError where no verdict was reached, and what `look` raises,
+    which is called meanwhile."""
     command = f"python -m {COMPARE} {base} {new}"
     try:
-        done = programs.output(COMPARE, [str(base), str(new)])
+        done = programs.output(COMPARE, [str(base), str(new)], look)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StoreError(f"--against {base}: not compared: {error}; try: {command}") from None
     text = f"{done.stdout}\nagainst: {base} (again: {command})\n"

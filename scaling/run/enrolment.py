@@ -11,7 +11,7 @@ from scaling import __version__, frameworks
 from scaling.agent import interpreters, strategies
 from scaling.agent.agent import Agent
 from scaling.errors import LaunchError, UsageError
-from scaling.hosts.info import gather
+from scaling.hosts.info import check_names, gather
 from scaling.hosts.revision import code_hash
 from scaling.records.messages import Ask, Enrol, Missing, ToAgent, ToSweep
 from scaling.records.run import Header
@@ -33,12 +33,14 @@ def enrol(agent: Agent) -> None:
 
 
 def wait_for_all(mailbox: Mailbox[ToAgent, ToSweep], within_s: float = ENROL_S) -> tuple[Enrol, ...]:
-    """Every rank's enrolment, by rank. Raises SilentRanks when one stays silent, LaunchError on mixed code."""
+    """Every rank's enrolment, by rank. Raises SilentRanks when one stays silent, LaunchError on mixed
+    code and on two machines of one name."""
     enrolled = mailbox.answers(Enrol, range(mailbox.size), within_s)
     if len(enrolled) < mailbox.size:
         raise SilentRanks(f"only {len(enrolled)} of {mailbox.size} ranks reported within {within_s:g} s")
     by_rank = tuple(enrolled[rank] for rank in sorted(enrolled))
     check_versions(by_rank)
+    check_names([one.host for one in by_rank])
     return by_rank
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -34,11 +34,13 @@ NOTHING_COMPARED = 2
 
 
 class Ending(NamedTuple):
-    """What comes after the last table: a page, a comparison with the run `base`."""
+    """What comes after the last table: a page, a comparison with the run `base`; `look` raises Interrupted where a
+    signal has asked for the end meanwhile."""
 
     color: bool
     page: bool
     base: Path | None
+    look: Callable[[], None]
 
 
 def measure(
@@ -75,7 +77,7 @@ def measure(
         raise
     finally:
         screen.closed(output)
-        ending = Ending(color=kind == "live", page=page, base=base)
+        ending = Ending(color=kind == "live", page=page, base=base, look=mailbox.look)
         code = _conclude(opened, header, sweep.records, output, ending)
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
     changed = changes(sweep.records)
@@ -98,7 +100,7 @@ def _conclude(
     ending: Ending,
 ) -> int:
     """Print the table of the file, or of `records` where it cannot be read any more, and all that follows it; the
-    exit code of a sweep whose points were measured."""
+    exit code of a sweep whose points were measured. Raises Interrupted on a signal once the table is out."""
     stream = Stream(output)
     try:
         read, predictions = store.load(opened.folder), store.predictions(opened.folder)
@@ -110,12 +112,13 @@ def _conclude(
         return StoreError.exit_code
     last = _print_table(*read, predictions, stream, f"run: {opened.folder}", color=ending.color)
     opened.close()
-    if ending.page:
-        _write_page(opened.folder, stream)
-    code = 0 if ending.base is None else _compare(ending.base, opened.folder, stream)
-    stream.write(f"{last}\n")
-    stream.flush()
-    return code
+    try:
+        if ending.page:
+            _write_page(opened.folder, stream, ending.look)
+        return 0 if ending.base is None else _compare(ending.base, opened.folder, stream, ending.look)
+    finally:
+        stream.write(f"{last}\n")
+        stream.flush()
 
 
 def _print_table(
@@ -137,17 +140,17 @@ def _print_table(
     return doc.last_line
 
 
-def _write_page(folder: Path, stream: Stream) -> None:
+def _write_page(folder: Path, stream: Stream, look: Callable[[], None]) -> None:
     try:
-        stream.write(f"page: {pages.write(folder)}\n")
+        stream.write(f"page: {pages.write(folder, look)}\n")
     except StoreError as error:
         complain(error, NAME)
 
 
-def _compare(base: Path, new: Path, stream: Stream) -> int:
+def _compare(base: Path, new: Path, stream: Stream, look: Callable[[], None]) -> int:
     """The exit code; never 0 without a verdict."""
     try:
-        found = against.compare(base, new)
+        found = against.compare(base, new, look)
     except ScalingError as error:
         complain(error, NAME)
         return error.exit_code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from scaling.errors import StoreError
@@ -12,12 +13,13 @@ FILE = "page.html"
 REPORT = "scaling.report"
 
 
-def write(folder: Path) -> Path:
-    """Write the page beside the run's file; returns its path. Raises StoreError with the command to try again."""
+def write(folder: Path, look: Callable[[], None] = lambda: None) -> Path:
+    """Write the page beside the run's file; returns its path. Raises StoreError with the command to try again, and
+    what `look` raises, which is called meanwhile."""
     path = folder / FILE
     arguments = [str(folder), "--format", "html", "--output", str(path)]
     try:
-        done = programs.output(REPORT, arguments)
+        done = programs.output(REPORT, arguments, look)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StoreError(f"{path}: not written: {error}") from None
     if done.returncode:

@@ -8,28 +8,53 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from scaling.agent.environment import outside_of_mpi
 
 # Each takes seconds; a file system or a font cache that hangs is not waited for.
 PATIENCE_S = 120.0
+LOOK_S = 0.1
 
 
-def output(module: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """What `python -m module` printed, and its exit code. Raises OSError or subprocess.TimeoutExpired."""
-    return subprocess.run(
+def output(
+    module: str, arguments: Sequence[str], look: Callable[[], None] = lambda: None
+) -> subprocess.CompletedProcess[str]:
+    """What `python -m module` printed, and its exit code.
+
+    Meanwhile `look` is called now and then; what it raises (a Ctrl-C) ends the program. Raises OSError or
+    subprocess.TimeoutExpired.
+    """
+    with subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         errors="replace",
         env={**outside_of_mpi(os.environ), "PYTHONIOENCODING": "utf-8"},
         start_new_session=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    ) as process:
+        try:
+            return _awaited(process, look)
+        except BaseException:
+            process.kill()
+            raise
+
+
+def _awaited(process: subprocess.Popen[str], look: Callable[[], None]) -> subprocess.CompletedProcess[str]:
+    end_s = time.monotonic() + PATIENCE_S
+    while True:
+        look()
+        try:
+            out, err = process.communicate(timeout=LOOK_S)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > end_s:
+                raise subprocess.TimeoutExpired(process.args, PATIENCE_S) from None
+        else:
+            return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 def complaint(done: subprocess.CompletedProcess[str], module: str) -> str:

@@ -72,6 +72,19 @@ def commit(of: Source, against: str) -> str:
     return git(of, against, "rev-parse", "--verify", "--end-of-options", asked).decode().strip()
 
 
+def archive(of: Source, commit_: str) -> bytes:
+    """The code at a commit, packed by tar. Raises UsageError where it was not there yet."""
+    if not git(of, commit_, "ls-tree", "--full-tree", "-r", commit_, "--", _in_tree(of)):
+        raise UsageError(f"--against {commit_}: it lacks what is measured: {of.about} was elsewhere or not yet")
+    return git(of, commit_, "archive", "--format=tar", commit_, of.packed)
+
+
+def _in_tree(of: Source) -> str:
+    """Where what is packed lies, from the top of the checkout."""
+    prefix = git(of, of.packed, "rev-parse", "--show-prefix").decode().removesuffix("\n")
+    return f"{prefix}{of.packed}".removesuffix("/.")
+
+
 def git(of: Source, against: str, *arguments: str) -> bytes:
     """What git says in the folder of the code. Raises UsageError.
 

@@ -46,7 +46,7 @@ def checked_out(made: Plan, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequen
         yield made
         return
     code = repositories.source(made.config.strategy or (), commit)
-    archive = repositories.git(code, commit, "archive", "--format=tar", commit, code.packed)
+    archive = repositories.archive(code, commit)
     results = Path(made.config.results).absolute()
     is_new = not results.exists()
     try:

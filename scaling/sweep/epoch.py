@@ -216,9 +216,11 @@ class Epoch:
 
     def _seats(self, attempt: Attempt, block: int) -> Sequence[int | None]:
         """Which ranks run by themselves, one after the other; None: all at once."""
-        if attempt.state.point.kind != "each":
+        point = attempt.state.point
+        if point.kind != "each":
             return (None,)
-        return seats(len(attempt.state.ranks), block, self._course.blocks)
+        # Each round begins with others: a first block that is always cold would else be always the same seats'.
+        return seats(len(attempt.state.ranks), block + point.round, self._course.blocks)
 
     def _turn(self, attempt: Attempt, block: int, rank: int | None) -> Iterator[None]:
         """One turn; again while something else disturbs it and the budget lasts."""

@@ -92,3 +92,10 @@ class Mailbox(Generic[Order, News]):
             yield from self.news()
             if self.signalled is not None:
                 raise Interrupted(self.signalled)
+
+    def look(self) -> None:
+        """Take a turn, and drop what has arrived. Raises Interrupted on a signal."""
+        for _ in self.news():
+            pass
+        if self.signalled is not None:
+            raise Interrupted(self.signalled)

@@ -34,6 +34,8 @@ STATISTICS = (("running_mean", "moving_mean"), ("running_var", "moving_variance"
 COUNTS = ("num_batches_tracked",)
 # Classifiers beside a network's own, which torchvision trains GoogLeNet and Inception with.
 BESIDE = ("aux",)
+# Kinds of NumPy's types that weights may have.
+NUMBERS = "fiu"
 # By the names of torch's storages and of safetensors; bfloat16 is the upper half of a float32.
 DTYPES = {
     "FloatStorage": "<f4", "DoubleStorage": "<f8", "HalfStorage": "<f2", "BFloat16Storage": BFLOAT16,
@@ -84,6 +86,8 @@ def _trained(spec: ModelSpec, found: Arrays) -> Iterator[Array | None]:
     else:
         pairs = list(found.items())
     for (name, array), (path, parameter) in zip(pairs, wanted.items(), strict=False):
+        if array.dtype.kind not in NUMBERS:
+            raise _refused(spec, f"{name} holds no real numbers ({array.dtype})")
         if array.shape == parameter.shape:
             yield np.array(array, np.float32, order="C")
         elif path in anew and array.shape[1:] == parameter.shape[1:]:
@@ -175,10 +179,12 @@ def _read(path: str) -> Arrays:
         raise UsageError(f"--weights {path}: {error.strerror or error}") from None
     except (
         ValueError,
-        KeyError,
+        LookupError,
         TypeError,
-        IndexError,
+        AttributeError,
+        ArithmeticError,
         EOFError,
+        RuntimeError,
         zipfile.BadZipFile,
         pickle.UnpicklingError,
     ) as error:
@@ -197,6 +203,8 @@ def _safetensors(path: Path) -> Arrays:
     if not 0 < length <= len(content) - 8:
         raise ValueError("its header ends beyond the file")
     header = json.loads(content[8 : 8 + length])
+    if not isinstance(header, dict):
+        raise ValueError("its header names no tensors")
     data = memoryview(content)[8 + length :]
     return {
         name: _numbers(data[slice(*each["data_offsets"])], each["dtype"], tuple(each["shape"]))
@@ -216,15 +224,19 @@ def _numbers(data: bytes | memoryview, kind: str, shape: Shape) -> Array:
 
 def _pth(path: Path) -> Arrays:
     """A state dict, or a checkpoint with one, as torch.save writes it since PyTorch 1.6: a zip file."""
-    if not zipfile.is_zipfile(path):
+    with path.open("rb") as file:
+        is_zip = zipfile.is_zipfile(file)
+    if not is_zip:
         again = "torch.save(torch.load(FILE, weights_only=True), FILE)"
         raise ValueError(f"no zip file, as PyTorch writes since 1.6; an older one is turned by {again}")
     with zipfile.ZipFile(path) as file:
         (index,) = (name for name in file.namelist() if name.endswith("/data.pkl"))
         root = index.removesuffix("data.pkl")
         found = Closed(io.BytesIO(file.read(index)), lambda key: file.read(f"{root}data/{key}")).load()
+    if not isinstance(found, dict):
+        raise ValueError("no tensors by name in it, which a state dict has")
     found = next((found[key] for key in ("state_dict", "model") if isinstance(found.get(key), dict)), found)
-    arrays = {name: each for name, each in found.items() if isinstance(each, np.ndarray)}
+    arrays = {str(name): each for name, each in found.items() if isinstance(each, np.ndarray)}
     if not arrays:
         raise ValueError("no tensors by name in it")
     return arrays

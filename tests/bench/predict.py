@@ -5,6 +5,7 @@ python -m tests.bench.predict --by source           each source's (a publisher h
 python -m tests.bench.predict --judge other.json    series that are not among ours, from priors learned on ours
 python -m tests.bench.predict --as-shipped FILE     the same from the package's priors as they are
 python -m tests.bench.predict --what-if             one series of a source from another of other batch or model
+python -m tests.bench.predict --speed               CPU seconds of a table of 8 world sizes
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from statistics import median
+from time import monotonic, process_time
 
-from scaling.predict import published
+from scaling.predict import evidence, published, words
+from scaling.predict.forecast import forecasts, measure_next, outlook
 from scaling.predict.learn import fitting
 from scaling.predict.priors import Priors, read
 from scaling.predict.published import Series
 from tests.support import what_ifs
+from tests.support.predicted_runs import HEADER, run
 from tests.support.prediction_errors import Miss, misses, table
 
 FILE = Path(__file__).resolve().parents[1] / "published.json"
@@ -48,6 +52,28 @@ def _found(asked: Namespace) -> list[Miss]:
         return [miss for found in pool.map(partial(_left_out, series, by), keys) for miss in found]
 
 
+# World sizes of a table, and how many seconds of CPU it may take.
+SIZES, CEILING_S, TABLES = tuple(8 << power for power in range(8)), 0.5, 9
+
+
+def _speed() -> str:
+    """The table of a run with all controls, from its records to its text; imports and reading files apart.
+
+    Its scripted exchange is far from what the priors know, so that as many draws are taken as ever are.
+    """
+    priors, took_s, records = read(), [], run()
+    for _ in range(TABLES):
+        began_s = process_time()
+        look = outlook(evidence.case(HEADER, records), priors)
+        words.table(look.case, forecasts(look, SIZES), (), measure_next(look, SIZES[-1]))
+        took_s.append(process_time() - began_s)
+    reached = "reached" if median(took_s) < CEILING_S else "MISSED"
+    return (
+        f"a table of {len(SIZES)} world sizes: {median(took_s):.2f} s of CPU ({min(took_s):.2f} to "
+        f"{max(took_s):.2f}, {TABLES} tables), below {CEILING_S:g} s: {reached}"
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table of errors."""
     parser = ArgumentParser(prog="python -m tests.bench.predict")
@@ -57,8 +83,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--as-shipped", type=Path)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--what-if", action="store_true")
+    parser.add_argument("--speed", action="store_true")
     parser.add_argument("--every", type=int, default=3, help="of so many pairs of --what-if, one")
     asked = parser.parse_args(argv)
+    if asked.speed:
+        print(_speed())
+        return 0
     if asked.what_if:
         taught = [one for one in published.series(published.read(asked.published)) if one.trust in ("A", "B")]
         print(what_ifs.table(list(what_ifs.answers(taught, read(), asked.every))))

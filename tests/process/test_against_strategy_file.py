@@ -33,16 +33,21 @@ def connect(task):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two commits, in the older of which there is no strategy, and a change of two files that is not committed."""
+    """Three commits, in the first of which there is no code and in the second no strategy, and a change of files
+    that is not committed; those that are print when they are imported, and at the end."""
     folder = tmp_path_factory.mktemp("mine")
     package = folder / "src" / "mine"
     package.mkdir(parents=True)
     (package / "names.py").write_text('FIRST = "old"\n')
     (package / "__init__.py").write_text("")
     git(folder, "init", "-q")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "oldest")
     commit(folder, "older")
     (package / "ring.py").write_text(RING)
+    talk = package / "__init__.py"
+    talk.write_text("import atexit\nprint('mine')\natexit.register(print, 'mine')\n")
     commit(folder, "newer")
+    talk.write_text("")
     edit(package / "names.py", "old", "new")
     edit(package / "ring.py", "and old", "and new")
     return folder
@@ -75,10 +80,11 @@ def test_each_side_runs_its_own_files(checkout: Path, tmp_path: Path, where: str
     [
         (NAME, "v9.9", "--against v9.9: is no run, and no revision that git knows of "),
         (NAME, "HEAD~1", "it lacks what is measured: --strategy mine.ring:paper: cannot import mine.ring"),
+        (NAME, "HEAD~2", "ring.py was elsewhere or not yet"),
         (f"fake:a,{NAME}", "HEAD", "ring.py lie in different folders: measure them in a run each"),
         ("mine.ring:paper,mine.moon:paper", "HEAD", "--strategy mine.moon:paper: cannot import mine.moon: "),
     ],
-    ids=["unknown", "before", "two-repositories", "no-module"],
+    ids=["unknown", "before", "no-folder", "two-repositories", "no-module"],
 )
 def test_what_cannot_be_measured_beside_is_refused_and_nothing_left(
     checkout: Path, tmp_path: Path, name: str, revision: str, words: str

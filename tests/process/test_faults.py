@@ -3,6 +3,8 @@ nothing is left running. The ranks live in this process, the workers do not."""
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import socket
 from pathlib import Path
@@ -142,6 +144,18 @@ def test_grandchildren_do_not_outlive_a_worker(tmp_path: Path) -> None:
     (record,) = found.of(size=2)
     assert isinstance(record.outcome, Finished)
     nothing_left()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EMFILE])
+def test_ends_are_told_where_the_kernel_gives_no_pidfd(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(pid: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    _, outcome = failed(run(tmp_path, fail="segfault", fail_rank=1))
+    assert outcome.cause == "crash(SIGSEGV)"
 
 
 def test_a_port_that_was_taken_is_tried_once_more_and_recorded(tmp_path: Path) -> None:

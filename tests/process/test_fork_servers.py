@@ -118,6 +118,21 @@ def test_an_environment_longer_than_a_message_starts_fresh(starter: Starter, tmp
     assert well(child)
 
 
+def test_an_environment_in_another_encoding_starts_fresh_and_the_server_goes_on(
+    starter: Starter, tmp_path: Path
+) -> None:
+    """GIT_AUTHOR_NAME of who writes Latin-1."""
+    task = task_of(tmp_path)
+    starter.preload(task)
+    eventually(starter.settled)
+    child = child_of(starter, task, {**os.environ, "NAME": os.fsdecode(b"Jos\xe9")})
+    assert not is_forked(child.pid)
+    assert well(child)
+    other = child_of(starter, replace(task, attempt=2))
+    assert is_forked(other.pid)
+    assert well(other)
+
+
 def test_threads_and_heap_that_the_server_has_not_start_fresh(starter: Starter, tmp_path: Path) -> None:
     task = task_of(tmp_path)
     starter.preload(task)

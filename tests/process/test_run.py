@@ -114,6 +114,30 @@ def test_a_stream_without_our_signs_does_not_lose_the_run(tmp_path: Path, enviro
     assert b"Scaling of data-parallel training" in done.stdout
 
 
+def test_a_launcher_that_ignores_the_ends_of_children_loses_nothing(tmp_path: Path) -> None:
+    """Its children inherit that: the kernel then reaps theirs, too."""
+    line = f"import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv({sys.executable!r}, {{}})"
+    quick = (*FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "exchange", "--no-page")
+    command = [sys.executable, "-m", "scaling.run", *quick]
+    done = subprocess.run(
+        [sys.executable, "-c", line.format(command)],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_a_python_without_pidfds_measures(tmp_path: Path) -> None:
+    """As Anaconda's are (python-trio/trio#2855), and all on a Linux before 5.3."""
+    code = "import os, sys; del os.pidfd_open; from scaling.run.__main__ import main; sys.exit(main())"
+    quick = (*FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "exchange", "--no-page")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *quick],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("closing", ["> /dev/full", ">&-", "| head -1"])
 def test_an_output_that_nobody_takes_does_not_lose_the_run(tmp_path: Path, closing: str) -> None:
     line = f"'{sys.executable}' -m scaling.run --strategy fake:a --rounds 1 --windows 3 --window-s 0.01 {closing}"

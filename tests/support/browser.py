@@ -22,12 +22,20 @@ PACKAGES = ("chromium", "fonts-dejavu-core")
 
 def missing() -> str | None:
     """Why there is no browser, after trying to install one; None where there is."""
-    for module in ("playwright", "axe_core_python"):
-        if importlib.util.find_spec(module) is None:
-            return f"no {module}: pip install -e '.[test]'"
+    if why := _lacks("playwright"):
+        return why
     if shutil.which("chromium") is None and (why := debian.install(*PACKAGES)):
         return why
     return None if shutil.which("chromium") else "no chromium on PATH after installing it"
+
+
+def missing_axe() -> str | None:
+    """Why nobody looks for what WCAG forbids; None where axe-core is there, which one test alone needs."""
+    return _lacks("axe_core_python")
+
+
+def _lacks(module: str) -> str | None:
+    return None if importlib.util.find_spec(module) else f"no {module}: pip install -e '.[test]'"
 
 
 @contextmanager

@@ -43,11 +43,27 @@ class Like(NamedTuple):
 def health(facts: Facts) -> Iterator[Verdict]:
     """A line for each fault and the GPUs that have it, one for each difference, or one that all is well."""
     gpus = {Seat(node, index): gpu for node in facts.nodes for index, gpu in enumerate(_every(facts.of(node)))}
-    said = [*_faults(gpus), *_differences(gpus)]
+    said = [*_lost(facts), *_faults(gpus), *_differences(gpus)]
     yield from said
     if gpus and not said:
         text = grouped(_places({seat: _summary(gpu) for seat, gpu in gpus.items()}))
         yield Verdict(level="ok", topic="gpu health", text=text)
+
+
+def _lost(facts: Facts) -> Iterator[Verdict]:
+    """GPUs that are there and do not answer, so that nobody else tells of them."""
+    found = {
+        node: some(dict.fromkeys(each for one in facts.of(node) for each in one.driver.lost))
+        for node in facts.nodes
+    }
+    found = {node: text for node, text in found.items() if text}
+    if found:
+        yield Verdict(
+            level="error",
+            topic="gpu health",
+            text=f"the driver counts GPUs that do not answer: {grouped(found)}",
+            mend="dmesg there shows why (NVRM, Xid 79); reboot the node, and have a GPU replaced that goes again",
+        )
 
 
 def _every(ranks: Iterable[RankFacts]) -> Iterable[GpuHealth]:

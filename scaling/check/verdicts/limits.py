@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from scaling.check.facts import Facts, RankFacts, Verdict
 from scaling.check.verdicts.words import grouped, size, some
@@ -21,11 +21,13 @@ BUSY_SHARE, BUSY_CORES = 0.1, 0.3
 
 def memlock(facts: Facts) -> Iterator[Verdict]:
     """RDMA locks the memory that it reads and writes. Whoever has InfiniBand or EFA wants it used, and both fail
-    without (of EFA: awslabs/awsome-distributed-ai issue 647); RoCE is what many Ethernet cards can do beside."""
-    cards = {node: facts.host(node).hcas for node in facts.nodes if facts.host(node).hcas}
+    without (of EFA: awslabs/awsome-distributed-ai issue 647); RoCE is what many Ethernet cards can do beside. A
+    card without a cable locks nothing."""
+    cards = {node: tuple(card for card in facts.host(node).hcas if card.active) for node in facts.nodes}
+    cards = {node: active for node, active in cards.items() if active}
     limits = {node: _tightest(facts.of(node)) for node in facts.nodes}
     if not cards:
-        text = f"no RDMA card, so no limit matters ({grouped({n: size(one) for n, one in limits.items()})})"
+        text = f"no active RDMA card, so no limit matters ({grouped({n: size(one) for n, one in limits.items()})})"
         yield Verdict(level="ok", topic="memlock", text=text)
         return
     tight = {node: size(limits[node]) for node in cards if limits[node] is not None}
@@ -73,28 +75,46 @@ def shared_memory(facts: Facts) -> Iterator[Verdict]:
 
 def cores(facts: Facts) -> Iterator[Verdict]:
     """Cores per rank, machine by machine: nodes with one boot id (a lab's, containers) share theirs."""
-    crowded, bound, shares = {}, {}, {}
+    crowded, few, shares = {}, {}, {}
     for nodes, ranks in _machines(facts):
         usable, every = len({core for rank in ranks for core in rank.host.cores}), ranks[0].machine_cores
         shares[nodes] = f"{usable / len(ranks):.3g}"
         if usable < len(ranks):
             crowded[nodes] = f"{len(ranks)} ranks on {usable} cores"
         elif usable < every / 2:
-            bound[nodes] = f"{usable} of {every} cores"
+            few[nodes] = (_is_quota(ranks), f"{usable} of {every} cores")
     if crowded:
         text = f"ranks share cores: {grouped(crowded)}; on cpu such rows are OVERSUBSCRIBED"
         mend = "at most one rank per core; --device cuda or emulated needs less"
+        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
+    yield from _few(few)
+    if len(set(shares.values())) > 1:
+        text = f"cores per rank differ, and every rank gets what the poorest has: {grouped(shares)}"
+        mend = "equal nodes, or slots in proportion to cores"
+        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
+    elif not crowded and not few:
+        yield Verdict(level="ok", topic="cores", text=f"{next(iter(shares.values()))} per rank on every node")
+
+
+def _few(found: Mapping[str, tuple[bool, str]]) -> Iterator[Verdict]:
+    """Nodes whose ranks have few of the cores, and whether a quota is why."""
+    granted = {nodes: text for nodes, (is_quota, text) in found.items() if is_quota}
+    bound = {nodes: text for nodes, (is_quota, text) in found.items() if not is_quota}
+    if granted:
+        text = f"a cgroup's quota grants the ranks of a node the time of {grouped(granted)}"
+        mend = "a larger one: Kubernetes resources.limits.cpu, docker --cpus, systemd CPUQuota"
         yield Verdict(level="warning", topic="cores", text=text, mend=mend)
     if bound:
         text = f"the launcher binds the ranks of a node to {grouped(bound)}"
         mend = "mpirun --bind-to none, or launch/mpirun, which knows each MPI's word; Slurm: --cpus-per-task"
         yield Verdict(level="warning", topic="cores", text=text, mend=mend)
-    if len(set(shares.values())) > 1:
-        text = f"cores per rank differ, and every rank gets what the poorest has: {grouped(shares)}"
-        mend = "equal nodes, or slots in proportion to cores"
-        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
-    elif not crowded and not bound:
-        yield Verdict(level="ok", topic="cores", text=f"{next(iter(shares.values()))} per rank on every node")
+
+
+def _is_quota(ranks: Sequence[RankFacts]) -> bool:
+    """Whether ranks have as few cores as they have because their cgroups grant no more time, not by a mask."""
+    return all(
+        rank.cpu_quota is not None and len(rank.host.cores) == max(1, int(rank.cpu_quota)) for rank in ranks
+    )
 
 
 def _machines(facts: Facts) -> Iterator[tuple[str, list[RankFacts]]]:

@@ -58,7 +58,8 @@ def _case(cell: Cell, found: Found, *, require_proof: bool) -> ElementTree.Eleme
 
 
 def _said(cell: Cell, found: Found) -> str:
-    """`slower: efficiency -5.1 % ± 0.9`."""
+    """`slower: efficiency -5.1 % ± 0.9: VERIFIED`."""
     metric = METRICS[found.metric]
     by = words.plus_minus(*words.parts(change(cell.change, metric))) if cell.change else ""
-    return ": ".join(filter(None, (cell.verdict, f"{metric.title} {by}" if by else "", cell.reason)))
+    stamps = " ".join(flag for flag in cell.flags if flag != "FAILED")
+    return ": ".join(filter(None, (cell.verdict, f"{metric.title} {by}" if by else "", cell.reason, stamps)))

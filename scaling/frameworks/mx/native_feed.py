@@ -47,6 +47,8 @@ class Records:
             self._batches = _iterator(task, str(path), pictures.images.shape, workers)
         except mx.MXNetError as error:
             raise FeedError(self._why(str(error))) from None
+        except StopIteration:
+            raise FeedError("ImageRecordIter: no pictures in this rank's part; take fewer ranks") from None
 
     def next(self) -> Batch:
         """As MXNet has them; raises FeedError where a picture cannot be decoded, or a part has too few of them."""

@@ -19,6 +19,7 @@ import torch
 from PIL import Image, ImageOps, __version__
 from torch import Tensor, nn
 
+from scaling.workloads.feeds.pictures import damages
 from scaling.workloads.specs import Images
 
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10
@@ -107,7 +108,7 @@ def resized(image: Tensor, images: Images) -> Tensor:
 def by_pillow(content: bytes, images: Images) -> Tensor:
     """The same of an encoded picture of any kind, by Pillow alone. Raises OSError where it is none."""
     size, mode = (images.width, images.height), "RGB" if images.channels == 3 else "L"
-    with Image.open(io.BytesIO(content)) as opened:
+    with damages(), Image.open(io.BytesIO(content)) as opened:
         whole, part = opened.size, box(*opened.size)
         # A JPEG is decoded at a half, quarter or eighth of its size where the part is still large enough.
         scale = max(1.0, min((part[2] - part[0]) / size[0], (part[3] - part[1]) / size[1]))

@@ -16,6 +16,8 @@ from scaling.frameworks.pytorch.torch_distributed import TorchDistributed
 from scaling.records.crossing import Bounds
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
+from scaling.workloads import models
+from scaling.workloads.layers import BatchNorm
 
 Rank = TypeVar("Rank")
 
@@ -65,6 +67,11 @@ class FSDP2(TorchDistributed):
             return (
                 f"--memory-format {point.workload.memory_format}: FSDP takes contiguous parameters; leave it out"
             )
+        if options["param_dtype"] != "fp32" and _has_batch_norm(point):
+            return (
+                f"--option param_dtype={options['param_dtype']}: the batch norm of {point.workload.model} keeps "
+                "its means in fp32; leave it out, or take a model without"
+            )
         if options["param_dtype"] != "fp32" and point.workload.precision != "bf16":
             return f"--option param_dtype={options['param_dtype']}: needs --precision bf16"
         group = options["hsdp"]
@@ -94,6 +101,10 @@ class FSDP2(TorchDistributed):
             for hosts in replica_groups(task.hosts, group)
         ]
         return collective_bytes.total(*sharing, *repeating)
+
+
+def _has_batch_norm(point: Point) -> bool:
+    return any(isinstance(placed.layer, BatchNorm) for placed in models.of(point.workload).placed)
 
 
 def options_of(point: Point) -> dict[str, Any]:

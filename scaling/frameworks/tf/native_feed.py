@@ -56,9 +56,11 @@ class Dataset:
             self._batches = iter(found.prefetch(2).with_options(options))
 
     def next(self) -> Batch:
-        """As tf.data has them; raises FeedError where a picture cannot be decoded."""
+        """As tf.data has them; raises FeedError where a picture cannot be decoded, or there is none."""
         try:
             images, labels = next(self._batches)
+        except StopIteration:
+            raise FeedError("tf.data: no pictures in this rank's files; take fewer ranks") from None
         except tf.errors.OpError as error:
             raise FeedError(f"tf.data: {error.message.splitlines()[0]}; --feed reference names the file") from None
         if int(tf.reduce_max(labels)) >= self._classes:

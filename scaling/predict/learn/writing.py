@@ -33,19 +33,24 @@ def toml(priors: Priors, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def before(belief: Belief) -> str:
+    """What was believed, in words."""
+    sign = "±" if belief.unit == "logit" else "x/÷"
+    return f"{belief.value:g} {sign} {belief.factor:g}: {belief.source}"
+
+
 def _entry(prior: Prior, belief: Belief) -> list[str]:
     logit = belief.unit == "logit"
     value = 1 / (1 + exp(-prior.mean)) if logit else exp(prior.mean)
     told = [] if belief.unit.startswith("above") else [f"value = {value:.4g}"]
     told += [] if logit or belief.unit.startswith("above") else [f"factor = {exp(prior.sd):.3g}"]
     unit = "share hidden, believed in as a logit" if logit else belief.unit
-    before = f"{belief.value:g} {'±' if logit else 'x/÷'} {belief.factor:g}: {belief.source}"
     return [
         f"mean = {prior.mean:.4f}",
         f"sd = {prior.sd:.4f}",
         *told,
         f"unit = {json.dumps(unit)}",
-        f"before = {json.dumps(before, ensure_ascii=False)}",
+        f"before = {json.dumps(before(belief), ensure_ascii=False)}",
         f"series = {prior.series}",
         f"sources = [{', '.join(json.dumps(source, ensure_ascii=False) for source in prior.sources)}]",
     ]

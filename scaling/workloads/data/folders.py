@@ -39,8 +39,11 @@ class Tree(Record, frozen=True, kw_only=True):
         return self.paths[index]
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """An encoded picture and its class."""
-        return Path(self.paths[index]).read_bytes(), self.labels[index]
+        """An encoded picture and its class; raises UsageError where it cannot be read."""
+        try:
+            return Path(self.paths[index]).read_bytes(), self.labels[index]
+        except OSError as error:
+            raise UsageError(f"{self.paths[index]}: cannot be read: {error.strerror}") from None
 
 
 def listing(place: Path, spec: DataSpec, split: Split) -> Tree:
@@ -63,10 +66,14 @@ def listing(place: Path, spec: DataSpec, split: Split) -> Tree:
 
 
 def _folders(root: Path) -> tuple[str, ...]:
+    return tuple(sorted(one.name for one in _entries(root) if one.is_dir() and not one.name.startswith(".")))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        return tuple(sorted(one.name for one in os.scandir(root) if one.is_dir() and not one.name.startswith(".")))
+        return list(os.scandir(folder))
     except OSError as error:
-        raise UsageError(f"{root}: cannot be read: {error.strerror}") from None
+        raise UsageError(f"{folder}: cannot be read: {error.strerror}") from None
 
 
 def _tree(root: Path, classes: Sequence[str]) -> Tree:
@@ -80,7 +87,7 @@ def _tree(root: Path, classes: Sequence[str]) -> Tree:
 
 
 def _pictures(folder: Path) -> list[str]:
-    return sorted(one.path for one in os.scandir(folder) if one.name.lower().endswith(SUFFIXES))
+    return sorted(one.path for one in _entries(folder) if one.name.lower().endswith(SUFFIXES))
 
 
 def _cut(tree: Tree, split: Split) -> Tree:
@@ -113,10 +120,11 @@ def _held_out(place: Path) -> Tree:
         labels = tuple(numbers[tree.classes[label]] for label in tree.labels)
         return Tree(paths=tree.paths, labels=labels, classes=classes)
     numbers = {name: number for number, name in enumerate(classes)}
-    paths, names = zip(*_flat(root), strict=True) if any(root.iterdir()) else ((), ())
-    if lost := sorted(set(names) - set(classes)):
+    found = list(_flat(root))
+    if lost := sorted({name for _, name in found} - set(classes)):
         raise UsageError(f"{root}: {lost[0]} is no folder of train")
-    return Tree(paths=paths, labels=tuple(numbers[name] for name in names), classes=classes)
+    paths, labels = tuple(path for path, _ in found), tuple(numbers[name] for _, name in found)
+    return Tree(paths=paths, labels=labels, classes=classes)
 
 
 def _flat(root: Path) -> Iterator[tuple[str, str]]:
@@ -124,12 +132,12 @@ def _flat(root: Path) -> Iterator[tuple[str, str]]:
     paths = _pictures(root)
     by_line, by_name = (_beside(root, name) for name in (BY_LINE, BY_NAME))
     if by_line is not None:
-        names = by_line.read_text().split()
+        names = _text(by_line).split()
         if len(names) != len(paths):
             raise UsageError(f"{by_line}: {len(names):,} classes, but {len(paths):,} pictures in {root}")
         yield from zip(paths, names, strict=True)
     elif by_name is not None:
-        lines = (line.partition(",") for line in by_name.read_text().splitlines()[1:])
+        lines = (line.partition(",") for line in _text(by_name).splitlines()[1:])
         known = {picture: rest.split()[0] for picture, _, rest in lines if rest.split()}
         for path in paths:
             if Path(path).stem not in known:
@@ -140,4 +148,14 @@ def _flat(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _beside(root: Path, name: str) -> Path | None:
-    return next((one / name for one in (root, root.parent) if (one / name).is_file()), None)
+    """In the folder or above it: Kaggle's archive has the file beside ILSVRC/, whose Data/CLS-LOC/val this is."""
+    return next((one / name for one in (root, *list(root.parents)[:4]) if (one / name).is_file()), None)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not UTF-8 text") from None

@@ -30,6 +30,8 @@ class Records:
         self.paths, self._parse = tuple(map(str, paths)), parse
         self._open: dict[int, int] = {}
         found = [(number, *one) for number in range(len(paths)) for one in self._frames(number, frames)]
+        if not found:
+            raise UsageError(f"{self.paths[0]}: no records in it{' or its fellows' if len(paths) > 1 else ''}")
         self._where = np.array(found, np.int64).reshape(-1, 3)
 
     def _frames(self, number: int, frames: Callable[[int, int], Frames]) -> Frames:

@@ -18,6 +18,8 @@ from scaling.workloads.data.specs import DataSpec, Split
 MAGIC = 0xCED7230A
 HEAD, LABELS = struct.Struct("<2I"), struct.Struct("<If2Q")
 LENGTH = (1 << 29) - 1
+# Of a class, as far as a float counts by ones.
+MOST = 1 << 24
 
 
 def file(place: Path, spec: DataSpec, split: Split) -> Path:
@@ -57,9 +59,11 @@ def parse(framed: bytes) -> tuple[bytes, int]:
         raise ValueError(f"a record of {len(content)} bytes, shorter than IRHeader")
     more, label, _, _ = LABELS.unpack_from(content)
     begin = LABELS.size + 4 * more
+    if begin > len(content):
+        raise ValueError(f"a record of {len(content)} bytes, shorter than its {more:,} labels")
     if more:
         label = struct.unpack_from("<f", content, LABELS.size)[0]
-    if label < 0 or label != int(label):
+    if not (0 <= label <= MOST and label == int(label)):
         raise ValueError(f"label {label}, expected a class from 0")
     return content[begin:], int(label)
 

@@ -79,6 +79,6 @@ def _binary(path: Path) -> Row:
     if kind is None:
         raise UsageError(f"{path}: version {version} of magic {magic}, expected one of llm.c's: {sorted(HEADERS)}")
     expected = HEADER_BYTES + count * np.dtype(kind).itemsize
-    if size != expected:
+    if count < 0 or size != expected:
         raise UsageError(f"{path}: {size:,} bytes, expected {expected:,} for the {count:,} tokens of its header")
     return np.memmap(path, kind, "r", offset=HEADER_BYTES)

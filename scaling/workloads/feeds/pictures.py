@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Protocol
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaling.errors import UsageError
+from scaling.text import one_line
 from scaling.workloads.data.folders import Tree
 from scaling.workloads.data.specs import DataSpec
 from scaling.workloads.feeds.batches import Batch
@@ -87,9 +89,21 @@ def decode(content: bytes, images: Images) -> NDArray[np.uint8]:
 
     size = (images.width, images.height)
     mode = "RGB" if images.channels == 3 else "L"
-    with Image.open(io.BytesIO(content)) as opened:
+    with damages(), Image.open(io.BytesIO(content)) as opened:
         # A JPEG is decoded at a half, quarter or eighth of its size where that is still large enough.
         opened.draft(mode, size)
         fitted = ImageOps.fit(opened.convert(mode), size, Image.Resampling.BILINEAR)
     pixels = np.asarray(fitted)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+@contextmanager
+def damages() -> Iterator[None]:
+    """Has whatever Pillow says of a picture that it cannot decode said as an OSError; its readers of formats raise
+    many others, and its own says where in memory the bytes were."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, ImportError | MemoryError):
+            raise
+        raise OSError(one_line(str(error)).partition(" <_io")[0] or type(error).__name__) from None

@@ -111,8 +111,8 @@ class Masked(Windows):
 def hide(tokens: Numbers, words: int, share: float, random: np.random.Generator) -> Batch:
     """The tokens with some of them hidden, and these as labels; all others have the label IGNORED.
 
-    As many of each sequence, at least one (google-research/bert, create_masked_lm_predictions): the mean over a
-    batch is then that over its micro-batches, and over ranks, and none of them is of nothing.
+    As many of each sequence, at least one, as google-research/bert prepares its data: the mean over a batch is
+    then that over its micro-batches, and over ranks, and none of them is of nothing.
     """
     count = max(1, round(share * tokens.shape[-1]))
     chosen = random.random(tokens.shape).argsort(axis=-1).argsort(axis=-1) < count

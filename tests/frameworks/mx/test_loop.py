@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from msgspec import json
 from scaling.frameworks.mx import plain
 from scaling.records.point import Kind
 from scaling.workloads import models
-from tests.support import ranks
+from tests.support import native_feeds, ranks
 from tests.support.rank import Trained
 
 MISSING = plain.STRATEGY.missing("mxnet:plain")
@@ -126,3 +127,27 @@ def test_on_emulated_devices_only_the_compute_is_another(name: str) -> None:
     real, computes, emulated, sleeps = done.stdout.splitlines()
     assert emulated == real
     assert (computes, sleeps) == ("RealCompute", "EmulatedCompute")
+
+
+UNFED = """
+import sys
+from scaling.frameworks.feeding import FeedError
+from scaling.frameworks.mx import native_feed
+from scaling.workloads import models
+from tests.support import native_feeds, written
+
+_, unfed = native_feeds.ranks("mxnet:plain", "recordio", sys.argv[1])
+try:
+    native_feed.opened(unfed, models.of(unfed.point.workload))
+except FeedError as error:
+    print(error)
+"""
+
+
+@needs_mxnet
+def test_a_rank_whose_part_has_no_pictures_is_told(tmp_path: Path) -> None:
+    native_feeds.write(tmp_path, "recordio")
+    records = tmp_path / "train.rec"
+    records.write_bytes(records.read_bytes()[: records.stat().st_size // native_feeds.PICTURES])
+    done = subprocess.run([sys.executable, "-c", UNFED, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("no pictures in this rank's part; take fewer ranks\n"), done.stderr

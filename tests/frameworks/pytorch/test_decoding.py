@@ -32,6 +32,8 @@ def test_by_pillow_where_nothing_else_loads(kind: str) -> None:
     assert tuple(decoding.maker(GREY)[1](picture(9)).shape) == (1, 8, 8)
     with pytest.raises(OSError, match="cannot identify"):
         make(b"\xff\xd8 no picture")
+    with pytest.raises(OSError, match="invalid literal"):
+        make(b"P6\n4x 4\n255\n")
 
 
 def test_by_simplejpeg_where_it_loads_and_by_pillow_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:

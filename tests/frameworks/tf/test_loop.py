@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from scaling.frameworks.feeding import FeedError
 from scaling.frameworks.tf.plain import ENVIRON
 from scaling.records.task import Task
+from scaling.workloads import models
+from tests.support import native_feeds
 from tests.support.ranks import one_task
 
 pytest.importorskip("tensorflow")
@@ -179,6 +183,19 @@ def test_images_come_in_the_order_of_the_feed(make: Any) -> None:
     wanted, classes = trainer.compute._feed.batch(2)
     np.testing.assert_array_equal(images.numpy(), wanted.transpose(0, 2, 3, 1))
     np.testing.assert_array_equal(labels.numpy(), classes)
+
+
+def test_a_rank_whose_files_have_no_pictures_is_told(here: None, tmp_path: Path) -> None:
+    from scaling.frameworks.tf import native_feed
+
+    native_feeds.write(tmp_path, "tfrecord")
+    (tmp_path / "train-00000-of-00001").rename(tmp_path / "train-00000-of-00002")
+    (tmp_path / "train-00001-of-00002").touch()
+    fed, unfed = native_feeds.ranks("tensorflow:plain", "tfrecord", str(tmp_path))
+    model = models.of(fed.point.workload)
+    assert len(native_feed.Dataset(fed, model).next()[1]) == fed.point.workload.batch_size
+    with pytest.raises(FeedError, match="no pictures in this rank's files"):
+        native_feed.Dataset(unfed, model).next()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])

@@ -53,8 +53,8 @@ class Preflight:
         for prober in self.probers:
             prober.turn()
 
-    def run(self, known: dict[str, Entry] | None = None) -> Facts:
-        measured = self.lead.measured(self.lead.enrolled(), (), known or {}, time.monotonic() + 60)
+    def run(self, known: dict[str, Entry] | None = None, words: Sequence[str] = ()) -> Facts:
+        measured = self.lead.measured(self.lead.enrolled(), words, known or {}, time.monotonic() + 60)
         self.lead.dismiss()
         self.turn()
         assert all(prober.left for prober in self.probers)
@@ -114,6 +114,16 @@ def test_a_node_that_lacks_its_address_is_left_out_and_named(monkeypatch: pytest
     assert {verdict.text.split(": ")[-1] for verdict in judge(measured) if verdict.topic == "links"} == {
         "Cannot assign requested address"
     }
+
+
+@pytest.mark.parametrize(("words", "level"), [((), "warning"), (("auto",), "warning"), (("ib0",), "error")])
+def test_a_node_off_a_network_is_an_error_only_where_that_was_named(
+    monkeypatch: pytest.MonkeyPatch, words: Sequence[str], level: str
+) -> None:
+    told = on_loopback(FOUR[:3])
+    told[2] = rank(node("node3", 3, nics=(nic("eth0", "127.20.0.3"),)), 2)
+    (off,) = (one for one in judge(Preflight(monkeypatch, told).run(words=words)) if "not on every" in one.text)
+    assert (off.level, off.text.partition(":")[0]) == (level, "ib0 is not on every node")
 
 
 def test_only_the_first_rank_of_a_node_measures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,17 @@ def test_a_strategy_from_outside_uses_the_only_plain_loop() -> None:
     assert mean(by_size(records)[2].efficiency) == close(0.8)
 
 
+def test_another_frameworks_plain_loop_is_no_baseline() -> None:
+    """Of a round that was broken off, or goes on."""
+    made = [
+        record(point("solo", strategy="torch:plain"), 0.1),
+        record(point("exchange", 2, strategy="mxnet:dist_sync"), 0.05),
+    ]
+    (row,) = rows(made)
+    assert row.efficiency is None
+    assert "no efficiency: the baseline mxnet:plain at batch 32 was not measured" in row.footnotes
+
+
 def test_the_last_record_of_a_key_counts() -> None:
     again = record(point("exchange", 2), 0.125)
     records = [record(point("solo"), 0.1), failed(point("exchange", 2)), again]

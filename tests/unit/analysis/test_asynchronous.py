@@ -43,6 +43,18 @@ def test_efficiency_and_speedup_follow_from_the_rates() -> None:
     assert (mean(row.speedup), mean(row.efficiency)) == (close(1.5), close(0.75))
 
 
+def test_a_fast_rank_waits_for_nobody() -> None:
+    exchange = record(point("exchange", 3), 0.1, 0.12, 0.12)
+    for told, waits in ((exchange, True), (asynchronous(exchange), False)):
+        made = [
+            replace(one, point=replace(one.point, round=number))
+            for number in range(3)
+            for one in (record(point("each", 3), 0.1, 0.12, 0.12), told)
+        ]
+        (said,) = [note for row in rows(made) for note in row.footnotes if note.startswith("fast rank: ")]
+        assert said.endswith(", and waits for them") == waits
+
+
 def test_the_strong_rule_is_no_exception() -> None:
     """Global batch 64 in 0.2 s on one device, 320 images/s; two ranks with 32 each: 32/0.125 + 32/0.2 = 416."""
     records = [

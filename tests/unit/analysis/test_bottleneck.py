@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.analysis import bottleneck
 from scaling.analysis.bottleneck import Path
+from scaling.records.events import Window
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Flow, Telemetry
 from tests.support.scripted_traffic import point
@@ -15,7 +17,7 @@ RING = ((1, 2), (2, 3), (3, 4), (4, 1))
 
 
 def ring(busy: dict[tuple[int, int], float], sent_bytes: int = 1_000_000) -> PointRecord:
-    """Four nodes that sent as much to the next one, each busy for as many seconds of the one that was measured."""
+    """Four nodes that sent as much to the next one, each busy for as many of the 1.11 s."""
     flows: dict[str, tuple[Flow, ...]] = {}
     for node, peer in RING:
         near, far = f"10.0.0.{node}", f"10.0.0.{peer}"
@@ -29,14 +31,25 @@ def ring(busy: dict[tuple[int, int], float], sent_bytes: int = 1_000_000) -> Poi
 
 def test_paths_have_rates_and_shares_and_little_ones_are_left_out() -> None:
     found = bottleneck.paths([ring({(1, 2): 0.8})])
-    measured_s = ring({}).measured_s
+    # Nine steps in a second, and the one before them.
+    watched_s = 10 / 9
     assert [str(path) for path in found] == [
         "node1 to node2",
         "node2 to node3",
         "node3 to node4",
         "node4 to node1",
     ]
-    assert found[0] == Path(node="node1", peer="node2", bits_per_s=8e6 / 0.8, busy_share=min(1, 0.8 / measured_s))
+    assert found[0].bits_per_s == 8e6 / 0.8
+    assert found[0].busy_share == pytest.approx(0.8 / watched_s)
+
+
+def test_the_step_before_each_window_is_part_of_the_time_where_points_take_turns() -> None:
+    """Three windows of two steps of 0.1 s, one of them measured again: 0.03 s of each of twelve steps busy."""
+    made = ring({(1, 2): 0.36})
+    window = Window(index=0, measured=True, steps=2, samples=2, start_s=0.0, end_s=0.2, end_unix_s=1.0)
+    ranks = tuple(replace(rank, windows=(window,) * 3, disturbed=(window,)) for rank in made.ranks)
+    found = bottleneck.paths([replace(made, ranks=ranks, measured_s=0.6, epoch=0)])
+    assert found[0].busy_share == pytest.approx(0.3)
 
 
 def test_rounds_add_up() -> None:
@@ -46,7 +59,7 @@ def test_rounds_add_up() -> None:
 
 def test_a_node_at_both_slow_paths_is_named() -> None:
     said = bottleneck.slow(bottleneck.paths([ring({(1, 2): 0.9, (2, 3): 1.0})]))
-    assert said.startswith("slow link: node2; node2 to node3 carried 8 Mb/s and was busy for 100%")
+    assert said.startswith("slow link: node2; node2 to node3 carried 8 Mb/s and was busy for 90%")
     assert said.endswith("the fastest like it carried 80 Mb/s")
 
 

@@ -98,6 +98,21 @@ def test_where_a_held_control_failed_the_row_says_so(size: int) -> None:
     assert "no held control (failed: oom): what ranks wait for data counts as contention" in row.footnotes
 
 
+def test_where_no_round_tells_all_causes_each_is_the_mean_of_the_rounds_that_tell_it() -> None:
+    # data: 0.04 and 0.02 in round 0 alone; contention with it: 0.144 - 0.12 in both
+    lacking = {(0, "comm"), (1, "held")}
+    made = [
+        failed(one.point) if (one.point.round, one.point.kind) in lacking else one
+        for number in (0, 1)
+        for one in (*one_round(0.144, 0.16, number=number), record(point("comm", SIZE, number), 0.01))
+    ]
+    row = by_size(made)[SIZE]
+    assert loss_of(row).data_wait == close(0.02 / 0.16)
+    assert loss_of(row).contention == close(0.004 / 0.16)
+    assert loss_of(row).exposed == close(0.01 / 0.16)
+    assert sum(parts(row)) == close(1 - ALONE_S / 0.16)
+
+
 def test_without_held_controls_nothing_is_said_of_data() -> None:
     made = [one for one in one_round(0.144, 0.16) if one.point.kind not in ("held", "feed")]
     row = by_size(made)[SIZE]

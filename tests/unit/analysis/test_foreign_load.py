@@ -64,6 +64,13 @@ def test_who_queued_most_comes_first() -> None:
     assert "rank 1 waited 50.0 % of the time for CPUs that others used, rank 0 10.0 %" in note
 
 
+def test_of_several_controls_a_ranks_worst_is_told() -> None:
+    bad, good = (read(record(point("solo"), 0.1), cpu(queued_s=queued_s)) for queued_s in (1.5, 0.06))
+    loads = [foreign_load.of([one], is_alone=True) for one in (bad, good)]
+    (note,) = foreign_load.joined(loads).notes()
+    assert note == "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that others used"
+
+
 def test_ranks_of_several_hosts_have_theirs() -> None:
     each = read(record(point("each", 2), 0.1), cpu(queued_s=0.3), cpu(queued_s=1.5))
     each = replace(each, ranks=(each.ranks[0], replace(each.ranks[1], host="node2")))

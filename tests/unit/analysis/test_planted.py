@@ -15,7 +15,7 @@ from scaling.analysis.rows import Row
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Telemetry
 from tests.support.planted import Plan, run
-from tests.support.scripted_records import by_size, half, loss_of, mean
+from tests.support.scripted_records import by_size, failed, half, loss_of, mean
 
 WITHIN = 1.5
 
@@ -135,3 +135,10 @@ def test_the_parts_of_the_exchanges_cpu_are_told() -> None:
     row, _ = lost(run(Plan(hooks_s=0.003, steals_s=0.008)))
     assert row.exchange_cpu_parts["gloo_tcp_loop"] == pytest.approx(0.008 / 0.111, abs=0.003)
     assert row.exchange_cpu_parts["wrapper at N=1"] == pytest.approx(0.003 / 0.111, abs=0.005)
+
+
+def test_parts_are_means_over_the_rounds_that_tell_them() -> None:
+    made = run(Plan(steals_s=0.008), seed=1)
+    fewer = [failed(one.point) if one.point.kind == "together" and one.point.round > 1 else one for one in made]
+    both = [by_size(of)[4].exchange_cpu_parts["gloo_tcp_loop"] for of in (made, fewer)]
+    assert both == pytest.approx([0.008 / 0.108] * 2, abs=0.003)

@@ -84,6 +84,11 @@ def test_bytes_on_the_card_that_was_asked_for() -> None:
     assert found.sent_bytes == {"ib0": 2 * int(1.04 * ENOUGH), "eth0": 2 * int(0.01 * ENOUGH)}
 
 
+def test_the_card_that_is_named_is_not_the_one_that_was_asked_for() -> None:
+    found = receipt(("a", "b"), both(ib0=0.6 * ENOUGH, eth0=0.3 * ENOUGH, eth1=0.1 * ENOUGH))
+    assert (found.verdict, found.why) == ("MISLABELLED", "30% of the bytes went over eth0")
+
+
 def test_bytes_on_another_card_are_named() -> None:
     found = receipt(("a", "b"), both(ib0=10, eth0=1.04 * ENOUGH))
     assert (found.verdict, found.why) == ("MISLABELLED", "100% of the bytes went over eth0")

@@ -43,6 +43,15 @@ def test_samples_are_of_all_ranks_with_the_warm_up() -> None:
     assert training_loss.samples(by_one_worker(made_with(3.0, 2.0, 1.0, size=2))) == 1920
 
 
+def test_windows_that_were_measured_again_trained_too() -> None:
+    # The first of three was disturbed: block 0 is the second one.
+    made = made_with(3.0, 2.0, 1.0, size=2)
+    ranks = [replace(rank, windows=rank.windows[1:], disturbed=rank.windows[:1]) for rank in made.ranks]
+    again = replace(made, ranks=tuple(ranks))
+    assert training_loss.samples(again) == 1920
+    assert training_loss.loss_after([again], 1280) == close(2.0)
+
+
 def test_samples_without_a_loss_do_not_count() -> None:
     assert training_loss.samples(made_with(3.0, 2.0, None)) == 640
     assert training_loss.samples(made_with(None, None, None)) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ def test_a_slow_node_is_found_promised_and_proved(tmp_path: Path) -> None:
     said = "\n".join(found.said)
     assert found.code == 0, said
     assert "slow: node3 (" in said
-    assert "PREDICTED without node3: efficiency" in said
+    assert re.search(r"PREDICTED without node3: efficiency [\d.]+ % \(80 %: \d+ to \d+\)", said), said
+    # The scripted exchange grows with no world size: what it took of pairs is not what it takes of three.
+    assert re.search(r"of the promise -[\d.]+ points are unexplained, outside its 80 % interval", said), said
     # A step of 10 ms and an exchange of 16 or 4: 38.5 and 71.4 %.
     assert "38.5 -> 71.4 % (+33.0 ± 0.0) without node3; without node" in said
     assert ": 38.5 %" in said

@@ -6,6 +6,7 @@ import pytest
 
 from scaling.analysis.stats import interval
 from scaling.bisect import words
+from scaling.bisect.promising import Promise
 from scaling.bisect.proof import Proof
 from scaling.bisect.search import Found
 from scaling.bisect.suspects import suspects, tail
@@ -32,9 +33,10 @@ def proved(gains: list[float], of_control: float = 0.003) -> Proof:
 
 
 def test_a_proof_says_the_gain_with_its_interval_and_the_control() -> None:
-    first, unexplained, *_ = words.proved(proved([0.12, 0.128, 0.136]), ["node03"], ["node05"], 0.95)
+    promised = Promise(efficiency=0.95, low=0.93, high=0.97)
+    first, unexplained, *_ = words.proved(proved([0.12, 0.128, 0.136]), ["node03"], ["node05"], promised)
     assert first == "81.2 -> 94.0 % (+12.8 ± 2.0) without node03; without node05: 81.5 %"
-    assert unexplained == "of the promise -1.0 points are unexplained"
+    assert unexplained == "of the promise -1.0 points are unexplained, inside its 80 % interval"
 
 
 def test_what_is_not_proved_is_said() -> None:

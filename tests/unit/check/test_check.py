@@ -48,6 +48,14 @@ def test_a_bridge_of_containers_is_no_network() -> None:
     assert found(ranks(hosts=hosts)) == {"eth0": "10.20.0.0/24"}
 
 
+def test_a_service_processor_is_no_network_unless_it_is_named() -> None:
+    hosts = {
+        name: {"nics": (nic("usb0", f"169.254.3.{n}"), nic("eth0", f"10.20.0.{n}"))} for n, name in enumerate(FOUR)
+    }
+    assert found(ranks(hosts=hosts)) == {"eth0": "10.20.0.0/24"}
+    assert found(ranks(hosts=hosts), ["usb0"]) == {"usb0": "169.254.3.0/24"}
+
+
 def test_the_networks_of_the_fabric_file_and_their_rate() -> None:
     named = networks.find(ranks(), (), FABRIC).networks
     assert [(one.word, one.rate_bits_per_s) for one in named] == [("ib", 10e9), ("ethernet", 1e9)]

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.check.verdicts.gpu_health import ALIKE, FAULTS
+from scaling.records.gpu_health import GpuHost
 from scaling.records.host import Hca
 from tests.support.check_facts import FOUR, facts, gpu, gpu_facts, ok, only, to_mend
 
@@ -34,6 +35,14 @@ def test_what_nvml_does_not_tell_is_not_blamed() -> None:
     assert to_mend(found) == []
     assert ok(found, "gpu health") == ["NVML tells nothing on node1, node2, node3, node4"]
     assert to_mend(gpu_facts({("node2", 1): silent})) == []
+
+
+def test_gpus_that_do_not_answer_are_an_error_even_where_none_does() -> None:
+    driver = GpuHost(lost=("GPU 0: GPU is lost", "GPU 1: Unknown Error"))
+    verdict = only(facts(each=2, told={"node2": {"driver": driver}}))
+    assert (verdict.level, verdict.topic) == ("error", "gpu health")
+    assert verdict.text.endswith("do not answer: GPU 0: GPU is lost, GPU 1: Unknown Error on node2")
+    assert "dmesg" in verdict.mend
 
 
 def test_switches_that_do_not_redirect_are_told_where_root_could_look() -> None:

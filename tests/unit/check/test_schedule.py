@@ -108,6 +108,8 @@ def test_the_better_of_two_measurements() -> None:
         return replace(found, forth_bits_per_s=forth, back_bits_per_s=back)
 
     assert better(link(3.0, 1.0, 9.0), link(2.0, 8.0, 7.0)) == link(2.0, 8.0, 9.0)
+    stalled = replace(link(3.0, 1.0, 9.0), back_bits_per_s=None, error="timed out")
+    assert better(stalled, link(2.0, 8.0, 7.0)) == link(2.0, 8.0, 7.0)
 
 
 def test_no_time_leaves_everything_out() -> None:

@@ -86,6 +86,8 @@ def test_two_packages_of_one_nccl() -> None:
 
 def test_a_memory_lock_without_an_rdma_card_does_not_matter() -> None:
     assert to_mend(facts(told={"node1": {"memlock_bytes": 65536}})) == []
+    hosts = {"node1": {"hcas": (replace(IB_CARD, active=False, interfaces=()),)}}
+    assert to_mend(facts(hosts=hosts, told={"node1": {"memlock_bytes": 65536}})) == []
 
 
 @pytest.mark.parametrize(("card", "level"), [(IB_CARD, "error"), (EFA_CARD, "error"), (ROCE_CARD, "warning")])
@@ -128,6 +130,16 @@ def test_ranks_bound_to_a_core_of_many() -> None:
     assert (verdict.level, verdict.topic) == ("warning", "cores")
     assert verdict.text == "the launcher binds the ranks of a node to 16 of 64 cores on node1, node2, node3, node4"
     assert "--bind-to none" in verdict.mend
+
+
+@pytest.mark.parametrize(
+    ("quota", "said"),
+    [(16.0, "a cgroup's quota grants"), (16.9, "a cgroup's quota grants"), (20.0, "the launcher binds")],
+)
+def test_cores_that_a_quota_takes_are_not_blamed_on_the_launcher(quota: float, said: str) -> None:
+    verdict = only(facts(told={name: {"machine_cores": 64, "cpu_quota": quota} for name in FOUR}))
+    assert verdict.text.startswith(said)
+    assert ("--bind-to none" in verdict.mend) == (quota == 20.0)
 
 
 def test_nodes_with_fewer_cores() -> None:

@@ -53,7 +53,14 @@ def test_runs_against_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     base = [run(tmp_path, f"b{seed}", launch(Random(seed), **noise)) for seed in range(3)]
     made = (launch(Random(9 + seed), lost=0.05, **noise) for seed in range(3))
     new = [run(tmp_path, f"n{seed}", one) for seed, one in enumerate(made)]
-    for arguments in ([*new, "--against", *base], ["--against", *base, "--", *new]):
+    first, *rest = base
+    for arguments in (
+        [*new, "--against", *base],
+        ["--against", *base, "--", *new],
+        [*new, f"--against={first}", *rest],
+    ):
+        asked = flags.parse(arguments)
+        assert asked and [list(map(str, side)) for side in (asked.base, asked.new)] == [base, new]
         assert command.main(arguments) == 1
     capsys.readouterr()
     assert command.main([*base, "--format", "json", "--against", *new]) == 0
@@ -107,6 +114,14 @@ def test_junit_fails_what_is_slower_and_skips_what_cannot_be_told(
         assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == counts
     names = {case.get("name") for case in suite.iter("testcase")}
     assert "fake:b N=4" in names
+
+
+def test_junit_says_what_is_not_what_its_name_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run(tmp_path, "a", SCENES["networks"]())
+    assert command.main([path, path, "--format", "junit"]) == 0
+    suite = ElementTree.fromstring(capsys.readouterr().out)
+    said = {case.get("name"): " ".join(case.itertext()) for case in suite.iter("testcase")}
+    assert said["fake:a over eth0 N=4"].strip().endswith(": MISLABELLED")
 
 
 def test_junit_survives_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +180,7 @@ def test_cost_is_that_of_the_rate_turned_over(
     prices = tmp_path / "mine.toml"
     prices.write_text(
         'currency = "USD"\n[[price]]\nname = "box"\nmatch = { cpu = "Test*" }\ndevices = 4\n'
-        "per_hour = { on_demand = 2.0 }\n"
+        "per_hour = { spot = 0.5, on_demand = 2.0 }\n"
     )
     paths = [run(tmp_path, "a", base), run(tmp_path, "b", new)]
     asked = ["--metric", "cost", "--prices", str(prices), "--format", "json"]
@@ -173,6 +188,17 @@ def test_cost_is_that_of_the_rate_turned_over(
     cell = json.loads(capsys.readouterr().out)["cells"][2]
     assert (cell["verdict"], cell["unit"]) == (verdict, "USD")
     assert cell["change"]["mean"] == pytest.approx(change)
+    step_s = 0.109 / (0.95 if base is SLOW else 1)  # of 32 samples on each of 4 devices
+    assert cell["base"]["mean"] == pytest.approx(2.0 / 3600 * 1e6 / (4 * 32) * step_s)  # on demand
+
+
+def test_tokens_are_counted_as_the_report_counts_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text: dict[str, Any] = {"model": "transformer", "data": "text", "unit": "tokens", "sequence_length": 128}
+    path = [run(tmp_path, name, without_noise(**text)) for name in ("base", "new")]
+    assert command.main([*path, "--metric", "samples_per_s", "--format", "json"]) == 0
+    one = json.loads(capsys.readouterr().out)["cells"][0]
+    # 32 sequences of 128 tokens in 0.1 s
+    assert (one["unit"], one["base"]["mean"]) == ("tokens/s", pytest.approx(40_960))
 
 
 def test_energy_needs_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ from scaling.history import __main__ as command
 from scaling.history.document import document
 from scaling.history.groups import letter
 from scaling.history.lines import Headline, RunLine, line, read
+from scaling.records.run import PointRecord
 from scaling.report import words
 from scaling.report.headline import headline as of_report
 from tests.support.compared_runs import Run, changed, without_noise
 from tests.support.report_scenes import SCENES
-from tests.support.scripted_records import UNIX_S, close, failed, host, mean, written
+from tests.support.scripted_records import UNIX_S, close, failed, host, mean, record, written
 
 DAY_S = 86400.0
 
@@ -72,6 +74,16 @@ def test_the_headline_is_the_reports(name: str) -> None:
 def test_what_is_not_what_its_name_says_is_no_headline_while_there_is_another() -> None:
     """Of the scene, 4 ranks over eth0 are faster, but their bytes went over ib0."""
     assert headline(SCENES["networks"]()).interconnect == "ib0"
+
+
+def test_another_revision_that_was_faster_is_no_headline() -> None:
+    """Of `--against REV`: the launch is that of its own code."""
+
+    def faster(one: PointRecord) -> PointRecord:
+        other = one.point.strategy == "fake:b"
+        return record(replace(one.point, strategy="fake:a@c0de"), 0.05) if other else one
+
+    assert headline(changed(without_noise(), faster)).strategy == "fake:a"
 
 
 def test_a_line_says_settings() -> None:
@@ -182,6 +194,28 @@ def test_one_run_that_cannot_be_read_hides_no_other(tmp_path: Path, capsys: pyte
     assert "schema 99" in newer and "run.jsonl:2: not a point record" in damaged
     assert command.main([str(results)]) == 0
     assert "! 20260725-172001-newer: cannot be read" in capsys.readouterr().out
+
+
+def test_another_users_folder_hides_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a folder of results that several share; root, who may look into all, runs this test as well."""
+    results = folder(tmp_path, a=without_noise(), private=without_noise())
+
+    def denied(of: Callable[..., Any]) -> Callable[..., Any]:
+        def act(path: Path, *args: Any, **given: Any) -> Any:
+            if "private" in path.parent.name:
+                raise PermissionError(errno.EACCES, "Permission denied")
+            return of(path, *args, **given)
+
+        return act
+
+    monkeypatch.setattr(Path, "stat", denied(Path.stat))
+    monkeypatch.setattr(Path, "read_bytes", denied(Path.read_bytes))
+    found = listed(results, capsys)
+    assert [run["run"] for run in found["runs"]] == ["20260725-172000-a"]
+    (one,) = found["unreadable"]
+    assert one["run"] == "20260725-172001-private" and "Permission denied" in one["reason"]
 
 
 def test_nothing_but_runs_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,9 +49,51 @@ def test_who_came_meanwhile_is_unknown(tmp_path: Path) -> None:
 
 
 def test_a_command_is_told_by_its_program_and_first_arguments() -> None:
-    own = Path(f"/proc/{os.getpid()}/cmdline").read_text().split("\0")
-    before = Census(0.0, {os.getpid(): foreign._Process("x", 1, 0.0)})
-    now = Census(1.0, {os.getpid(): foreign._Process("x", 1, 1.0)})
+    parent = os.getppid()
+    program = Path(f"/proc/{parent}/cmdline").read_text().split("\0")[0]
+    before = Census(0.0, {parent: foreign._Process("x", 1, 0.0)})
+    now = Census(1.0, {parent: foreign._Process("x", 1, 1.0)})
     (found,) = foreign.busiest(before, now, LAUNCHER)
-    assert found.name.startswith(Path(own[0]).name)
+    assert found.name.startswith(Path(program).name)
     assert len(found.name) <= foreign.NAME_LENGTH
+
+
+# ---------------------------------------------------------------- the launch's own
+
+
+def named(monkeypatch: pytest.MonkeyPatch, parents: dict[int, int], ranks: tuple[int, ...]) -> set[int]:
+    """Who is named, where all of these processes were busy; the first of `ranks`, which run one command, is this
+    one."""
+    monkeypatch.setattr(os, "getpid", lambda: ranks[0])
+    monkeypatch.setattr(os, "getppid", lambda: parents[ranks[0]])
+    monkeypatch.setattr(foreign, "_arguments", lambda pid: ["python", "-m", "scaling.run"] if pid in ranks else [])
+    monkeypatch.setattr(foreign, "_command", lambda pid, _name: str(pid))
+    monkeypatch.setattr(foreign, "NAMED", len(parents))
+    before, now = (
+        Census(at_s, {pid: foreign._Process("x", parent, at_s) for pid, parent in parents.items()})
+        for at_s in (0.0, 1.0)
+    )
+    return {int(one.name) for one in foreign.busiest(before, now)}
+
+
+def test_ranks_behind_shells_of_their_own_are_the_launchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `mpirun apptainer exec` starts them; another launch of the same command is none of this one."""
+    rank, worker, shell, mpirun, shell_1, rank_1, worker_1, mpirun_2, rank_2, worker_2 = range(BASE, BASE + 10)
+    parents = {
+        1: 0, mpirun: 1, shell: mpirun, rank: shell, worker: rank, shell_1: mpirun, rank_1: shell_1,
+        worker_1: rank_1, mpirun_2: 1, rank_2: mpirun_2, worker_2: rank_2,
+    }  # fmt: skip
+    found = named(monkeypatch, parents, (rank, rank_1, rank_2))
+    assert found.isdisjoint({rank, worker, rank_1, worker_1})
+    assert found >= {mpirun_2, rank_2, worker_2}
+
+
+def test_in_a_container_whose_first_process_is_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank, worker, rank_1, worker_1, other = range(BASE, BASE + 5)
+    parents = {1: 0, rank: 1, worker: rank, rank_1: 1, worker_1: rank_1, other: 0}
+    assert named(monkeypatch, parents, (rank, rank_1)) == {1, other}
+
+
+def test_in_a_container_whose_first_process_is_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, other = BASE, BASE + 1
+    assert named(monkeypatch, {1: 0, worker: 1, other: 0}, (1,)) == {other}

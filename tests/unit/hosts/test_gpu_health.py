@@ -158,6 +158,12 @@ def test_only_visible_gpus_are_told_of_and_all_reachable_ones_counted(
     found = gathered()
     assert [gpu.uuid for gpu in found.gpus] == ["GPU-b"]
     assert found.reachable == 2
+    assert found.lost == ("GPU 2: GPU is lost",)
+
+
+def test_a_gpu_that_is_withheld_is_not_lost(install: Install) -> None:
+    install(FakeGpu(uuid="GPU-a"), FakeGpu(uuid="GPU-b", lacks=frozenset({"nvmlDeviceGetHandleByIndex"})))
+    assert (gathered().reachable, gathered().lost) == (1, ())
 
 
 def test_nvml_is_initialised_once_for_all_that_is_asked(install: Install) -> None:

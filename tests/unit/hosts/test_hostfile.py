@@ -73,6 +73,8 @@ def test_every_file_is_in_the_readme_and_no_other() -> None:
         "# of us\n\n  a slots = 2   # the first\n\tb\tslots=3 max_slots=9",
         "root@a slots=2\nb user-name=me slots=3",
         "a:2 user=me\nb:3 binding=none\n",
+        "a cpu=2 port=2222\nb count=3 slots-max=4\n",
+        "a slots=2 max-cpu=4\nb cpu=3 count_max=3\n",
     ],
 )
 def test_counts_in_all_their_spellings(text: str) -> None:
@@ -98,6 +100,12 @@ def test_names_and_addresses(line: str, name: str, slots: int | None) -> None:
 def test_a_host_without_a_count_may_stand_there_again() -> None:
     assert read("a\nb\na\n") == [("a", None), ("b", None), ("a", None)]
     assert read("a:2\na:2\n") == [("a", 2), ("a", 2)]
+
+
+def test_a_comment_may_end_the_file_where_its_line_ends_and_where_mpich_reads_it() -> None:
+    hostfile.check(hostfile.parse("a slots=2\n# of us\n", "hosts"), "openmpi", "hosts")
+    hostfile.check(hostfile.parse("a slots=2", "hosts"), "openmpi", "hosts")
+    hostfile.check(hostfile.parse("a:2\n# of us", "hosts"), "hydra", "hosts")
 
 
 def test_a_host_knows_its_line_and_both_its_spellings() -> None:
@@ -128,6 +136,13 @@ def test_a_host_knows_its_line_and_both_its_spellings() -> None:
         ("b:4 slots=4", "mixes two formats"),
         ("b slots=4 user=me", "mixes two formats"),
         ("b slots=4 slots=5", "says the same thing twice"),
+        ("b slots=4 cpu=5", "counts its slots twice; write 'b slots=4'"),
+        ("b cpu=x", "cpu=x is not a number of ranks"),
+        ("b slots=4 port=ssh", "port=ssh is not a port of sshd"),
+        ("^b", "'^b' is no host name"),
+        ("b\u00a0slots=4", "'b\\xa0slots=4' is no host name"),
+        ("b slots=\uff14", "is not a number of ranks; write 'b slots=4'"),
+        ("b\u00e4r slots=4", "'b\u00e4r' is no host name"),
         ("slots=4", "'slots=4' is no host name"),
         ("b, slots=4", "'b,' is no host name"),
         (":4", "'' is no host name"),
@@ -173,6 +188,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
             "a:2\nb:4 # of us\n",
             "hydra",
             "my/hosts:2: 'b:4 # of us': MPICH and Intel MPI take a comment only on a line of its own",
+        ),
+        (
+            "a\nb\n# of us",
+            "openmpi",
+            "my/hosts:3: a comment without an end of line ends the file, which Open MPI refuses; "
+            "echo >> my/hosts ends it",
         ),
     ],
 )

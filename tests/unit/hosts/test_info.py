@@ -19,8 +19,9 @@ import pytest
 
 import scaling
 from scaling import frameworks
+from scaling.errors import LaunchError
 from scaling.hosts import interfaces, proc
-from scaling.hosts.info import describe, gather, pick_cpus
+from scaling.hosts.info import check_names, describe, gather, pick_cpus
 from scaling.hosts.revision import code_hash
 from scaling.records.host import Gpu, HostInfo
 from tests.support.fake_nvml import FakeGpu, Install, installer
@@ -89,6 +90,8 @@ def test_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
         "old0": [address(v4, "10.11.0.1")],
         "veth0": [address(v4, "10.13.0.1")],
         "v6only": [address(v6, "fe80::2")],
+        "ib0:1": [address(v4, "10.10.1.1")],
+        "gone:1": [address(v4, "10.12.1.1")],
         "gone": [address(v4, "10.12.0.1")],
     }
     states = {"eth0": state(0), "ib0": state(400_000), "old0": state(65535), "v6only": state(1000)}
@@ -102,6 +105,7 @@ def test_interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ib0", "10.10.0.1", "", 400e9),
         ("old0", "10.11.0.1", "", None),
         ("veth0", "10.13.0.1", "", None),
+        ("ib0", "10.10.1.1", "", 400e9),
     ]
 
 
@@ -266,3 +270,17 @@ def test_code_hash_is_equal_on_hosts_that_have_the_same_code(package: Path, tmp_
     (copy / "__pycache__/loop.cpython-311.pyc").write_bytes(b"compiled")
     (copy / "README.md").write_text("for people")
     assert code_hash(copy) == before
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_two_machines_of_one_name_are_refused() -> None:
+    one, same, other = (host(hostname="localhost", boot_id=boot_id) for boot_id in ("a", "a", "b"))
+    with pytest.raises(LaunchError, match="ranks 0 and 2 run on two machines that both call themselves localhost"):
+        check_names([one, same, other])
+
+
+def test_ranks_of_one_machine_nodes_of_one_and_those_who_cannot_tell_are_not() -> None:
+    check_names([host(hostname=name, boot_id=boot_id) for name, boot_id in ("a1", "b1", "a1", "c2", "b1")])
+    check_names([host(hostname="a"), host(hostname="a", boot_id="1")])

@@ -12,6 +12,7 @@ from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
 from scaling.records.host import Hca, HostInfo, Nic
 from scaling.records.network import Network, Place, describe
+from tests.support import clouds
 from tests.support.inline import host
 
 
@@ -159,6 +160,26 @@ def test_a_bridge_is_no_network_even_if_it_is_named() -> None:
     docker = nic("docker0", "172.17.0.1")
     with pytest.raises(UsageError, match=r"docker0: a and b have one address there, 172\.17\.0\.1, so it"):
         choose([on("a", docker), on("b", docker)], "docker0")
+
+
+@pytest.mark.parametrize(
+    ("second", "third"),
+    [
+        (["10.0.0.2/24", "192.168.5.2/24"], ["192.168.5.3/24", "10.0.0.3/24"]),
+        (["169.254.7.7/16", "10.0.0.2/24"], ["10.0.0.3/24"]),
+        (["172.16.0.9/32", "10.0.0.2/24"], ["10.0.0.3/24", "10.0.0.4/24"]),
+    ],
+)
+@pytest.mark.parametrize("word", ["eth0", "0.0.0.0/0"])
+def test_of_several_addresses_of_an_interface_those_in_the_common_subnet(
+    word: str, second: list[str], third: list[str]
+) -> None:
+    routes = [f"{net} dev eth0" for net in ("169.254.0.0/16", "10.0.0.0/24", "192.168.5.0/24")]
+    addresses = {"a": ["10.0.0.1/24", "192.168.5.1/24"], "b": second, "c": third}
+    hosts = [clouds.machine(name, [f"eth0 {one}" for one in mine], routes) for name, mine in addresses.items()]
+    found = choose(hosts, word)
+    assert [place.address for place in found.places.values()] == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+    assert not found.routed
 
 
 def test_hosts_that_are_one_machine_may_share_an_address() -> None:

@@ -206,3 +206,29 @@ def test_bad_input_is_one_line(
 ) -> None:
     assert refusal(capsys, [*arguments, "-o", str(tmp_path / "run")]) == said
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("ending", ["", "\n\n", "\r\n"])
+def test_a_copy_that_ends_otherwise_is_no_second_launch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    """As editors save it; two launches would have an interval."""
+    copy = tmp_path / "copy.log"
+    copy.write_bytes(Path(N4).read_bytes().rstrip(b"\n") + ending.encode())
+    said = refusal(capsys, [N4, str(copy), "-o", str(tmp_path / "run")])
+    assert said == f"LOG {copy}: is {N4} again: a launch counts once"
+
+
+@pytest.mark.parametrize("name", ["mxnet_benchmark.csv", "nccl_tests.json", "horovod_n4.log"])
+def test_a_byte_order_mark_is_no_part_of_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    plain, marked = SAMPLES / name, tmp_path / name
+    marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    found = []
+    for number, log in enumerate((plain, marked)):
+        folder = tmp_path / f"run-{number}"
+        assert command.main([str(log), "-o", str(folder)]) == 0
+        header, _ = store.load(folder)
+        found.append((header.imported, header.bandwidths))
+    assert found[0] == found[1]

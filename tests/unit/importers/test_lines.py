@@ -57,6 +57,19 @@ def test_blocks_end_with_lines_and_a_line_without_end_is_bounded(
     assert len(long[1]) <= 60
 
 
+def test_a_bar_of_an_hour_is_many_lines_and_the_rest_of_a_long_line_is_not_joined_to_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bars have no other end than a carriage return: more than the longest line of them in an epoch is usual."""
+    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(lines, "MOST_LINE_BYTES", 40)
+    bars = [f"bar {number}" for number in range(50)]
+    for ending in ("\r", "\r\n"):
+        assert [text for _, text in read(tmp_path, ending.join([*bars, ""]).encode()) if text] == bars
+    found = [text for _, text in read(tmp_path, b"rate 1" + b"2" * 100 + b"3 images\rnext\n")]
+    assert found == ["rate 1" + "2" * 34 + lines.CUT, "next"]
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -15,6 +15,7 @@ BAR = (SAMPLES / "lightning_bar.log").read_bytes().decode()
 AWS = (SAMPLES / "aws_fsdp.log").read_text()
 MONITOR = (SAMPLES / "lightning_monitor.log").read_text()
 RESUMED = "  Continuing training from global step 288\n"
+OLDER = "Building 1-D device mesh with ['dp_shard'], [8]"
 NEWER = "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1"
 
 
@@ -25,8 +26,7 @@ def test_every_rank_of_torchtitan_prints_the_same_step(tmp_path: Path) -> None:
 
 
 def test_newer_torchtitan_tells_its_mesh_by_names(tmp_path: Path) -> None:
-    older = "Building 1-D device mesh with ['dp_shard'], [8]"
-    assert only_row(written(tmp_path, TITAN.replace(older, NEWER))).world_size == 16
+    assert only_row(written(tmp_path, TITAN.replace(OLDER, NEWER))).world_size == 16
 
 
 def test_validation_of_torchtitan_is_no_training(tmp_path: Path) -> None:
@@ -158,6 +158,7 @@ def test_speed_of_all_as_awss_code_counts_it_or_of_a_worker() -> None:
     ("text", "said"),
     [
         (TITAN.replace("device mesh", "mesh"), "add --world-size N"),
+        (TITAN.replace(OLDER, NEWER.replace("shard=4", "shard=-1")), "add --world-size N"),
         ("\n".join(TITAN.splitlines()[:5]) + "\n", "has its first step alone"),
         (TITAN.replace("tps: ", "tps: x"), "no line of it is of a known tool"),
         (HF.replace("Total train", "Total of train"), "add --world-size N"),

@@ -168,6 +168,21 @@ def test_points_of_other_sizes_stay_where_they_are() -> None:
     assert forecasts(look, (8,))[0].efficiency == pytest.approx(seen.value, abs=0.01)
 
 
+def test_where_the_model_does_not_fit_what_was_measured_it_says_so() -> None:
+    """A noisy efficiency far below all that was ever published of such a cluster."""
+    fits = asking.look(Asked(), case(TWO_NODES), PRIORS)
+    assert fits.doubts == ()
+    one = case({4: 0.6})
+    seen = Observed(at=at(4), value=0.6, noise=0.06)
+    (said,) = asking.look(Asked(), one._replace(known=one.known._replace(observed=(seen,))), PRIORS).doubts
+    assert said.startswith("N=4 was measured at 60 %, where the model says ")
+
+
+def test_compression_is_a_supposition_without_a_run_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([*_cold(), "--compress", "4", "--world-sizes", "8"]) == 0
+    assert "what compressing them costs is not known" in capsys.readouterr().out
+
+
 def test_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("walk = 3")
     for argv in (["/nowhere"], ["--cold", "--rate", "3"], [*_cold(), "--priors", str(tmp_path / "bad.toml")],

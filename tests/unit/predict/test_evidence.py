@@ -14,6 +14,7 @@ from scaling.predict import __main__ as command
 from scaling.predict import evidence, healthy, infer, priors
 from scaling.predict.case import Case
 from scaling.predict.evidence import Wanted
+from scaling.predict.forecast import outlook
 from scaling.records.host import Gpu
 from scaling.records.point import Hardware
 from scaling.records.run import PointRecord
@@ -54,6 +55,12 @@ def test_rows_controls_and_exchanges_become_evidence() -> None:
     assert (found.batch_size, found.largest, found.devices_per_node) == (32, 4, 2)
     assert found.rate == pytest.approx(320.0)
     assert found.setting.gradient_bytes == 40
+
+
+def test_few_draws_are_told() -> None:
+    """An exchange of 40 bytes that takes 50 ms."""
+    (said,) = outlook(case(run()), priors.read()).doubts
+    assert said.startswith("what was measured is far from all that taught the model: intervals rest on 3 draws")
 
 
 def test_larger_world_sizes_can_be_held_back() -> None:
@@ -172,6 +179,59 @@ def test_what_joins_gpus(links: tuple[str, ...], bus: str) -> None:
     cuda = [replace(one, point=replace(one.point, hardware=Hardware(device="cuda"))) for one in run()]
     found = evidence.case(header((replace(host(), gpus=(gpu,)),), device="cuda"), cuda)
     assert (str(found.setting.bus), found.device) == (bus, "Tesla V100")
+
+
+def test_devices_that_sleep_are_told_from_those_that_compute() -> None:
+    profile = Hardware(device="emulated", profile="p100")
+    asleep = [replace(one, point=replace(one.point, hardware=profile)) for one in run()]
+    assert (case(asleep).setting.emulated, case(run()).setting.emulated) == (True, False)
+
+
+def of_strategy(strategy: str, options: dict[str, str] | None = None) -> Case:
+    """The run of another strategy, its plain loop as well."""
+    plain = f"{strategy.partition(':')[0]}:plain"
+    renamed = [
+        replace(
+            one,
+            point=replace(
+                one.point,
+                strategy=plain if one.point.strategy.endswith(":plain") else strategy,
+                options={} if one.point.strategy.endswith(":plain") else options or {},
+            ),
+        )
+        for one in run()
+    ]
+    return case(renamed)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "method", "wire"),
+    [
+        ("torch:gloo", {}, "ring", "full"),
+        ("torch:gloo", {"compress": "fp16"}, "ring", "half"),
+        ("torch:fsdp2", {}, "sharded", "full"),
+        ("torch:fsdp2", {"reshard": "False"}, "ring", "full"),
+        ("torch:horovod", {"compression": "fp16"}, "ring", "half"),
+    ],
+)
+def test_how_a_strategy_exchanges(strategy: str, options: dict[str, str], method: str, wire: str) -> None:
+    found = of_strategy(strategy, options).setting
+    assert (found.method, found.wire) == (method, wire)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "option"),
+    [
+        ("torch:fsdp2", "hsdp=2"),
+        ("torch:fsdp2", "param_dtype=bf16"),
+        ("torch:fsdp2", "accumulate=2"),
+        ("torch:gloo", "shard_optimizer=true"),
+    ],
+)
+def test_exchanges_that_the_model_does_not_have_are_refused(strategy: str, option: str) -> None:
+    name, _, value = option.partition("=")
+    with pytest.raises(UsageError, match=f"{strategy} with --option {option}: what that exchanges is not in the"):
+        of_strategy(strategy, {name: value})
 
 
 def test_micro_steps_and_compression_of_the_strategy_count() -> None:

@@ -13,7 +13,7 @@ from scaling.errors import UsageError
 from scaling.predict import beliefs, priors
 from scaling.predict.learn import fitting
 from scaling.predict.learn.__main__ import main
-from scaling.predict.learn.writing import toml
+from scaling.predict.learn.writing import before, toml
 from scaling.predict.published import Series
 from scaling.predict.setting import Observed
 from tests.support.scripted_clusters import ONE, RESNET50, at, truth
@@ -21,9 +21,9 @@ from tests.support.scripted_clusters import ONE, RESNET50, at, truth
 
 def test_a_bus_twice_as_slow_as_believed_is_learned() -> None:
     """Eight clusters without overlap, whose exchange is most of their step."""
-    before = beliefs.before()
-    slow = replace(before.constants["bus.pcie"], mean=log(2.5e9), sd=0.1)
-    world = replace(before, constants={**before.constants, "bus.pcie": slow})
+    weak = beliefs.before()
+    slow = replace(weak.constants["bus.pcie"], mean=log(2.5e9), sd=0.1)
+    world = replace(weak, constants={**weak.constants, "bus.pcie": slow})
     serial = replace(RESNET50, gradient_bytes=800e6, overlap="serial", link="none", messages="one")
     points = [at(2), at(4)]
     taught = [
@@ -38,7 +38,7 @@ def test_a_bus_twice_as_slow_as_believed_is_learned() -> None:
     rate = float(np.exp(found.constants["bus.pcie"].mean))
     assert 2.2e9 < rate < 3.6e9
     assert found.constants["bus.pcie"].series == 8
-    assert found.constants["alpha.tcp"] == before.constants["alpha.tcp"]
+    assert found.constants["alpha.tcp"] == weak.constants["alpha.tcp"]
 
 
 def test_series_of_trust_c_teach_nothing() -> None:
@@ -46,6 +46,15 @@ def test_series_of_trust_c_teach_nothing() -> None:
         name="s", source="s", trust="C", setting=RESNET50, anchor=ONE, observed=(Observed(at=at(4), value=0.1),)
     )
     assert fitting.learn([odd], rounds=1).constants == beliefs.before().constants
+
+
+def test_the_shipped_file_is_what_learning_writes_of_these_beliefs() -> None:
+    """Whoever repeats the learning gets the same words; figures take 10 s, and are compared by hand."""
+    shipped = priors.read().constants
+    assert list(shipped) == list(beliefs.BELIEFS)
+    assert {name: one.before for name, one in shipped.items()} == {
+        name: before(belief) for name, belief in beliefs.BELIEFS.items()
+    }
 
 
 def test_the_file_says_what_was_learned_and_is_read_back(tmp_path: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scaling.errors import UsageError
+from scaling.errors import StoreError, UsageError
 from scaling.records import store
 from scaling.records.migrations import upgraded
 from scaling.records.network import Place
@@ -41,6 +44,48 @@ def test_a_truncated_last_line_is_dropped_and_cut_off_on_resume(run: Run) -> Non
     with store.Store.resume(run.folder) as opened:
         opened.append(run.records[-1])
     assert file_of(run).read_bytes() == whole
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK])
+def test_a_file_system_without_locks_takes_runs_all_the_same(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENOSYS is what Lustre says where it is mounted without `flock`."""
+
+    def flock(fd: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    run = Launch(1).sweep(tmp_path, rounds=1)
+    assert run.records
+    assert not store.is_being_written(run.folder)
+    with store.Store.resume(run.folder) as opened:
+        opened.append(run.records[0])
+    assert len(store.load(run.folder)[1]) == len(run.records) + 1
+
+
+def test_a_folder_that_ranks_cannot_be_told_of_is_refused(tmp_path: Path, run: Run) -> None:
+    results = tmp_path / os.fsdecode(b"caf\xe9")
+    with pytest.raises(UsageError, match=r"--results .*caf\\udce9' is not UTF-8; give --results"):
+        Launch(1).sweep(results, rounds=1)
+    assert not results.exists()
+    shutil.copytree(run.folder, results)
+    with pytest.raises(UsageError, match=r"--resume .*is not UTF-8"):
+        store.Store.resume(results)
+
+
+@pytest.mark.parametrize("failing", ["lseek", "write", "fsync"])
+def test_a_file_that_is_gone_stale_is_one_line(failing: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a file server that was set up anew: then it cannot be cut off either."""
+
+    def stale(*_: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with store.Store.resume(run.folder) as opened:
+        for name in (failing, "ftruncate"):
+            monkeypatch.setattr(os, name, stale)
+        with pytest.raises(StoreError, match="Stale file handle; the points before are kept"):
+            opened.append(run.records[0])
 
 
 def test_damage_in_the_middle_is_named_by_line(run: Run) -> None:

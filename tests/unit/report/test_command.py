@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from scaling.records.store import FILE
 from scaling.report import __main__ as command
 from tests.support.report_scenes import cluster_run, default_run
 from tests.support.scripted_records import host, written
@@ -78,6 +79,21 @@ def test_mistakes_are_one_line(
     run = str(written(tmp_path / "run", default_run()))
     text = refusal(capsys, [argument.replace("RUN", run) for argument in arguments])
     assert said.replace("RUN/", f"{run}/") in text
+
+
+@pytest.mark.parametrize("format_", ["table", "html", "csv"])
+def test_a_runs_own_file_is_never_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str
+) -> None:
+    """Also by another name of it: what was measured is not brought back."""
+    file = written(tmp_path / "run", default_run()) / FILE
+    whole = file.read_bytes()
+    link = tmp_path / "page.html"
+    link.symlink_to(file)
+    for output in (file, link):
+        asked = [str(file.parent), "--format", format_, "--output", str(output)]
+        assert f"--output {output}: is what a run is kept in; name another file" in refusal(capsys, asked)
+    assert file.read_bytes() == whole
 
 
 def test_a_newer_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

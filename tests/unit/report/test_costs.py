@@ -16,7 +16,7 @@ from scaling.report import __main__ as command
 from scaling.report import schema
 from tests.support.compared_runs import without_noise
 from tests.support.report_scenes import SCENES
-from tests.support.scripted_records import close, record, written
+from tests.support.scripted_records import close, header, point, record, written
 
 PRICE = """currency = "USD"
 [[price]]
@@ -56,6 +56,21 @@ def test_the_table_tells_machines_prices_the_knee_and_what_is_not_used(
     assert "p3.16xlarge: price of 2018-02-01" in text
     assert "knee  N=4 added samples cost up to 1.5 times the mean up to here" in text
     assert "without storage, transfers" in " ".join(text.split())
+
+
+def test_a_million_tokens_are_not_a_million_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text: dict[str, Any] = {"model": "transformer", "data": "text", "unit": "tokens", "sequence_length": 128}
+    made = [
+        record(point(kind, 1, number, **text), step_s)
+        for number in range(2)
+        for kind, step_s in (("solo", 0.5), ("exchange", 0.5))
+    ]
+    run = str(written(tmp_path / "tokens", (header(), made)))
+    # 24.48 / 3600 x 1e6 / (32 x 128 / 0.5 s) = 0.830; of sequences, for an epoch of as many: 106.25
+    (one,) = [line for line in printed(run, tmp_path, capsys).splitlines() if "p3.16xlarge " in line]
+    assert "0.830" in one.split()
+    (bill,) = json.loads(printed(run, tmp_path, capsys, "--format", "json"))["costs"]
+    assert bill["per_million"]["on_demand"]["mean"] == close(106.25)
 
 
 def test_without_a_file_the_cost_is_told_of_one_devices(run: str, capsys: pytest.CaptureFixture[str]) -> None:

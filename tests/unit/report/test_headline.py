@@ -48,6 +48,16 @@ def test_who_does_not_wait_or_took_another_network_is_the_headline_only_where_no
     assert found is not None and found.flags == ("MISLABELLED",)
 
 
+def test_another_revision_that_was_faster_is_not_the_headline_of_the_launch() -> None:
+    solo = record(point("solo"), 0.1)
+    own, other = (
+        record(point(world_size=2, strategy=name), s) for name, s in (("fake:a", 0.2), ("fake:a@c0de", 0.1))
+    )
+    assert last_line(rows([solo, own, other])).startswith("scaling: fake:a N=2 320.0 images/s")
+    wrong = carried(record(point(world_size=2, interconnect="eth0"), 0.11, hosts=("a", "b")), "ib0")
+    assert last_line(rows([solo, wrong, other])).startswith("scaling: fake:a@c0de N=2 640.0 images/s")
+
+
 def test_a_pass_is_named_and_gives_way_to_a_whole_step() -> None:
     passes = [record(point(strategy="fake:plain", pass_="forward"), 0.01)]
     assert last_line(rows(passes)).endswith("3200.0 images/s speedup - efficiency - flags - pass forward")

@@ -52,6 +52,15 @@ def test_a_batch_that_does_not_pay_and_one_that_does_not_fit() -> None:
     assert "no baseline" not in text
 
 
+def test_ranks_that_are_placed_otherwise_are_another_sweep() -> None:
+    """Of two runs in one table; a single batch of each is no sweep."""
+    both = [*records({32: 0.1, 64: 0.19}), *records({32: 0.1, 64: 0.21}, placement="spread")]
+    text = rendered(both)
+    assert "1.90 ± 0.00" in table(text, "Minibatches: fake:plain, pack")[-1]
+    assert "2.10 ± 0.00" in table(text, "Minibatches: fake:plain, spread")[-2]
+    assert "Minibatches" not in rendered([*records({32: 0.1}), *records({32: 0.1}, placement="spread")])
+
+
 def test_passes_stand_below_each_other_and_are_named_above() -> None:
     whole = document(
         header(),

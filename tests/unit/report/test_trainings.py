@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json as json_module
 
+from msgspec.structs import replace
+
 from scaling.report.document import document
 from scaling.report.formats import json, terminal
 from scaling.report.formats.html import page
@@ -33,6 +35,14 @@ def test_a_table_has_rates_epochs_seconds_and_says_where_a_batch_learns_less() -
     assert "seed 0 52.0 %, seed 1 90.0 %" in text
     assert "95 % was not reached in 2 epochs" in text
     assert "no exchange of this run" not in text
+
+
+def test_the_last_line_has_the_seeds_that_ended_early_too() -> None:
+    whole = training_record([0.9, 0.99, 0.99, 0.99], target=0.95)
+    ranks = tuple(replace(one, windows=one.windows[:2], evaluations=one.evaluations[:2]) for one in whole.ranks)
+    early = replace(whole, ranks=ranks)
+    late = training_record([0.5, 0.6, 0.7, 0.8], seed=1, target=0.95)
+    assert " top-1 89.5 % epochs 4 " in document(header(), [early, late]).last_line
 
 
 def test_seconds_to_a_target_of_one_seed_say_so() -> None:

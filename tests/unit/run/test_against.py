@@ -42,6 +42,16 @@ def test_what_is_no_run_is_named_with_its_flag(tmp_path: Path) -> None:
     assert refusal(tmp_path / "nowhere").startswith(f"--against {tmp_path}/nowhere: not a run: ")
 
 
+def test_a_folder_that_is_called_as_a_branch_is_told_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "main").mkdir()
+    assert refusal(Path("main")).endswith("; is it a revision, and main only a folder here? --against main^0")
+    assert flags.parse(("--against", "main")).against == Path("main")
+    assert flags.parse(("--against", "main^0")).given == {"against": "main^0"}
+
+
 def test_a_run_still_being_written_is_refused(tmp_path: Path) -> None:
     run = Path(on_disk(tmp_path / "base", without_noise()))
     with (run / store.FILE).open("rb") as file:

@@ -81,6 +81,21 @@ FAKE = ("--strategy", "fake:a")
         (("--precision", "bf17", *FAKE), ("precision", "'bf17'", "'bf16'")),
         (("--precision", "fp16", *FAKE), ("--precision fp16", "needs CUDA")),
         (("--placement", "packed", *FAKE), ("placement", "'pack'")),
+        (
+            ("--model", "fashion-cnn", "--data", "digits", "--batch-size", "1", "--strategy", "torch:gloo"),
+            ("--batch-size 1", "layer 28 of fashion-cnn, batch norm", "one value", "larger batch per device"),
+        ),
+        (
+            ("--model", "fashion-cnn", "--data", "digits", "--global-batch-size", "4", "--strategy", "torch:gloo"),
+            ("--global-batch-size 4 at world size 4", "layer 28 of fashion-cnn", "larger batch per device"),
+        ),
+        (
+            (
+                "--model", "resnet50", "--image-size", "32", "--batch-size", "2", "--option", "accumulate=2",
+                "--strategy", "mxnet:dist_sync",
+            ),
+            ("--batch-size 2 --option accumulate=2", "of resnet50, batch norm"),
+        ),
         (("--kinds", "solo", *FAKE), ("--kinds", "exchange")),
         (("--kinds", "exchange,sol", *FAKE), ("kinds", "'sol'", "'solo'")),
         (("--memory-format", "channels_first", *FAKE), ("memory_format", "'channels_last'")),
@@ -90,6 +105,9 @@ FAKE = ("--strategy", "fake:a")
         (("--cpus-per-rank", "9", *FAKE), ("--cpus-per-rank 9",)),
         (("--rounds", "0", *FAKE), ("--rounds 0", "above 0")),
         (("--rounds", "many", *FAKE), ("--rounds", "integer")),
+        (("--rounds", "9" * 20, *FAKE), ("--rounds 99999999999999999999", "at most 4,294,967,296")),
+        (("--batch-sizes", "16," + "9" * 20, *FAKE), ("--batch-sizes 99999999999999999999", "at most")),
+        (("--epochs", "9" * 20, *FAKE), ("--epochs 99999999999999999999", "at most")),
         (("--windows", "1", *FAKE), ("--windows 1", "at least 3")),
         (("--target-ci", "wide", *FAKE), ("--target-ci wide", "1%")),
         (("--target-ci", "1%", "--max-rounds", "2", *FAKE), ("--max-rounds 2", "--rounds 6")),
@@ -134,6 +152,12 @@ def test_a_wrong_flag_gets_one_line(argv: tuple[str, ...], words: tuple[str, ...
     message = refused(*argv)
     for word in words:
         assert word in message, message
+
+
+def test_batch_norm_over_places_needs_no_second_sample() -> None:
+    argv = ("--model", "resnet50", "--batch-size", "1", "--strategy", "torch:gloo,tensorflow:ring,mxnet:dist_sync")
+    made = plan.make(invocation.resolve(flags.parse(argv)), [enrol(host(cores=4))] * 4)
+    assert {point.workload.batch_size for point in made.cells} == {1}
 
 
 def test_more_ranks_than_gpus() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -67,6 +68,21 @@ def test_of_each_one_rank_at_a_time_runs(tmp_path: Path) -> None:
     seats = [(told, run.first) for told, run in measured(launch) if told.task.point.kind == "each"]
     assert sorted((told.task.rank, block) for told, block in seats) == list(product(range(4), range(BLOCKS)))
     assert all(told.running == (told.task,) for told, _ in seats)
+
+
+def test_no_seat_of_many_has_the_first_block_of_every_round(tmp_path: Path) -> None:
+    """Six take turns: what is slow of a block shall not look like a slow rank."""
+    launch = Launch(6)
+    fields = {**SIDE_BY_SIDE, "kinds": ["exchange", "each"], "rounds": 3, "windows": 6}
+    launch.sweep(tmp_path, **fields, world_sizes=[6])
+    turns = [
+        (number, told.task.rank, run.first)
+        for number in range(3)
+        for told, run in measured(launch, number)
+        if told.task.point.kind == "each"
+    ]
+    assert Counter((number, rank) for number, rank, _ in turns) == dict.fromkeys(product(range(3), range(6)), 2)
+    assert sorted(rank for _, rank, block in turns if block == 0) == list(range(6))
 
 
 def test_seats_of_each_also_run_one_by_one_where_points_are_measured_alone(tmp_path: Path) -> None:

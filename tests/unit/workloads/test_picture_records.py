@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,7 +78,13 @@ def test_files_that_are_no_recordio(tmp_path: Path, content: bytes, said: str) -
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"ab", "a record of 2 bytes, shorter than IRHeader"), (labelled(1.5, b""), "label 1.5, expected a class")],
+    [
+        (b"ab", "a record of 2 bytes, shorter than IRHeader"),
+        (labelled(1.5, b""), "label 1.5, expected a class"),
+        (labelled(math.inf, b""), "label inf, expected a class"),
+        (labelled(1e30, b""), r"label 1\.0\d*e\+30, expected a class"),
+        (struct.pack("<If2Q", 1000, 0.0, 7, 0), "a record of 24 bytes, shorter than its 1,000 labels"),
+    ],
 )
 def test_records_that_hold_no_picture(tmp_path: Path, content: bytes, said: str) -> None:
     found = recorded(tmp_path, written.record(labelled(0, b"fine")), written.record(content))
@@ -194,3 +201,10 @@ def test_a_feed_of_records(tmp_path: Path, name: str) -> None:
     few = replace(spec, target=replace(spec.target, count=9))
     with pytest.raises(UsageError, match=rf"--data {name}: .* is of class 9, the model has 9"):
         feeds.check(name, place, few)
+
+
+@pytest.mark.parametrize(("name", "file"), [("recordio", "train.rec"), ("tfrecord", "train-00000-of-00001")])
+def test_files_without_a_record(tmp_path: Path, name: str, file: str) -> None:
+    (tmp_path / file).touch()
+    with pytest.raises(UsageError, match=rf"{file}: no records in it$"):
+        feeds.check(name, str(tmp_path), models.spec("resnet50"))

@@ -75,6 +75,24 @@ def test_a_flat_val_whose_classes_a_file_names(tmp_path: Path, name: str) -> Non
         folders.listing(tmp_path, FEW, "test")
 
 
+def test_in_kaggles_archive_the_classes_stand_far_above_the_pictures(tmp_path: Path) -> None:
+    place = tmp_path / "ILSVRC/Data/CLS-LOC"
+    written.folders(place / "train", CLASSES)
+    written.folders(place, {"val": 3})
+    (tmp_path / folders.BY_NAME).write_text("ImageId,\n0000,cat 1 2 3 4\n0001,bee 1 2 3 4\n0002,ape 1 2 3 4\n")
+    assert folders.listing(place, FEW, "test").labels == (2, 1, 0)
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"", "val: 0 samples, expected 3"), (b"\xff", "not UTF-8 text")])
+def test_a_val_without_pictures_and_names_that_are_no_text(tmp_path: Path, content: bytes, said: str) -> None:
+    written.folders(tmp_path / "train", CLASSES)
+    (tmp_path / "val").mkdir()
+    (tmp_path / "val/readme.txt").touch()
+    (tmp_path / folders.BY_LINE).write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        folders.listing(tmp_path, FEW, "test")
+
+
 def test_sixty_of_each_class_of_caltech_train(tmp_path: Path) -> None:
     names = [f"{number:03}.object" for number in range(1, 257)] + ["257.clutter"]
     for name in names:
@@ -106,6 +124,31 @@ def test_the_middle_of_a_picture_in_the_models_size() -> None:
     assert grey.shape == (1, 8, 12)
     with pytest.raises(OSError, match="cannot identify"):
         decode(b"nothing", Images(channels=3, height=8, width=8))
+
+
+BOMB = b"BM" + bytes(8) + (54).to_bytes(4, "little") + (40).to_bytes(4, "little")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"P6\n4x 4\n255\n", "invalid literal for int"),
+        (BOMB + 2 * (1 << 20).to_bytes(4, "little") + b"\1\0\30\0" + bytes(24), "Image size"),
+        (b"nothing", "cannot identify image file$"),
+    ],
+    ids=["damaged", "huge", "none"],
+)
+def test_whatever_pillow_says_of_damage_names_the_picture(content: bytes, said: str) -> None:
+    with pytest.raises(OSError, match=said):
+        decode(content, Images(channels=3, height=8, width=8))
+
+
+def test_a_picture_that_is_no_file(tmp_path: Path) -> None:
+    written.folders(tmp_path / "train", {"a": 2})
+    (tmp_path / "train/a/0000.png").unlink()
+    (tmp_path / "train/a/0000.png").symlink_to("nowhere")
+    with pytest.raises(UsageError, match=r"a/0000\.png: cannot be read: No such file"):
+        feeds.check("folders", str(tmp_path), models.spec("cifar10-cnn"))
 
 
 def test_a_feed_of_folders(tmp_path: Path) -> None:

@@ -151,6 +151,7 @@ def test_tokens_of_llm_c(tmp_path: Path) -> None:
         (b"", "0 bytes, expected 16-bit numbers"),
         (b"abc", "3 bytes, expected 16-bit numbers"),
         (llm_c(20240520, 3, 0), r"version 3 of magic 20240520, expected one of llm\.c's"),
+        (llm_c(20240520, 1, -256)[:512], "512 bytes, expected 512 for the -256 tokens of its header"),
         (llm_c(20240520, 1, 2) + b"ab", r"1,026 bytes, expected 1,028 for the 2 tokens of its header"),
     ],
 )

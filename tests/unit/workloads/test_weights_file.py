@@ -6,7 +6,7 @@ import io
 import json
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,39 @@ def test_what_is_no_such_file_is_refused_on_one_line(tmp_path: Path, name: str) 
         read(str(path))
     assert str(error.value).startswith(f"--weights {path}: ")
     assert "\n" not in str(error.value)
+
+
+def pth(folder: Path, found: object) -> str:
+    """What torch.save writes of plain values."""
+    pickled = io.BytesIO()
+    pickle.dump(found, pickled, protocol=2)
+    with zipfile.ZipFile(folder / "plain.pth", "w") as file:
+        file.writestr("archive/data.pkl", pickled.getvalue())
+    return str(folder / "plain.pth")
+
+
+def headed(folder: Path, header: bytes) -> str:
+    (folder / "headed.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    return str(folder / "headed.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        (lambda folder: pth(folder, [1, 2]), "not such a file: no tensors by name in it"),
+        (lambda folder: pth(folder, {0: 1}), "not such a file: no tensors by name in it"),
+        (lambda folder: str(folder / "none.pth"), "No such file or directory"),
+        (lambda folder: headed(folder, b"[1]"), "not such a file: its header names no tensors"),
+        (lambda folder: headed(folder, b"[" * 100_000), "not such a file: maximum recursion depth"),
+        (lambda folder: npz(folder, STATE | {"conv1.weight": np.full((4, 1, 3, 3), "a")}), "conv1.weight holds"),
+        (lambda folder: npz(folder, STATE | {"conv1.weight": np.full((4, 1, 3, 3), 1j)}), "conv1.weight holds"),
+    ],
+)
+def test_what_holds_no_weights_is_refused(tmp_path: Path, written: Callable[[Path], str], words: str) -> None:
+    path = written(tmp_path)
+    with pytest.raises(UsageError) as error:
+        read(path)
+    assert str(error.value).startswith(f"--weights {path}: {words}")
 
 
 class Harm:

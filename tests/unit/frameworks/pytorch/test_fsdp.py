@@ -58,6 +58,14 @@ def test_groups_and_types_that_cannot_be(size: int, options: dict[str, str], rea
     assert refusal(size=size, options=options) == reason
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_parameters_in_half_precision_beside_batch_norm_are_refused_before_a_worker_starts(precision: str) -> None:
+    half = {"param_dtype": "bf16"}
+    found = refusal(model="resnet50", data="synthetic", precision=precision, options=half)
+    assert found.startswith("--option param_dtype=bf16: the batch norm of resnet50 keeps its means in fp32; leave")
+    assert refusal(model="alexnet", data="synthetic", precision="bf16", options=half) == ""
+
+
 def test_what_fully_shard_does_not_take() -> None:
     assert refusal(memory_format="channels_last").startswith("--memory-format channels_last: ")
     assert refusal(precision="bf16", options={"param_dtype": "bf16"}) == ""
