@@ -25,6 +25,8 @@ from scaling.workloads import models
 
 ASYNCHRONOUS = "mxnet:dist_async"
 SCHEDULER = "scheduler"
+# MXNet reads its bound as an int, and fails on larger ones.
+MOST = 2**31 - 1
 
 
 class DistKvstore(MXNetStrategy):
@@ -97,7 +99,7 @@ class DistKvstore(MXNetStrategy):
             "DMLC_NUM_WORKER": str(task.point.world_size),
             "DMLC_NUM_SERVER": str(len(task.servers)),
             **network_env.ps_lite(task, address_of(task)),
-            "MXNET_KVSTORE_BIGARRAY_BOUND": str(max(1, round(whole / task.point.hardware.shrink))),
+            "MXNET_KVSTORE_BIGARRAY_BOUND": str(min(MOST, max(1, round(whole / task.point.hardware.shrink)))),
         }
         if (server := server_of(task)) is not None:
             found["PORT"] = str(server.port)

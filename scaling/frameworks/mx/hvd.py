@@ -11,7 +11,9 @@ from collections.abc import Mapping
 
 from scaling.frameworks import evaluating, hvd
 from scaling.frameworks.mx.plain import MXNetStrategy
-from scaling.records.point import Device
+from scaling.records import crossing
+from scaling.records.crossing import Parts
+from scaling.records.point import Device, Point
 from scaling.records.task import Task
 
 
@@ -31,6 +33,10 @@ class MXNetHorovod(hvd.Horovod, MXNetStrategy):
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         """MXNet's own and Horovod's variables."""
         return {**MXNetStrategy.environ(self, task, announced), **super().environ(task, announced)}
+
+    def wire_parts(self, point: Point) -> Parts:
+        """With `--precision fp16` gradients are half as large already: compression leaves them as they are."""
+        return crossing.WHOLE if point.workload.precision == "fp16" else super().wire_parts(point)
 
 
 STRATEGY = MXNetHorovod()

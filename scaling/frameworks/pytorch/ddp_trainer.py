@@ -3,6 +3,7 @@ alone."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
@@ -147,7 +148,10 @@ def sharded(whole: Optimizer) -> Optimizer:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     assert isinstance(whole, torch.optim.Optimizer)
-    return ZeroRedundancyOptimizer(whole.param_groups, optimizer_class=type(whole), **whole.defaults)
+    # AdamW's have one of Adam's beside, which AdamW itself sets.
+    taken = inspect.signature(type(whole)).parameters
+    defaults = {name: value for name, value in whole.defaults.items() if name in taken}
+    return ZeroRedundancyOptimizer(whole.param_groups, optimizer_class=type(whole), **defaults)
 
 
 def _caps(cap_mb: float, shrink: float) -> dict[str, Any]:

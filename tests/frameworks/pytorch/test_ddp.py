@@ -19,6 +19,7 @@ from scaling.emulated.buckets import bucket_bytes
 from scaling.frameworks.pytorch import ddp, ddp_trainer, network, process_group, store
 from scaling.worker.failures import cause_of
 from scaling.workloads import models
+from scaling.workloads.models import RATES
 from tests.support import ranks
 from tests.support.ranks import one_task
 
@@ -80,6 +81,7 @@ import sys, torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from scaling.frameworks.pytorch import network
 from scaling.workloads import models
+from scaling.workloads.models import RATES
 torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=16)
 parallel = torch.nn.parallel.DistributedDataParallel(network.build(models.spec(sys.argv[1]), 1))
 sent = []
@@ -167,6 +169,33 @@ def test_micro_batches_are_exchanged_once_a_step(parts: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     # DDP forms its two buckets after the first step.
     assert done.stdout.split() == ["5", "12"]
+
+
+# ---------------------------------------------------------------- a sharded optimizer
+
+SHARDED = """
+import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from scaling.frameworks.pytorch import ddp_trainer, optimizers
+from scaling.workloads.specs import Recipe
+torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+for kind in optimizers.KINDS:
+    ways = []
+    for wrap in (lambda whole: whole, ddp_trainer.sharded):
+        weights = torch.nn.Parameter(torch.ones(3))
+        optimizer = wrap(optimizers.make(Recipe(optimizer=kind, rate=0.5, decay=0.1), [weights]))
+        for gradient in (torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.5, 1.0, 4.0])):
+            weights.grad = gradient
+            optimizer.step()
+        ways.append(weights.detach())
+    print(kind, torch.equal(*ways), not torch.equal(ways[0], torch.ones(3)))
+"""
+
+
+def test_every_optimizer_can_be_sharded_and_updates_as_it_does_whole() -> None:
+    """AdamW's defaults have one that AdamW does not take: no transformer could be trained so."""
+    done = subprocess.run([sys.executable, "-c", SHARDED], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [f"{kind} True True" for kind in RATES], done.stderr
 
 
 # ---------------------------------------------------------------- the process group

@@ -63,6 +63,15 @@ def test_a_part_where_gradients_are_made_smaller(name: str) -> None:
     assert said(name, compression=way) == pytest.approx([bound * (out + back) / 2 for bound in whole])
 
 
+def test_what_is_half_precision_already_is_not_made_smaller() -> None:
+    """MXNet's gradients are then float16, which gradient_bytes counts as such; other frameworks' stay float32."""
+    for name, smaller in (("mxnet:horovod", 1.0), ("torch:horovod", 0.5), ("tensorflow:horovod", 0.5)):
+        compressed = task(name, "cuda", compression="fp16").point
+        half = replace(compressed, workload=replace(compressed.workload, precision="fp16"))
+        assert frameworks.load(name).wire_parts(compressed) == (0.5, 0.5)
+        assert frameworks.load(name).wire_parts(half) == (smaller, smaller)
+
+
 def test_every_option_for_smaller_gradients_is_in_this_test() -> None:
     assert {name for name in frameworks.NAMES if "compression" in frameworks.load(name).options} == set(SMALLER)
 

@@ -70,6 +70,12 @@ def test_the_bound_for_big_arrays_reaches_all_roles() -> None:
         assert STRATEGY.environ(replace(task, role=role), {})["MXNET_KVSTORE_BIGARRAY_BOUND"] == "77"
 
 
+def test_a_bound_that_no_array_reaches_is_told_as_mxnet_can_read_it() -> None:
+    """MXNet's is an int: of more it said "Invalid Parameter format", and every cell failed."""
+    task = on_two_hosts(options={"bigarray_bound": "99999999999"})[0]
+    assert STRATEGY.environ(task, {})["MXNET_KVSTORE_BIGARRAY_BOUND"] == str(2**31 - 1)
+
+
 def test_helpers_are_a_scheduler_and_the_servers() -> None:
     assert STRATEGY.helpers(on_two_hosts()[0]) == [
         Helper(name="scheduler"),
