@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -88,6 +88,18 @@ def test_rows_that_may_not_be_compared_are_in_figures_of_their_own() -> None:
     records = [record(point(kind, batch_size=size), 0.1) for kind in ("solo", "exchange") for size in (32, 64)]
     found = list(FIGURES["speedup"](Material(header(), records)))
     assert [figure.title for figure in found] == ["Speedup: 32 per device", "Speedup: 64 per device"]
+
+
+def test_no_figure_has_rates_of_two_units() -> None:
+    text: dict[str, Any] = {
+        "model": "gpt2-tiny",
+        "data": "synthetic-tokens",
+        "unit": "tokens",
+        "sequence_length": 64,
+    }
+    records = [record(point(world_size=2, **work), 0.1) for work in ({}, text)]
+    found = list(FIGURES["speedup"](Material(header(), records)))
+    assert [figure.body.upright for figure in found if isinstance(figure.body, Curves)] == ["images/s", "tokens/s"]
 
 
 def test_of_many_curves_the_highest_are_drawn_and_all_are_in_the_table() -> None:
