@@ -22,16 +22,16 @@ def pair(spec: ModelSpec) -> Pair:
     theirs.initialize(mx.initializer.Zero())
     theirs(mx.nd.zeros((1, *spec.input.shape)))  # which tells it its shapes
     for own, other in zip(network.parameters(ours).values(), theirs.collect_params().values(), strict=True):
-        other.set_data(own.data())
-    return Pair(_step(ours, spec), _step(theirs, spec))
+        other._data, other._grad = own._data, own._grad
+    optimizer = optimizers.make(spec.recipe, {"rescale_grad": 1 / BATCH})
+    trainer = mx.gluon.Trainer(ours.collect_params(), optimizer, kvstore=None)
+    return Pair(_step(ours, spec, trainer), _step(theirs, spec, trainer))
 
 
-def _step(net: mx.gluon.HybridBlock, spec: ModelSpec) -> Callable[[], object]:
+def _step(net: mx.gluon.HybridBlock, spec: ModelSpec, trainer: mx.gluon.Trainer) -> Callable[[], object]:
     criterion = losses.of(spec.target)
     for block in (net, criterion):
         block.hybridize(static_alloc=True, static_shape=True)
-    optimizer = optimizers.make(spec.recipe, {"rescale_grad": 1 / BATCH})
-    trainer = mx.gluon.Trainer(net.collect_params(), optimizer, kvstore=None)
     random = np.random.default_rng(1)
     images = mx.nd.array(random.standard_normal((BATCH, *spec.input.shape), np.float32))
     labels = mx.nd.array(random.integers(spec.outputs, size=BATCH))

@@ -21,22 +21,23 @@ def pair(spec: ModelSpec) -> Pair:
     """Of one description."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     ours = network.build(spec, 1)
-    return Pair(_step(ours, spec), _step(_library(spec, ours), spec))
+    optimizer = optimizers.make(spec.recipe, ours.parameters())
+    return Pair(_step(ours, spec, optimizer), _step(_library(spec, ours), spec, optimizer))
 
 
 def _library(spec: ModelSpec, ours: nn.Module) -> nn.Module:
     extra = {"aux_logits": False, "init_weights": False} if spec.name in AUXILIARY else {}
     name = spec.alike["torchvision"]
     built: nn.Module = libraries.torchvision().models.get_model(name, weights=None, **extra)
-    with torch.no_grad():
-        for theirs, own in zip(built.parameters(), ours.parameters(), strict=True):
-            theirs.copy_(own)
+    names = [name for name, _ in built.named_parameters()]
+    for path, own in zip(names, ours.parameters(), strict=True):
+        module, _, last = path.rpartition(".")
+        setattr(built.get_submodule(module), last, own)
     return built
 
 
-def _step(built: nn.Module, spec: ModelSpec) -> Callable[[], object]:
+def _step(built: nn.Module, spec: ModelSpec, optimizer: torch.optim.Optimizer) -> Callable[[], object]:
     net, criterion = built.train(), losses.of(spec.target)
-    optimizer = optimizers.make(spec.recipe, built.parameters())
     images, labels = torch.randn(BATCH, *spec.input.shape), torch.randint(spec.outputs, (BATCH,))
 
     def step() -> None:

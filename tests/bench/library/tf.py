@@ -29,14 +29,31 @@ def pair(spec: ModelSpec) -> Pair:
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     ours = network.build(spec, 1)
     theirs = THEIRS[spec.name](weights=None, classes=spec.outputs, classifier_activation=None)
+    variables, optimizer = ours.trainable_variables, optimizers.make(spec.recipe)
+    optimizer.build(variables)
+    first = _step(ours, spec, variables, optimizer)
     if [each.shape for each in ours.weights] == [each.shape for each in theirs.weights]:
-        theirs.set_weights(ours.get_weights())
-    return Pair(_step(ours, spec), _step(theirs, spec))
+        _share(ours, theirs)
+    else:
+        variables, optimizer = theirs.trainable_variables, optimizers.make(spec.recipe)
+        optimizer.build(variables)
+    return Pair(first, _step(theirs, spec, variables, optimizer))
 
 
-def _step(model: keras.Model, spec: ModelSpec) -> Callable[[], object]:
-    criterion, optimizer = losses.of(spec.target), optimizers.make(spec.recipe)
-    optimizer.build(model.trainable_variables)
+def _share(ours: keras.Model, theirs: keras.Model) -> None:
+    """Give each layer of theirs the variables of ours."""
+    own = iter(ours.weights)
+    for layer in theirs.layers:
+        layer._tracker.unlock()
+        for name in ("_kernel", "bias"):
+            if getattr(layer, name, None) is not None:
+                setattr(layer, name, next(own))
+
+
+def _step(
+    model: keras.Model, spec: ModelSpec, variables: list[keras.Variable], optimizer: keras.optimizers.Optimizer
+) -> Callable[[], object]:
+    criterion = losses.of(spec.target)
     channels, height, width = spec.input.shape
     images = tf.random.normal((BATCH, height, width, channels))
     labels = tf.random.uniform((BATCH,), maxval=spec.outputs, dtype=tf.int64)
@@ -44,7 +61,7 @@ def _step(model: keras.Model, spec: ModelSpec) -> Callable[[], object]:
     def step() -> tf.Tensor:
         with tf.GradientTape() as tape:
             loss = criterion(model(images, training=True), labels)
-        optimizer.apply(tape.gradient(loss, model.trainable_variables))
+        optimizer.apply(tape.gradient(loss, variables), variables)
         return loss
 
     graph = tf.function(step, autograph=False)
