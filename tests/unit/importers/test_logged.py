@@ -94,3 +94,9 @@ def test_dlrm_of_mlperf_says_one_average_of_all(benchmark: str, tmp_path: Path) 
 )
 def test_what_is_refused(text: str, given: Given, said: str, tmp_path: Path) -> None:
     assert said in refusal(written(tmp_path, text), given)
+
+
+@pytest.mark.parametrize("benchmark", ["llama2_70b_lora", "llama31_8b"])
+def test_llama_counts_sequences(benchmark: str, tmp_path: Path) -> None:
+    row = only_row(written(tmp_path, MLPERF.replace('"resnet"', f'"{benchmark}"')), EIGHT)
+    assert (row.unit, row.model) == ("sequences", benchmark)
