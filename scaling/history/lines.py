@@ -41,8 +41,8 @@ _USUAL = {one.name: one.default for one in fields(Workload) if one.name not in _
 
 class Headline(Record, frozen=True, kw_only=True):
     """The fastest exchange at a run's largest world size; means over rounds. `efficiency` is None where none is
-    claimed, a fraction of 1. `flags` are those that its own records put on it: SUPERLINEAR and DRIFTING need the
-    whole analysis."""
+    claimed, a fraction of 1; a sample is `units_per_sample` of `unit`. `flags` are those that its own records put
+    on it: SUPERLINEAR and DRIFTING need the whole analysis."""
 
     strategy: str
     interconnect: str
@@ -51,6 +51,7 @@ class Headline(Record, frozen=True, kw_only=True):
     unit: ImportedUnit
     efficiency: float | None
     flags: tuple[str, ...] = ()
+    units_per_sample: int = 1
 
 
 class Sight(Record, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ class Sight(Record, frozen=True, kw_only=True):
     contender: Contender
     work: str
     world_size: int
-    samples_per_s: float
+    units_per_s: float
     unit: ImportedUnit
     flags: tuple[str, ...] = ()
 
@@ -245,7 +246,7 @@ def _sight(cell: Cell) -> Sight:
         contender=_contender(cell.point),
         work=_works([cell.point])[0],
         world_size=cell.point.world_size,
-        samples_per_s=_rate(cell),
+        units_per_s=_rate(cell) * cell.point.workload.units_per_sample,
         unit=cell.point.workload.unit,
         flags=_flags(cell),
     )
@@ -284,6 +285,7 @@ def _said(cell: Cell, controls: Controls) -> Headline:
         unit=cell.point.workload.unit,
         efficiency=exp(fmean(map(log, claimed))) if claimed else None,
         flags=_flags(cell),
+        units_per_sample=cell.point.workload.units_per_sample,
     )
 
 
