@@ -36,6 +36,9 @@ def read(folder: Path, data: bytes) -> list[tuple[int | None, str]]:
         ("[rank3]: Model: a", 3, "Model: a"),
         ("[default1]:Model: a", 1, "Model: a"),
         (" 3: Model: a", 3, "Model: a"),
+        ("[3] Model: a", 3, "Model: a"),
+        ("2018-09-04T11:27:31.565575798Z Model: a", None, "Model: a"),
+        ("2018-09-04T11:27:31Z [1,2]<stdout>:Model: a", 2, "Model: a"),
         ("Model: a", None, "Model: a"),
         ("[1,2] Model: a", None, "[1,2] Model: a"),
         ("\x1b[31mModel: \x1b[0ma", None, "Model: a"),
@@ -107,7 +110,9 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         recognise(tmp_path)
 
 
-@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "[1,mpirank:0,algo-1]<stdout>:", "[rank0]:"])
+@pytest.mark.parametrize(
+    "tag", ["[1,0]<stdout>:", "[1,mpirank:0,algo-1]<stdout>:", "[rank0]:", "[0] ", "2018-09-04T11:27:31.5Z "]
+)
 @pytest.mark.parametrize("name", ["dllogger_stdout.log", "dllogger_file.log", "nccl_tests.log", "dlbs.log"])
 def test_a_log_is_recognised_behind_tags(name: str, tag: str, tmp_path: Path) -> None:
     text = (SAMPLES / name).read_text()
