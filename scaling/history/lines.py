@@ -29,7 +29,7 @@ from scaling.records.other_code import revision
 from scaling.records.point import Point, Record, Workload
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import FILE, is_being_written, load
-from scaling.text import several
+from scaling.text import readable, several
 
 # Of a workload, what is said in words of its own or follows from these.
 _SAID = frozenset({
@@ -118,7 +118,7 @@ def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], 
         try:
             lines.append(line(folder, *load(folder), all_exchanges=all_exchanges))
         except UsageError as error:
-            unreadable.append(Unreadable(run=folder.name, reason=str(error)))
+            unreadable.append(Unreadable(run=readable(folder.name), reason=readable(str(error))))
     return sorted(lines, key=lambda one: (one.started_unix_s, one.run)), unreadable
 
 
@@ -140,7 +140,7 @@ def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_ex
     largest = max((point.world_size for point in points), default=0)
     measured = exchanges(one for one in latest if all_exchanges or one.point.world_size == largest)
     return RunLine(
-        run=folder.name,
+        run=readable(folder.name),
         started_unix_s=header.created_unix_s,
         hosts=several(sorted({host.hostname for host in header.hosts}), shown=2),
         devices=launched["devices"],
@@ -169,7 +169,7 @@ def _imported(folder: Path, header: Header) -> RunLine:
     )
     first, *more = works or ("bandwidths of a network",)
     return RunLine(
-        run=folder.name,
+        run=readable(folder.name),
         started_unix_s=header.created_unix_s,
         hosts="-",
         devices="-",
