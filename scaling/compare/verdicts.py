@@ -13,7 +13,7 @@ equal in logarithms.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import expm1, log, log1p
 from statistics import fmean
 from typing import NamedTuple
@@ -101,7 +101,7 @@ def _untested(pair: Pair, context: Context, rule: Rule) -> Cell:
         server_hosts=row.server_hosts,
         unit=rule.metric.unit_of(row),
         verdict=verdict,
-        reason="; ".join(filter(None, (reason, *pair.left_out))),
+        reason="; ".join(filter(None, (reason, *pair.left_out, *_failures(pair)))),
         base=_value(pair.base, rule),
         new=_value(pair.new, rule),
         flags=tuple(dict.fromkeys(flag for one in pair.new or pair.base for flag in one.flags)),
@@ -140,6 +140,14 @@ def _incomparable(pair: Pair, rule: Rule) -> str:
     if rule.metric.needs_same_unit and pair.base[0].workload.unit != pair.new[0].workload.unit:
         return f"unit {pair.base[0].workload.unit} | {pair.new[0].workload.unit}"
     return "" if rule.although_different else "; ".join((*pair.apart, *rule.apart))
+
+
+def _failures(pair: Pair) -> Iterator[str]:
+    """Rounds that failed of cells that others measured: their rates say nothing of it."""
+    for name, rows in (("base", pair.base), ("new", pair.new)):
+        tried, measured = sum(row.rounds_tried for row in rows), sum(row.rounds for row in rows)
+        if 0 < measured < tried:
+            yield f"{tried - measured} of {tried} {name} rounds failed"
 
 
 def _why(rows: Sequence[Row]) -> str:

@@ -197,6 +197,14 @@ def test_a_launch_that_lost_a_cell_hides_no_loss_of_the_others(
     assert left_out in cell.reason
 
 
+def test_rounds_that_failed_are_told_beside_what_the_others_say() -> None:
+    flaky = of(2, lambda one: failed(one.point) if one.point.round in (1, 3) else one, FINE)
+    found = by_size(FINE, flaky)
+    assert "2 of 5 new rounds failed" in found[2].reason
+    assert not found[4].reason
+    assert "2 of 5 base rounds failed" in by_size(flaky, FINE)[2].reason
+
+
 def test_a_failure_says_why() -> None:
     assert by_size(FINE, broken(FINE))[2].reason == "oom: out of memory"
 
