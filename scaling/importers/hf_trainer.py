@@ -65,10 +65,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
         raise Refused(
             "has no train_steps_per_second: before transformers 4.7 train_samples_per_second counted steps"
         )
-    rate = rates["samples"].middle()
-    low, high = rates["samples"].ends
-    if high > (1 + _ALIKE) * low:
-        raise Refused(f"tells of several trainings, of {low:g} to {high:g} samples/s: split it by launch")
+    rate = _of_one(rates["samples"])
     devices = world_size(_devices(head), given)
     batch = batch_size(head.get("Instantaneous", ()), given)
     _audit(rate, rates["steps"].middle(), head)
@@ -87,6 +84,15 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
         ),
         notes=skipped.notes(),
     )
+
+
+def _of_one(rates: Rates) -> float:
+    """What all nodes say of one training. Raises Refused of several."""
+    rate = rates.middle()
+    low, high = rates.ends
+    if high > (1 + _ALIKE) * low:
+        raise Refused(f"tells of several trainings, of {low:g} to {high:g} samples/s: split it by launch")
+    return rate
 
 
 class _Plan:
