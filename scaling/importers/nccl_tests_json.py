@@ -73,7 +73,9 @@ def of_a_group(groups: Iterable[int]) -> tuple[int, tuple[str, ...]]:
         raise Refused("has groups of several sizes (NCCL_TESTS_SPLIT): its bandwidths are of no number of devices")
     if len(sizes) < 2:
         return sizes.total(), ()
-    said = f"{len(sizes)} groups at once (NCCL_TESTS_SPLIT): bandwidths are those of one"
+    said = (
+        f"{len(sizes)} groups at once (NCCL_TESTS_SPLIT): bandwidths are those of one, over the mean time of all"
+    )
     return sizes.total() // len(sizes), (said,)
 
 
