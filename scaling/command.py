@@ -111,7 +111,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _encoded(data: str | bytes) -> bytes:
-    return data.encode() if isinstance(data, str) else data
+    return data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
 
 
 def show(data: str | bytes) -> None:

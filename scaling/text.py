@@ -18,6 +18,11 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def readable(name: str) -> str:
+    """A name of a file as UTF-8 can say it: bytes of another encoding as `\\udcff`."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
 def duration(seconds: float) -> str:
     """`4.9 s`, `42 s`, `1 min 10 s`, `2 h 5 min`."""
     if seconds < 9.95:

@@ -11,6 +11,7 @@ network = "tcp:10"                     # what is between them; the run's own whe
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import date
 from fnmatch import fnmatch
@@ -24,6 +25,8 @@ from scaling.errors import UsageError
 from scaling.records.point import Record
 
 ON_DEMAND = "on_demand"
+# Names the file where no flag does.
+VARIABLE = "SCALING_PRICES"
 
 
 class Match(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,9 +77,14 @@ def read(path: Path) -> Prices:
     try:
         return _sound(path, _decoded(path.read_bytes()))
     except OSError as error:
-        raise UsageError(f"--prices {path}: {error.strerror}") from None
+        raise UsageError(f"{_named(path)}: {error.strerror}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"--prices {path}: {error}") from None
+        raise UsageError(f"{_named(path)}: {error}") from None
+
+
+def _named(path: Path) -> str:
+    """What told the file: who set the variable long ago finds no flag of that name on the line typed."""
+    return f"{VARIABLE}={path}" if os.environ.get(VARIABLE) == str(path) else f"--prices {path}"
 
 
 def _decoded(text: bytes) -> Prices:
@@ -87,10 +95,10 @@ def _decoded(text: bytes) -> Prices:
 
 def _sound(path: Path, prices: Prices) -> Prices:
     if not prices.currency.strip():
-        raise UsageError(f'--prices {path}: currency is empty; currency = "USD"')
+        raise UsageError(f'{_named(path)}: currency is empty; currency = "USD"')
     for price in prices.price:
         if wrong := next(_wrong(price), ""):
-            raise UsageError(f"--prices {path}: {price.name}: {wrong}")
+            raise UsageError(f"{_named(path)}: {price.name}: {wrong}")
     return prices
 
 

@@ -70,6 +70,8 @@ class Traced(Record, frozen=True, kw_only=True):
 def traced(records: Iterable[PointRecord]) -> Traced | None:
     """Of the first of a cell's records that has profiled steps; nothing is split yet."""
     for record in records:
+        if not any(rank.traced for rank in record.ranks):  # of a run without --trace all of them
+            continue
         of_windows, untraced = step_time(_of_traced(record)), step_time(record)
         if of_windows is not None and untraced is not None:
             return Traced(step_s=of_windows.step_s, untraced_s=untraced.step_s, files=_patterns(record.ranks))

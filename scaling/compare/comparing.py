@@ -15,6 +15,7 @@ from scaling.compare.found import Found
 from scaling.compare.metrics import METRICS, Metric, Name, cost
 from scaling.compare.sides import ENOUGH_RUNS, Side, Unit
 from scaling.errors import UsageError
+from scaling.text import readable
 
 Sides = tuple[tuple[Row, ...], ...]
 UNKNOWN = "launch-to-launch variation is unknown: run each three times, or a second launch may tell otherwise"
@@ -92,7 +93,7 @@ def _notices(
     if unit == "rounds":
         yield UNKNOWN
     folders = {folder.resolve() for folder in base.folders}
-    if same := [folder.name for folder in new.folders if folder.resolve() in folders]:
+    if same := [readable(folder.name) for folder in new.folders if folder.resolve() in folders]:
         yield f"the same run on both sides: {', '.join(same)}"
     if unit == "rounds" and max(len(base.folders), len(new.folders)) > 1:
         yield f"fewer than {ENOUGH_RUNS} runs on a side: their rounds are the unit"

@@ -17,11 +17,12 @@ STATES = ("FAILED", "OVERSUBSCRIBED", "MISLABELLED")
 
 class Pair(NamedTuple):
     """The rows of one cell, a row of each run that has it; one side is empty where it has none at all. `apart`
-    names what they were not measured alike with."""
+    names what they were not measured alike with, `left_out` the runs that say nothing of it."""
 
     base: tuple[Row, ...]
     new: tuple[Row, ...]
     apart: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def shown(self) -> Row:
@@ -72,6 +73,23 @@ def _apart(one: Row, other: Row) -> Iterator[str]:
         )
     if one.placement != other.placement:
         yield f"placement {one.placement} | {other.placement}"
+
+
+def told(pair: Pair) -> Pair:
+    """Of a cell that failed, say, in some runs of the base, those in which it did not, and the new ones that did
+    not fail in the same way either: what one launch lost hides no loss of all the others."""
+    had = states(pair.base)
+    base = tuple(row for row in pair.base if not states([row]))
+    if not had or not base:
+        return pair
+    new = tuple(row for row in pair.new if not any(state in had for state in states([row]))) or pair.new
+    sides = (("base", pair.base, base), ("new", pair.new, new))
+    left_out = tuple(
+        f"{' '.join(states(rows))} in {len(rows) - len(kept)} of {len(rows)} {name} runs, which are left out"
+        for name, rows, kept in sides
+        if len(kept) < len(rows)
+    )
+    return pair._replace(base=base, new=new, left_out=left_out)
 
 
 def states(rows: Sequence[Row]) -> list[str]:

@@ -13,6 +13,7 @@ from scaling.analysis.rows import Row
 from scaling.errors import UsageError
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import folder_of, is_being_written, load
+from scaling.text import readable
 
 # What is repeated: rounds of one launch, or whole launches.
 Unit = Literal["rounds", "runs"]
@@ -37,7 +38,7 @@ class Side(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """The runs' folders, without where they stand."""
-        return tuple(folder.resolve().name for folder in self.folders)
+        return tuple(readable(folder.resolve().name) for folder in self.folders)
 
 
 def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:

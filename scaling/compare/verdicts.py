@@ -13,7 +13,7 @@ equal in logarithms.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import expm1, log, log1p
 from statistics import fmean
 from typing import NamedTuple
@@ -57,7 +57,7 @@ class Rule(NamedTuple):
 
 def cells(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], rule: Rule) -> tuple[Cell, ...]:
     """Return the verdict of every cell that either side has."""
-    found = pairing.pairs(base, new)
+    found = [pairing.told(pair) for pair in pairing.pairs(base, new)]
     context = labels.context([row for pair in found for row in (*pair.base, *pair.new)])
     judged = [_untested(pair, context, rule) for pair in found]
     differences = _differences([(at, found[at]) for at in range(len(found)) if judged[at].verdict == "same"], rule)
@@ -101,7 +101,7 @@ def _untested(pair: Pair, context: Context, rule: Rule) -> Cell:
         server_hosts=row.server_hosts,
         unit=rule.metric.unit_of(row),
         verdict=verdict,
-        reason=reason,
+        reason="; ".join(filter(None, (reason, *pair.left_out, *_failures(pair)))),
         base=_value(pair.base, rule),
         new=_value(pair.new, rule),
         flags=tuple(dict.fromkeys(flag for one in pair.new or pair.base for flag in one.flags)),
@@ -140,6 +140,14 @@ def _incomparable(pair: Pair, rule: Rule) -> str:
     if rule.metric.needs_same_unit and pair.base[0].workload.unit != pair.new[0].workload.unit:
         return f"unit {pair.base[0].workload.unit} | {pair.new[0].workload.unit}"
     return "" if rule.although_different else "; ".join((*pair.apart, *rule.apart))
+
+
+def _failures(pair: Pair) -> Iterator[str]:
+    """Rounds that failed of cells that others measured: their rates say nothing of it."""
+    for name, rows in (("base", pair.base), ("new", pair.new)):
+        tried, measured = sum(row.rounds_tried for row in rows), sum(row.rounds for row in rows)
+        if 0 < measured < tried:
+            yield f"{tried - measured} of {tried} {name} rounds failed"
 
 
 def _why(rows: Sequence[Row]) -> str:
@@ -196,7 +204,7 @@ def _tested(cell: Cell, found: Difference, level: float | None, rule: Rule) -> C
     half = None if level is None else found.half(level)
     change = _change(found, half, level, rule)
     if half is None or level is None:
-        reason = _no_interval(found, rule)
+        reason = "; ".join(filter(None, (_no_interval(found, rule), cell.reason)))
         return replace(cell, verdict="cannot tell", reason=reason, change=change)
     verdict = _judged(found.mean, half, rule)
     if verdict != "cannot tell":
@@ -204,7 +212,8 @@ def _tested(cell: Cell, found: Difference, level: float | None, rule: Rule) -> C
     loss = abs(found.mean)
     wanted = loss if loss > rule.bound else rule.bound - loss
     needed = welch.units_needed(found, level, wanted)
-    return replace(cell, verdict=verdict, change=change, needed=needed, reason=_short(needed, rule))
+    reason = "; ".join(filter(None, (_short(needed, rule), cell.reason)))
+    return replace(cell, verdict=verdict, change=change, needed=needed, reason=reason)
 
 
 def _no_interval(found: Difference, rule: Rule) -> str:

@@ -14,6 +14,7 @@ from scaling.history.flags import NAME, Asked
 from scaling.history.groups import lettered
 from scaling.history.lines import RunLine, Unreadable, read
 from scaling.report.formats import markdown, terminal
+from scaling.text import readable
 
 
 def rendered(asked: Asked) -> str:
@@ -43,7 +44,7 @@ def _page(asked: Asked, lines: Sequence[RunLine], unreadable: Sequence[Unreadabl
     except ModuleNotFoundError as error:
         missing = f"{error.name} is not installed: pip install matplotlib jinja2"
         raise UsageError(f"--format html: {missing}") from None
-    return page.render(asked.results.resolve().name, lines, unreadable)
+    return page.render(readable(asked.results.resolve().name), lines, unreadable)
 
 
 def _act(argv: Sequence[str]) -> None:

@@ -97,7 +97,7 @@ def _trends(seen: Seen) -> list[Trend]:
 
 
 def _turns(by_run: Mapping[int, Sight]) -> Iterator[Turn]:
-    return (Turn(number, sight.samples_per_s, mark_of(sight.flags)) for number, sight in sorted(by_run.items()))
+    return (Turn(number, sight.units_per_s, mark_of(sight.flags)) for number, sight in sorted(by_run.items()))
 
 
 def _said(trend: Trend) -> str:

@@ -29,7 +29,7 @@ from scaling.records.other_code import revision
 from scaling.records.point import Point, Record, Workload
 from scaling.records.run import Header, PointRecord
 from scaling.records.store import FILE, is_being_written, load
-from scaling.text import several
+from scaling.text import readable, several
 
 # Of a workload, what is said in words of its own or follows from these.
 _SAID = frozenset({
@@ -41,8 +41,8 @@ _USUAL = {one.name: one.default for one in fields(Workload) if one.name not in _
 
 class Headline(Record, frozen=True, kw_only=True):
     """The fastest exchange at a run's largest world size; means over rounds. `efficiency` is None where none is
-    claimed, a fraction of 1. `flags` are those that its own records put on it: SUPERLINEAR and DRIFTING need the
-    whole analysis."""
+    claimed, a fraction of 1; a sample is `units_per_sample` of `unit`. `flags` are those that its own records put
+    on it: SUPERLINEAR and DRIFTING need the whole analysis."""
 
     strategy: str
     interconnect: str
@@ -51,6 +51,7 @@ class Headline(Record, frozen=True, kw_only=True):
     unit: ImportedUnit
     efficiency: float | None
     flags: tuple[str, ...] = ()
+    units_per_sample: int = 1
 
 
 class Sight(Record, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ class Sight(Record, frozen=True, kw_only=True):
     contender: Contender
     work: str
     world_size: int
-    samples_per_s: float
+    units_per_s: float
     unit: ImportedUnit
     flags: tuple[str, ...] = ()
 
@@ -117,7 +118,7 @@ def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], 
         try:
             lines.append(line(folder, *load(folder), all_exchanges=all_exchanges))
         except UsageError as error:
-            unreadable.append(Unreadable(run=folder.name, reason=str(error)))
+            unreadable.append(Unreadable(run=readable(folder.name), reason=readable(str(error))))
     return sorted(lines, key=lambda one: (one.started_unix_s, one.run)), unreadable
 
 
@@ -139,7 +140,7 @@ def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_ex
     largest = max((point.world_size for point in points), default=0)
     measured = exchanges(one for one in latest if all_exchanges or one.point.world_size == largest)
     return RunLine(
-        run=folder.name,
+        run=readable(folder.name),
         started_unix_s=header.created_unix_s,
         hosts=several(sorted({host.hostname for host in header.hosts}), shown=2),
         devices=launched["devices"],
@@ -168,7 +169,7 @@ def _imported(folder: Path, header: Header) -> RunLine:
     )
     first, *more = works or ("bandwidths of a network",)
     return RunLine(
-        run=folder.name,
+        run=readable(folder.name),
         started_unix_s=header.created_unix_s,
         hosts="-",
         devices="-",
@@ -245,7 +246,7 @@ def _sight(cell: Cell) -> Sight:
         contender=_contender(cell.point),
         work=_works([cell.point])[0],
         world_size=cell.point.world_size,
-        samples_per_s=_rate(cell),
+        units_per_s=_rate(cell) * cell.point.workload.units_per_sample,
         unit=cell.point.workload.unit,
         flags=_flags(cell),
     )
@@ -284,6 +285,7 @@ def _said(cell: Cell, controls: Controls) -> Headline:
         unit=cell.point.workload.unit,
         efficiency=exp(fmean(map(log, claimed))) if claimed else None,
         flags=_flags(cell),
+        units_per_sample=cell.point.workload.units_per_sample,
     )
 
 

@@ -85,10 +85,11 @@ def _is_ours(pid: int, ours: Set[int], processes: dict[int, _Process]) -> bool:
 
 
 def _line(pid: int, processes: dict[int, _Process]) -> list[int]:
-    """A process, its parent, and so on."""
+    """A process, its parent, and so on. Processes end and begin while they are looked at, so that one may seem to
+    be its own ancestor."""
     found = [pid]
-    while found[-1] in processes:
-        found.append(processes[found[-1]].parent)
+    while found[-1] in processes and (parent := processes[found[-1]].parent) not in found:
+        found.append(parent)
     return found
 
 

@@ -18,6 +18,7 @@ from scaling.importers.tools import read_all
 from scaling.records import store
 from scaling.records.run import SCHEMA, Header
 from scaling.report.formats import terminal
+from scaling.text import readable
 
 
 def imported(asked: Asked, argv: Sequence[str], unix_s: float) -> Header:
@@ -29,7 +30,7 @@ def imported(asked: Asked, argv: Sequence[str], unix_s: float) -> Header:
         code="",
         git="",
         created_unix_s=unix_s,
-        command=("python", "-m", NAME, *argv),
+        command=("python", "-m", NAME, *map(readable, argv)),
         launch_size=0,
         mpi="",
         seed=0,

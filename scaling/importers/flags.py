@@ -31,7 +31,9 @@ _PRECISION = Option(
     "--precision", help="The precision, where logs do not say.", metavar="NAME", show_default=False
 )
 _SPEED_OF = Option(
-    "--speed-of", help="Whose speed MXNet's Speedometer prints, where no audit tells.", show_default=False
+    "--speed-of",
+    help="Whose speed a line of mxnet, aws_fsdp or tf_official tells, where no audit does.",
+    show_default=False,
 )
 
 app = typer.Typer(add_completion=False)

@@ -8,6 +8,8 @@ from math import isfinite, isnan
 from statistics import median
 from typing import Literal, TypeVar
 
+from msgspec.structs import replace
+
 from scaling.errors import UsageError
 from scaling.importers.lines import CUT, LogLine
 from scaling.records.imported import ImportedBandwidth, ImportedRow, ImportedUnit
@@ -167,9 +169,14 @@ def compiled(*parts: str) -> re.Pattern[str]:
 
 
 def once(found: Iterable[ImportedBandwidth]) -> tuple[ImportedBandwidth, ...]:
-    """A line for each size and place: what was measured several times is one, the middle of them."""
+    """A line for each size and place: what was measured several times is one, the middle of them, and wrong if any
+    was."""
     by_cell: dict[tuple[object, ...], list[ImportedBandwidth]] = {}
     for one in found:
         by_cell.setdefault((one.size_bytes, one.in_place, one.dtype, one.redop), []).append(one)
     ordered = (sorted(of_cell, key=lambda one: one.busbw_gbytes_per_s) for of_cell in by_cell.values())
-    return tuple(of_cell[(len(of_cell) - 1) // 2] for of_cell in ordered)
+    return tuple(replace(of_cell[(len(of_cell) - 1) // 2], wrong=_worst(of_cell)) for of_cell in ordered)
+
+
+def _worst(of_cell: Iterable[ImportedBandwidth]) -> int | None:
+    return max((one.wrong for one in of_cell if one.wrong is not None), default=None)

@@ -44,6 +44,11 @@ class Rates:
             raise Refused(f"has its first {what} alone, which holds the start")
         return median(later)
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest, of some."""
+        return min(self._rates), max(self._rates)
+
     def middle(self) -> float:
         """The median of all: several that say the same of one launch are one. Raises Refused of nothing."""
         if not self._rates:

@@ -39,6 +39,8 @@ _STEPS = re.compile(r"\| *(\d{1,12})/(\d{1,12}) \[")
 # Below this share of what was planned a training was stopped early.
 _DONE = 0.97
 _MOST_EPOCHS = 1 << 31
+# As far as nodes of one training are apart, each of which tells it by its own clock.
+_ALIKE = 0.02
 # Samples of a step as the two rates say them: the last batch of an epoch may be smaller.
 _APART = 0.3
 
@@ -63,7 +65,7 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
         raise Refused(
             "has no train_steps_per_second: before transformers 4.7 train_samples_per_second counted steps"
         )
-    rate = rates["samples"].middle()
+    rate = _of_one(rates["samples"])
     devices = world_size(_devices(head), given)
     batch = batch_size(head.get("Instantaneous", ()), given)
     _audit(rate, rates["steps"].middle(), head)
@@ -82,6 +84,15 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
         ),
         notes=skipped.notes(),
     )
+
+
+def _of_one(rates: Rates) -> float:
+    """What all nodes say of one training. Raises Refused of several."""
+    rate = rates.middle()
+    low, high = rates.ends
+    if high > (1 + _ALIKE) * low:
+        raise Refused(f"tells of several trainings, of {low:g} to {high:g} samples/s: split it by launch")
+    return rate
 
 
 class _Plan:

@@ -32,14 +32,18 @@ _MAGIC = {
 }
 # ECMA-48: control sequences, as colours are, and the titles of terminals.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
-# mpirun's -tag-output (`[1,3]<stdout>:`, of PRRTE `[job@1,3]<stdout>: `), horovodrun with Gloo (`[3]<stdout>:`,
-# perhaps a time before), torchrun's (`[rank3]:`, `[default3]:`) and srun -l (`3: `).
+# mpirun's -tag-output (`[1,3]<stdout>:`, of PRRTE `[job@1,3]<stdout>: `, of SageMaker
+# `[1,mpirank:3,algo-1]<stdout>:`), horovodrun with Gloo (`[3]<stdout>:`, perhaps a time before), torchrun's
+# (`[rank3]:`, `[default3]:`), srun -l (`3: `) and Hydra's -l and -prepend-rank (`[3] `).
 _TAG = re.compile(
-    r"^(?:[A-Z][\w :]{15,30})?\[(?:[^\],\s]*,)?(\d{1,6})\]<std(?:out|err)>:[ \t]?"
+    r"^(?:[A-Z][\w :]{15,30})?(\[(?:[^\],\s]*,)?(?:mpirank:)?(\d{1,6})(?:,[\w.-]{1,64})?\]<std(?:out|err)>:)[ \t]?"
     r"|^\[(?:rank|default)(\d{1,6})\]:[ \t]?"
     r"|^[ ]*(\d{1,6}): "
+    r"|^\[(\d{1,6})\] "
 )
-_MAY_BE_TAG = re.compile(r"(?m)^(?:[^\n]{0,40}<std|\[rank|\[default|[ ]*\d{1,6}: )")
+# What kubectl logs --timestamps and docker logs -t set before that.
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z ")
+_MAY_BE_TAG = re.compile(r"(?m)^(?:[^\n]{0,70}<std|\[rank|\[default|[ ]*\d{1,6}: |\[\d{1,6}\] |\d{4}-\d\d-\d\dT)")
 
 
 class LogLine(NamedTuple):
@@ -104,8 +108,17 @@ def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
         tagged = _MAY_BE_TAG.search(block) is not None
         for text in block.split("\n")[:-1]:
             number += 1
-            tag = _TAG.match(text) if tagged else None
-            if tag is None:
-                yield LogLine(number, None, text)
-            else:
-                yield LogLine(number, int(tag[tag.lastindex or 1]), text[tag.end() :])
+            rank, rest = untagged(text) if tagged else (None, text)
+            yield LogLine(number, rank, rest)
+
+
+def untagged(text: str) -> tuple[int | None, str]:
+    """Who said a line, and the line without the tags that say so: mpirun sets one before each piece that it was
+    handed, in the middle of a line too."""
+    if (time := _TIME.match(text)) is not None:
+        text = text[time.end() :]
+    tag = _TAG.match(text)
+    if tag is None:
+        return None, text
+    rest = text[tag.end() :]
+    return int(tag[2] or tag[3] or tag[4] or tag[5]), rest.replace(tag[1], "") if tag[1] else rest

@@ -36,6 +36,8 @@ _SPEED = compiled(r"(?:Epoch|Iter)\[(\d+)\] Batch ?\[(?:\d+-)?(\d+)\]\s+Speed: *
 _FEED = re.compile(r"Batch ?\[[\d-]+\]\s+Speed: *\S+ samples/sec")
 _COST = compiled(r"Epoch\[(\d+)\] Time cost=", NUMBER)
 _SAYS = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\[[^\]]*\]|[^,()]+)")
+# What FeedForward.fit says, of versions and programs that print no arguments.
+_CONTEXTS = re.compile(r"Start training with \[((?:[cg]pu\(\d{1,4}\)(?:, )?){1,512})\]")
 _LAYERED = ("resnet", "resnext", "vgg")
 # As far as rate x seconds may be from the samples of an epoch.
 _AUDIT = 0.004
@@ -53,6 +55,7 @@ class _Launch:
         self.speeds: dict[int, dict[int, float]] = defaultdict(dict)
         self.several: Key | None = None
         self.costs: dict[int, dict[int, float]] = defaultdict(dict)
+        self.contexts: set[int] = set()
 
     def add(self, who: int, at: Key, speed: float) -> None:
         """A speed; a line for each metric says the same one again. One of a batch that has another already is
@@ -88,6 +91,8 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
                 feeds += 1
             else:
                 skipped.add(line)
+        elif "Start training with" in text and (contexts := _CONTEXTS.search(text)) is not None:
+            launch.contexts.add(contexts[1].count("pu("))
         elif "Time cost=" in text and (cost := _COST.search(text)) is not None:
             launch.costs[_who(line)][int(cost[1])] = number(cost[2])
     if launch.speeds:
@@ -152,7 +157,10 @@ def _workers(launch: _Launch, given: Given, each: int | None, kinds: set[str]) -
     spoke = len(launch.speeds)
     if not launch.arguments or each is None:
         devices = world_size([], given, " (no Namespace line)")
-        return spoke if spoke > 1 else devices, devices
+        each = agreed(launch.contexts, 0, "", "numbers of GPUs") or 1
+        if devices % each:
+            raise Refused(f"--world-size {devices}: a worker has {each} GPUs")
+        return spoke if spoke > 1 else devices // each, devices
     started = max(launch.processes, spoke)
     if started == 1 and any(kind.startswith(("dist", "horovod")) for kind in kinds):
         devices = world_size([], given, ", and one worker of several speaks in it")

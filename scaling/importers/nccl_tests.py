@@ -19,9 +19,9 @@ from scaling.records.imported import ImportedBandwidth
 
 MARKS = ("busbw", "nccl_version")
 # Where it was pasted as text, Markdown took the signs at the beginnings of lines.
-SURE = re.compile(r'(?:#|^)\s+size\s+count\s.*\balgbw\s+busbw\b|"nccl_version"\s*:')
-_RANK = re.compile(r"(?:#\s+|^\s*)Rank\s+(\d+)\s+((?:Group\s+\d+\s+)?Pid\s.*)")
-_NAME = re.compile(r"\b([a-z]+(?:_[a-z]+)*)_perf\b")
+SURE = re.compile(r'(?:#|^)\s*size\s+count\s.*\balgbw\s+busbw\b|"nccl_version"\s*:')
+_RANK = re.compile(r"(?:#\s+|^\s*)Rank\s+(\d+)\s+((?:Group\s+(\d+)\s+)?Pid\s.*)")
+_FAILED = re.compile(r"Out of bounds values\s*:\s*([1-9]\d*)\s+FAILED")
 _ROW = re.compile(r"^\s*\d+\s+\d+\s")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
@@ -39,29 +39,46 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
     raise Refused("is empty")
 
 
-def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
-    skipped, names, columns = Skipped(), set[str](), list[str]()
-    ranks: dict[int, set[str]] = {}
-    found: dict[ImportedBandwidth, None] = {}  # each once: tables are printed again
-    for line in lines:
+class _Log:
+    """What the lines of a text say."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int, set[str]] = {}
+        self.groups: dict[int, int] = {}
+        self.collectives: set[str] = set()
+        self.columns: list[str] = []
+        self.tables = 0
+        self.found: dict[ImportedBandwidth, None] = {}  # each once: tables are printed again
+        self.audit = ""
+
+    def read(self, line: LogLine, skipped: Skipped) -> None:
+        """What a line says of it. Raises Refused of CPU time."""
         text = line.text
         if (rank := _RANK.search(text)) is not None:
-            ranks.setdefault(int(rank[1]), set()).add(" ".join(rank[2].split()))
+            self.ranks.setdefault(int(rank[1]), set()).add(" ".join(rank[2].split()))
+            self.groups[int(rank[1])] = int(rank[3] or 0)
         elif SURE.search(text):
-            columns = _columns(text)
-        elif columns and _ROW.match(text):
-            made = list(_bandwidths(_tokens(text, columns), columns))
-            found.update(dict.fromkeys(made))
+            self.columns, self.tables = _columns(text), self.tables + 1
+        elif self.columns and _ROW.match(text):
+            made = list(_bandwidths(_tokens(text, self.columns), self.columns))
+            self.found.update(dict.fromkeys(made))
             if not made:
                 skipped.add(line)
-        if (name := _NAME.search(text)) is not None:
-            names.add(name[1])
-    devices = _devices(ranks, given)
-    named = names.pop() if len(names) == 1 else ""
-    return Found(
-        bandwidths=once(_with(one, devices, named) for one in found),
-        notes=skipped.notes(),
-    )
+        elif (failed := _FAILED.search(text)) is not None:
+            self.audit = nccl_tests_json.out_of_bounds(int(failed[1]))
+        self.collectives.update(name[1] for name in nccl_tests_json.NAME.finditer(text))
+
+
+def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
+    skipped, log = Skipped(), _Log()
+    for line in lines:
+        log.read(line, skipped)
+    devices, groups = _devices(log.ranks, log.groups, given)
+    if log.tables > 1 and len(log.collectives) > 1:
+        raise Refused(f"has tables of several collectives ({', '.join(sorted(log.collectives))}): split it")
+    named = min(log.collectives) if len(log.collectives) == 1 else ""
+    found = once(_with(one, devices, named) for one in log.found)
+    return Found(bandwidths=nccl_tests_json.audited(found, log.audit), notes=(*groups, *skipped.notes()))
 
 
 def _columns(text: str) -> list[str]:
@@ -80,7 +97,8 @@ def _tokens(text: str, columns: list[str]) -> list[str]:
     return tokens[:-2] if _DATE.match(" ".join(tokens[-2:])) else []
 
 
-def _devices(ranks: dict[int, set[str]], given: Given) -> int:
+def _devices(ranks: dict[int, set[str]], groups: dict[int, int], given: Given) -> tuple[int, tuple[str, ...]]:
+    """Of one group, and what is to be said of several."""
     if any(len(said) > 1 for said in ranks.values()):
         raise Refused(
             "has several Rank 0: as many runs of one process, built without MPI (make MPI=1), whose "
@@ -88,7 +106,8 @@ def _devices(ranks: dict[int, set[str]], given: Given) -> int:
         )
     if ranks and sorted(ranks) != list(range(len(ranks))):
         raise Refused(f"lacks lines of ranks: the largest is {max(ranks)}, {len(ranks)} are there")
-    return world_size([len(ranks)] if ranks else [], given, " (no Rank lines)")
+    size, notes = nccl_tests_json.of_a_group(groups.values())
+    return world_size([size] if size else [], given, " (no Rank lines)"), notes
 
 
 def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[ImportedBandwidth]:
@@ -103,7 +122,7 @@ def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[Impor
         return
     for in_place, (group, value) in enumerate(zip(groups, values, strict=True)):
         assert value is not None
-        wrong = group[3] if width > 3 and columns[columns.index("time") + 3] == "wrong" else ""
+        wrong = group[3] if width > 3 and columns[columns.index("time") + 3] == "wrong" else "N/A"
         yield ImportedBandwidth(
             tool="nccl_tests",
             log="",
@@ -116,7 +135,7 @@ def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[Impor
             time_s=value[0] / 1e6,
             algbw_gbytes_per_s=value[1],
             busbw_gbytes_per_s=value[2],
-            wrong=int(wrong) if wrong.isdigit() else None,
+            wrong=int(number(wrong)) if _NUMBER.fullmatch(wrong) else None,  # many are 1.04858e+06
         )
 
 

@@ -1,4 +1,4 @@
-"""The object that nccl-tests writes with `-J FILE` (its src/util.cu, version 3).
+"""The object that nccl-tests writes with `-J FILE` (its src/util.cu, versions 2 and 3).
 
 It holds the environment of the whole process: nothing of `env` is ever kept.
 """
@@ -6,28 +6,90 @@ It holds the environment of the whole process: nothing of `env` is ever kept.
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import PurePosixPath
+from math import isfinite
 from typing import Any
+
+from msgspec.structs import replace
 
 from scaling.importers.found import Found, Given, Refused, once, world_size
 from scaling.importers.lines import CUT, LogLine
 from scaling.records.imported import ImportedBandwidth
+from scaling.text import counted
 
 # Far above what a table of all sizes takes.
 MOST_CHARACTERS = 64_000_000
+NAME = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|reduce|broadcast|alltoallv?|sendrecv|gather|scatter|hypercube)"
+    r"_perf(?:_mpi)?\b"
+)
 CPU_TIME = "has CPU times (-C 1), which are not the collective's: run it without -C"
 
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """The results of all objects. Raises Refused of one that is not closed."""
     found: list[ImportedBandwidth] = []
+    notes: dict[str, None] = {}
+    skipped = 0
     for one in _objects(_text(lines)):
         try:
-            found += _bandwidths(one, given)
+            devices, groups = _devices(one["config"], given)
+            failed = int((one.get("out_of_bounds") or {}).get("count", 0))
+            told = list(_bandwidths(one, devices))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             raise Refused("is no object of nccl-tests -J as version 3 writes it") from None
-    return Found(bandwidths=once(found))
+        whole = [line for line in told if _is_whole(line)]
+        found += audited(whole, out_of_bounds(failed) if failed else "")
+        skipped += len(told) - len(whole)
+        notes.update(dict.fromkeys(groups))
+    said = (f"{counted(skipped, 'result')} skipped whose time or bandwidth is no number",) if skipped else ()
+    return Found(bandwidths=once(found), notes=(*notes, *said))
+
+
+def _is_whole(one: ImportedBandwidth) -> bool:
+    return one.time_s > 0 and all(map(isfinite, (one.time_s, one.algbw_gbytes_per_s, one.busbw_gbytes_per_s)))
+
+
+def out_of_bounds(count: int) -> str:
+    """What the sum below a table says of wrong values."""
+    return f"nccl-tests found wrong values: out of bounds {count}"
+
+
+def audited(found: Iterable[ImportedBandwidth], audit: str) -> tuple[ImportedBandwidth, ...]:
+    """All of them, where wrong values were found and no line says in which."""
+    lines = tuple(found)
+    if not audit or any(one.wrong for one in lines):
+        return lines
+    return tuple(replace(one, audit=audit) for one in lines)
+
+
+def of_a_group(groups: Iterable[int]) -> tuple[int, tuple[str, ...]]:
+    """How many ranks do a collective, of the group of each; and a note where several groups do one at once. Raises
+    Refused of groups that differ."""
+    sizes = Counter(groups)
+    if len(set(sizes.values())) > 1:
+        raise Refused("has groups of several sizes (NCCL_TESTS_SPLIT): its bandwidths are of no number of devices")
+    if len(sizes) < 2:
+        return sizes.total(), ()
+    said = (
+        f"{len(sizes)} groups at once (NCCL_TESTS_SPLIT): bandwidths are those of one, over the mean time of all"
+    )
+    return sizes.total() // len(sizes), (said,)
+
+
+def _devices(config: dict[str, Any], given: Given) -> tuple[int, tuple[str, ...]]:
+    """Of one group. Of each process its first device alone is listed."""
+    ranks = [int(device["rank"]) for device in config["devices"]]
+    if len(set(ranks)) < len(ranks):
+        raise Refused("has several Rank 0: built without MPI (make MPI=1); its bandwidths are of no network")
+    each = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+    listed = 1 if sorted(ranks) == list(range(len(ranks))) and len(ranks) > 1 else each
+    if sorted(ranks) != [listed * place for place in range(len(ranks))]:
+        raise Refused(f"lists {len(ranks)} ranks up to {max(ranks)} of processes with {each}: some are missing")
+    size, notes = of_a_group(int(device.get("group", 0)) for device in config["devices"])
+    return world_size([listed * size] if size else [], given), notes
 
 
 def _text(lines: Iterable[LogLine]) -> str:
@@ -55,16 +117,12 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
             place += 1
 
 
-def _bandwidths(one: dict[str, Any], given: Given) -> Iterator[ImportedBandwidth]:
-    ranks = [int(device["rank"]) for device in one["config"]["devices"]]
-    if len(set(ranks)) < len(ranks):
-        raise Refused("has several Rank 0: built without MPI (make MPI=1); its bandwidths are of no network")
-    devices = world_size([len(ranks)] if ranks else [], given)
-    collective = PurePosixPath(str((one.get("args") or [""])[0])).name.removesuffix("_perf")
+def _bandwidths(one: dict[str, Any], devices: int) -> Iterator[ImportedBandwidth]:
+    named = NAME.search(str((one.get("args") or [""])[0]))
     for result in one["results"]:
         for in_place, key in enumerate(("out_of_place", "in_place")):
             if (values := result.get(key)) is not None:
-                yield _bandwidth(result, values, bool(in_place), collective, devices)
+                yield _bandwidth(result, values, bool(in_place), named[1] if named else "", devices)
 
 
 def _bandwidth(

@@ -37,7 +37,7 @@ _PER_DEVICE = re.compile(r"(?:^|\s)(\d+)(?:\.0*)? per device\s*$")
 _GLOBAL = re.compile(r"(\d+)(?:\.0*)? global")
 _TASK = re.compile(r"/job:worker/\S*?task:(\d{1,9})/")
 _TRAINS = re.compile(r"(?i)^(?:BenchmarkMode\.)?train")
-# Beyond this share a total is not that of its steps: it was cut.
+# Beyond this share a total is not that of its steps: it was cut. Nor is it that of another process of the launch.
 _APART = 0.2
 
 
@@ -144,7 +144,10 @@ def _are(launch: _Launch, processes: int) -> bool:
 
 
 def _audit(launch: _Launch, total: float, devices: int) -> None:
-    """The total is that of the steps of a process, times the number of processes."""
+    """All totals are one, which is that of the steps of a process, times the number of processes."""
+    low, high = min(launch.totals, default=total), max(launch.totals, default=total)
+    if high > (1 + _APART) * low:
+        raise Refused(f"tells of totals from {low:g} to {high:g} images/sec, of several launches: split it")
     if not launch.steps:
         return
     step = median(launch.steps)

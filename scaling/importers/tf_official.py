@@ -1,6 +1,7 @@
 """TensorFlow's official models: `TimeHistory` of their Keras callback, over all replicas.
 
-The mean that they print at the end has the start in it: windows after the first are read.
+The mean that they print at the end has the start in it: windows after the first are read. Under Horovod each
+process prints windows of its own: where several speak, `--speed-of` says whose speed that is.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class _Window(NamedTuple):
 
 def read(lines: Iterable[LogLine], given: Given) -> Found:
     """A row of the whole log. Raises Refused."""
-    skipped = Skipped()
+    skipped, speakers = Skipped(), set[int]()
     rates, samples = Rates(), Rates()
     for line in lines:
         text = line.text
@@ -50,24 +51,39 @@ def read(lines: Iterable[LogLine], given: Given) -> Found:
             else:
                 rates.add(window.rate, window.key)
                 samples.add(window.samples, window.key)
+                speakers.add(-1 if line.rank is None else line.rank)
     if not rates:
         raise Refused("has no whole window of steps")
     rate = rates.steady("window")
     devices = world_size([], given)
+    workers, notes = _workers(len(speakers), devices, given)
     return Found(
         rows=(
             row(
                 given,
                 tool="tf_official",
                 unit="samples",
-                rate=rate,
+                rate=workers * rate,
                 devices=devices,
-                batches=_batches(samples.later(), devices),
-                notes=("the median of windows after the first",),
+                batches=_batches([workers * one for one in samples.later()], devices),
+                notes=("the median of windows after the first", *notes),
             ),
         ),
         notes=skipped.notes(),
     )
+
+
+def _workers(speakers: int, devices: int, given: Given) -> tuple[int, tuple[str, ...]]:
+    """What a speed is multiplied with. Raises Refused where several speak and nobody says whose it is."""
+    if given.speed_of != "worker":
+        if speakers > 1 and not given.speed_of:
+            raise Refused(
+                f"has windows of {speakers} processes, and no line says whether a speed is of one of them "
+                "(Horovod) or of all replicas; say --speed-of worker or --speed-of all"
+            )
+        return 1, ()
+    workers = speakers if speakers > 1 else devices
+    return workers, (f"one worker's own speed x {workers}",)
 
 
 def _window(text: str) -> _Window | None:

@@ -27,7 +27,7 @@ from scaling.importers import (
     torchtitan,
 )
 from scaling.importers.found import Found, Given, Read, Refused
-from scaling.importers.lines import CUT, blocks, of_blocks
+from scaling.importers.lines import CUT, blocks, of_blocks, untagged
 from scaling.text import one_line
 
 
@@ -93,7 +93,9 @@ def _why_not(path: Path) -> str:
 
 def _has(block: str, tool: Tool) -> bool:
     return any(mark in block for mark in tool.marks) and any(
-        tool.sure.search(line) for line in block.split("\n") if any(mark in line for mark in tool.marks)
+        tool.sure.search(untagged(line)[1])
+        for line in block.split("\n")
+        if any(mark in line for mark in tool.marks)
     )
 
 

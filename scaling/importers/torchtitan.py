@@ -17,7 +17,7 @@ from scaling.importers.lines import LogLine
 MARKS = ("tps:",)
 SURE = re.compile(r"step: *\d+ .*loss: *\S+ .*tps: *[\d,]+")
 _STEP = compiled(r"step: *(\d+) .*?loss: *(\S+) .*?tps: *", NUMBER)
-_MESH = re.compile(r"[Bb]uilding \d+-D device mesh with .*?\[([\d, ]+)\]\s*$")
+_MESH = re.compile(r"[Bb]uilding \d+-D device mesh with [\[(][^\])]*[\])], \[([\d, ]*)\](?:\s|$)")
 _PARALLEL = re.compile(r"[Bb]uilding device mesh with parallelism: (.*)")
 _DEGREES = re.compile(r"\b(pp|dp_replicate|dp_shard|cp|tp)=(-?\d+)")
 _BATCH = re.compile(r"local batch size:? (\d+)")

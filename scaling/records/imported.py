@@ -40,7 +40,8 @@ class ImportedRow(Record, frozen=True, kw_only=True):
 class ImportedBandwidth(Record, frozen=True, kw_only=True):
     """A line of a benchmark of collectives: `algbw` and `busbw` in units of 1e9 bytes a second.
 
-    `wrong` counts elements with a wrong value, None where nothing was checked.
+    `wrong` counts elements with a wrong value, None where nothing was checked. `audit` says that values of the log
+    were wrong where no line of it tells which.
     """
 
     tool: str
@@ -55,5 +56,6 @@ class ImportedBandwidth(Record, frozen=True, kw_only=True):
     algbw_gbytes_per_s: float
     busbw_gbytes_per_s: float
     wrong: int | None = None
+    audit: str = ""
     notes: tuple[str, ...] = ()
     run: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from scaling.report import bases, flags
 from scaling.report.flags import FOR_FILES, NAME, Asked
 from scaling.report.formats import csv, json, latex, markdown, terminal
 from scaling.report.material import Material, source_of
+from scaling.text import readable
 
 
 def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
@@ -40,7 +42,7 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
     if reasons and not although_different:
         raise UsageError(f"these runs are not alike: {'; '.join(reasons)}; --join tabulates them all the same")
     hosts = {host.hostname: host for header in headers for host in header.hosts}
-    names = ", ".join(folder_of(path).name for path in paths)
+    names = ", ".join(readable(folder_of(path).name) for path in paths)
     several: tuple[str, ...] = (f"{len(paths)} runs in one table: {names}",) if len(paths) > 1 else ()
     told = [one for _, _, predictions in runs for one in predictions]
     if told and several:  # rows of several runs hold rounds that were measured before
@@ -56,7 +58,7 @@ def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
 
 def _imported(paths: Sequence[Path], headers: Sequence[Header]) -> dict[str, Any]:
     """What all of them imported; of several runs each row says which one, so that no two imports are one."""
-    runs = [folder_of(path).resolve().name if len(paths) > 1 else "" for path in paths]
+    runs = [readable(folder_of(path).resolve().name) if len(paths) > 1 else "" for path in paths]
     return {
         "imported": tuple(
             replace(row, run=run) for run, of in zip(runs, headers, strict=True) for row in of.imported
@@ -126,4 +128,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(100_000, 50)  # records stay to the end: looking for cycles in 10,000 took a third of the time
     raise SystemExit(main())

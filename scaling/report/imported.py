@@ -151,8 +151,9 @@ def _bandwidth(one: ImportedBandwidth, notes: Notes) -> Line:
         BUSBW.key: Quantity(value=one.busbw_gbytes_per_s, digits=2),
         WRONG.key: None if one.wrong is None else quantities.integer(one.wrong),
     }
-    return Line(cells=found, flags=_flags(one), marks=notes.marks(one.notes))
+    said = (one.audit, *one.notes) if one.audit else one.notes
+    return Line(cells=found, flags=_flags(one), marks=notes.marks(said))
 
 
 def _flags(one: ImportedBandwidth) -> tuple[str, ...]:
-    return ("IMPORTED", "AUDIT") if one.wrong else ("IMPORTED",)
+    return ("IMPORTED", "AUDIT") if one.wrong or one.audit else ("IMPORTED",)

@@ -22,6 +22,7 @@ from scaling.report import labels
 from scaling.report.document import said
 from scaling.report.labels import Context
 from scaling.report.parts import Document
+from scaling.text import readable
 
 
 class Source(NamedTuple):
@@ -38,7 +39,7 @@ def source_of(run: Path) -> Source:
         digest = sha256((folder / FILE).read_bytes()).hexdigest()
     except OSError:
         digest = ""
-    return Source(folder.name, digest)
+    return Source(readable(folder.name), digest)
 
 
 class Material:

@@ -15,13 +15,15 @@ SERIOUS = ("MISLABELLED", "AUDIT", "OVERSUBSCRIBED", "FAILED", "EMULATED", "PRED
 
 
 class Dot(Record, frozen=True, kw_only=True):
-    """A point of a curve: its devices, its value with its interval, its mark ("" without any)."""
+    """A point of a curve: its devices, its value with its interval, its mark ("" without any). A value that is not
+    `claimed` says where the point is drawn, and is told in no words."""
 
     world_size: int
     value: float
     low: float | None = None
     high: float | None = None
     mark: str = ""
+    claimed: bool = True
 
 
 class Curve(Record, frozen=True, kw_only=True):

@@ -23,7 +23,9 @@ def speedup(material: Material) -> Iterator[Figure]:
     """Per group of rows: how many times one device, or samples/s where nothing is known of one."""
     for title, rows in _groups(material):
         if any(row.speedup for row in rows):
-            measured = _curves(material, rows, _speedup_in(rows), upright="times one device", ideal=1.0)
+            measured = _curves(
+                material, rows, _speedup_in(rows), upright="times one device", ideal=1.0, claims=_has_speedup
+            )
             body = _with_predicted(measured, material, rows, lambda one: float(one.world_size))
             yield _figure("speedup", f"Speedup{title}", body, rows, quantities.speedup)
         else:
@@ -84,6 +86,14 @@ def _speedup_in(rows: Sequence[Row]) -> Callable[[Row], Estimate | None]:
     return of
 
 
+def _has_speedup(row: Row) -> bool:
+    return row.speedup is not None
+
+
+def _all(_: Row) -> bool:
+    return True
+
+
 def _curves(
     material: Material,
     rows: Sequence[Row],
@@ -92,6 +102,7 @@ def _curves(
     upright: str,
     ideal: float | None,
     is_percent: bool = False,
+    claims: Callable[[Row], bool] = _all,
 ) -> Curves:
     by_curve: dict[int, list[Row]] = {}
     for row in rows:
@@ -105,7 +116,7 @@ def _curves(
         curves=tuple(
             Curve(label=labels.curve(of, material.context), number=number, dots=dots)
             for number, of in by_curve.items()
-            if (dots := tuple(_dots(of, value)))
+            if (dots := tuple(_dots(of, value, claims)))
         ),
         crosses=crosses,
         ideal=ideal,
@@ -140,7 +151,9 @@ def _predicted(of: Iterable[Judged], row: Row, scale: Callable[[Judged], float])
         )
 
 
-def _dots(rows: Iterable[Row], value: Callable[[Row], Estimate | None]) -> Iterator[Dot]:
+def _dots(
+    rows: Iterable[Row], value: Callable[[Row], Estimate | None], claims: Callable[[Row], bool]
+) -> Iterator[Dot]:
     for row in rows:
         if (found := value(row)) is not None and found.mean > 0:
             yield Dot(
@@ -149,6 +162,7 @@ def _dots(rows: Iterable[Row], value: Callable[[Row], Estimate | None]) -> Itera
                 low=found.low,
                 high=found.high,
                 mark=mark_of(row.flags),
+                claimed=claims(row),
             )
 
 
@@ -194,7 +208,7 @@ def _fewer(body: Curves) -> Curves:
 def _lines(body: Curves, shown: Callable[[Estimate | None], Quantity | None]) -> Iterator[tuple[str, ...]]:
     for curve in body.curves:
         for dot in curve.dots:
-            found = shown(Estimate(mean=dot.value, low=dot.low, high=dot.high, n=0))
+            found = shown(Estimate(mean=dot.value, low=dot.low, high=dot.high, n=0)) if dot.claimed else None
             text = words.text((found,)) if found else words.NONE
             mark = f"{dot.mark}, ± half of the 80 % interval" if curve.band else dot.mark
             yield curve.label, str(dot.world_size), text, mark
@@ -207,6 +221,6 @@ def _says(title: str, body: Curves) -> str:
     ends = [
         f"{curve.label} {dot.value:.3g}{unit} at N={dot.world_size}"
         for curve in body.curves
-        for dot in curve.dots[-1:]
+        for dot in [dot for dot in curve.dots if dot.claimed][-1:]
     ]
     return f"{title}, over the number of devices: {'; '.join(ends) or 'nothing was measured'}"

@@ -14,7 +14,7 @@ from scaling.text import one_line
 _ESCAPES = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "_": r"\_", "%": r"\%",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", '"': r"\textquotedbl{}", "±": r"$\pm$", "×": r"$\times$", "°": r"\textdegree{}",
+    "|": r"\textbar{}", '"': "''", "±": r"$\pm$", "×": r"$\times$", "°": r"$^\circ$",
     "…": r"\ldots{}", "–": "--", "└": "",
 }  # fmt: skip
 

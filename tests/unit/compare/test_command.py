@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -45,6 +46,15 @@ NOISY = launch(Random(1), sd=0.05)
 def test_exit_codes(tmp_path: Path, base: Run, new: Run, arguments: Sequence[str], code: int) -> None:
     paths = [run(tmp_path, "base", base), run(tmp_path, "new", new)]
     assert command.main([*paths, *arguments]) == code
+
+
+@pytest.mark.parametrize("format_", ["table", "markdown", "json", "junit", "github-action-benchmark"])
+def test_a_name_in_another_encoding_is_no_loss(tmp_path: Path, format_: str) -> None:
+    """What goes wrong in Python exits with 1, which says that something became slower."""
+    paths = [run(tmp_path, os.fsdecode(name)) for name in (b"base-\xfe", b"new-\xff")]
+    out = tmp_path / "out"
+    assert command.main([*paths, "--format", format_, "-o", str(out)]) == 0
+    assert out.read_text("utf-8")
 
 
 def test_runs_against_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

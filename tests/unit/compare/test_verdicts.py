@@ -170,6 +170,41 @@ def test_what_no_test_is_needed_for(
     assert (found.verdict, found.is_lost) == (verdict, is_lost)
 
 
+@pytest.mark.parametrize(
+    ("bad", "lost", "breaks", "verdict", "left_out"),
+    [
+        (broken, 0.1, 0, "slower", "FAILED in 1 of 3 base runs"),
+        (crowded, 0.1, 0, "slower", "OVERSUBSCRIBED in 1 of 3 base runs"),
+        (broken, 0.0, 0, "same", "FAILED in 1 of 3 base runs"),
+        (broken, 0.1, 1, "slower", "FAILED in 1 of 3 new runs"),
+        (broken, 0.0, 3, "newly failed", "FAILED in 1 of 3 base runs"),
+        (crowded, 0.0, 1, "newly failed", "OVERSUBSCRIBED in 1 of 3 base runs"),
+    ],
+)
+def test_a_launch_that_lost_a_cell_hides_no_loss_of_the_others(
+    bad: Callable[[Sequence[PointRecord]], list[PointRecord]],
+    lost: float,
+    breaks: int,
+    verdict: str,
+    left_out: str,
+) -> None:
+    good, after = [noisy(seed) for seed in range(3)], [noisy(seed, lost) for seed in range(5, 8)]
+    base = [rows(bad(good[0])), *map(rows, good[1:])]
+    new = [*(rows(broken(one)) for one in after[:breaks]), *map(rows, after[breaks:])]
+    found = verdicts.cells(base, new, rule(unit="runs"))
+    (cell,) = [cell for cell in found if (cell.strategy, cell.world_size) == ("fake:a", 2)]
+    assert cell.verdict == verdict
+    assert left_out in cell.reason
+
+
+def test_rounds_that_failed_are_told_beside_what_the_others_say() -> None:
+    flaky = of(2, lambda one: failed(one.point) if one.point.round in (1, 3) else one, FINE)
+    found = by_size(FINE, flaky)
+    assert "2 of 5 new rounds failed" in found[2].reason
+    assert not found[4].reason
+    assert "2 of 5 base rounds failed" in by_size(flaky, FINE)[2].reason
+
+
 def test_a_failure_says_why() -> None:
     assert by_size(FINE, broken(FINE))[2].reason == "oom: out of memory"
 

@@ -35,7 +35,7 @@ def trends(*runs: Run) -> dict[str, Trends]:
 def sight(of: str, rate: float = 100.0, **changes: Any) -> Sight:
     made = Sight(
         contender=Contender(strategy=of, interconnect="auto", options={}),
-        work="digits-cnn, batch 32", world_size=2, samples_per_s=rate, unit="images",
+        work="digits-cnn, batch 32", world_size=2, units_per_s=rate, unit="images",
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -69,6 +69,18 @@ def test_a_series_has_the_rates_of_the_reports_run_after_run() -> None:
     (one,) = [trend for trend in found["A, N=4: images/s of each run"].trends if trend.label == "fake:a"]
     assert [turn.at for turn in one.turns] == [1, 2, 4]
     assert [turn.value for turn in one.turns] == [close(rate) for rate in of_report]
+
+
+def test_a_series_of_text_is_of_tokens() -> None:
+    text = {"model": "gpt2-tiny", "data": "synthetic-tokens", "unit": "tokens", "sequence_length": 64}
+    header, records = without_noise()
+    run = header, [replace(one, point=changed(one.point, **text)) for one in records]
+    (told,) = [row for row in rows(run[1]) if (row.strategy, row.world_size) == ("fake:a", 4)]
+    found = trends(run, run)["A, N=4: tokens/s of each run"]
+    (one,) = [trend for trend in found.trends if trend.label == "fake:a"]
+    assert [turn.value for turn in one.turns] == [close(64 * mean(told.samples_per_s))] * 2
+    headline = lines(run)[0].headline
+    assert headline and (headline.unit, headline.units_per_sample) == ("tokens", 64)
 
 
 def test_the_newest_is_told_beside_the_median_of_those_before() -> None:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -236,6 +237,19 @@ def test_another_users_folder_hides_no_run(
     assert [run["run"] for run in found["runs"]] == ["20260725-172000-a"]
     (one,) = found["unreadable"]
     assert one["run"] == "20260725-172001-private" and "Permission denied" in one["reason"]
+
+
+@pytest.mark.parametrize("format_", ["table", "json", "csv", "markdown", "html"])
+def test_a_name_in_another_encoding_hides_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str
+) -> None:
+    results = folder(tmp_path, a=without_noise(), b=without_noise())
+    for name, bad in (("0-a", b"\xfe"), ("1-b", b"\xff")):
+        (results / f"20260725-17200{name}").rename(results / os.fsdecode(b"run-" + bad))
+    (results / os.fsdecode(b"run-\xff") / "run.jsonl").write_text("no run\n")
+    out = tmp_path / "out"
+    assert command.main([str(results), "--format", format_, "-o", str(out)]) == 0
+    assert "run-" in out.read_text("utf-8") and "udcfe" in out.read_text("utf-8")
 
 
 def test_nothing_but_runs_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

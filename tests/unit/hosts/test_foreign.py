@@ -58,6 +58,15 @@ def test_a_command_is_told_by_its_program_and_first_arguments() -> None:
     assert len(found.name) <= foreign.NAME_LENGTH
 
 
+def test_a_number_that_was_given_again_makes_no_endless_line() -> None:
+    """The parent of one ended, and its number went to a child of that one before it was read."""
+    before, now = (
+        Census(at_s, {BURNER: foreign._Process("x", TWIN, at_s), TWIN: foreign._Process("y", BURNER, at_s)})
+        for at_s in (0.0, 1.0)
+    )
+    assert len(foreign.busiest(before, now, LAUNCHER)) == 2
+
+
 # ---------------------------------------------------------------- the launch's own
 
 

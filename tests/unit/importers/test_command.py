@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,16 @@ def test_the_table_is_printed_and_the_report_says_the_same(
     assert printed.splitlines()[-1] == (
         "scaling: imported:horovod N=4 432.8 images/s speedup 3.86 efficiency 0.964 flags IMPORTED"
     )
+
+
+def test_a_log_whose_name_is_in_another_encoding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / os.fsdecode(b"rank\xff.log")
+    log.write_text((SAMPLES / "horovod_n4.log").read_text())
+    run = tmp_path / os.fsdecode(b"run\xfe")
+    assert command.main([str(log), "-o", str(run)]) == 0
+    capsys.readouterr()
+    for format_ in ("table", "csv", "json", "markdown", "latex"):
+        assert "432.8" in shown(capsys, str(run), "--format", format_)
 
 
 def test_rows_are_marked_and_nothing_is_claimed_beside_the_rate(

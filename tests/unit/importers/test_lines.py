@@ -12,6 +12,7 @@ from scaling.importers.found import NUMBER, Given, compiled
 from scaling.importers.tools import recognise
 from tests.support.imported_logs import SAMPLES, imported, refusal, written
 
+SIZES = {"dllogger_stdout.log": 2, "dllogger_file.log": 8, "nccl_tests.log": 8, "dlbs.log": 4}
 HOROVOD = (SAMPLES / "horovod_n1.log").read_text()
 
 
@@ -26,12 +27,18 @@ def read(folder: Path, data: bytes) -> list[tuple[int | None, str]]:
     [
         ("[1,13]<stdout>:Model: a", 13, "Model: a"),
         ("[job-7@1,3]<stderr>: Model: a", 3, "Model: a"),
+        ("[1,mpirank:10,algo-2]<stdout>:Model: a", 10, "Model: a"),
+        ("[1,13]<stdout>:Mod[1,13]<stdout>:el: a[1,13]<stdout>:", 13, "Model: a"),
+        ("[1,3]<stdout>:Model: [1,4]<stdout>:b", 3, "Model: [1,4]<stdout>:b"),
         ("[2]<stdout>:Model: a", 2, "Model: a"),
         ("Fri Apr 17 10:00:00 2020[1,2]<stdout>:Model: a", 2, "Model: a"),
         ("[rank3]:Model: a", 3, "Model: a"),
         ("[rank3]: Model: a", 3, "Model: a"),
         ("[default1]:Model: a", 1, "Model: a"),
         (" 3: Model: a", 3, "Model: a"),
+        ("[3] Model: a", 3, "Model: a"),
+        ("2018-09-04T11:27:31.565575798Z Model: a", None, "Model: a"),
+        ("2018-09-04T11:27:31Z [1,2]<stdout>:Model: a", 2, "Model: a"),
         ("Model: a", None, "Model: a"),
         ("[1,2] Model: a", None, "[1,2] Model: a"),
         ("\x1b[31mModel: \x1b[0ma", None, "Model: a"),
@@ -101,3 +108,20 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
         recognise(tmp_path / "none")
     with pytest.raises(UsageError, match="is a folder"):
         recognise(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "tag", ["[1,0]<stdout>:", "[1,mpirank:0,algo-1]<stdout>:", "[rank0]:", "[0] ", "2018-09-04T11:27:31.5Z "]
+)
+@pytest.mark.parametrize("name", ["dllogger_stdout.log", "dllogger_file.log", "nccl_tests.log", "dlbs.log"])
+def test_a_log_is_recognised_behind_tags(name: str, tag: str, tmp_path: Path) -> None:
+    text = (SAMPLES / name).read_text()
+    tagged = written(tmp_path, "".join(f"{tag}{line}\n" for line in text.splitlines()))
+    plain = recognise(SAMPLES / name)
+    assert recognise(tagged).tool == plain.tool
+    found, said = (
+        imported(tagged, Given(world_size=SIZES[name])),
+        imported(SAMPLES / name, Given(world_size=SIZES[name])),
+    )
+    assert [row.rate for row in found.rows] == [row.rate for row in said.rows]
+    assert len(found.bandwidths) == len(said.bandwidths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -94,3 +95,36 @@ def test_dlrm_of_mlperf_says_one_average_of_all(benchmark: str, tmp_path: Path) 
 )
 def test_what_is_refused(text: str, given: Given, said: str, tmp_path: Path) -> None:
     assert said in refusal(written(tmp_path, text), given)
+
+
+@pytest.mark.parametrize("benchmark", ["llama2_70b_lora", "llama31_8b"])
+def test_llama_counts_sequences(benchmark: str, tmp_path: Path) -> None:
+    row = only_row(written(tmp_path, MLPERF.replace('"resnet"', f'"{benchmark}"')), EIGHT)
+    assert (row.unit, row.model) == ("sequences", benchmark)
+
+
+def of_two_processes() -> str:
+    """As Hydra marks them with -prepend-rank."""
+    return "".join(f"[{rank}] {line}\n" for line in HISTORY.splitlines() for rank in (1, 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "whose", "rate", "batch"),
+    [
+        (of_two_processes(), "worker", 2 * 4865.76, 512),
+        (of_two_processes(), "all", 4865.76, 256),
+        (HISTORY, "worker", 8 * 4865.76, 2048),
+        (HISTORY, "all", 4865.76, 256),
+    ],
+)
+def test_whose_speed_several_processes_tell(
+    text: str, whose: Literal["worker", "all"], rate: float, batch: int, tmp_path: Path
+) -> None:
+    row = only_row(written(tmp_path, text), Given(world_size=8, speed_of=whose))
+    assert row.rate == pytest.approx(rate)
+    assert row.batch_size == batch
+
+
+def test_of_several_processes_nobody_guesses_whose_speed_it_is(tmp_path: Path) -> None:
+    said = refusal(written(tmp_path, of_two_processes()), EIGHT)
+    assert said.startswith("has windows of 2 processes") and "--speed-of worker" in said

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.importers.found import Given
+from scaling.importers.found import Given, SpeedOf
 from tests.support.imported_logs import SAMPLES, imported, only_row, refusal, written
 
 DIST = (SAMPLES / "mxnet_dist.log").read_text()
@@ -64,6 +64,19 @@ def test_without_arguments_each_device_is_a_worker(speed_of: str, rate: float, t
     given = Given(world_size=4, speed_of="worker" if speed_of == "worker" else "all")
     assert only_row(written(tmp_path, SPEED + SPEED.replace("40", "60")), given).rate == rate
     assert "--speed-of worker or" in refusal(written(tmp_path, SPEED + SPEED.replace("40", "60")), EIGHT)
+
+
+@pytest.mark.parametrize(
+    ("devices", "speed_of", "rate"), [(4, "", 100.0), (8, "worker", 200.0), (8, "all", 100.0)]
+)
+def test_a_process_without_arguments_tells_its_gpus(
+    devices: int, speed_of: SpeedOf, rate: float, tmp_path: Path
+) -> None:
+    """As FeedForward.fit does: one process of four GPUs is no four workers."""
+    said = "Node[0] Start training with [gpu(0), gpu(1), gpu(2), gpu(3)]\n" + SPEED + SPEED.replace("40", "60")
+    given = Given(world_size=devices, speed_of=speed_of)
+    assert only_row(written(tmp_path, said), given).rate == rate
+    assert "a worker has 4 GPUs" in refusal(written(tmp_path, said), Given(world_size=6))
 
 
 def test_gluons_examples_count_a_batch_per_gpu(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -61,8 +63,9 @@ def test_columns_go_by_the_header(names: str, row: str, tmp_path: Path) -> None:
 
 def test_signs_that_markdown_took_are_not_missed(tmp_path: Path) -> None:
     pasted = "\n".join(line.removeprefix("#") for line in TEXT.splitlines())
-    bare = imported(written(tmp_path, pasted + "\n")).bandwidths
-    assert [(one.world_size, one.busbw_gbytes_per_s) for one in bare] == [(8, value) for value in BUSBW]
+    for text in (pasted, "\n".join(map(str.strip, pasted.splitlines()))):
+        bare = imported(written(tmp_path, text + "\n")).bandwidths
+        assert [(one.world_size, one.busbw_gbytes_per_s) for one in bare] == [(8, value) for value in BUSBW]
 
 
 def test_a_timestamp_at_the_end_of_a_line_is_two_words(tmp_path: Path) -> None:
@@ -81,15 +84,117 @@ def test_wrong_values_are_an_audit(tmp_path: Path, capsys: pytest.CaptureFixture
     assert marked
 
 
+@pytest.mark.parametrize("said", ["3", "1.04858e+06"])
+def test_wrong_values_of_any_size_are_told(said: str, tmp_path: Path) -> None:
+    log = written(tmp_path, TEXT.replace(" 55.44      0", f" 55.44 {said}"))
+    assert imported(log).bandwidths[0].wrong == int(float(said))
+
+
+def test_one_wrong_repetition_is_enough(tmp_path: Path) -> None:
+    row = next(line for line in TEXT.splitlines() if " 55.44 " in line)
+    slow = row.replace(" 55.44      0", " 50.00      7")
+    found = imported(written(tmp_path, TEXT.replace(row, f"{row}\n{slow}\n{row.replace('55.44', '57.00')}")))
+    assert [one.wrong for one in found.bandwidths][:2] == [7, 0]
+
+
+def with_errors(text: str) -> str:
+    """As older versions print it: an error instead of a count."""
+    return "\n".join(
+        line.replace("#wrong", " error") if "algbw" in line else line.replace("      0", "  1e+00")
+        for line in text.splitlines()
+    )
+
+
+def test_a_failed_check_is_an_audit_where_no_line_says_which(tmp_path: Path) -> None:
+    log = written(tmp_path, with_errors(TEXT) + "\n# Out of bounds values : 248 FAILED\n")
+    found = imported(log).bandwidths
+    assert [one.wrong for one in found] == [None] * 4
+    assert all("out of bounds 248" in one.audit for one in found)
+    fine = written(tmp_path, with_errors(TEXT) + "\n# Out of bounds values : 0 OK\n", "fine.log")
+    assert not any(one.audit for one in imported(fine).bandwidths)
+
+
+def test_the_object_says_of_a_failed_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = json.loads(JSON)
+    for result in whole["results"]:
+        for key in ("out_of_place", "in_place"):
+            if result[key]:
+                result[key]["nwrong"] = None
+    whole["out_of_bounds"] = {"count": 3, "okay": "false"}
+    run = tmp_path / "run"
+    assert command.main([str(written(tmp_path, json.dumps(whole))), "-o", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("AUDIT") >= len(BUSBW) - 1
+    assert "out of bounds 3" in shown
+
+
+def of_processes(processes: int, gpus: int, groups: int = 1, listed: int = 1) -> str:
+    """An object of processes that drive several GPUs each, of which it lists the first (all: `listed` = gpus)."""
+    whole = json.loads(JSON)
+    of_one = whole["config"]["devices"][0]
+    whole["config"]["ngpus"] = gpus
+    whole["config"]["devices"] = [
+        {**of_one, "rank": process * gpus + place, "group": process % groups}
+        for process in range(processes)
+        for place in range(listed)
+    ]
+    return json.dumps(whole)
+
+
+@pytest.mark.parametrize(
+    ("text", "world_size"),
+    [
+        (of_processes(1, 8), 8),
+        (of_processes(2, 4), 8),
+        (of_processes(2, 4, listed=4), 8),
+        (of_processes(1, 1), 1),
+        (of_processes(4, 1, groups=2), 2),
+        (of_processes(4, 2, groups=2), 4),
+    ],
+)
+def test_the_object_lists_one_device_of_each_process(text: str, world_size: int, tmp_path: Path) -> None:
+    assert {one.world_size for one in imported(written(tmp_path, text)).bandwidths} == {world_size}
+
+
+def test_groups_that_run_at_once_are_of_their_own_size(tmp_path: Path) -> None:
+    split = re.sub(r"Rank +(\d+) Group +0", lambda rank: f"Rank {rank[1]} Group {int(rank[1]) % 4}", TEXT)
+    found = imported(written(tmp_path, split)).bandwidths
+    assert {one.world_size for one in found} == {2}
+    assert (
+        "4 groups at once (NCCL_TESTS_SPLIT): bandwidths are those of one, over the mean time of all"
+        in found[0].notes
+    )
+
+
+def test_the_collective_of_a_build_with_a_suffix(tmp_path: Path) -> None:
+    log = written(tmp_path, "$ srun all_gather_perf_mpi -b 1M\n" + TEXT.replace("all_reduce_perf", "x"))
+    assert {one.collective for one in imported(log).bandwidths} == {"all_gather"}
+
+
+def test_results_that_are_no_number_are_counted(tmp_path: Path) -> None:
+    whole = json.loads(JSON)
+    whole["results"][0]["out_of_place"]["bus_bw"] = "nan"
+    found = imported(written(tmp_path, json.dumps(whole))).bandwidths
+    assert len(found) == len(BUSBW) - 2
+    assert "1 result skipped whose time or bandwidth is no number" in found[0].notes
+
+
+NO_RANKS = "\n".join(line for line in TEXT.splitlines() if "Rank" not in line)
+
+
+def test_two_collectives_are_not_one_table(tmp_path: Path) -> None:
+    log = written(tmp_path, f"{NO_RANKS}\n{NO_RANKS.replace('all_reduce', 'reduce_scatter')}\n")
+    assert "has tables of several collectives (all_reduce, reduce_scatter)" in refusal(log, Given(world_size=8))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        (of_processes(2, 4).replace('"rank": 4', '"rank": 5'), "some are missing"),
+        (TEXT.replace("Rank  7 Group  0", "Rank  7 Group  1"), "has groups of several sizes"),
         (TEXT.replace("Rank  1 Group", "Rank  0 Group"), "has several Rank 0"),
         (TEXT.replace("Rank  7 Group", "Rank  9 Group"), "lacks lines of ranks"),
-        (
-            "\n".join(line for line in TEXT.splitlines() if "Rank" not in line),
-            "(no Rank lines): add --world-size N",
-        ),
+        (NO_RANKS, "(no Rank lines): add --world-size N"),
         (TEXT.replace("1048576  ", "10x8576  ").replace("1073741824  ", "...  "), "no line that is whole"),
         (TEXT.replace(" time ", " cputime "), "has CPU times (-C 1)"),
         (TEXT.replace(" time ", " tme "), "no line that is whole"),

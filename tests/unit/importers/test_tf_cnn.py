@@ -85,3 +85,12 @@ def test_one_worker_of_each_launch_and_size_is_read(tmp_path: Path) -> None:
     ]
     found = [row for one in read_all(logs, None, Given()) for row in one.rows]
     assert [(row.world_size, row.rate) for row in found] == [(2, 204.7), (2, 204.71), (4, 204.8)]
+
+
+def test_totals_of_several_launches_without_headers_are_not_their_middle(tmp_path: Path) -> None:
+    """As of `grep total *.log`."""
+    totals = "total images/sec: 204.75\ntotal images/sec: 991.92\n"
+    said = refusal(written(tmp_path, totals), Given(world_size=4))
+    assert said == "tells of totals from 204.75 to 991.92 images/sec, of several launches: split it"
+    alike = written(tmp_path, totals.replace("204.75", "990.02"), "alike.log")
+    assert only_row(alike, Given(world_size=4)).rate == 990.97

@@ -29,6 +29,26 @@ def test_newer_torchtitan_tells_its_mesh_by_names(tmp_path: Path) -> None:
     assert only_row(written(tmp_path, TITAN.replace(OLDER, NEWER))).world_size == 16
 
 
+@pytest.mark.parametrize(
+    ("mesh", "devices"),
+    [
+        ("Building 0-D device mesh with [], []", 1),
+        (f"{OLDER}    [rank0]:[titan] 2025-01-01 10:00:01,000 - root - INFO - Applied FSDP", 8),
+        ("Building 2-D device mesh with ('dp', 'tp'), [4, 2]", 8),
+    ],
+)
+def test_a_mesh_of_one_device_and_one_with_more_behind_it(mesh: str, devices: int, tmp_path: Path) -> None:
+    assert only_row(written(tmp_path, TITAN.replace(OLDER, mesh))).world_size == devices
+
+
+def test_two_trainings_of_the_hugging_face_trainer_are_not_their_middle(tmp_path: Path) -> None:
+    faster = HF.replace("267.4", "367.4").replace("2.089", "2.870")
+    assert faster != HF
+    assert "several trainings, of 267.4 to 367.4 samples/s" in refusal(written(tmp_path, HF + faster))
+    node = HF.replace("267.4", "267.9")
+    assert only_row(written(tmp_path, HF + node, "nodes.log")).rate == pytest.approx(267.65)
+
+
 def test_validation_of_torchtitan_is_no_training(tmp_path: Path) -> None:
     more = "[titan] validate step: 30  loss: 12.1  memory: 4.0GiB(4%)  tps: 90,000\n"
     assert only_row(written(tmp_path, TITAN + more)).rate == 58288

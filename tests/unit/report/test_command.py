@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -60,6 +61,13 @@ def test_like_runs_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     found = json_module.loads(capsys.readouterr().out)
     assert found["joined"] == ["2 runs in one table: a, b"]
     assert [row["rounds"] for row in found["rows"]] == [6, 6]
+
+
+def test_names_in_another_encoding_are_joined(tmp_path: Path) -> None:
+    runs = [str(written(tmp_path / os.fsdecode(name), default_run())) for name in (b"a\xfe", b"b\xff")]
+    for format_ in ("table", "json", "csv", "latex", "markdown"):
+        assert command.main([*runs, "--format", format_, "-o", str(tmp_path / "out")]) == 0
+        assert (tmp_path / "out").read_text("utf-8")
 
 
 def test_unlike_runs_are_refused_unless_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

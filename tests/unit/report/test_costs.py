@@ -169,6 +169,19 @@ def test_prices_that_are_refused(
     assert err.startswith(f"scaling.report: error: --prices {path}") and said in err
 
 
+def test_a_file_that_a_variable_names_is_refused_by_the_variable(
+    run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALING_PRICES", "nowhere.toml")
+    assert command.main([run]) == 2
+    assert (
+        capsys.readouterr().err
+        == "scaling.report: error: SCALING_PRICES=nowhere.toml: No such file or directory\n"
+    )
+    assert command.main([run, "--prices", str(tmp_path)]) == 2
+    assert f"--prices {tmp_path}: Is a directory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

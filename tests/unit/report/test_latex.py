@@ -27,6 +27,11 @@ def test_signs_of_latex_are_printed_as_they_are() -> None:
     )
 
 
+def test_no_sign_asks_for_another_encoding_of_fonts() -> None:
+    """In OT1, which a document has without fontenc, a straight quotation mark is no command."""
+    assert latex.escaped('open "libnccl.so" at 80 °') == "open ''libnccl.so'' at 80 $^\\circ$"
+
+
 def test_marks_are_notes_below_their_table() -> None:
     doc = document(*SCENES["networks"]())
     text = latex.render(doc)

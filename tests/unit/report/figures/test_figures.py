@@ -73,6 +73,14 @@ def test_oversubscribed_rows_stand_at_their_rate_and_failed_ones_on_the_axis() -
     assert not any(dot.mark for curve in curves("cluster", "efficiency").curves for dot in curve.dots)
 
 
+def test_a_place_that_is_no_claim_is_no_number_in_words() -> None:
+    (figure,) = FIGURES["speedup"](material("cluster"))
+    marked = [line for line in figure.table.lines if line[-1] == "OVERSUBSCRIBED"]
+    assert [line[1:3] for line in marked] == [("16", "-")]
+    assert "torch:gloo over ib0 3.22 at N=4;" in figure.says
+    assert "torch:nccl over ib0 12.3 at N=16" in figure.says
+
+
 def test_a_mislabelled_row_is_marked_also_without_any_baseline() -> None:
     made, records = SCENES["networks"]()
     without = Material(made, [one for one in records if one.point.kind == "exchange"])
