@@ -220,4 +220,6 @@ def _relieved(relief: Relief | None) -> str:
     if relief is None:
         return ""
     saved = f"{100 * relief.share:.1f} % of a step"
-    return f"without {relief.node}, for whose ranks the others wait {saved}, as `together` tells"
+    apart = abs(relief.faster - 1) >= 0.001
+    alone = f"; alone the others' devices do {100 * (relief.faster - 1):+.1f} % of what all do" if apart else ""
+    return f"without {relief.node}, for whose ranks the others wait {saved}, as `together` tells{alone}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from scaling.errors import UsageError, near
@@ -25,8 +27,9 @@ class Measured(Record, frozen=True, kw_only=True):
 
 class Case(NamedTuple):
     """`rate` is of one device alone, samples/s; `largest` the world size up to which something was measured;
-    `rates` those of one device by batch size; `emulated` says that links are shaped and shares of them hold. A
-    sample is `units_per_sample` of `unit`: people are told, and ask, in these."""
+    `rates` those of one device by batch size; `emulated` says that links are shaped and shares of them hold;
+    `without` is a node that nobody waited for, supposedly. A sample is `units_per_sample` of `unit`: people are
+    told, and ask, in these."""
 
     title: str
     setting: Setting
@@ -41,6 +44,8 @@ class Case(NamedTuple):
     model: str = ""
     strategy: str = ""
     interconnect: str = ""
+    options: Mapping[str, str] = MappingProxyType({})
+    without: str = ""
     emulated: bool = False
     cold: bool = False
     device: str = ""

@@ -92,6 +92,7 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
         model=row.workload.model,
         strategy=row.strategy,
         interconnect=row.interconnect,
+        options=row.options,
         emulated=bool(row.hardware.profile),
         device=row.hardware.profile or device(header),
         notes=left_out,

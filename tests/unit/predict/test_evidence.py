@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -136,22 +137,52 @@ def test_comm_is_as_uncertain_as_the_step_that_it_is_held_against() -> None:
     assert all(one.noise > 2 * evidence.COMM_NOISE for one in case(slower).known.exchanges)
 
 
-def test_a_slow_node_is_taken_out() -> None:
-    records = [one for one in run() if one.point.world_size < 4]
+def slowed(names: Sequence[float] = (), **changes: Any) -> list[PointRecord]:
+    """The run whose second node computes longer beside the first, and alone by `names`, seat by seat."""
+    records = [one for one in run(**changes) if one.point.world_size < 4]
     for number in range(3):
-        records.append(record(point("exchange", 4, number), 0.15))
-        records.append(record(point("together", 4, number), 0.1, 0.1, 0.13, 0.13))
-        records.append(record(point("comm", 4, number), 0.05))
-    placed = [_placed(one) for one in records]
+        records.append(record(point("exchange", 4, number, **changes), 0.15))
+        records.append(record(point("together", 4, number, **changes), 0.1, 0.1, 0.13, 0.13))
+        records.append(record(point("comm", 4, number, **changes), 0.05))
+        records += [record(point("each", 4, number, **changes), *names)] if names else []
+    return [_placed(one) for one in records]
+
+
+def test_a_slow_node_is_taken_out() -> None:
+    placed = slowed()
     found = case(placed)
-    relief = healthy.without("node2", found, placed)
+    relief, healed = healthy.without("node2", found, placed)
     assert relief.world_size == 2
     assert relief.share == pytest.approx(0.03 / 0.15, rel=0.02)
-    assert healthy.without("node1", found, placed).share == 0.0
+    assert healed.known.observed[-1].value == pytest.approx(found.known.observed[-1].value / (1 - relief.share))
+    assert {one.at.world_size for one in healed.known.shares} == {2}
+    assert healthy.without("node1", found, placed)[0].share == 0.0
     with pytest.raises(UsageError, match="did you mean 'node2'"):
         healthy.without("node22", found, placed)
     with pytest.raises(UsageError, match="needs `together`"):
         healthy.without("node2", found, [one for one in placed if one.point.kind != "together"])
+
+
+def test_without_a_slow_node_nobody_beats_being_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The others do 320 samples/s alone: two of them 640 at most."""
+    folder = written(tmp_path / "run", (HEADER, slowed((0.1, 0.1, 0.13, 0.13))))
+    assert command.main([str(folder), "--without", "node2", "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["predicted"]
+    assert (row["at"]["world_size"], row["efficiency"] < 1) == (2, True)
+    assert 0.9 * 640 < row["samples_per_s"] < 640
+    assert row["samples_per_s"] / row["efficiency"] == pytest.approx(640)
+
+
+def test_what_a_slow_node_costs_is_told_by_its_own_curve() -> None:
+    """Another batch, of which nobody waits for anybody, stands first in the file."""
+    other = [
+        _placed(one)
+        for number in range(3)
+        for one in sweep(number, 0.09, {1: 0.09, 2: 0.095, 4: 0.1}, batch_size=16)
+    ]
+    both = [*other, *slowed()]
+    found = case(both, Wanted(batch_size=32))
+    assert healthy.without("node2", found, both)[0].share == pytest.approx(0.03 / 0.15, rel=0.02)
 
 
 def test_the_command_reads_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
