@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from scaling.predict.case import Case
 from scaling.predict.evidence import Wanted
 from scaling.predict.forecast import outlook
 from scaling.records.host import Gpu
+from scaling.records.network import Network, Place
 from scaling.records.point import Hardware
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import asynchronous, header, host, point, record, sweep, warning, written
@@ -212,27 +213,39 @@ def test_what_joins_gpus(links: tuple[str, ...], bus: str) -> None:
     assert (str(found.setting.bus), found.device) == (bus, "Tesla V100")
 
 
+@pytest.mark.parametrize(
+    ("strategy", "device", "link"),
+    [
+        ("torch:nccl", "cuda", "rdma"), ("torch:fsdp2", "cuda", "rdma"), ("torch:horovod", "cuda", "rdma"),
+        ("torch:gloo", "cuda", "tcp"), ("torch:horovod", "cpu", "tcp"),
+    ],
+)  # fmt: skip
+def test_what_takes_a_card_by_its_verbs(strategy: str, device: Literal["cpu", "cuda"], link: str) -> None:
+    places = {name: Place(address="10.0.0.1", interface="ib0", hca="mlx5_0") for name in ("node1", "node2")}
+    network = Network(word="auto", why="", rate_bits_per_s=100e9, card_bits_per_s=100e9, places=places)
+    gpu = Gpu(index=0, name="Tesla V100", uuid="GPU-0", memory_bytes=1)
+    made = header(tuple(replace(one, gpus=(gpu,)) for one in HOSTS), device=device, networks=(network,))
+    records = [replace(one, point=replace(one.point, hardware=Hardware(device=device))) for one in run()]
+    found = evidence.case(made, [renamed(one, strategy) for one in records])
+    assert (str(found.setting.link), found.setting.line_bytes_per_s) == (link, 12.5e9)
+
+
 def test_devices_that_sleep_are_told_from_those_that_compute() -> None:
     profile = Hardware(device="emulated", profile="p100")
     asleep = [replace(one, point=replace(one.point, hardware=profile)) for one in run()]
     assert (case(asleep).setting.emulated, case(run()).setting.emulated) == (True, False)
 
 
+def renamed(one: PointRecord, strategy: str, options: dict[str, str] | None = None) -> PointRecord:
+    """The same of another strategy, its plain loop as well."""
+    if one.point.strategy.endswith(":plain"):
+        return replace(one, point=replace(one.point, strategy=f"{strategy.partition(':')[0]}:plain", options={}))
+    return replace(one, point=replace(one.point, strategy=strategy, options=options or {}))
+
+
 def of_strategy(strategy: str, options: dict[str, str] | None = None) -> Case:
-    """The run of another strategy, its plain loop as well."""
-    plain = f"{strategy.partition(':')[0]}:plain"
-    renamed = [
-        replace(
-            one,
-            point=replace(
-                one.point,
-                strategy=plain if one.point.strategy.endswith(":plain") else strategy,
-                options={} if one.point.strategy.endswith(":plain") else options or {},
-            ),
-        )
-        for one in run()
-    ]
-    return case(renamed)
+    """The run of another strategy."""
+    return case([renamed(one, strategy, options) for one in run()])
 
 
 @pytest.mark.parametrize(
