@@ -18,6 +18,8 @@ from scaling.records.point import Record
 LOW, HIGH = 0.1, 0.9
 # An interval wider than this is no claim.
 WIDEST = 0.15
+# Nor is one whose ends no draw is beyond.
+LEAST_DRAWS = 10
 # How many times the largest measured world size; without any, the largest that was published.
 FARTHEST, FARTHEST_COLD = 64, 1024
 # Where another batch, or another model, is asked of than was measured: how far what the equations lack is the same
@@ -183,7 +185,7 @@ def forecast(look: Outlook, at: At) -> Forecast:
         straggling=straggling,
         exposed=exposed,
         unexplained=1 - middle - contention - straggling - exposed,
-        claimed=(high - low) / 2 <= WIDEST,
+        claimed=(high - low) / 2 <= WIDEST and look.posterior.even >= LEAST_DRAWS,
     )
 
 

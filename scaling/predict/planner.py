@@ -20,6 +20,7 @@ from scaling.predict.forecast import (
     FARTHEST,
     FARTHEST_COLD,
     HIGH,
+    LEAST_DRAWS,
     LOW,
     WIDEST,
     Outlook,
@@ -135,7 +136,8 @@ class _Rates(NamedTuple):
         found = infer.quantiles(predicted.log_efficiency, predicted.weights, [0.5, LOWER, UPPER, LOW, HIGH])
         middle, lower, upper, low, high = np.exp(found)
         ideal = np.array([at.world_size * look.rate for at in points])
-        return cls(counts, middle * ideal, lower * ideal, upper * ideal, (high - low) / 2 <= WIDEST)
+        claimed = ((high - low) / 2 <= WIDEST) & (look.posterior.even >= LEAST_DRAWS)
+        return cls(counts, middle * ideal, lower * ideal, upper * ideal, claimed)
 
     def first(self, target: float) -> int | None:
         """The place of the first that reaches it and may be claimed."""

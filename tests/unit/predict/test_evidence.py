@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.predict import __main__ as command
-from scaling.predict import evidence, healthy, infer, priors
+from scaling.predict import evidence, healthy, infer, priors, words
 from scaling.predict.case import Case
 from scaling.predict.evidence import Wanted
-from scaling.predict.forecast import outlook
+from scaling.predict.forecast import WIDEST, forecasts, outlook
 from scaling.records.host import Gpu
 from scaling.records.network import Network, Place
 from scaling.records.point import Hardware
@@ -61,8 +61,13 @@ def test_rows_controls_and_exchanges_become_evidence() -> None:
 
 def test_few_draws_are_told() -> None:
     """An exchange of 40 bytes that takes 50 ms."""
-    (said,) = outlook(case(run()), priors.read()).doubts
+    found = outlook(case(run()), priors.read())
+    (said,) = found.doubts
     assert said.startswith("what was measured is far from all that taught the model: intervals rest on 3 draws")
+    (row,) = forecasts(found, (8,))
+    assert not row.claimed
+    assert (row.high - row.low) / 2 < WIDEST
+    assert "not claimed: fewer than 10 even draws tell no interval" in words.table(found.case, (row,), (), None)
 
 
 def test_larger_world_sizes_can_be_held_back() -> None:
