@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -86,8 +87,7 @@ def series(published: Sequence[Published]) -> list[Series]:
 
 def _series(one: Published) -> Series | None:
     points = sorted(one.points, key=lambda point: (point.nodes, point.gpus))
-    positive = all(min(point.throughput, point.gpus, point.nodes, point.accum) > 0 for point in points)
-    if not _gradient_bytes(one) or len(points) < 2 or not positive:
+    if not _has_sense(one) or len(points) < 2:
         return None
     anchor, first = _at(points[0]), points[0]
     each = first.throughput / first.gpus
@@ -101,6 +101,17 @@ def _series(one: Published) -> Series | None:
             Observed(at=_at(point), value=point.throughput / point.gpus / each, noise=_noise(point))
             for point in points[1:]
         ),
+    )
+
+
+def _has_sense(one: Published) -> bool:
+    """Whether there can be such a table: gradients that are known, no more nodes than devices, nothing below 0."""
+    known = (one.batch_per_gpu, *(point.step_ms for point in one.points))
+    return (
+        0 < _gradient_bytes(one) < inf
+        and all(value is None or 0 <= value < inf for value in known)
+        and all(point.gpus >= point.nodes >= 1 <= point.accum for point in one.points)
+        and all(0 < point.throughput < inf for point in one.points)
     )
 
 

@@ -107,9 +107,17 @@ def test_bad_files_are_named(tmp_path: Path, text: str, said: str) -> None:
         published.read(path)
 
 
-def test_series_without_sense_are_left_out() -> None:
-    plain = json.loads(FILE.read_text())[0]
-    plain["points"][1]["throughput"] = 0.0
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("throughput", 0.0), ("nodes", 50), ("accum", 0), ("step_ms", -1.0), ("batch_per_gpu", -64),
+        ("grad_bytes_fp32", -5.0), ("grad_bytes_fp32", 0.0),
+    ],
+)  # fmt: skip
+def test_series_without_sense_are_left_out(where: str, value: float) -> None:
+    """One of them made of all priors what is no number."""
+    plain = json.loads(FILE.read_text())[0] | {"params_millions": None}
+    (plain if where in plain else plain["points"][1])[where] = value
     assert published.series([msgspec.convert(plain, type=published.Published)]) == []
 
 
