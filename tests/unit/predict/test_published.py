@@ -45,6 +45,10 @@ def told(**words: Any) -> Setting:
         ("100 GbE RDMA", "rdma", 12.5),
         ("4 x 100 Gb/s EFA", "rdma_several", 50),
         ("2.5 Gbps Ethernet", "tcp10", 0.3125),
+        ("10 Gigabit Ethernet", "tcp10", 1.25),
+        ("RoCE, 2x25GbE", "rdma_several", 6.25),
+        ("dual 100Gb InfiniBand", "rdma_several", 25),
+        ("3.2 Tbps EFA", "rdma", 400),
         ("not stated", "unknown", 0),
     ],
 )
