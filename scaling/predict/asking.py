@@ -212,8 +212,15 @@ def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[st
             f"gradients / {asked.compress:g}; what compressing them costs is not known, nor counted",
         ),
         (asked.devices_per_node, f"{asked.devices_per_node} devices a node"),
+        (not asked.devices_per_node and (spread := _spread(case)), f"nodes are filled; {spread}"),
     )
     return tuple(f"what if: {text}" for given, text in said if given)
+
+
+def _spread(case: Case) -> str:
+    """Where more nodes than that would fill were measured."""
+    found = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
+    return next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in found), "")
 
 
 def _relieved(relief: Relief | None) -> str:

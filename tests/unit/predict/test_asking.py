@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.predict import __main__ as command
 from scaling.predict import asking, priors
-from scaling.predict.case import network
+from scaling.predict.case import Measured, network
 from scaling.predict.flags import Asked, parse
 from scaling.predict.forecast import forecasts, measure_next
-from scaling.predict.setting import Observed
+from scaling.predict.setting import At, Observed
 from tests.support.scripted_clusters import RESNET50, at, case
 
 PRIORS = priors.read()
@@ -69,6 +69,14 @@ def test_networks_as_the_model_takes_them() -> None:
     assert network("eth:10") == ("tcp10", 1.25e9)
     assert network("tcp:25x2") == ("tcp", 6.25e9)
     assert network("ib:100", emulated=True) == ("tcp10", 12.5e9)
+
+
+def test_nodes_that_were_not_filled_are_told() -> None:
+    spread = case({4: 0.9})._replace(
+        measured=(Measured(at=At(world_size=4, nodes=4), samples_per_s=1, efficiency=1),)
+    )
+    assert asking.supposed(Asked(), spread) == ("what if: nodes are filled; N=4 was measured on 4 nodes",)
+    assert asking.supposed(Asked(), case({4: 0.9, 8: 0.8})) == ()
 
 
 def test_world_sizes() -> None:
