@@ -13,6 +13,8 @@ from scaling.predict.setting import At, Link, Setting
 from scaling.records.point import Record
 
 GBIT_BYTES = 1e9 / 8
+# Fast Ethernet; nobody trains over less.
+SLOWEST_GBIT = 0.1
 # The words of --network, and how the model takes them.
 RDMA, TCP = ("ib", "roce", "rdma"), ("tcp", "eth", "ipoib")
 
@@ -68,8 +70,10 @@ def network(words: str, *, emulated: bool = False) -> tuple[Link, float]:
     kind, gbit, cards = parsed[1], float(parsed[2]), int(parsed[3] or 1)
     if kind not in (*RDMA, *TCP):
         raise UsageError(f"--network {words}: no series taught what {kind} does; {near(kind, (*RDMA, *TCP))}")
-    if gbit <= 0 or cards < 1:
-        raise UsageError(f"--network {words}: the rate must be above 0, and one card at least")
+    if gbit < SLOWEST_GBIT or cards < 1:
+        raise UsageError(
+            f"--network {words}: the rate must be {SLOWEST_GBIT:g} Gb/s or more, and one card at least"
+        )
     line = gbit * cards * GBIT_BYTES
     if emulated:
         return "tcp10", line
