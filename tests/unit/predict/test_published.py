@@ -18,7 +18,7 @@ from scaling.predict.published import Series
 from scaling.predict.setting import Setting
 from scaling.workloads import walk
 from scaling.workloads.models import CATALOGUE
-from tests.support.prediction_errors import CEILINGS, errors, misses, table
+from tests.support.prediction_errors import CEILINGS, Miss, errors, misses, of_each, table
 
 FILE = Path(__file__).resolve().parents[2] / "published.json"
 OURS = {one.name: one for one in published.series(published.read(FILE))}
@@ -141,3 +141,13 @@ def test_predictions_of_what_taught_the_priors_miss_by_little() -> None:
         assert (ours.median <= median, ours.p90 <= p90 * 1.5) == (True, True), (task, ours)
         assert ours.median < ours.naive_median
     assert table(found).count("\n") == 2 + 2 * 3 - 1
+
+
+def test_publishers_count_as_one_each() -> None:
+    """Of the first's three points two are inside, of the second's only one is not."""
+    points = [("a", 0.90), ("a", 0.95), ("a", 0.60), ("b", 0.40)]
+    found = [Miss("E1", "A", name, 8, value, 0.9, 0.8, 1.0, 0.7) for name, value in points]
+    assert of_each(found, {"a": "first", "b": "second"}) == (
+        "E1: up to one full node: 80 % covers 33 % in the mean over 2 publishers, 0 % (second) to 67 %; "
+        "worst median 50.0 points (second; naive rule 30.0)"
+    )
