@@ -122,7 +122,9 @@ def test_nothing_sound_is_refused_with_what_would_mend_it() -> None:
         UsageError, match=r"one sound exchange.*mpirun -np 2 python -m scaling.run .*--world-sizes 1,2"
     ):
         case(run({1: 0.1}))
-    with pytest.raises(UsageError, match="one device alone"):
+    with pytest.raises(UsageError, match="--up-to 3: one device alone"):
+        case([one for one in run() if one.point.world_size != 2], Wanted(up_to=3))
+    with pytest.raises(UsageError, match="RUN: one device alone"):
         case([one for one in run() if one.point.kind != "solo"])
 
 
