@@ -21,7 +21,7 @@ class Judged(Record, frozen=True, kw_only=True):
     `measured_efficiency` and `measured_samples_per_s` are None where nothing was measured yet, or nothing is
     claimed of it. `error` is the predicted efficiency less the measured one, `inside` whether the latter's mean
     lies in the interval; None where either is missing. Not `claimed`: the interval is too wide. `refused`: why
-    there is none.
+    there is none. `notes`: what was said of it when it was written down.
     """
 
     kind: Literal["PREDICTED"] = "PREDICTED"
@@ -48,6 +48,12 @@ class Judged(Record, frozen=True, kw_only=True):
     measured_efficiency: Estimate | None = None
     measured_samples_per_s: Estimate | None = None
     flags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def counts(self) -> bool:
+        """Whether what was measured says anything of it: it was claimed, and the row has no mark against that."""
+        return self.claimed and not self.unjudged and self.error is not None
 
     @property
     def unjudged(self) -> str:
@@ -94,11 +100,7 @@ def judged(predictions: Iterable[Prediction], rows: Sequence[Row]) -> tuple[Judg
 
 def score(found: Iterable[Judged]) -> Score | None:
     """None where nothing can be told yet."""
-    errors = [
-        (abs(one.error), bool(one.inside))
-        for one in found
-        if one.claimed and not one.unjudged and one.error is not None
-    ]
+    errors = [(abs(one.error), bool(one.inside)) for one in found if one.counts and one.error is not None]
     if not errors:
         return None
     sizes = [size for size, _ in errors]
@@ -140,4 +142,5 @@ def _beside(one: Prediction, row: Row | None) -> Judged:
         measured_efficiency=row.efficiency if row else None,
         measured_samples_per_s=row.samples_per_s if row else None,
         flags=row.flags if row else (),
+        notes=one.notes,
     )  # fmt: skip

@@ -74,6 +74,8 @@ def proved(found: Proof, slow: Sequence[str], control: Sequence[str], promise: P
         yield f"of the promise {off:+.1f} points are unexplained, {where} its 80 % interval"
     if found.gain.low is None:
         yield "one round: no interval; --rounds 3 or more give one"
+    elif found.gain.high is not None and found.gain.high < 0:
+        yield f"refuted: without {', '.join(slow)} the others do worse"
     elif found.gain.low <= 0:
         yield "not proved: the interval holds zero; more --rounds narrow it"
     elif found.of_control.low is not None and found.of_control.low > 0:

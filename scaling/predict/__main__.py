@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from scaling.command import deliver, obey
 from scaling.predict import asking, flags, healthy, planner, preflight, priors, words
 from scaling.predict.flags import NAME, Asked
-from scaling.predict.forecast import forecasts, measure_next, relieved
+from scaling.predict.forecast import forecasts, measure_next
 from scaling.records.store import load_measured
 
 
@@ -20,10 +20,12 @@ def predict(asked: Asked) -> str:
     believed = priors.read(asked.priors)
     if asked.target is not None and asked.prices is not None:
         return planner.planned(asked, case, believed)
+    relief = None
+    if run is not None and asked.without:
+        relief, case = healthy.without(asked.without, case, run[1])
     look = asking.look(asked, case, believed)
-    relief = None if run is None or not asked.without else healthy.without(asked.without, case, run[1])
     sizes = asking.world_sizes(asked, case, relief)
-    rows = tuple(relieved(row, relief) for row in forecasts(look, sizes))
+    rows = forecasts(look, sizes)
     following = measure_next(look, sizes[-1])
     write = words.json if asked.format == "json" else words.table
     return write(case, rows, (*look.doubts, *asking.supposed(asked, case, relief)), following)

@@ -21,6 +21,8 @@ from scaling.predict.setting import At, Setting
 from scaling.records.run import Header, PointRecord
 
 DOUBLINGS = 5
+# Beyond these a step or a compression is a slip of the pen.
+SHORTEST_S, LONGEST_S, MOST_COMPRESSION = 1e-5, 24 * 3600.0, 10_000
 
 
 def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> Case:
@@ -55,8 +57,8 @@ def _alike(asked: Asked) -> None:
             "--device: names the device of --cold; a run's is its own, and another device must be measured: "
             "mpirun -np 2 python -m scaling.run --world-sizes 1,2 on one of it"
         )
-    if not 1 <= asked.compress < inf:
-        raise UsageError(f"--compress {asked.compress:g}: divides the gradients' bytes; 1 or more")
+    if not 1 <= asked.compress <= MOST_COMPRESSION:
+        raise UsageError(f"--compress {asked.compress:g}: divides the gradients' bytes; 1 to {MOST_COMPRESSION:,}")
     if asked.rate is not None and not 0 < asked.rate < inf:
         raise UsageError(f"--rate {asked.rate:g}: samples/s of one device; above 0")
     if asked.target is not None and not 0 < asked.target < inf:
@@ -93,6 +95,7 @@ def _cold(asked: Asked) -> Case:
     rate, batch, each = asked.rate or 0.0, asked.batch_size or 1, asked.devices_per_node or 1
     known = known_by_name(asked.model)
     link, line = network(asked.network)
+    _step(batch, rate)
     setting = Setting(
         gradient_bytes=4.0 * known.parameters, tail=known.tail, tensors=known.tensors, step_s=batch / rate,
         bus="nvlink" if each > 4 else "pcie", link=link, line_bytes_per_s=line, overlap="ddp", messages="buckets",
@@ -105,6 +108,15 @@ def _cold(asked: Asked) -> Case:
         device=asked.device,
         notes=(f"nothing was measured; assumed: an all-reduce that overlaps as DDP's, float32, {_bus(each)}",),
     )  # fmt: skip
+
+
+def _step(batch: int, rate: float) -> None:
+    """Raises UsageError for what no device takes for a step."""
+    if not SHORTEST_S <= batch / rate <= LONGEST_S:
+        raise UsageError(
+            f"--rate {rate:g}: a step of {batch} samples would take {batch / rate:.3g} s; from {SHORTEST_S:g} to "
+            f"{LONGEST_S:,.0f} s are predicted"
+        )
 
 
 def _bus(each: int) -> str:
@@ -147,6 +159,7 @@ def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
             f"--{'model ' + model if asked.model else f'batch-size {batch}'}: one device has not run it; measure "
             f"mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its {case.unit}/s as --rate"
         )
+    _step(batch, rate)
     setting = replace(case.setting, step_s=batch / rate / case.accumulation)
     if model != case.model:
         known = known_by_name(model)
@@ -212,12 +225,21 @@ def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[st
             f"gradients / {asked.compress:g}; what compressing them costs is not known, nor counted",
         ),
         (asked.devices_per_node, f"{asked.devices_per_node} devices a node"),
+        (not asked.devices_per_node and (spread := _spread(case)), f"nodes are filled; {spread}"),
     )
     return tuple(f"what if: {text}" for given, text in said if given)
+
+
+def _spread(case: Case) -> str:
+    """Where more nodes than that would fill were measured."""
+    found = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
+    return next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in found), "")
 
 
 def _relieved(relief: Relief | None) -> str:
     if relief is None:
         return ""
     saved = f"{100 * relief.share:.1f} % of a step"
-    return f"without {relief.node}, for whose ranks the others wait {saved}, as `together` tells"
+    apart = abs(relief.faster - 1) >= 0.001
+    alone = f"; alone the others' devices do {100 * (relief.faster - 1):+.1f} % of what all do" if apart else ""
+    return f"without {relief.node}, for whose ranks the others wait {saved}, as `together` tells{alone}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from scaling.errors import UsageError, near
@@ -11,6 +13,8 @@ from scaling.predict.setting import At, Link, Setting
 from scaling.records.point import Record
 
 GBIT_BYTES = 1e9 / 8
+# Fast Ethernet; nobody trains over less.
+SLOWEST_GBIT = 0.1
 # The words of --network, and how the model takes them.
 RDMA, TCP = ("ib", "roce", "rdma"), ("tcp", "eth", "ipoib")
 
@@ -25,8 +29,9 @@ class Measured(Record, frozen=True, kw_only=True):
 
 class Case(NamedTuple):
     """`rate` is of one device alone, samples/s; `largest` the world size up to which something was measured;
-    `rates` those of one device by batch size; `emulated` says that links are shaped and shares of them hold. A
-    sample is `units_per_sample` of `unit`: people are told, and ask, in these."""
+    `rates` those of one device by batch size; `emulated` says that links are shaped and shares of them hold;
+    `without` is a node that nobody waited for, supposedly. A sample is `units_per_sample` of `unit`: people are
+    told, and ask, in these."""
 
     title: str
     setting: Setting
@@ -41,6 +46,8 @@ class Case(NamedTuple):
     model: str = ""
     strategy: str = ""
     interconnect: str = ""
+    options: Mapping[str, str] = MappingProxyType({})
+    without: str = ""
     emulated: bool = False
     cold: bool = False
     device: str = ""
@@ -63,8 +70,10 @@ def network(words: str, *, emulated: bool = False) -> tuple[Link, float]:
     kind, gbit, cards = parsed[1], float(parsed[2]), int(parsed[3] or 1)
     if kind not in (*RDMA, *TCP):
         raise UsageError(f"--network {words}: no series taught what {kind} does; {near(kind, (*RDMA, *TCP))}")
-    if gbit <= 0 or cards < 1:
-        raise UsageError(f"--network {words}: the rate must be above 0, and one card at least")
+    if gbit < SLOWEST_GBIT or cards < 1:
+        raise UsageError(
+            f"--network {words}: the rate must be {SLOWEST_GBIT:g} Gb/s or more, and one card at least"
+        )
     line = gbit * cards * GBIT_BYTES
     if emulated:
         return "tcp10", line

@@ -62,7 +62,8 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
     if baseline is None or baseline.samples_per_s is None or not sound:
         again = f"mpirun -np 2 {_command(row)} --batch-size {row.workload.batch_size} --world-sizes 1,2"
         why = f" ({'; '.join(left_out)})" if left_out else ""
-        raise UsageError(f"RUN: one device alone and one sound exchange of several are needed{why}: {again}")
+        whose = "RUN" if wanted.up_to is None else f"--up-to {wanted.up_to}"
+        raise UsageError(f"{whose}: one device alone and one sound exchange of several are needed{why}: {again}")
     rate = baseline.samples_per_s.mean
     anchor = At(world_size=1, nodes=1, accumulation=accumulation(row))
     observed = tuple(
@@ -92,6 +93,7 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
         model=row.workload.model,
         strategy=row.strategy,
         interconnect=row.interconnect,
+        options=row.options,
         emulated=bool(row.hardware.profile),
         device=row.hardware.profile or device(header),
         notes=left_out,

@@ -92,7 +92,8 @@ def predict(
         str, Option(help="What the other nodes would do.", metavar="NODE", rich_help_panel=_WHAT_IF)
     ] = "",
     rate: Annotated[
-        float | None, Option(help="Samples/s (text: tokens/s) of one device.", metavar="R", rich_help_panel=_COLD)
+        float | None, Option(help="Samples/s of one device (of a RUN of text: tokens/s).", metavar="R",
+                             rich_help_panel=_COLD)
     ] = None,
     cold: Annotated[
         bool, Option("--cold", help="From --rate, --model, --batch-size, --devices-per-node and --network alone.",

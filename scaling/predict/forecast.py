@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from scaling.predict import infer, latent
 from scaling.predict.case import Case
-from scaling.predict.healthy import Relief
 from scaling.predict.infer import Posterior
 from scaling.predict.model import Floats
 from scaling.predict.priors import Priors
@@ -20,6 +18,8 @@ from scaling.records.point import Record
 LOW, HIGH = 0.1, 0.9
 # An interval wider than this is no claim.
 WIDEST = 0.15
+# Nor is one whose ends no draw is beyond.
+LEAST_DRAWS = 10
 # How many times the largest measured world size; without any, the largest that was published.
 FARTHEST, FARTHEST_COLD = 64, 1024
 # Where another batch, or another model, is asked of than was measured: how far what the equations lack is the same
@@ -86,13 +86,13 @@ class Outlook(NamedTuple):
 def outlook(case: Case, priors: Priors, changed: Setting | None = None, rate: float | None = None) -> Outlook:
     """Infer from what was measured; then carry what was learned over to `changed`."""
     found = infer.posterior(case.setting, case.known, priors)
-    doubts = _doubts(found)
+    doubts = _doubts(found, case.without)
     if changed is not None:
         found = carried(found, changed)
     return Outlook(case, found, rate or case.rate, doubts)
 
 
-def _doubts(found: Posterior) -> tuple[str, ...]:
+def _doubts(found: Posterior, without: str) -> tuple[str, ...]:
     seen = found.known.observed
     said = []
     if found.even < FEW_DRAWS:
@@ -106,8 +106,9 @@ def _doubts(found: Posterior) -> tuple[str, ...]:
     for one, (low, middle, high) in zip(seen, ends.T, strict=True):
         if not low <= one.value <= high and abs(middle - one.value) > FAR_OFF:
             measured, says = f"{100 * one.value:.0f} %", f"{100 * low:.0f} to {100 * high:.0f} %"
+            was = f"without {without} would be at" if without else "was measured at"
             said.append(
-                f"N={one.at.world_size} was measured at {measured}, where the model says {says}: it lacks what "
+                f"N={one.at.world_size} {was} {measured}, where the model says {says}: it lacks what "
                 "happened there, and may in what follows"
             )
     return tuple(said)
@@ -184,18 +185,8 @@ def forecast(look: Outlook, at: At) -> Forecast:
         straggling=straggling,
         exposed=exposed,
         unexplained=1 - middle - contention - straggling - exposed,
-        claimed=(high - low) / 2 <= WIDEST,
+        claimed=(high - low) / 2 <= WIDEST and look.posterior.even >= LEAST_DRAWS,
     )
-
-
-def relieved(row: Forecast, relief: Relief | None) -> Forecast:
-    """The same without waiting for a slow node."""
-    if relief is None:
-        return row
-    names = ("samples_per_s", "samples_per_s_low", "samples_per_s_high", "efficiency", "low", "high")
-    better = {name: getattr(row, name) * relief.factor for name in names}
-    gained = better["efficiency"] - row.efficiency
-    return replace(row, **better, unexplained=row.unexplained - gained)
 
 
 # ---------------------------------------------------------------- what to measure next

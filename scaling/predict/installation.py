@@ -17,6 +17,8 @@ SWITCHED_LINKS = 6
 # Options that shrink gradients on their way: Horovod's and MXNet's, DDP's.
 COMPRESSIONS = ("compression", "compress")
 SHARDED = "torch:fsdp2"
+# On GPUs these exchange by NCCL, which takes cards by their verbs; everything else sends TCP.
+BY_NCCL = ("nccl", "horovod", "fsdp2")
 FALSE = ("false", "0", "no", "off")
 # Options that the model knows at these values alone, the default first.
 USUAL: Mapping[str, tuple[str, ...]] = {"hsdp": ("0",), "param_dtype": ("fp32",), "shard_optimizer": FALSE}
@@ -120,7 +122,7 @@ def _link(header: Header, row: Row) -> tuple[Link, float]:
     if row.hardware.profile:
         return "tcp10", line
     cards = max((len(place.hca.split(",")) for place in network.places.values() if place.hca), default=0)
-    if cards and row.strategy.endswith(("nccl", "horovod")):
+    if cards and row.hardware.device == "cuda" and row.strategy.endswith(BY_NCCL):
         card = (network.card_bits_per_s or network.rate_bits_per_s) / 8
         return ("rdma_several" if cards > 1 else "rdma"), card * cards
     return ("tcp10" if line <= 1.25e9 else "tcp"), line

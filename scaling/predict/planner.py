@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from scaling.analysis import prices
 from scaling.analysis.prices import Price, Prices
 from scaling.errors import UsageError
-from scaling.predict import infer
+from scaling.predict import asking, infer
 from scaling.predict.case import Case, network
 from scaling.predict.flags import Asked
-from scaling.predict.forecast import FARTHEST, FARTHEST_COLD, Outlook, carried, outlook
+from scaling.predict.forecast import (
+    FARTHEST,
+    FARTHEST_COLD,
+    HIGH,
+    LEAST_DRAWS,
+    LOW,
+    WIDEST,
+    Outlook,
+    carried,
+    outlook,
+)
+from scaling.predict.model import Floats
 from scaling.predict.priors import Priors
 from scaling.predict.setting import At
 from scaling.records.point import Record
@@ -57,11 +70,17 @@ def planned(asked: Asked, case: Case, priors: Priors) -> str:
             f"--prices {asked.prices}: no price matches {case.device or 'a device without a name (--device)'}; "
             "another device's rate is not predicted: measure one of it"
         )
-    found = sorted(_plans(asked, case, priors, fitting), key=lambda plan: (plan.hourly, plan.machines))
+    look = outlook(case, priors)
+    tried = list(_plans(asked, look, fitting))
+    found = sorted((plan for plan in tried if isinstance(plan, Plan)), key=lambda one: (one.hourly, one.machines))
     if not found:
         raise UsageError(f"--target {asked.target:g}: no world size that may be claimed reaches it by 80 %")
     write = _json if asked.format == "json" else _table
-    return write(asked, case, file, found)
+    left_out = tuple(
+        f"{name}: no number of machines that may be claimed reaches it" for name in tried if isinstance(name, str)
+    )
+    noted = case._replace(notes=(*case.notes, *look.doubts, *asking.supposed(asked, case), *left_out))
+    return write(asked, noted, file, found)
 
 
 def _is_ours(price: Price, case: Case) -> bool:
@@ -72,19 +91,19 @@ def _is_ours(price: Price, case: Case) -> bool:
     return price.match.holds(gpu=name) or price.match.holds(cpu=name)
 
 
-def _plans(asked: Asked, case: Case, priors: Priors, fitting: Sequence[Price]) -> Iterator[Plan]:
-    look = outlook(case, priors)
+def _plans(asked: Asked, look: Outlook, fitting: Sequence[Price]) -> Iterator[Plan | str]:
+    """Of each price and batch a plan, or its name where there is none."""
     for price in fitting:
-        for model, batch, rate in case.rates:
-            if model == case.model:
-                plan = _fewest(asked, look, price, batch, rate)
-                if plan is not None:
-                    yield plan
+        for model, batch, rate in look.case.rates:
+            if model == look.case.model:
+                yield _fewest(asked, look, price, batch, rate) or f"{price.name}, batch {batch}"
 
 
 def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) -> Plan | None:
     """The fewest of these machines whose lower end reaches the target."""
-    case, word = look.case, asked.network or price.network
+    case = look.case
+    # Without a run there must be a --network: it is of machines whose price tells none.
+    word = price.network or asked.network if case.cold else asked.network or price.network
     target = (asked.target or 0.0) / case.units_per_sample
     setting = replace(case.setting, step_s=batch / rate / case.accumulation, compress=asked.compress)
     if word:
@@ -94,14 +113,36 @@ def _fewest(asked: Asked, look: Outlook, price: Price, batch: int, rate: float) 
         raise UsageError(
             f"--prices: {price.name}: nothing is known between machines: give --network, such as tcp:25"
         )
-    points = [
-        At(world_size=count * price.devices, nodes=count, accumulation=case.accumulation)
-        for count in _machines(target, rate, price, case)
-    ]
-    if not points:
-        return None
     own = look._replace(posterior=carried(look.posterior, setting), rate=rate)
-    return _first(own, points, price, batch, word or "the run's", target)
+    return _first(own, _machines(target, rate, price, case), price, batch, word or "the run's", target)
+
+
+class _Rates(NamedTuple):
+    """What some counts of machines do, samples/s: medians, and what 80 % and 20 % of draws are above; `claimed`
+    where the interval is not too wide."""
+
+    counts: Sequence[int]
+    middle: Floats
+    lower: Floats
+    upper: Floats
+    claimed: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, look: Outlook, price: Price, counts: Sequence[int]) -> _Rates:
+        """Predict them."""
+        devices, steps = price.devices, look.case.accumulation
+        points = [At(world_size=count * devices, nodes=count, accumulation=steps) for count in counts]
+        predicted = infer.predict(look.posterior, points)
+        found = infer.quantiles(predicted.log_efficiency, predicted.weights, [0.5, LOWER, UPPER, LOW, HIGH])
+        middle, lower, upper, low, high = np.exp(found)
+        ideal = np.array([at.world_size * look.rate for at in points])
+        claimed = ((high - low) / 2 <= WIDEST) & (look.posterior.even >= LEAST_DRAWS)
+        return cls(counts, middle * ideal, lower * ideal, upper * ideal, claimed)
+
+    def first(self, target: float) -> int | None:
+        """The place of the first that reaches it and may be claimed."""
+        reached = np.flatnonzero((self.lower >= target) & self.claimed)
+        return int(reached[0]) if len(reached) else None
 
 
 def _machines(target: float, rate: float, price: Price, case: Case) -> list[int]:
@@ -115,20 +156,27 @@ def _machines(target: float, rate: float, price: Price, case: Case) -> list[int]
     return found
 
 
-def _first(look: Outlook, points: Sequence[At], price: Price, batch: int, word: str, target: float) -> Plan | None:
-    predicted = infer.predict(look.posterior, points)
-    ends = np.exp(infer.quantiles(predicted.log_efficiency, predicted.weights, [0.5, LOWER, UPPER]))
-    ideal = np.array([at.world_size * look.rate for at in points])
-    reached = np.flatnonzero(ends[1] * ideal >= target)
-    if not len(reached):
+def _first(
+    look: Outlook, counts: Sequence[int], price: Price, batch: int, word: str, target: float
+) -> Plan | None:
+    if not counts:
         return None
-    index, hopeful = int(reached[0]), np.flatnonzero(ends[2] * ideal >= target)
-    at, full = points[index], float(ideal[index])
-    middle, lower, upper = (float(value) for value in ends[:, index])
+    tried = _Rates.of(look, price, counts)
+    index = tried.first(target)
+    if index is None:
+        return None
+    hopeful = int(np.flatnonzero(tried.upper >= target)[0])
+    fewest = tried.counts[hopeful]
+    if index and counts[index] - counts[index - 1] > 1:  # those between, which were left out
+        between = _Rates.of(look, price, range(counts[index - 1] + 1, counts[index]))
+        sooner = between.first(target)
+        tried, index = (tried, index) if sooner is None else (between, sooner)
+    machines, devices = tried.counts[index], tried.counts[index] * price.devices
+    middle, lower, upper = (float(values[index]) for values in (tried.middle, tried.lower, tried.upper))
     return Plan(
-        price=price.name, machines=at.nodes, devices=at.world_size, batch_size=batch, network=word,
-        hourly=at.nodes * price.hourly, samples_per_s=full * middle, lower=full * lower, upper=full * upper,
-        efficiency=middle, fewest=points[int(hopeful[0])].nodes,
+        price=price.name, machines=machines, devices=devices, batch_size=batch, network=word,
+        hourly=machines * price.hourly, samples_per_s=middle, lower=lower, upper=upper,
+        efficiency=middle / devices / look.rate, fewest=min(fewest, machines),
     )  # fmt: skip
 
 
@@ -167,6 +215,7 @@ def _json(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str:
     plain = {
         "kind": "PREDICTED", "interval_percent": 80, "target": asked.target, "unit": case.unit,
         "units_per_sample": case.units_per_sample, "currency": file.currency,
-        "title": case.title, "plans": msgspec.to_builtins(found), "not_distinguishable_from_first": rivals,
+        "title": case.title, "notes": list(case.notes), "plans": msgspec.to_builtins(found),
+        "not_distinguishable_from_first": rivals,
     }  # fmt: skip
     return msgspec.json.format(msgspec.json.encode(rounded(plain)), indent=2).decode() + "\n"

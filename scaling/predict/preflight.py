@@ -7,6 +7,7 @@ kernel goes; one TCP flow its bandwidth, as far as one flow goes. The noises say
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 from statistics import median
 
@@ -63,11 +64,31 @@ def read(path: Path) -> Facts:
     """Read what `--json` printed. Raises UsageError with the command that makes such a file."""
     again = "python -m scaling.check --json > check.json makes such a file"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Findings).facts
+        facts = msgspec.json.decode(path.read_bytes(), type=Findings).facts
     except OSError as error:
         raise UsageError(f"--check {path}: {error.strerror}") from None
     except msgspec.MsgspecError as error:
         raise UsageError(f"--check {path}: {error}; {again}") from None
+    if wrong := next(_wrong(facts), ""):
+        raise UsageError(f"--check {path}: {wrong}; {again}")
+    return facts
+
+
+def _wrong(facts: Facts) -> Iterator[str]:
+    """What no preflight measures."""
+    for link in facts.links:
+        for name in ("latency_s", "forth_bits_per_s", "back_bits_per_s"):
+            value = getattr(link, name)
+            if value is not None and not 0 < value < inf:
+                yield f"{name} = {value:g} of {link.network}: must be above 0"
+    nodes = {one.word: len(one.places) for one in facts.networks}
+    for one in facts.all_reduces:
+        sides = [(one.everyone, nodes.get(one.network, 1))] if one.everyone else []
+        for timed, fewest in (*sides, *((each, 1) for each in one.inside.values())):
+            if timed.ranks < max(2, fewest) or timed.bytes < 1 or not fewest:
+                yield f"an all-reduce of {timed.bytes} bytes among {timed.ranks} ranks on {fewest} nodes is none"
+            if not timed.times_s or not 0 < min(timed.times_s) <= max(timed.times_s) < inf:
+                yield f"an all-reduce of {one.network}: times_s must be above 0, one at least"
 
 
 def added(case: Case, facts: Facts, networks: Sequence[Network] = ()) -> Case:

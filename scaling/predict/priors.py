@@ -7,7 +7,7 @@ for `wire`) of a constant of the model.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,8 @@ from scaling.records.point import Record
 
 FILE = Path(__file__).with_name("priors.toml")
 
+# Of logarithms: e^100 is no rate.
+WIDEST_SD = 100.0
 # Every constant that a setting may have (latent.py, `keys`).
 NAMES = (
     "network.tcp10.ring", "network.tcp10.servers", "network.tcp.ring", "network.tcp.servers",
@@ -77,8 +79,17 @@ def _whole(path: Path, priors: Priors) -> Priors:
             f"--priors {path}: {missing[0]} is missing; python -m scaling.predict.learn writes them all"
         )
     wrong = [
-        name for name, prior in priors.constants.items() if prior.sd < 0 or not isfinite(prior.mean + prior.sd)
+        name
+        for name, prior in priors.constants.items()
+        if not (0 <= prior.sd <= WIDEST_SD and abs(prior.mean) <= WIDEST_SD)
     ]
     if wrong:
-        raise UsageError(f"--priors {path}: {wrong[0]}: sd must be 0 or more, and both numbers finite")
+        raise UsageError(
+            f"--priors {path}: {wrong[0]}: sd must be 0 to {WIDEST_SD:g}, mean within ± {WIDEST_SD:g}"
+        )
+    walk = priors.walk
+    if not all(0 <= step <= 1 for step in (walk.inside, walk.leaving, walk.beyond)):
+        raise UsageError(f"--priors {path}: walk: inside, leaving and beyond must be 0 to 1")
+    if not 1 <= walk.freedom < inf:
+        raise UsageError(f"--priors {path}: walk: freedom must be 1 or more, and finite")
     return priors

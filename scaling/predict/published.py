@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,8 @@ from scaling.predict.setting import At, Bus, Link, Messages, Method, Observed, O
 from scaling.records.point import Record
 
 GBIT_BYTES = 1e9 / 8
+# How tables write gigabits a second, and (the group) terabits.
+UNIT = r"gb/s|gbe|gbit|gbps|gigabit|gb?\b|(tb/s|tbit|tbps)"
 # Of the logarithm of a step whose batch, or whose samples' length, was not published.
 GUESSED_STEP = 0.4
 TOKENS = (("llama", 8192), ("transformer-xl base", 192), ("transformer-xl", 384), ("gnmt", 50))
@@ -86,8 +89,7 @@ def series(published: Sequence[Published]) -> list[Series]:
 
 def _series(one: Published) -> Series | None:
     points = sorted(one.points, key=lambda point: (point.nodes, point.gpus))
-    positive = all(min(point.throughput, point.gpus, point.nodes, point.accum) > 0 for point in points)
-    if not _gradient_bytes(one) or len(points) < 2 or not positive:
+    if not _has_sense(one) or len(points) < 2:
         return None
     anchor, first = _at(points[0]), points[0]
     each = first.throughput / first.gpus
@@ -101,6 +103,17 @@ def _series(one: Published) -> Series | None:
             Observed(at=_at(point), value=point.throughput / point.gpus / each, noise=_noise(point))
             for point in points[1:]
         ),
+    )
+
+
+def _has_sense(one: Published) -> bool:
+    """Whether there can be such a table: gradients that are known, no more nodes than devices, nothing below 0."""
+    known = (one.batch_per_gpu, *(point.step_ms for point in one.points))
+    return (
+        0 < _gradient_bytes(one) < inf
+        and all(value is None or 0 <= value < inf for value in known)
+        and all(point.gpus >= point.nodes >= 1 <= point.accum for point in one.points)
+        and all(0 < point.throughput < inf for point in one.points)
     )
 
 
@@ -175,11 +188,9 @@ def _bus(one: Published) -> Bus:
 
 def _link(one: Published) -> tuple[Link, float]:
     text = f"{one.network} {one.comm}".lower()
-    rate = re.search(r"(\d+(?:\.\d+)?)(?:-(\d+))?\s*(?:gb/s|gbe|gbit|gbps)", one.network.lower())
-    gbit = float(rate[2] or rate[1]) if rate else 0.0
-    cards = re.search(r"(\d+)\s*x\s*(?:[a-z]+\s*)?\d+\s*(?:gb/s|gbps|gbit)", one.network.lower())
-    each = one.gpus_per_node or 1
-    count = int(cards[1]) if cards else each if "per gpu" in one.network.lower() else 1
+    rate = re.search(rf"(\d+(?:\.\d+)?)(?:-(\d+))?\s*(?:{UNIT})", one.network.lower())
+    gbit = float(rate[2] or rate[1]) * (1000 if rate[3] else 1) if rate else 0.0
+    count = _cards(one)
     line = gbit * count * GBIT_BYTES
     tcp = re.search(r"tcp|ethernet|ipoib|ib_disable|\bvm\b|\d+\s*gbe", text) and not re.search(
         r"roce|(?<!not )rdma", one.network.lower()
@@ -192,6 +203,16 @@ def _link(one: Published) -> tuple[Link, float]:
     if re.search(r"infiniband|rdma|roce|\bib\b|edr|hdr|ndr|fdr|omni-?path|\bopa\b|slingshot|\befa\b", text):
         return ("rdma_several" if count > 1 else "rdma"), line
     return "tcp" if gbit > 10 else "tcp10", line
+
+
+def _cards(one: Published) -> int:
+    """Of a node."""
+    text = one.network.lower()
+    if number := re.search(rf"(\d+)\s*[x×]\s*(?:[a-z]+\s*)?\d+\s*(?:{UNIT})", text):
+        return int(number[1])
+    if "per gpu" in text:
+        return one.gpus_per_node or 1
+    return 2 if re.search(r"\bdual\b", text) else 1
 
 
 def _method(one: Published) -> Method:
@@ -239,7 +260,7 @@ def _wire(precision: str) -> Wire:
     text = precision.lower()
     if text.startswith(("fp16", "bf16")):
         return "half"
-    return "unknown" if "amp" in text else "full"
+    return "unknown" if "amp" in text or "mixed" in text else "full"
 
 
 def _sparse_bytes(one: Published) -> float:

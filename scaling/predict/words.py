@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from scaling.predict.case import Case, Measured
-from scaling.predict.forecast import WIDEST, Forecast, Next
+from scaling.predict.forecast import LEAST_DRAWS, WIDEST, Forecast, Next
 from scaling.text import rounded
 
 HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "most to")
@@ -23,8 +23,10 @@ def table(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following:
     cells = [head, *(_measured(one, case) for one in case.measured), *(_predicted(row, case) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
     lines += [_line(line, widths) for line in cells]
-    if any(not row.claimed for row in rows):
+    if any((row.high - row.low) / 2 > WIDEST for row in rows):
         lines.append(f"not claimed: the interval is wider than ± {100 * WIDEST:.0f} points")
+    if any(not row.claimed and (row.high - row.low) / 2 <= WIDEST for row in rows):
+        lines.append(f"not claimed: fewer than {LEAST_DRAWS} even draws tell no interval")
     if following is not None:
         lines.append(
             f"measure next: {following.what} (the interval at {following.asked:,} would be "

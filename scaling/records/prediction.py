@@ -17,7 +17,8 @@ class Prediction(Record, frozen=True, kw_only=True, tag="prediction"):
 
     Medians with the ends of their 80 % interval; efficiencies are fractions of 1. `up_to` is the largest world
     size that was known then. `refused` says why nothing was predicted; then all figures are None. Not `claimed`:
-    the interval is wider than a prediction may be.
+    the interval is wider than a prediction may be. `notes`: what of the measured was left out, and where the model
+    does not fit it.
     """
 
     point: Point
@@ -32,3 +33,4 @@ class Prediction(Record, frozen=True, kw_only=True, tag="prediction"):
     efficiency_high: float | None = None
     claimed: bool = True
     refused: str = ""
+    notes: tuple[str, ...] = ()

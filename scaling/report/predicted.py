@@ -47,12 +47,12 @@ def _line(one: Judged, found: Sequence[Judged], notes: Notes) -> Line:
         return Line(cells=known, says="not predicted", flags=one.flags, marks=notes.marks([one.refused]))
     known[PREDICTED.key] = quantities.fraction(one.predicted_efficiency) if one.claimed else "not claimed"
     known[BETWEEN.key] = f"{100 * low:.0f} to {100 * high:.0f}"
-    marks = notes.marks([f"written into the run at {at}"])
+    marks = notes.marks([f"written into the run at {at}", *one.notes])
     if one.measured_efficiency is None or one.error is None:
         return Line(cells=known, says="not measured", flags=one.flags, marks=marks)
     known[MEASURED.key] = quantities.percent(one.measured_efficiency)
     known[ERROR.key] = f"{100 * one.error:+.1f}"
-    known[INSIDE.key] = "not judged" if one.unjudged else "yes" if one.inside else "no"
+    known[INSIDE.key] = ("yes" if one.inside else "no") if one.counts else "not judged"
     return Line(cells=known, flags=one.flags, marks=marks)
 
 

@@ -65,7 +65,9 @@ def ask(
 
 
 def told(found: Iterable[Prediction]) -> Iterator[str]:
-    """What is worth a line of each."""
+    """What is worth a line of each, and once what is noted of any."""
+    for text in dict.fromkeys(text for one in found for text in one.notes):
+        yield f"note: {text}"
     for one in found:
         name = _name(one.point)
         if one.refused or one.efficiency is None or one.efficiency_low is None or one.efficiency_high is None:

@@ -26,7 +26,7 @@ from scaling.predict.priors import Priors, read
 from scaling.predict.published import Series
 from tests.support import what_ifs
 from tests.support.predicted_runs import HEADER, run
-from tests.support.prediction_errors import Miss, misses, table
+from tests.support.prediction_errors import Miss, misses, of_each, table
 
 FILE = Path(__file__).resolve().parents[1] / "published.json"
 
@@ -99,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("no series of trust A or B asks anything")
         return 1
     print(table(found))
+    judged = published.series(published.read(asked.judge or asked.as_shipped or asked.published))
+    print(of_each(found, {one.name: one.publisher for one in judged}))
     print(f"{len({miss.series for miss in found})} series, {monotonic() - began_s:.0f} s")
     return 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -147,3 +147,26 @@ def table(found: Sequence[Miss]) -> str:
             f"| {median:g} / {p90:g}: {verdict(task, trust, one)} |"
         )
     return "\n".join(lines)
+
+
+def of_each(found: Sequence[Miss], whose: Mapping[str, str]) -> str:
+    """A line for each task: how publishers differ, of which each counts as one; `whose` is a series' publisher."""
+    lines = []
+    for task, known in KNOWN.items():
+        own = {name: [miss for miss in found if miss.task == task and whose[miss.series] == name]
+               for name in sorted(set(whose.values()))}  # fmt: skip
+        told = {name: errors(misses_, task, "AB") for name, misses_ in own.items() if misses_}
+        if told:
+            lines.append(f"{known}: {_range(told)}")
+    return "\n".join(lines)
+
+
+def _range(told: Mapping[str, Errors]) -> str:
+    covers = {name: one.coverage for name, one in told.items()}
+    least, most = min(covers, key=lambda name: covers[name]), max(covers.values())
+    worst = max(told, key=lambda name: told[name].median)
+    return (
+        f"80 % covers {float(np.mean(list(covers.values()))):.0f} % in the mean over {len(told)} publishers, "
+        f"{covers[least]:.0f} % ({least}) to {most:.0f} %; worst median {told[worst].median:.1f} points ({worst}; "
+        f"naive rule {told[worst].naive_median:.1f})"
+    )

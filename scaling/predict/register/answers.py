@@ -42,7 +42,8 @@ def _answer(one: Question, look: Outlook | UsageError, now_unix_s: float) -> Pre
     try:
         if isinstance(look, UsageError):
             raise look
-        return replace(blank, up_to=look.case.largest, **_figures(one, look))
+        notes = (*look.case.notes, *look.doubts)
+        return replace(blank, up_to=look.case.largest, notes=notes, **_figures(one, look))
     except UsageError as error:
         return replace(blank, refused=str(error))
 

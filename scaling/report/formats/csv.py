@@ -163,7 +163,7 @@ def _predicted(row: Row, predictions: Sequence[Prediction]) -> dict[str, Value]:
         "predicted_samples_per_s": one.predicted_samples_per_s,
         "predicted_samples_per_s_low": one.predicted_samples_per_s_low,
         "predicted_samples_per_s_high": one.predicted_samples_per_s_high,
-        "predicted_inside": None if one.inside is None else int(one.inside),
+        "predicted_inside": int(bool(one.inside)) if one.counts else None,
     }
 
 

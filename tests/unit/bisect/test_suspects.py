@@ -41,6 +41,7 @@ def test_a_proof_says_the_gain_with_its_interval_and_the_control() -> None:
 
 def test_what_is_not_proved_is_said() -> None:
     assert "not proved" in list(words.proved(proved([-0.1, 0.128, 0.3]), ["a"], ["b"], None))[-1]
+    assert "refuted: without a" in list(words.proved(proved([-0.11, -0.1, -0.12]), ["a"], ["b"], None))[-1]
     assert "one round" in list(words.proved(proved([0.128]), ["a"], ["b"], None))[-1]
 
 

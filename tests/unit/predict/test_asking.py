@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.predict import __main__ as command
 from scaling.predict import asking, priors
-from scaling.predict.case import network
+from scaling.predict.case import Measured, network
 from scaling.predict.flags import Asked, parse
 from scaling.predict.forecast import forecasts, measure_next
-from scaling.predict.setting import Observed
+from scaling.predict.setting import At, Observed
 from tests.support.scripted_clusters import RESNET50, at, case
 
 PRIORS = priors.read()
@@ -41,6 +41,7 @@ def efficiency(asked: Asked, size: int = 64, **changes: Any) -> float:
         (["r", "--target", "0", "--prices", "p"], "--target 0: samples/s; above 0"),
         (["r", "--rate", "nan"], "--rate nan: samples/s of one device; above 0"),
         (["r", "--compress", "inf"], "--compress inf: divides"),
+        (["r", "--compress", "1e9"], "--compress 1e+09: divides"),
         (["r", "--target", "100"], "--target: needs --prices FILE"),
         (["r", "--batch-size", "0"], "Invalid value for '--batch-size'"),
         (["r", "--format", "xml"], "'--format'"),
@@ -56,7 +57,13 @@ def test_command_lines_that_cannot_be_obeyed(argv: list[str], said: str) -> None
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [("ib", "not KIND:GBIT"), ("ib:100x", "not KIND:GBIT"), ("efa:400", "no series taught"), ("tcp:0", "above 0")],
+    [
+        ("tcp:0.000001", "0.1 Gb/s or more"),
+        ("ib", "not KIND:GBIT"),
+        ("ib:100x", "not KIND:GBIT"),
+        ("efa:400", "no series taught"),
+        ("tcp:0", "0.1 Gb/s or more"),
+    ],
 )
 def test_networks_without_a_prior(words: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
@@ -69,6 +76,23 @@ def test_networks_as_the_model_takes_them() -> None:
     assert network("eth:10") == ("tcp10", 1.25e9)
     assert network("tcp:25x2") == ("tcp", 6.25e9)
     assert network("ib:100", emulated=True) == ("tcp10", 12.5e9)
+
+
+@pytest.mark.parametrize("rate", [1e9, 1e-5])
+def test_steps_that_no_device_takes_are_refused(rate: float) -> None:
+    """Rows of 0 % were printed of them."""
+    with pytest.raises(UsageError, match="a step of 64 samples would take"):
+        asking.case_of(Asked(**{**COLD, "rate": rate}), None)
+    with pytest.raises(UsageError, match="a step of 64 samples would take"):
+        asking.look(Asked(rate=rate), case({4: 0.9}), PRIORS)
+
+
+def test_nodes_that_were_not_filled_are_told() -> None:
+    spread = case({4: 0.9})._replace(
+        measured=(Measured(at=At(world_size=4, nodes=4), samples_per_s=1, efficiency=1),)
+    )
+    assert asking.supposed(Asked(), spread) == ("what if: nodes are filled; N=4 was measured on 4 nodes",)
+    assert asking.supposed(Asked(), case({4: 0.9, 8: 0.8})) == ()
 
 
 def test_world_sizes() -> None:

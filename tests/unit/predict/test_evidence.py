@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.predict import __main__ as command
-from scaling.predict import evidence, healthy, infer, priors
+from scaling.predict import evidence, healthy, infer, priors, words
 from scaling.predict.case import Case
 from scaling.predict.evidence import Wanted
-from scaling.predict.forecast import outlook
+from scaling.predict.forecast import WIDEST, forecasts, outlook
 from scaling.records.host import Gpu
+from scaling.records.network import Network, Place
 from scaling.records.point import Hardware
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import asynchronous, header, host, point, record, sweep, warning, written
@@ -59,8 +61,13 @@ def test_rows_controls_and_exchanges_become_evidence() -> None:
 
 def test_few_draws_are_told() -> None:
     """An exchange of 40 bytes that takes 50 ms."""
-    (said,) = outlook(case(run()), priors.read()).doubts
+    found = outlook(case(run()), priors.read())
+    (said,) = found.doubts
     assert said.startswith("what was measured is far from all that taught the model: intervals rest on 3 draws")
+    (row,) = forecasts(found, (8,))
+    assert not row.claimed
+    assert (row.high - row.low) / 2 < WIDEST
+    assert "not claimed: fewer than 10 even draws tell no interval" in words.table(found.case, (row,), (), None)
 
 
 def test_larger_world_sizes_can_be_held_back() -> None:
@@ -115,7 +122,9 @@ def test_nothing_sound_is_refused_with_what_would_mend_it() -> None:
         UsageError, match=r"one sound exchange.*mpirun -np 2 python -m scaling.run .*--world-sizes 1,2"
     ):
         case(run({1: 0.1}))
-    with pytest.raises(UsageError, match="one device alone"):
+    with pytest.raises(UsageError, match="--up-to 3: one device alone"):
+        case([one for one in run() if one.point.world_size != 2], Wanted(up_to=3))
+    with pytest.raises(UsageError, match="RUN: one device alone"):
         case([one for one in run() if one.point.kind != "solo"])
 
 
@@ -136,22 +145,52 @@ def test_comm_is_as_uncertain_as_the_step_that_it_is_held_against() -> None:
     assert all(one.noise > 2 * evidence.COMM_NOISE for one in case(slower).known.exchanges)
 
 
-def test_a_slow_node_is_taken_out() -> None:
-    records = [one for one in run() if one.point.world_size < 4]
+def slowed(names: Sequence[float] = (), **changes: Any) -> list[PointRecord]:
+    """The run whose second node computes longer beside the first, and alone by `names`, seat by seat."""
+    records = [one for one in run(**changes) if one.point.world_size < 4]
     for number in range(3):
-        records.append(record(point("exchange", 4, number), 0.15))
-        records.append(record(point("together", 4, number), 0.1, 0.1, 0.13, 0.13))
-        records.append(record(point("comm", 4, number), 0.05))
-    placed = [_placed(one) for one in records]
+        records.append(record(point("exchange", 4, number, **changes), 0.15))
+        records.append(record(point("together", 4, number, **changes), 0.1, 0.1, 0.13, 0.13))
+        records.append(record(point("comm", 4, number, **changes), 0.05))
+        records += [record(point("each", 4, number, **changes), *names)] if names else []
+    return [_placed(one) for one in records]
+
+
+def test_a_slow_node_is_taken_out() -> None:
+    placed = slowed()
     found = case(placed)
-    relief = healthy.without("node2", found, placed)
+    relief, healed = healthy.without("node2", found, placed)
     assert relief.world_size == 2
     assert relief.share == pytest.approx(0.03 / 0.15, rel=0.02)
-    assert healthy.without("node1", found, placed).share == 0.0
+    assert healed.known.observed[-1].value == pytest.approx(found.known.observed[-1].value / (1 - relief.share))
+    assert {one.at.world_size for one in healed.known.shares} == {2}
+    assert healthy.without("node1", found, placed)[0].share == 0.0
     with pytest.raises(UsageError, match="did you mean 'node2'"):
         healthy.without("node22", found, placed)
     with pytest.raises(UsageError, match="needs `together`"):
         healthy.without("node2", found, [one for one in placed if one.point.kind != "together"])
+
+
+def test_without_a_slow_node_nobody_beats_being_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The others do 320 samples/s alone: two of them 640 at most."""
+    folder = written(tmp_path / "run", (HEADER, slowed((0.1, 0.1, 0.13, 0.13))))
+    assert command.main([str(folder), "--without", "node2", "--format", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["predicted"]
+    assert (row["at"]["world_size"], row["efficiency"] < 1) == (2, True)
+    assert 0.9 * 640 < row["samples_per_s"] < 640
+    assert row["samples_per_s"] / row["efficiency"] == pytest.approx(640)
+
+
+def test_what_a_slow_node_costs_is_told_by_its_own_curve() -> None:
+    """Another batch, of which nobody waits for anybody, stands first in the file."""
+    other = [
+        _placed(one)
+        for number in range(3)
+        for one in sweep(number, 0.09, {1: 0.09, 2: 0.095, 4: 0.1}, batch_size=16)
+    ]
+    both = [*other, *slowed()]
+    found = case(both, Wanted(batch_size=32))
+    assert healthy.without("node2", found, both)[0].share == pytest.approx(0.03 / 0.15, rel=0.02)
 
 
 def test_the_command_reads_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,27 +220,39 @@ def test_what_joins_gpus(links: tuple[str, ...], bus: str) -> None:
     assert (str(found.setting.bus), found.device) == (bus, "Tesla V100")
 
 
+@pytest.mark.parametrize(
+    ("strategy", "device", "link"),
+    [
+        ("torch:nccl", "cuda", "rdma"), ("torch:fsdp2", "cuda", "rdma"), ("torch:horovod", "cuda", "rdma"),
+        ("torch:gloo", "cuda", "tcp"), ("torch:horovod", "cpu", "tcp"),
+    ],
+)  # fmt: skip
+def test_what_takes_a_card_by_its_verbs(strategy: str, device: Literal["cpu", "cuda"], link: str) -> None:
+    places = {name: Place(address="10.0.0.1", interface="ib0", hca="mlx5_0") for name in ("node1", "node2")}
+    network = Network(word="auto", why="", rate_bits_per_s=100e9, card_bits_per_s=100e9, places=places)
+    gpu = Gpu(index=0, name="Tesla V100", uuid="GPU-0", memory_bytes=1)
+    made = header(tuple(replace(one, gpus=(gpu,)) for one in HOSTS), device=device, networks=(network,))
+    records = [replace(one, point=replace(one.point, hardware=Hardware(device=device))) for one in run()]
+    found = evidence.case(made, [renamed(one, strategy) for one in records])
+    assert (str(found.setting.link), found.setting.line_bytes_per_s) == (link, 12.5e9)
+
+
 def test_devices_that_sleep_are_told_from_those_that_compute() -> None:
     profile = Hardware(device="emulated", profile="p100")
     asleep = [replace(one, point=replace(one.point, hardware=profile)) for one in run()]
     assert (case(asleep).setting.emulated, case(run()).setting.emulated) == (True, False)
 
 
+def renamed(one: PointRecord, strategy: str, options: dict[str, str] | None = None) -> PointRecord:
+    """The same of another strategy, its plain loop as well."""
+    if one.point.strategy.endswith(":plain"):
+        return replace(one, point=replace(one.point, strategy=f"{strategy.partition(':')[0]}:plain", options={}))
+    return replace(one, point=replace(one.point, strategy=strategy, options=options or {}))
+
+
 def of_strategy(strategy: str, options: dict[str, str] | None = None) -> Case:
-    """The run of another strategy, its plain loop as well."""
-    plain = f"{strategy.partition(':')[0]}:plain"
-    renamed = [
-        replace(
-            one,
-            point=replace(
-                one.point,
-                strategy=plain if one.point.strategy.endswith(":plain") else strategy,
-                options={} if one.point.strategy.endswith(":plain") else options or {},
-            ),
-        )
-        for one in run()
-    ]
-    return case(renamed)
+    """The run of another strategy."""
+    return case([renamed(one, strategy, options) for one in run()])
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,15 @@ def test_intervals_widen_with_the_distance_and_narrow_with_points() -> None:
     assert width({4: 0.95, 8: 0.92}, 64) < width({4: 0.95}, 64) < width({}, 64)
 
 
+@pytest.mark.parametrize(("seen", "highest"), [({}, 1.02), ({4: 0.99, 8: 0.98}, 1.02), ({4: 1.05}, 1.05 * 1.02)])
+def test_no_device_does_more_than_superlinear_rows_begin_at(seen: dict[int, float], highest: float) -> None:
+    """Steps of a minute: next to nothing is lost, and ends of 106 % and more were drawn."""
+    found = learned(replace(RESNET50, step_s=60.0), PRIORS, seen)
+    for size in (8, 64, 1024):
+        low, middle, high = ends(found, size)
+        assert low < middle < high <= highest + 1e-9
+
+
 def test_the_exchange_alone_at_two_sizes_narrows_the_interval() -> None:
     """`comm` on one node and on two, beside one node's efficiency, where nothing hides the exchange."""
     serial = replace(RESNET50, gradient_bytes=440e6, link="tcp", overlap="serial", messages="one")

@@ -89,6 +89,26 @@ def test_a_file_that_is_none(tmp_path: Path, text: str, said: str) -> None:
         priors.read(path)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("inside = 0.0257", "inside = nan", "inside, leaving and beyond must be 0 to 1"),
+        ("beyond = 0.0256", "beyond = -0.1", "inside, leaving and beyond must be 0 to 1"),
+        ("freedom = 5", "freedom = 0", "freedom must be 1 or more"),
+        ("sd = 0.3112", "sd = 1e9", "network.rdma: sd must be 0 to 100"),
+        ("sd = 0.3112", "sd = nan", "network.rdma: sd must be 0 to 100"),
+    ],
+)
+def test_numbers_that_are_no_belief(tmp_path: Path, old: str, new: str, said: str) -> None:
+    """A step of nan made intervals narrower; no freedom ended in a traceback."""
+    shipped = priors.FILE.read_text()
+    assert old in shipped
+    path = tmp_path / "bad.toml"
+    path.write_text(shipped.replace(old, new, 1))
+    with pytest.raises(UsageError, match=said):
+        priors.read(path)
+
+
 def test_learning_from_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "none.json").write_text("[]")
     for argv in ([], [str(tmp_path / "none.json")], [str(tmp_path / "absent.json")]):

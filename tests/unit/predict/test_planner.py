@@ -9,8 +9,12 @@ import pytest
 
 from scaling.errors import UsageError
 from scaling.predict import planner, priors
+from scaling.predict.asking import case_of
 from scaling.predict.flags import Asked
-from tests.support.scripted_clusters import case
+from scaling.predict.forecast import outlook
+from scaling.predict.known import Known
+from scaling.predict.setting import Observed
+from tests.support.scripted_clusters import ONE, at, case
 
 PRIORS = priors.read()
 PRICES = """
@@ -42,6 +46,17 @@ def planned(tmp_path: Path, cost: float = 20.0, target: float = 4000.0, kind: st
     return planner.planned(asked, case({4: 0.93, 8: 0.88}), PRIORS)
 
 
+def cold(tmp_path: Path, target: float) -> str:
+    """Without a run, as --network tcp:25."""
+    path = tmp_path / "FILE.toml"
+    path.write_text(PRICES.format(first="fast", cost=20.0))
+    asked = Asked(
+        cold=True, rate=343.0, model="resnet50", batch_size=64, devices_per_node=8, network="tcp:25",
+        target=target, prices=path, device="Tesla V100", format="json", compress=2.0,
+    )  # fmt: skip
+    return planner.planned(asked, case_of(asked, None), PRIORS)
+
+
 def test_the_cheapest_comes_first_and_another_device_not_at_all(tmp_path: Path) -> None:
     plans = json.loads(planned(tmp_path, kind="json"))["plans"]
     assert {plan["price"] for plan in plans} == {"fast", "plain"}
@@ -53,6 +68,37 @@ def test_the_cheapest_comes_first_and_another_device_not_at_all(tmp_path: Path) 
 def test_a_machine_less_would_not_reach_the_target(tmp_path: Path) -> None:
     plan = json.loads(planned(tmp_path, kind="json"))["plans"][0]
     assert plan["lower"] * (plan["machines"] - 1) / plan["machines"] < 4000 * 1.02
+
+
+def test_the_fewest_machines_are_counted_one_by_one(tmp_path: Path) -> None:
+    """Beyond 16 machines counts were tried in steps of a sixteenth: six of a hundred too many were paid."""
+    for target in (60_000.0, 61_000.0, 62_000.0):
+        plan = json.loads(planned(tmp_path, target=target, kind="json"))["plans"][0]
+        assert plan["lower"] * (plan["machines"] - 1) / plan["machines"] < 1.005 * target
+
+
+def test_what_may_not_be_claimed_is_no_plan(tmp_path: Path) -> None:
+    """Of machines joined by 10 Gb/s, so many reach it that the interval is wider than ± 15 points."""
+    found = json.loads(cold(tmp_path, target=1e5))
+    assert [plan["price"] for plan in found["plans"]] == ["fast"]
+    assert "plain, batch 64: no number of machines that may be claimed reaches it" in found["notes"]
+
+
+def test_without_a_run_each_price_has_its_own_network(tmp_path: Path) -> None:
+    found = json.loads(cold(tmp_path, target=4e3))
+    assert {plan["price"]: plan["network"] for plan in found["plans"]} == {"fast": "ib:100", "plain": "tcp:10"}
+    assert any(note.startswith("what if: gradients / 2") for note in found["notes"])
+
+
+def test_plans_say_where_the_model_does_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "FILE.toml"
+    path.write_text(PRICES.format(first="fast", cost=20.0))
+    unsure = Known(ONE, [Observed(at=at(size), value=value, noise=0.15) for size, value in ((4, 0.95), (8, 0.5))])
+    odd = case({4: 0.95, 8: 0.5}, known=unsure)
+    doubts = outlook(odd, PRIORS).doubts
+    assert doubts
+    said = planner.planned(Asked(target=1000.0, prices=path), odd, PRIORS)
+    assert all(f"note: {one}" in said for one in doubts)
 
 
 def test_prices_that_are_close_cannot_be_told_apart(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -114,6 +115,32 @@ def test_the_command_takes_the_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "python -m scaling.check --json >" in capsys.readouterr().err
     assert command.main([str(folder), "--check", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "said"),
+    [
+        ("links", {"latency_s": -1e-5}, "latency_s = -1e-05 of eth0: must be above 0"),
+        ("links", {"back_bits_per_s": 0.0}, "back_bits_per_s = 0 of eth0: must be above 0"),
+        ("everyone", {"times_s": ()}, "times_s must be above 0, one at least"),
+        ("everyone", {"times_s": (0.1, 0.0)}, "times_s must be above 0, one at least"),
+        ("everyone", {"ranks": 1}, "among 1 ranks on 2 nodes is none"),
+        ("everyone", {"bytes": 0}, "an all-reduce of 0 bytes"),
+    ],
+)
+def test_what_no_preflight_measures_is_refused(
+    tmp_path: Path, part: str, changes: dict[str, Any], said: str
+) -> None:
+    """It was predicted from: nan to nan, and a traceback where no time stood."""
+    facts = found()
+    if part == "links":
+        facts = replace(facts, links=tuple(replace(one, **changes) for one in facts.links))
+    else:
+        (one,) = facts.all_reduces
+        assert one.everyone is not None
+        facts = replace(facts, all_reduces=(replace(one, everyone=replace(one.everyone, **changes)),))
+    with pytest.raises(UsageError, match=said):
+        preflight.read(file(tmp_path, facts))
 
 
 def test_cold_takes_the_only_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from scaling.predict.published import Series
 from scaling.predict.setting import Setting
 from scaling.workloads import walk
 from scaling.workloads.models import CATALOGUE
-from tests.support.prediction_errors import CEILINGS, errors, misses, table
+from tests.support.prediction_errors import CEILINGS, Miss, errors, misses, of_each, table
 
 FILE = Path(__file__).resolve().parents[2] / "published.json"
 OURS = {one.name: one for one in published.series(published.read(FILE))}
@@ -45,6 +45,10 @@ def told(**words: Any) -> Setting:
         ("100 GbE RDMA", "rdma", 12.5),
         ("4 x 100 Gb/s EFA", "rdma_several", 50),
         ("2.5 Gbps Ethernet", "tcp10", 0.3125),
+        ("10 Gigabit Ethernet", "tcp10", 1.25),
+        ("RoCE, 2x25GbE", "rdma_several", 6.25),
+        ("dual 100Gb InfiniBand", "rdma_several", 25),
+        ("3.2 Tbps EFA", "rdma", 400),
         ("not stated", "unknown", 0),
     ],
 )
@@ -107,9 +111,17 @@ def test_bad_files_are_named(tmp_path: Path, text: str, said: str) -> None:
         published.read(path)
 
 
-def test_series_without_sense_are_left_out() -> None:
-    plain = json.loads(FILE.read_text())[0]
-    plain["points"][1]["throughput"] = 0.0
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [
+        ("throughput", 0.0), ("nodes", 50), ("accum", 0), ("step_ms", -1.0), ("batch_per_gpu", -64),
+        ("grad_bytes_fp32", -5.0), ("grad_bytes_fp32", 0.0),
+    ],
+)  # fmt: skip
+def test_series_without_sense_are_left_out(where: str, value: float) -> None:
+    """One of them made of all priors what is no number."""
+    plain = json.loads(FILE.read_text())[0] | {"params_millions": None}
+    (plain if where in plain else plain["points"][1])[where] = value
     assert published.series([msgspec.convert(plain, type=published.Published)]) == []
 
 
@@ -129,3 +141,13 @@ def test_predictions_of_what_taught_the_priors_miss_by_little() -> None:
         assert (ours.median <= median, ours.p90 <= p90 * 1.5) == (True, True), (task, ours)
         assert ours.median < ours.naive_median
     assert table(found).count("\n") == 2 + 2 * 3 - 1
+
+
+def test_publishers_count_as_one_each() -> None:
+    """Of the first's three points two are inside, of the second's only one is not."""
+    points = [("a", 0.90), ("a", 0.95), ("a", 0.60), ("b", 0.40)]
+    found = [Miss("E1", "A", name, 8, value, 0.9, 0.8, 1.0, 0.7) for name, value in points]
+    assert of_each(found, {"a": "first", "b": "second"}) == (
+        "E1: up to one full node: 80 % covers 33 % in the mean over 2 publishers, 0 % (second) to 67 %; "
+        "worst median 50.0 points (second; naive rule 30.0)"
+    )

@@ -35,6 +35,12 @@ def test_it_is_what_the_command_predicts_of_the_same_run() -> None:
     assert (found.registered_unix_s, found.refused) == (7.0, "")
 
 
+def test_what_a_prediction_notes_is_written_down_with_it() -> None:
+    (found,) = asked(question(16, 8))
+    assert found.notes == outlook(evidence.case(HEADER, run()), BELIEVED).doubts
+    assert found.notes[0].startswith("what was measured is far from all that taught the model")
+
+
 def test_the_nodes_are_those_that_the_sweep_will_use() -> None:
     few, many = asked(question(8, 2), question(8, 8))
     assert few.efficiency is not None

@@ -33,8 +33,13 @@ def of(records: Sequence[PointRecord], **work: Any) -> list[PointRecord]:
 
 
 def _of(one: PointRecord, work: Workload) -> PointRecord:
+    """Gradients that 10 Gb/s carry in the 0.05 s that the exchange alone takes."""
     ranks = tuple(
-        replace(rank, windows=tuple(replace(w, samples=w.steps * work.batch_size) for w in rank.windows))
+        replace(
+            rank,
+            windows=tuple(replace(w, samples=w.steps * work.batch_size) for w in rank.windows),
+            ready=rank.ready and replace(rank.ready, gradient_bytes=40_000_000),
+        )
         for rank in one.ranks
     )
     return replace(one, point=replace(one.point, workload=work), ranks=ranks)

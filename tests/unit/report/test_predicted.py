@@ -61,6 +61,16 @@ def test_what_is_too_wide_is_not_claimed_and_not_counted() -> None:
     (found,) = (one for one in document(HEADER, run(), predictions=[wide]).sections if "PREDICTED" in one.title)
     assert found.title == "PREDICTED before it was measured, from N up to 2"
     assert found.lines[0].cells["predicted"] == "not claimed"
+    assert found.lines[0].cells["inside"] == "not judged"
+    text = as_csv.of_rows(Material(HEADER, run()).rows, predictions=[wide])
+    (row,) = (one for one in csv.DictReader(text.splitlines()) if one["predicted_mark"])
+    assert row["predicted_inside"] == ""
+
+
+def test_what_was_noted_when_it_was_written_down_stands_below() -> None:
+    doubted = prediction(4, 0.9, notes=("N=2 was measured at 50 %, where the model says 80 to 90 %",))
+    text = " ".join(terminal.draw(document(HEADER, run(), predictions=[doubted]), color=False).split())
+    assert "N=2 was measured at 50 %, where the model says 80 to 90 %" in text
 
 
 @pytest.mark.parametrize("mark", analysis.UNJUDGED)
