@@ -70,6 +70,7 @@ def refused(*argv: str) -> str:
         (("--windows", "9", *TRAIN), ("--windows with --epochs", "leave it out")),
         (("--window-s", "2", *TRAIN), ("--window-s with --epochs", "leave it out")),
         (("--interleave", *TRAIN), ("--interleave with --epochs", "leave it out")),
+        (("--max-rounds", "9", *TRAIN), ("--max-rounds with --epochs", "leave it out")),
         (("--trace", *TRAIN), ("--trace", "--epochs", "leave it out")),
         (("--pass", "forward", "--epochs", "5", "--strategy", "fake:plain"), ("--pass", "--epochs")),
         (("--model", "gpt2-tiny", *TRAIN), ("--epochs 5", "gpt2-tiny", "no top-1", "digits-cnn")),
