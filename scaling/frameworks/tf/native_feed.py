@@ -63,10 +63,9 @@ class Dataset:
             raise FeedError("tf.data: no pictures in this rank's files; take fewer ranks") from None
         except tf.errors.OpError as error:
             raise FeedError(f"tf.data: {error.message.splitlines()[0]}; --feed reference names the file") from None
-        if int(tf.reduce_max(labels)) >= self._classes:
-            raise FeedError(
-                f"--data {self._data}: of class {int(tf.reduce_max(labels))}, the model has {self._classes}"
-            )
+        known = labels.numpy()
+        if (wrong := known[(known < 0) | (known >= self._classes)]).size:
+            raise FeedError(f"--data {self._data}: of class {wrong[0]}, the model has {self._classes}")
         return images, labels
 
     def close(self) -> None:

@@ -198,6 +198,19 @@ def test_a_rank_whose_files_have_no_pictures_is_told(here: None, tmp_path: Path)
         native_feed.Dataset(unfed, model).next()
 
 
+def test_a_label_below_the_first_class_is_told(
+    here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0 in the file, whose format counts from 1."""
+    from scaling.frameworks.tf import native_feed
+
+    monkeypatch.setattr(native_feeds, "of_class", lambda _picture: -1)
+    native_feeds.write(tmp_path, "tfrecord")
+    fed, _ = native_feeds.ranks("tensorflow:plain", "tfrecord", str(tmp_path))
+    with pytest.raises(FeedError, match="--data tfrecord: of class -1, the model has 10"):
+        native_feed.Dataset(fed, models.of(fed.point.workload)).next()
+
+
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_tf32_is_on_only_where_it_was_asked_for(precision: str, here: None) -> None:
     import tensorflow as tf

@@ -39,6 +39,8 @@ def spoilt(path: Path, content: bytes) -> Path:
         ("train-images-idx3-ubyte", struct.pack(">4I", 2051, 40, 28, 28), "16 bytes, expected 31,376 for (40, 28"),
         ("train-labels-idx1-ubyte", struct.pack(">2I", 2049, 3) + b"abc", "40 images, but 3 labels in "),
         ("train-labels-idx1-ubyte", struct.pack(">2I", 2051, 3), "magic number 2051, expected 2049"),
+        ("train-labels-idx1-ubyte", struct.pack(">2I", 2049, 40) + b"\x0a" * 40, "label 10, expected 0 to 9"),
+        ("train-images-idx3-ubyte", struct.pack(">4I", 2051, 40, 0, 28), "40 x 0 x 28 pixels, which is none"),
     ],
 )
 def test_idx_files_that_are_none(tmp_path: Path, file: str, content: bytes, said: str) -> None:
