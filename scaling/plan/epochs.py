@@ -105,5 +105,10 @@ def _epochs(config: SweepConfig) -> None:
         raise UsageError(
             f"--lr-steps {','.join(map(str, steps))}: ascending epochs between 0 and --epochs {config.epochs}"
         )
+    if early := [step for step in steps if step < (config.warmup_epochs or 0)]:
+        raise UsageError(
+            f"--lr-steps {early[0]}: within --warmup-epochs {config.warmup_epochs}, while the rate still grows; "
+            "take a later one"
+        )
     if config.lr_scale == ():
         raise UsageError("--lr-scale: empty; write for example linear or linear,none")

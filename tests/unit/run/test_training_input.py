@@ -63,6 +63,7 @@ def refused(*argv: str) -> str:
         (("--warmup-epochs", "-1", *TRAIN), ("--warmup-epochs -1", "at least 0")),
         (("--augment-epochs", "6", *TRAIN), ("--augment-epochs 6", "--epochs 5")),
         (("--lr-steps", "5", *TRAIN), ("--lr-steps 5", "--epochs 5")),
+        (("--lr-steps", "2,4", "--warmup-epochs", "3", *TRAIN), ("--lr-steps 2", "within --warmup-epochs 3")),
         (("--lr-steps", "3,2", *TRAIN), ("--lr-steps 3,2", "ascending")),
         (("--rounds", "3", *TRAIN), ("--rounds 3", "--seeds 0,1,2")),
         (("--target-ci", "1%", *TRAIN), ("--target-ci", "--epochs", "leave it out")),

@@ -143,3 +143,10 @@ def test_sizes_and_optimisers_of_a_point() -> None:
     assert (spec.recipe.optimizer, spec.recipe.rate) == ("sgd", 0.01)
     assert work.units_per_sample == 32
     assert models.spec("bert-tiny").recipe.optimizer == "adamw"
+
+
+def test_no_keras_example_decays_its_weights() -> None:
+    """What CIFAR-10's calls decay is that of its rate."""
+    examples = [spec for spec in models.CATALOGUE.values() if spec.source == models.KERAS]
+    assert len(examples) == 5
+    assert {spec.recipe.decay for spec in examples} == {0.0}
