@@ -6,6 +6,8 @@ from 3:4 to 4:3, mirrored half of the time (Szegedy et al., "Going deeper with c
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import tensorflow as tf
 
@@ -85,7 +87,8 @@ def _encoded(task: Task, pictures: Pictures) -> tf.data.Dataset:
 def _of_tree(task: Task, tree: Tree) -> tf.data.Dataset:
     """The pictures that the reference feed gives the rank."""
     shard = feeds.sampler_of(task, len(tree)).shard
-    paths, labels = [tree.paths[index] for index in shard], np.asarray(tree.labels, np.int64)[shard]
+    # Names need not be UTF-8.
+    paths, labels = [os.fsencode(tree.paths[index]) for index in shard], np.asarray(tree.labels, np.int64)[shard]
     found = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(shard), seed=task.seed)
     return found.map(lambda path, label: (tf.io.read_file(path), label))
 
