@@ -102,7 +102,7 @@ def minibatches(report: Json) -> str:
 
 def _over(report: Json, batch: int) -> tuple[str, str]:
     one = _one(report, batch, "backward")
-    if one is None or not one["over_smaller"]:
+    if one is None or not one["over_smaller"] or 2 * one["smaller_batch_size"] != batch:
         return "-", ""
     return number(one["over_smaller"]["mean"], 2), "more than twice" if one["is_worse"] else ""
 
