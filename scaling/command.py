@@ -27,6 +27,7 @@ def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
     import typer  # by rank 0 alone: the other ranks only need what stands below
 
     try:
+        _check_lists(_read(app), argv)
         return _read(app).main(args=list(argv), prog_name=f"python -m {name}", standalone_mode=False)
     except typer.Abort:
         raise Interrupted(signal.SIGINT) from None
@@ -43,6 +44,14 @@ def _read(app: typer.Typer) -> Any:
     import typer
 
     return typer.main.get_command(app)
+
+
+def _check_lists(read: Any, argv: Sequence[str]) -> None:
+    """Refuse a list with commas that is given twice, since the last one alone would count; raises UsageError."""
+    _, _, given = read.make_parser(read.context_class(read)).parse_args(args=list(argv))
+    for option in given:
+        if ",..." in (option.metavar or "") and given.count(option) > 1:
+            raise UsageError(f"{option.opts[0]}: given twice; write it once, with commas: {option.metavar}")
 
 
 def obey(act: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None, name: str) -> int:

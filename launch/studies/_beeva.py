@@ -53,7 +53,7 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; returns 0, or the exit code of the run that failed."""
+    """Run the study; returns 1 where a training failed, or the exit code of a run that did not end."""
     asked = _parse(arguments)
     try:
         tuned, drawn = _real(asked) if asked.full else _stand_in(asked)
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"launch/studies/beeva: {error}\n")
         return 2
     sys.stdout.write(f"\n{here(tuned, drawn)}\n{published()}\n{WHY}")
-    return 0
+    return int(any(one["failed"] for one in (*tuned, *drawn)))
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -108,11 +108,13 @@ def _stand_in(asked: argparse.Namespace) -> tuple[list[Json], list[Json]]:
         learnt = Path(folder) / "learnt.npz"
         work = ("--model", "digits-cnn", "--image-size", "16", "--data", "folders", "--data-dir")
         first, rate = GRID[0]
-        sweep(
+        learning = sweep(
             "beeva", *work, str(before), "--strategy", RING[asked.framework], "--world-sizes", "1",
             "--batch-size", str(first), "--lr", str(rate), "--epochs", str(LEARNT_BEFORE),
             "--save-weights", str(learnt),
         )  # fmt: skip
+        if learning["exit_code"]:
+            raise Failed(learning["exit_code"])
         headless(learnt)
         tuned = _grid(asked, (*work, str(after), "--weights", str(learnt)))
         return tuned, _grid(asked, (*work, str(after)))

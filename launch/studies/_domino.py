@@ -66,14 +66,15 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; returns 0, or the exit code of the run that failed."""
+    """Run the study; returns the exit code of its run."""
     asked = _parse(arguments)
     try:
-        (found,) = sweep("domino", *_flags(asked), ranks=asked.ranks)["trainings"]
+        made = sweep("domino", *_flags(asked), ranks=asked.ranks)
     except Failed as failed:
         return int(failed.args[0])
+    (found,) = made["trainings"]
     sys.stdout.write(f"\n{beside(found, asked.price)}\n{runs(found)}\n{confusion(found)}\n{WHY}")
-    return 0
+    return int(made["exit_code"])
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -11,7 +11,7 @@ import argparse
 import sys
 from typing import Any
 
-from launch.studies._study import RING, Failed, Json, dollars, number, positive, sweep, table
+from launch.studies._study import RING, Failed, Json, dollars, number, positive, sweep, table, worst
 
 # Dollars an hour, GPUs with the instance that they are attached to, CPUs pre-emptible.
 PRICES = {"K80": 0.4975, "P100": 1.5075, "32 vCPUs": 0.24, "16 vCPUs": 0.12}
@@ -42,7 +42,7 @@ What differs, and why
 
 
 def main(arguments: list[str]) -> int:
-    """Run the study; returns 0, or the exit code of the run that failed."""
+    """Run the study; returns 1 where a point failed, or the exit code of a run that did not end."""
     asked = _parse(arguments)
     found = {}
     for name in [asked.only] if asked.only else EPOCH:
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
         except Failed as failed:
             return int(failed.args[0])
     sys.stdout.write(f"\n{here(found, asked.price)}\n{there(found)}\n{WHY}")
-    return 0
+    return worst(found.values())
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

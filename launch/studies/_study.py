@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -56,33 +57,57 @@ def called_from(text: str) -> str:
 
 def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the package's Python from the root, whatever the working directory."""
+    return subprocess.run([sys.executable, *arguments], check=False, env=_env(), cwd=ROOT, text=True, **options)
+
+
+def _env() -> dict[str, str]:
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.run([sys.executable, *arguments], check=False, env=env, cwd=ROOT, text=True, **options)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def sweep(name: str, *flags: str, ranks: int = 1) -> Json:
-    """Measure on this machine, in a folder of results of this name; returns the report's JSON.
-
-    Raises Failed with the exit code of a run that does not end well.
-    """
+    """Measure on this machine, in a folder of results of this name; returns what `ended` does."""
     results = RESULTS / name
+    before = runs(results)
     run = ["-m", "scaling.run", "--results", str(results), *flags]
     alone = [sys.executable, *run]
     command = alone if ranks == 1 else [str(ROOT / "launch/mpirun"), "-np", str(ranks), "python", *run]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    if done := subprocess.run(command, check=False, env=env, cwd=ROOT).returncode:
-        raise Failed(done)
-    return report(results)
+    return ended(obeyed(command), results, before)
 
 
-def report(results: Path) -> Json:
-    """The JSON of the latest run in a folder."""
-    run = max(results.iterdir(), key=lambda folder: folder.stat().st_mtime)
-    said = python("-m", "scaling.report", str(run), "--format", "json", capture_output=True)
+def obeyed(command: Sequence[str]) -> int:
+    """Run a command from the root; its exit code. A Ctrl-C is the command's too: once it has obeyed, Failed."""
+    interrupted = False
+    with subprocess.Popen(command, env=_env(), cwd=ROOT) as process:
+        while process.returncode is None:
+            try:
+                process.wait()
+            except KeyboardInterrupt:
+                interrupted = True
+    if interrupted:
+        raise Failed(128 + signal.SIGINT)
+    return process.returncode
+
+
+def runs(results: Path) -> set[Path]:
+    """The runs in a folder, which need not be there."""
+    return set(results.glob("*/"))
+
+
+def ended(code: int, results: Path, before: set[Path]) -> Json:
+    """The report's JSON of the run that was not there `before`, and its `exit_code`: 1 where a point failed, which
+    its rows say. Raises Failed with the code of a launch that ended otherwise."""
+    made = runs(results) - before
+    if code not in (0, 1) or not made:
+        raise Failed(code or 1)
+    said = python("-m", "scaling.report", str(made.pop()), "--format", "json", capture_output=True)
     said.check_returncode()
-    found: Json = json.loads(said.stdout)
-    return found
+    return {**json.loads(said.stdout), "exit_code": code}
+
+
+def worst(found: Iterable[Json]) -> int:
+    """The exit code of several runs: 1 where a point of one failed."""
+    return max(int(one["exit_code"]) for one in found)
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -15,7 +15,7 @@ ONLY_WITH_EPOCHS = (
 # Flags of rates, which a training to an accuracy does not measure.
 OF_RATES = ("target_ci", "baseline_device")
 # Flags of how rates are measured, which would change nothing. A run that goes on has them settled.
-OF_MEASURING = ("kinds", "windows", "window_s", "interleave")
+OF_MEASURING = ("kinds", "windows", "window_s", "interleave", "max_rounds")
 # Formats that weights are written in (workloads/weights_file.py, which takes NumPy).
 SAVED = (".npz", ".safetensors")
 MAX_SEED = 1 << 32
@@ -104,6 +104,11 @@ def _epochs(config: SweepConfig) -> None:
     if list(steps) != sorted(set(steps)) or not all(0 < step < config.epochs for step in steps):
         raise UsageError(
             f"--lr-steps {','.join(map(str, steps))}: ascending epochs between 0 and --epochs {config.epochs}"
+        )
+    if early := [step for step in steps if step < (config.warmup_epochs or 0)]:
+        raise UsageError(
+            f"--lr-steps {early[0]}: within --warmup-epochs {config.warmup_epochs}, while the rate still grows; "
+            "take a later one"
         )
     if config.lr_scale == ():
         raise UsageError("--lr-scale: empty; write for example linear or linear,none")

@@ -76,7 +76,8 @@ def _regime(config: SweepConfig, point: Point, rule: LrScale, seed: int) -> Regi
         warmup_epochs=config.warmup_epochs or 0,
         lr_steps=config.lr_steps or (),
         augment_epochs=config.augment_epochs or 0,
-        target_top1=None if config.target_top1 is None else config.target_top1 / 100,
+        # As 984 / 1000 is: 98.4 / 100 is a little more.
+        target_top1=None if config.target_top1 is None else round(config.target_top1 / 100, 12),
         weights=str(Path(config.weights).expanduser().absolute()) if config.weights else "",
         train_samples=config.train_samples or 0,
         test_samples=config.test_samples or 0,
@@ -134,15 +135,16 @@ def check_saving(config: SweepConfig, cells: Sequence[Point]) -> None:
     trained = [cell for cell in cells if cell.regime]
     if config.save_weights is None or len(trained) < 2:
         return
-    what: dict[str, set[object]] = {
-        "--strategy": {cell.strategy for cell in trained},
-        "--world-sizes": {cell.world_size for cell in trained},
-        "--batch-sizes": {cell.workload.batch_size for cell in trained},
-        "--lr-scale": {cell.regime.lr_scale for cell in trained if cell.regime},
-        "--seeds": {cell.regime.seed for cell in trained if cell.regime},
-        "--interconnect": {cell.interconnect for cell in trained},
+    what: dict[str, Sequence[object] | None] = {
+        "--strategy": config.strategy,
+        "--world-sizes": config.world_sizes,
+        "--batch-sizes": config.batch_sizes,
+        "--lr-scale": config.lr_scale,
+        "--seeds": config.seeds,
+        "--interconnect": config.interconnect,
     }
-    several = ", ".join(f"{len(values)} of {flag}" for flag, values in what.items() if len(values) > 1)
+    counts = {flag: len(set(values or ())) for flag, values in what.items()}
+    several = ", ".join(f"{count} of {flag}" for flag, count in counts.items() if count > 1)
     raise UsageError(
         f"--save-weights {config.save_weights}: {len(trained)} trainings would write it ({several}); ask for one"
     )

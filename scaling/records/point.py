@@ -90,6 +90,13 @@ class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "
         return max(self.sequence_length, 1) if self.unit == "tokens" else 1
 
     @property
+    def sample_size(self) -> str:
+        """`64 px` of images that have not the model's own size, `128 tokens` of sequences; "" for others."""
+        if self.sequence_length:
+            return f"{self.sequence_length:,} tokens"
+        return f"{self.image_size} px" if self.image_size else ""
+
+    @property
     def trains(self) -> bool:
         """Whether a step changes the parameters."""
         return self.pass_ == "step"

@@ -65,7 +65,10 @@ def _model(point: Point) -> str:
     passes = "" if point.workload.trains else f", {labels.PASSES[point.workload.pass_]}"
     work = point.workload
     fed = "" if work.feed == "reference" and not work.drop_caches else f", {labels.feed(work)}"
-    return f"{work.model} on {work.data}, {work.precision}{layout}{compiled}{passes}{fed}"
+    size = f" at {work.sample_size}" if work.sample_size else ""
+    # Of trainings to an accuracy the line about these says it.
+    updated = f", {work.optimizer}" if work.optimizer and point.regime is None else ""
+    return f"{work.model}{size} on {work.data}, {work.precision}{layout}{compiled}{updated}{passes}{fed}"
 
 
 def _batches(points: Iterable[Point]) -> Phrase:

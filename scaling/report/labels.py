@@ -45,7 +45,13 @@ def conditions(measured: Row | Baseline) -> tuple[str, ...]:
     work = measured.workload
     compiled = "compiled" if work.compile else "eager"
     layout = (work.memory_format, compiled, PASSES[work.pass_], feed(work))
-    return (work.model, work.data, measured.hardware.label, work.precision, *layout)
+    return (*what(work), measured.hardware.label, work.precision, *layout)
+
+
+def what(work: Workload) -> tuple[str, ...]:
+    """Model, data, how large a sample is, and what updates where that is not the model's own."""
+    own = work.optimizer or "its own optimizer"
+    return work.model, work.data, work.sample_size or "its own size", own
 
 
 def feed(work: Workload) -> str:

@@ -40,7 +40,7 @@ def _title(one: Minibatch, found: Sequence[Minibatch], context: Context) -> str:
 def _conditions(one: Minibatch) -> tuple[str, ...]:
     work = one.workload
     compiled = "compiled" if work.compile else "eager"
-    return work.model, work.data, one.hardware.label, work.precision, work.memory_format, compiled
+    return (*labels.what(work), one.hardware.label, work.precision, work.memory_format, compiled)
 
 
 def _section(title: str, sweep: Sequence[Minibatch], notes: Notes) -> Section:

@@ -46,9 +46,16 @@ def _title(one: Training, found: Sequence[Training], context: Context) -> str:
 
 
 def _conditions(one: Training) -> tuple[str, ...]:
-    work = one.workload
-    part = f"{one.regime.train_samples:,} samples" if one.regime.train_samples else "all samples"
-    return work.model, work.data, one.hardware.label, work.precision, work.memory_format, part
+    work, regime = one.workload, one.regime
+    model, data, size, _ = labels.what(work)
+    return (
+        model, data, size, one.hardware.label, work.precision, work.memory_format, regime.optimizer,
+        f"{regime.train_samples:,} samples" if regime.train_samples else "all samples",
+        f"{regime.test_samples:,} held out" if regime.test_samples else "all held out",
+        f"from {regime.weights}" if regime.weights else "from drawn weights",
+        counted(regime.epochs, "epoch"), f"{regime.augment_epochs} of them augmented",
+        f"{regime.warmup_epochs} of warm-up", f"rate falls at {', '.join(map(str, regime.lr_steps)) or 'none'}",
+    )  # fmt: skip
 
 
 def _section(title: str, found: Sequence[Training], notes: Notes) -> Section:

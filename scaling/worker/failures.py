@@ -75,10 +75,15 @@ def event_of(error: BaseException) -> Error:
     """What is reported of a caught exception."""
     return Error(
         cause=cause_of(error),
-        message=message_of(error),
-        traceback="".join(traceback.format_exception(error)),
+        message=_sendable(message_of(error)),
+        traceback=_sendable("".join(traceback.format_exception(error))),
         may_follow=may_follow(error),
     )
+
+
+def _sendable(text: str) -> str:
+    """Names of files may hold bytes that are no UTF-8, which JSON cannot: `\\udce9` in their place."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def cause_of(error: BaseException) -> str:

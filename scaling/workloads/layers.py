@@ -82,7 +82,7 @@ def pair(value: int | tuple[int, int]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Conv(Layer):
-    """A convolution to `channels`, zeros around the image."""
+    """A convolution to `channels`, zeros around the image; with `whole` its windows must take in all pixels."""
 
     channels: int
     kernel: int | tuple[int, int]
@@ -90,10 +90,21 @@ class Conv(Layer):
     pad: int | tuple[int, int] = 0
     bias: bool = True
     start: Start = "he-in"
+    whole: bool = False
 
     def output(self, shape: Shape) -> Shape:
         """Rounded down."""
-        return self.channels, *_windows(shape, pair(self.kernel), self.stride, pair(self.pad), ceil=False)
+        counts = _windows(shape, pair(self.kernel), self.stride, pair(self.pad), ceil=False)
+        if self.whole:
+            self._check_edges(shape)
+        return self.channels, *counts
+
+    def _check_edges(self, shape: Shape) -> None:
+        """Refuse an image at whose lower or right edge no window comes; raises ShapeError."""
+        for size, length, border in zip(shape[1:], pair(self.kernel), pair(self.pad), strict=True):
+            if left := (size + 2 * border - length) % self.stride:
+                sizes = f"{size - left} and {size - left + self.stride} would"
+                raise ShapeError(f"windows of {length}, {self.stride} apart, do not fill {size}; {sizes}")
 
     def parameters(self, shape: Shape) -> tuple[Parameter, ...]:
         """(channels, channels before, height, width), and a bias."""

@@ -177,23 +177,17 @@ def _read(path: str) -> Arrays:
         return READERS[ending](Path(path).expanduser())
     except OSError as error:
         raise UsageError(f"--weights {path}: {error.strerror or error}") from None
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        EOFError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        pickle.UnpicklingError,
-    ) as error:
-        raise UsageError(f"--weights {path}: not such a file: {one_line(str(error))}") from None
+    except Exception as error:  # zlib's, tokenize's and pickle's are of a dozen kinds
+        why = one_line(str(error)) or type(error).__name__
+        raise UsageError(f"--weights {path}: not such a file: {why}") from None
 
 
 def _npz(path: Path) -> Arrays:
     with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+        found = {name: file[name] for name in file.files}
+    if other := next((name for name, array in found.items() if not isinstance(array, np.ndarray)), None):
+        raise ValueError(f"{other} in it is no array")
+    return found
 
 
 def _safetensors(path: Path) -> Arrays:

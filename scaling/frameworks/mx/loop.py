@@ -115,7 +115,7 @@ class Training(Exchange):
 
     def set_rate(self, rate: float) -> None:
         """Of the Trainer's optimiser."""
-        self.trainer.set_learning_rate(rate)
+        optimizers.set_rate(self.trainer, rate)
 
     def average_statistics(self) -> None:
         """Of each running mean and variance."""

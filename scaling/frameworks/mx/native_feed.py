@@ -58,8 +58,9 @@ class Records:
             raise FeedError(self._why(str(error))) from None
         images, labels = found.data[0], found.label[0]
         # Not by an operation of MXNet's: the engine would queue it behind those of the step before.
-        if (most := int(labels.asnumpy().max())) >= self._classes:
-            raise FeedError(f"--data {self._data}: of class {most}, the model has {self._classes}")
+        known = labels.asnumpy()
+        if (wrong := known[(known < 0) | (known >= self._classes) | (known % 1 != 0)]).size:
+            raise FeedError(f"--data {self._data}: of class {wrong[0]:g}, the model has {self._classes}")
         return images, labels
 
     def _next(self) -> mx.io.DataBatch:

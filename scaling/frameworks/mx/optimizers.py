@@ -26,6 +26,24 @@ def make(recipe: Recipe, options: dict[str, Any]) -> mx.optimizer.Optimizer:
     return kind(learning_rate=recipe.rate, wd=recipe.decay, **constants, **options)
 
 
+def set_rate(trainer: Any, rate: float) -> None:
+    """Another learning rate of a gluon.Trainer.
+
+    What SGD has gathered is in units of the old one and is turned to the new, as if the rate came last, as torch
+    has it and the paper on large batches (Goyal 2017, remark 2, "momentum correction").
+    """
+    before = trainer.learning_rate
+    if isinstance(trainer.optimizer, mx.optimizer.SGD) and before and rate != before:
+        # Those of each device, or of the kvstore where that updates.
+        for updater in (*trainer._updaters, getattr(trainer._kvstore, "_updater", None)):
+            for state in getattr(updater, "states", {}).values():
+                # In fp16 it has the weights in fp32 beside it.
+                gathered = state[0] if isinstance(state, tuple) else state
+                if gathered is not None:
+                    gathered *= rate / before
+    trainer.set_learning_rate(rate)
+
+
 class Adadelta(mx.optimizer.AdaDelta):  # type: ignore[misc]
     """Zeiler 2012 with a learning rate, which MXNet's own has not; weight decay is L2."""
 

@@ -136,7 +136,7 @@ class Training(evaluation.Judging, Learning):
         self._step = self._traced(batch)
         if task.point.workload.compile:
             self._rehearse(batch)
-        self._steps = 0
+        self._steps, self._rate = 0, self.compute.recipe.rate
         self.compute.start()
 
     def step(self) -> None:
@@ -146,7 +146,8 @@ class Training(evaluation.Judging, Learning):
 
     def set_rate(self, rate: float) -> None:
         """Of a variable, which the step's graph reads."""
-        getattr(self.optimizer, "inner_optimizer", self.optimizer).learning_rate = rate
+        optimizers.set_rate(getattr(self.optimizer, "inner_optimizer", self.optimizer), rate, self._rate)
+        self._rate = rate
 
     def sync(self) -> None:
         """Wait for the device."""

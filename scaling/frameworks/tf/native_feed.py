@@ -6,6 +6,8 @@ from 3:4 to 4:3, mirrored half of the time (Szegedy et al., "Going deeper with c
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import tensorflow as tf
 
@@ -63,10 +65,9 @@ class Dataset:
             raise FeedError("tf.data: no pictures in this rank's files; take fewer ranks") from None
         except tf.errors.OpError as error:
             raise FeedError(f"tf.data: {error.message.splitlines()[0]}; --feed reference names the file") from None
-        if int(tf.reduce_max(labels)) >= self._classes:
-            raise FeedError(
-                f"--data {self._data}: of class {int(tf.reduce_max(labels))}, the model has {self._classes}"
-            )
+        known = labels.numpy()
+        if (wrong := known[(known < 0) | (known >= self._classes)]).size:
+            raise FeedError(f"--data {self._data}: of class {wrong[0]}, the model has {self._classes}")
         return images, labels
 
     def close(self) -> None:
@@ -86,7 +87,8 @@ def _encoded(task: Task, pictures: Pictures) -> tf.data.Dataset:
 def _of_tree(task: Task, tree: Tree) -> tf.data.Dataset:
     """The pictures that the reference feed gives the rank."""
     shard = feeds.sampler_of(task, len(tree)).shard
-    paths, labels = [tree.paths[index] for index in shard], np.asarray(tree.labels, np.int64)[shard]
+    # Names need not be UTF-8.
+    paths, labels = [os.fsencode(tree.paths[index]) for index in shard], np.asarray(tree.labels, np.int64)[shard]
     found = tf.data.Dataset.from_tensor_slices((paths, labels)).shuffle(len(shard), seed=task.seed)
     return found.map(lambda path, label: (tf.io.read_file(path), label))
 

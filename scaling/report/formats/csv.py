@@ -101,7 +101,7 @@ def _values(row: Row) -> dict[str, Value]:
         "tflops_per_device": row.tflops,
         "mfu": row.mfu,
         "pass": row.workload.pass_,
-        **{name: _field(row, name) for name in _FEED},
+        **{name: _field(row, name) for name in (*_FEED, *_SAMPLE)},
         **_energy(row),
     }
 
@@ -235,6 +235,7 @@ _DEVICE = tuple(name for name in DeviceUse.__struct_fields__ if name != "energy_
 _PATH = ("busiest_path", "busiest_path_busy_fraction", "busiest_path_bits_per_s")
 _FRAMEWORKS = ("framework_standing", "against_fastest_framework_fraction")
 _FEED = ("feed", "feed_workers", "drop_caches", "fed_by", "read_from", "waited_s")
+_SAMPLE = ("image_size", "sequence_length", "optimizer")
 _CAUSES = ("contention", "straggling", "exposed", "small_batch", "unexplained")
 _LATER_CAUSES = tuple(cause for cause in Breakdown.__struct_fields__ if cause not in _CAUSES)
 _ESTIMATES = ("images_per_s", "speedup", "efficiency_fraction", "strategy_efficiency_fraction")
@@ -278,4 +279,5 @@ COLUMNS = (
     "mfu",
     "pass",
     *_FEED,
+    *_SAMPLE,
 )

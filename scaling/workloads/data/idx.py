@@ -27,6 +27,10 @@ def read(place: Path, spec: DataSpec, split: Split) -> tuple[NDArray[np.uint8], 
     if len(images[1]) != len(labels[1]):
         raise UsageError(f"{images[0]}: {len(images[1])} images, but {len(labels[1])} labels in {labels[0]}")
     check_count(images[0], len(images[1]), spec, split)
+    if not images[1].size:
+        raise UsageError(f"{images[0]}: {' x '.join(map(str, images[1].shape))} pixels, which is none")
+    if spec.classes is not None and labels[1].max() >= spec.classes:
+        raise UsageError(f"{labels[0]}: label {labels[1].max()}, expected 0 to {spec.classes - 1}")
     return images[1][:, None], labels[1].astype(np.int64)
 
 

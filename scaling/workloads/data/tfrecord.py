@@ -19,6 +19,8 @@ from scaling.workloads.data.specs import DataSpec, Split
 PICTURE, LABEL = b"image/encoded", b"image/class/label"
 HEAD, TAIL = struct.Struct("<QI"), 4
 MASK = 0xA282EAD8
+# Of a class: what fits in the labels of a batch.
+MOST = 1 << 62
 
 
 def files(place: Path, spec: DataSpec, split: Split) -> list[Path]:
@@ -58,7 +60,7 @@ def parse(content: bytes) -> tuple[bytes, int]:
     if PICTURE not in found or LABEL not in found:
         raise ValueError(f"an Example without {PICTURE.decode()} and {LABEL.decode()}")
     picture, label = found[PICTURE], found[LABEL]
-    if not isinstance(picture, bytes) or not isinstance(label, int) or label < 1:
+    if not isinstance(picture, bytes) or not isinstance(label, int) or not 1 <= label <= MOST:
         raise ValueError(f"{LABEL.decode()} is {label!r}, expected a number from 1")
     return picture, label - 1
 
@@ -77,7 +79,8 @@ def _features(content: bytes) -> Iterator[tuple[bytes, bytes | int]]:
 def _number(values: bytes) -> int:
     """The first of an Int64List, packed or not."""
     packed = values[1:] if values[:1] == b"\x08" else _only(values, 1)
-    return _varint(packed, 0)[0]
+    value = _varint(packed, 0)[0]
+    return value - (1 << 64) if value >> 63 else value
 
 
 def _only(content: bytes, wanted: int) -> bytes:

@@ -6,8 +6,9 @@ of llm.c (its write_datafile): a magic, a version, the count.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from scaling.errors import UsageError
 from scaling.workloads.data.specs import DataSpec, Split
 
-Row = NDArray[Any]
+Numbers = NDArray[Any]
 HEADER_BYTES = 1024
 # Magic and version of llm.c's headers, and what follows them.
 HEADERS = {(20240520, 1): np.uint16, (20240801, 7): np.uint32}
@@ -23,6 +24,34 @@ MAGICS = {magic for magic, _ in HEADERS}
 # A held-out part of a text that comes in one piece, as nanoGPT cuts it.
 HELD_OUT = 10
 BYTES = 256
+
+
+class Joined:
+    """Rows one behind the other, as one; nothing of their files is read but what is asked for."""
+
+    def __init__(self, rows: Sequence[Numbers]) -> None:
+        self._rows, self._ends = rows, np.cumsum([len(row) for row in rows])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, places: slice | NDArray[np.int64]) -> Numbers:
+        """Those at these places, of a slice without steps or in the shape of the places."""
+        begins = self._ends - [len(row) for row in self._rows]
+        if isinstance(places, slice):
+            first, last, _ = places.indices(len(self))
+            spans = (
+                np.clip((first, last), begin, end) - begin for begin, end in zip(begins, self._ends, strict=True)
+            )
+            return np.concatenate([row[slice(*span)] for row, span in zip(self._rows, spans, strict=True)])
+        found = np.empty(places.shape, np.int64)
+        which = np.searchsorted(self._ends, places, side="right")
+        for number in np.unique(which):
+            found[which == number] = self._rows[number][places[which == number] - begins[number]]
+        return found
+
+
+Row: TypeAlias = Numbers | Joined
 
 
 def read(place: Path, spec: DataSpec, split: Split) -> tuple[Row, int]:
@@ -38,10 +67,10 @@ def read(place: Path, spec: DataSpec, split: Split) -> tuple[Row, int]:
     rows = [_binary(path) for path in sorted(place.glob(pattern))]
     if not rows:
         raise UsageError(f"{place}: no {pattern}")
-    return rows[0] if len(rows) == 1 else np.concatenate(rows), 0
+    return rows[0] if len(rows) == 1 else Joined(rows), 0
 
 
-def _characters(path: Path, split: Split) -> tuple[Row, int]:
+def _characters(path: Path, split: Split) -> tuple[Numbers, int]:
     """A text in lower case as numbers of its characters, sorted, as the Keras example has them."""
     try:
         text = _content(path).decode().lower()
@@ -52,7 +81,7 @@ def _characters(path: Path, split: Split) -> tuple[Row, int]:
     return _part(numbers.astype(np.int64), split), len(kinds)
 
 
-def _part(row: Row, split: Split) -> Row:
+def _part(row: Numbers, split: Split) -> Numbers:
     cut = len(row) - len(row) // HELD_OUT
     return row[:cut] if split == "train" else row[cut:]
 
@@ -64,7 +93,7 @@ def _content(path: Path) -> bytes:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 
 
-def _binary(path: Path) -> Row:
+def _binary(path: Path) -> Numbers:
     try:
         size = path.stat().st_size
         head = np.fromfile(path, "<i4", count=3)

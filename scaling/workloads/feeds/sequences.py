@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +67,7 @@ class Windows:
     def __len__(self) -> int:
         return self._count
 
-    def _check(self, tokens: Row) -> None:
+    def _check(self, tokens: NDArray[Any]) -> None:
         if (most := int(tokens.max())) >= self._words:
             raise UsageError(f"--data-dir: has token {most}, the model has {self._words} words, numbered from 0")
 

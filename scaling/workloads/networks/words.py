@@ -57,8 +57,8 @@ def vit(size: int, classes: int, *, patch: int, width: int, depth: int, heads: i
     ))  # fmt: skip
     places = (size // patch) ** 2 + 1
     return (
-        Conv(width, patch, patch), Patches(), ClassToken(), Positions(places), *([block] * depth), norm, First(),
-        _linear(classes),
+        Conv(width, patch, patch, whole=True), Patches(), ClassToken(), Positions(places),
+        *([block] * depth), norm, First(), _linear(classes),
     )  # fmt: skip
 
 

@@ -149,5 +149,21 @@ def test_a_rank_whose_part_has_no_pictures_is_told(tmp_path: Path) -> None:
     native_feeds.write(tmp_path, "recordio")
     records = tmp_path / "train.rec"
     records.write_bytes(records.read_bytes()[: records.stat().st_size // native_feeds.PICTURES])
-    done = subprocess.run([sys.executable, "-c", UNFED, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("no pictures in this rank's part; take fewer ranks\n"), done.stderr
+    assert unfed(tmp_path).endswith("no pictures in this rank's part; take fewer ranks\n")
+
+
+def unfed(folder: Path) -> str:
+    """What a rank's pipeline over it says."""
+    done = subprocess.run([sys.executable, "-c", UNFED, str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@needs_mxnet
+@pytest.mark.parametrize("label", [-1, 0.5, 10])
+def test_labels_that_are_no_classes_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, label: float
+) -> None:
+    monkeypatch.setattr(native_feeds, "of_class", lambda _picture: label)
+    native_feeds.write(tmp_path, "recordio")
+    assert unfed(tmp_path).endswith(f"--data recordio: of class {label}, the model has 10\n")

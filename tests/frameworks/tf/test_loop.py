@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,29 @@ def test_a_rank_whose_files_have_no_pictures_is_told(here: None, tmp_path: Path)
     assert len(native_feed.Dataset(fed, model).next()[1]) == fed.point.workload.batch_size
     with pytest.raises(FeedError, match="no pictures in this rank's files"):
         native_feed.Dataset(unfed, model).next()
+
+
+def test_pictures_need_no_names_in_utf_8(here: None, tmp_path: Path) -> None:
+    from scaling.frameworks.tf import native_feed
+
+    native_feeds.write(tmp_path, "folders")
+    for path in list(tmp_path.rglob("*.jpg")):
+        path.rename(path.with_name(os.fsdecode(b"\xe9") + path.name))
+    fed, _ = native_feeds.ranks("tensorflow:plain", "folders", str(tmp_path))
+    assert len(native_feed.Dataset(fed, models.of(fed.point.workload)).next()[1]) == fed.point.workload.batch_size
+
+
+def test_a_label_below_the_first_class_is_told(
+    here: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0 in the file, whose format counts from 1."""
+    from scaling.frameworks.tf import native_feed
+
+    monkeypatch.setattr(native_feeds, "of_class", lambda _picture: -1)
+    native_feeds.write(tmp_path, "tfrecord")
+    fed, _ = native_feeds.ranks("tensorflow:plain", "tfrecord", str(tmp_path))
+    with pytest.raises(FeedError, match="--data tfrecord: of class -1, the model has 10"):
+        native_feed.Dataset(fed, models.of(fed.point.workload)).next()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])

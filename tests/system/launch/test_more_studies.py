@@ -21,6 +21,7 @@ def batch(size: int, name: str, seconds: float | None, over: float | None = None
         "pass": name,
         "step_s": None if seconds is None else {"mean": seconds},
         "over_smaller": None if over is None else {"mean": over},
+        "smaller_batch_size": None if over is None else size // 2,
         "is_worse": over is not None and over > 2,
         "failed": {"cause": "oom"} if seconds is None else None,
     }
@@ -55,6 +56,13 @@ def test_twice_the_batch_in_more_than_twice_the_time_is_said() -> None:
     assert cells(addfor.published()) == [
         ["64", "420.28", "-"], ["128", "899.86", "2.14", "more", "than", "twice"],
     ]  # fmt: skip
+
+
+def test_what_failed_is_no_half() -> None:
+    """Of the batch before the one that failed, four times the batch takes four times as long."""
+    rows = [batch(2, "backward", 0.1), batch(4, "backward", None), batch(8, "backward", 0.4, 4.0)]
+    rows[2]["smaller_batch_size"] = 2
+    assert cells(addfor.minibatches({"minibatches": rows}))[2] == ["8", "-", "400.0", "-"]
 
 
 def row(size: int, rate: float | None, **lost: float) -> dict[str, Any]:

@@ -46,6 +46,10 @@ def refused(*argv: str) -> str:
             ("--save-weights", "a.npz", "--seeds", "0,1", *TRAIN),
             ("--save-weights a.npz", "6 trainings", "3 of --world-sizes", "2 of --seeds", "ask for one"),
         ),
+        (
+            ("--save-weights", "a.npz", "--batch-sizes", "16,32", "--world-sizes", "1", *TRAIN),
+            ("--save-weights a.npz", "2 trainings would write it (2 of --batch-sizes)"),
+        ),
         (("--kinds", "exchange,train", *FAKE), ("--kinds train", "--epochs N")),
         (("--epochs", "0", *FAKE), ("--epochs 0", "at least 1")),
         (("--target-top1", "101", *TRAIN), ("--target-top1 101", "up to 100")),
@@ -63,6 +67,7 @@ def refused(*argv: str) -> str:
         (("--warmup-epochs", "-1", *TRAIN), ("--warmup-epochs -1", "at least 0")),
         (("--augment-epochs", "6", *TRAIN), ("--augment-epochs 6", "--epochs 5")),
         (("--lr-steps", "5", *TRAIN), ("--lr-steps 5", "--epochs 5")),
+        (("--lr-steps", "2,4", "--warmup-epochs", "3", *TRAIN), ("--lr-steps 2", "within --warmup-epochs 3")),
         (("--lr-steps", "3,2", *TRAIN), ("--lr-steps 3,2", "ascending")),
         (("--rounds", "3", *TRAIN), ("--rounds 3", "--seeds 0,1,2")),
         (("--target-ci", "1%", *TRAIN), ("--target-ci", "--epochs", "leave it out")),
@@ -70,6 +75,7 @@ def refused(*argv: str) -> str:
         (("--windows", "9", *TRAIN), ("--windows with --epochs", "leave it out")),
         (("--window-s", "2", *TRAIN), ("--window-s with --epochs", "leave it out")),
         (("--interleave", *TRAIN), ("--interleave with --epochs", "leave it out")),
+        (("--max-rounds", "9", *TRAIN), ("--max-rounds with --epochs", "leave it out")),
         (("--trace", *TRAIN), ("--trace", "--epochs", "leave it out")),
         (("--pass", "forward", "--epochs", "5", "--strategy", "fake:plain"), ("--pass", "--epochs")),
         (("--model", "gpt2-tiny", *TRAIN), ("--epochs 5", "gpt2-tiny", "no top-1", "digits-cnn")),
@@ -95,6 +101,14 @@ def test_is_refused(argv: tuple[str, ...], words: tuple[str, ...]) -> None:
     message = refused(*argv)
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize("permille", [9, 939, 984, 999, 1000])
+def test_a_target_is_reached_by_what_is_exactly_that(permille: int) -> None:
+    argv = (*TRAIN, "--target-top1", f"{permille / 10:g}", "--world-sizes", "1")
+    (cell,) = plan.make(invocation.resolve(flags.parse(argv)), [enrol(host())]).cells
+    assert cell.regime is not None
+    assert cell.regime.target_top1 == permille / 1000
 
 
 def test_one_rank_needs_no_average_of_batch_norm() -> None:

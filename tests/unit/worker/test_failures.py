@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+import msgspec
 import pytest
 
 from scaling.frameworks.feeding import FeedError
@@ -177,3 +180,10 @@ def test_nccl_s_last_error_is_told() -> None:
 def test_nccl_tells_of_a_peer_s_death_as_others_do(last: str, *, follows: bool) -> None:
     event = event_of(DistBackendError(f"{NCCL}unhandled system error\nLast error:\n{last}"))
     assert (event.cause, event.may_follow) == ("nccl", follows)
+
+
+def test_a_file_s_name_that_is_no_utf_8_is_sent_as_its_bytes() -> None:
+    """Its event is JSON; without one the point would be said to have ended with code 1."""
+    found = event_of(FeedError(os.fsdecode(b"/data/\xe9.jpg: Pillow cannot read it")))
+    assert found.message == r"FeedError: /data/\udce9.jpg: Pillow cannot read it"
+    assert msgspec.json.decode(msgspec.json.encode(found)) == msgspec.to_builtins(found)

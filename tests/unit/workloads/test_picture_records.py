@@ -101,7 +101,9 @@ def field(number: int, content: bytes) -> bytes:
 
 
 def example(picture: bytes, label: int, *, packed: bool = True) -> bytes:
-    numbers = field(1, bytes([label])) if packed else bytes([8, label])
+    # Ten bytes of seven bits hold a negative one, as 64 bits have it.
+    number = bytes([label]) if label >= 0 else bytes([label & 0x7F | 0x80, *[0xFF] * 8, 1])
+    numbers = field(1, number) if packed else bytes([8]) + number
     features = {
         b"image/colorspace": field(1, field(1, b"RGB")),
         b"image/object/bbox": field(2, field(1, struct.pack("<f", 0.5))),
@@ -172,6 +174,7 @@ def test_files_that_are_no_tfrecords(tmp_path: Path, content: bytes, said: str) 
         (b"\x0b", "no protocol buffer: a field of kind 3"),
         (b"", "an Example without image/encoded and image/class/label"),
         (example(b"p", 0), "image/class/label is 0, expected a number from 1"),
+        (example(b"p", -4), "image/class/label is -4, expected a number from 1"),
         (b"\x80\x80", "index out of range"),
     ],
 )

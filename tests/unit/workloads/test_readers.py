@@ -11,6 +11,8 @@ import pytest
 from scaling.errors import UsageError
 from scaling.workloads import data
 from scaling.workloads.data import cifar, idx, reviews, tokens
+from scaling.workloads.feeds import sequences
+from scaling.workloads.specs import Tokens
 from tests.support import written
 from tests.support.written import few
 
@@ -39,6 +41,8 @@ def spoilt(path: Path, content: bytes) -> Path:
         ("train-images-idx3-ubyte", struct.pack(">4I", 2051, 40, 28, 28), "16 bytes, expected 31,376 for (40, 28"),
         ("train-labels-idx1-ubyte", struct.pack(">2I", 2049, 3) + b"abc", "40 images, but 3 labels in "),
         ("train-labels-idx1-ubyte", struct.pack(">2I", 2051, 3), "magic number 2051, expected 2049"),
+        ("train-labels-idx1-ubyte", struct.pack(">2I", 2049, 40) + b"\x0a" * 40, "label 10, expected 0 to 9"),
+        ("train-images-idx3-ubyte", struct.pack(">4I", 2051, 40, 0, 28), "40 x 0 x 28 pixels, which is none"),
     ],
 )
 def test_idx_files_that_are_none(tmp_path: Path, file: str, content: bytes, said: str) -> None:
@@ -125,9 +129,9 @@ def test_tokens_of_nanogpt(tmp_path: Path) -> None:
     (tmp_path / "val.bin").write_bytes(struct.pack("<3H", 50_256, 1, 2))
     row, kinds = tokens.read(tmp_path, TOKENS, "train")
     assert (row[:3].tolist(), len(row), kinds) == ([0, 1, 2], 1000, 0)
-    assert tokens.read(tmp_path, TOKENS, "test")[0].tolist() == [50_256, 1, 2]
+    assert tokens.read(tmp_path, TOKENS, "test")[0][:].tolist() == [50_256, 1, 2]
     row, _ = tokens.read(tmp_path / "train.bin", TOKENS, "test")
-    assert row.tolist() == list(range(900, 1000))
+    assert row[:].tolist() == list(range(900, 1000))
 
 
 def llm_c(magic: int, version: int, count: int) -> bytes:
@@ -141,8 +145,27 @@ def test_tokens_of_llm_c(tmp_path: Path) -> None:
         "fineweb_val_000000.bin": llm_c(20240801, 7, 2) + struct.pack("<2I", 128_000, 3),
     }.items():
         (tmp_path / name).write_bytes(content)
-    assert tokens.read(tmp_path, TOKENS, "train")[0].tolist() == [5, 6, 7, 8, 9]
-    assert tokens.read(tmp_path, TOKENS, "test")[0].tolist() == [128_000, 3]
+    assert tokens.read(tmp_path, TOKENS, "train")[0][:9].tolist() == [5, 6, 7, 8, 9]
+    assert tokens.read(tmp_path, TOKENS, "test")[0][:].tolist() == [128_000, 3]
+
+
+def test_tokens_of_many_files_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
+    """Ten billion of them lie in a hundred files, and every rank has them."""
+    for number in range(3):
+        text = llm_c(20240520, 1, 5 * number) + struct.pack(f"<{5 * number}H", *range(10 * number, 15 * number))
+        (tmp_path / f"fineweb_train_{number:06}.bin").write_bytes(text)
+    row, _ = tokens.read(tmp_path, TOKENS, "train")
+    whole = [*range(10, 15), *range(20, 30)]
+    assert not isinstance(row, np.ndarray) and {type(one) for one in row._rows} == {np.memmap}
+    for first, last in ((0, 15), (2, 4), (3, 12), (5, 99), (15, 20)):
+        assert row[first:last].tolist() == whole[first:last]
+    places = np.array([[0, 1, 4], [5, 14, 3]])
+    assert row[places].tolist() == [[whole[place] for place in line] for line in places]
+    with pytest.raises(IndexError):
+        row[np.array([15])]
+    found = sequences.NextTokens(row, Tokens(length=6, words=64))
+    assert len(found) == 2
+    assert found.take(np.array([1, 0]), ())[1].tolist() == [whole[7:13], whole[1:7]]
 
 
 @pytest.mark.parametrize(
@@ -165,16 +188,16 @@ def test_a_text_is_its_bytes(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.write_text("é" + 8 * "a")
     row, kinds = tokens.read(file, TOKENS, "train")
-    assert (row.tolist(), kinds) == ([0xC3, 0xA9, *[97] * 7], 256)
-    assert tokens.read(file, TOKENS, "test")[0].tolist() == [97]
+    assert (row[:].tolist(), kinds) == ([0xC3, 0xA9, *[97] * 7], 256)
+    assert tokens.read(file, TOKENS, "test")[0][:].tolist() == [97]
 
 
 def test_characters_are_numbered_as_they_are_sorted(tmp_path: Path) -> None:
     (tmp_path / "nietzsche.txt").write_text("Cba bé\n" + "a" * 3)
     spec = data.spec("nietzsche")
     row, kinds = tokens.read(tmp_path, spec, "train")
-    assert (row.tolist(), kinds) == ([4, 3, 2, 1, 3, 5, 0, 2, 2], 6)
-    assert tokens.read(tmp_path / "nietzsche.txt", spec, "test")[0].tolist() == [2]
+    assert (row[:].tolist(), kinds) == ([4, 3, 2, 1, 3, 5, 0, 2, 2], 6)
+    assert tokens.read(tmp_path / "nietzsche.txt", spec, "test")[0][:].tolist() == [2]
     (tmp_path / "nietzsche.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match=r"nietzsche\.txt: not UTF-8 text"):
         tokens.read(tmp_path, spec, "train")

@@ -117,11 +117,19 @@ def test_parameters_of_words() -> None:
         ((Embedding(9, 8),), (3, 4, 4), "layer 0, Embedding: takes tokens, and gets 3 x 4 x 4"),
         ((Embedding(9, 10), Attention(4)), (5,), r"4 heads \(4 of keys\) cannot share a width of 10"),
         ((Dense(3),), (3, 4, 4), "layer 0, Dense: takes a vector, and gets 3 x 4 x 4"),
+        ((Conv(8, 4, 4, whole=True),), (3, 8, 10), "windows of 4, 4 apart, do not fill 10; 8 and 12 would"),
     ],
 )
 def test_what_does_not_fit_is_named(layers: tuple[Conv, ...], shape: tuple[int, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         walk.walk(layers, shape)
+
+
+@pytest.mark.parametrize(("name", "fits", "edges"), [("vit-b-16", 384, 230), ("vit-tiny", 28, 30)])
+def test_patches_take_in_the_whole_image(name: str, fits: int, edges: int) -> None:
+    assert models.sized(name, fits).placed
+    with pytest.raises(UsageError, match=rf"layer 0, Conv: .* do not fill {edges}; .* would$"):
+        assert models.sized(name, edges).placed
 
 
 def test_sizes_and_optimisers_of_a_point() -> None:
@@ -135,3 +143,10 @@ def test_sizes_and_optimisers_of_a_point() -> None:
     assert (spec.recipe.optimizer, spec.recipe.rate) == ("sgd", 0.01)
     assert work.units_per_sample == 32
     assert models.spec("bert-tiny").recipe.optimizer == "adamw"
+
+
+def test_no_keras_example_decays_its_weights() -> None:
+    """What CIFAR-10's calls decay is that of its rate."""
+    examples = [spec for spec in models.CATALOGUE.values() if spec.source == models.KERAS]
+    assert len(examples) == 5
+    assert {spec.recipe.decay for spec in examples} == {0.0}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import struct
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -152,9 +153,30 @@ def headed(folder: Path, header: bytes) -> str:
     return str(folder / "headed.safetensors")
 
 
+def damaged(folder: Path) -> str:
+    """A packed .npz whose first array, behind 30 bytes and two texts, begins as no block does."""
+    np.savez_compressed(folder / "packed.npz", **{"0.weight": np.arange(1000.0)})
+    content = bytearray((folder / "packed.npz").read_bytes())
+    content[30 + sum(struct.unpack_from("<2H", content, 26))] = 0xFF
+    (folder / "packed.npz").write_bytes(content)
+    return str(folder / "packed.npz")
+
+
+def packed(folder: Path, name: str, content: bytes) -> str:
+    with zipfile.ZipFile(folder / "packed.npz", "w") as file:
+        file.writestr(name, content)
+    return str(folder / "packed.npz")
+
+
+UNCLOSED = b"\x93NUMPY\x01\x00\x76\x00" + b"{'shape': (1,".ljust(0x75) + b"\n"
+
+
 @pytest.mark.parametrize(
     ("written", "words"),
     [
+        (damaged, "not such a file: Error -3 while decompressing data"),
+        (lambda folder: packed(folder, "0.weight.npy", UNCLOSED), "not such a file: "),
+        (lambda folder: packed(folder, "README", b"weights"), "not such a file: README in it is no array"),
         (lambda folder: pth(folder, [1, 2]), "not such a file: no tensors by name in it"),
         (lambda folder: pth(folder, {0: 1}), "not such a file: no tensors by name in it"),
         (lambda folder: str(folder / "none.pth"), "No such file or directory"),
