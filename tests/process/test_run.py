@@ -46,6 +46,17 @@ def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...],
     assert list(tmp_path.iterdir()) == []
 
 
+def test_too_few_open_files_are_one_line(tmp_path: Path) -> None:
+    """MPI would hang, crash or tell of its internals."""
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -n 12; exec "$@"', "-", sys.executable, "-m", "scaling.run", "--dry-run", *FAKE],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("scaling: error: ulimit -n 12: ")
+
+
 def test_dry_run_says_what_would_be_measured_and_measures_nothing(tmp_path: Path) -> None:
     done = start("--dry-run", *FAKE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
