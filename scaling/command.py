@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # What runs are kept in (records/store.py, which stands beside this file and is not imported): never written over.
 KEPT = "run.jsonl"
+# Of every command, also of a command's own.
+HELP = ["--help", "-h"]
 
 
 def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
@@ -27,7 +29,10 @@ def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
     import typer  # by rank 0 alone: the other ranks only need what stands below
 
     try:
-        return _read(app).main(args=list(argv), prog_name=f"python -m {name}", standalone_mode=False)
+        _refuse_twice(_read(app), argv)
+        return _read(app).main(
+            args=list(argv), prog_name=f"python -m {name}", standalone_mode=False, help_option_names=HELP
+        )
     except typer.Abort:
         raise Interrupted(signal.SIGINT) from None
     except typer.TyperException as error:
@@ -35,6 +40,16 @@ def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
     except SystemExit:  # rich's, where the reader of a help text has left (head, less)
         _silence(sys.stdout)
         return 0
+
+
+def _refuse_twice(read: Any, argv: Sequence[str]) -> None:
+    """Raises UsageError where a flag that takes a list (metavar `NAME,...`) is given twice: the first would be
+    dropped in silence. Of a single value the last one holds, as in other programs."""
+    for flag in (one.opts[0] for one in read.params if str(one.metavar).endswith(",...")):
+        ends = [place for place, word in enumerate(argv) if word.partition("=")[0] == flag]
+        if len(ends) > 1:
+            given = (argv[place].partition("=")[2] or "".join(argv[place + 1 : place + 2]) for place in ends)
+            raise UsageError(f"{flag}: given twice; write {flag} {','.join(given)}")
 
 
 @cache

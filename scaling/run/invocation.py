@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scaling.errors import UsageError
-from scaling.plan import config, epochs, validation
+from scaling.plan import config, ignored, validation
 from scaling.plan.config import SweepConfig
 from scaling.records import other_code
 from scaling.records.point import Record
@@ -67,7 +67,7 @@ def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> Sweep
     merged = merge(merge(base or {}, invocation.base), invocation.given)
     settled = config.build(merged, source="command line")
     validation.validate(settled)
-    epochs.check_flags(settled, invocation.given)
+    ignored.check(settled, invocation.given)
     return settled
 
 

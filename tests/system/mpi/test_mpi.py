@@ -104,7 +104,8 @@ def test_what_a_strategy_from_outside_lacks_on_another_rank_is_its_cause(tmp_pat
     (tmp_path / "my").mkdir()
     text = Path(faulty.__file__).read_text().replace(faulty.MODULE, "my.plug")
     (tmp_path / "my" / "plug.py").write_text(text)
-    done = mpirun(mpi, 2, *FAKE, "--strategy", "fake:a,my.plug:second", "--kinds", "exchange", cwd=tmp_path)
+    both = ("fake:a,my.plug:second" if word == "fake:a" else word for word in FAKE)
+    done = mpirun(mpi, 2, *both, "--kinds", "exchange", cwd=tmp_path)
     assert done.returncode == 1
     assert "no licence: buy one" in done.stdout
     _, records = store.load(only_run(tmp_path))
