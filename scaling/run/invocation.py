@@ -65,7 +65,7 @@ class Invocation(Record, frozen=True, kw_only=True):
 def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> SweepConfig:
     """Merge `base` (an older run's fields), the file and the flags; validated. Raises UsageError."""
     merged = merge(merge(base or {}, invocation.base), invocation.given)
-    settled = config.build(merged, source="command line")
+    settled = config.build(merged, source=config.COMMAND_LINE)
     validation.validate(settled)
     ignored.check(settled, invocation.given)
     return settled

@@ -54,7 +54,7 @@ def refused(*argv: str) -> str:
         (("--target-top1", "nan", *TRAIN), ("--target-top1 nan", "from 1")),
         (("--lr", "0", *TRAIN), ("--lr 0", "above 0")),
         (("--lr", "inf", *TRAIN), ("--lr inf", "above 0")),
-        (("--lr-scale", "cubic", *TRAIN), ("lr_scale", "'cubic'", "linear, sqrt, none")),
+        (("--lr-scale", "cubic", *TRAIN), ("--lr-scale: ", "'cubic'", "linear, sqrt, none")),
         (("--lr-scale", "", *TRAIN), ("--lr-scale", "empty", "linear,none")),
         (("--seeds", "", *TRAIN), ("--seeds", "0,1")),
         (("--seeds", "1,1", *TRAIN), ("--seeds 1,1", "each once")),
