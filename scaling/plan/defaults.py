@@ -144,12 +144,29 @@ def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepCo
     rounds, windows, window_s = pace
     rounds = 1 if config.epochs else rounds
     check_max_rounds(config, config.rounds or rounds)
-    return replace(
+    settled = replace(
         config,
         rounds=rounds if config.rounds is None else config.rounds,
         windows=windows if config.windows is None else config.windows,
         window_s=window_s if config.window_s is None else config.window_s,
     )
+    _check_patience(settled)
+    return settled
+
+
+def _check_patience(config: SweepConfig) -> None:
+    """Refuse windows that the clocks of healthy workers do not last for; raises UsageError."""
+    assert config.windows is not None and config.window_s is not None and config.point_timeout_s is not None
+    if config.window_s >= config.stall_timeout_s:
+        raise UsageError(
+            f"--window-s {config.window_s:g}: a worker says nothing in a window, and is ended when it said "
+            f"nothing for --stall-timeout-s {config.stall_timeout_s:g}; raise that, or take shorter windows"
+        )
+    if config.windows * config.window_s >= config.point_timeout_s:
+        raise UsageError(
+            f"--windows {config.windows} of --window-s {config.window_s:g}: take longer than a point may, "
+            f"--point-timeout-s {config.point_timeout_s:g}; raise that"
+        )
 
 
 def warm_up_windows(device: Device, window_s: float) -> int:

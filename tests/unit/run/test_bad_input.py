@@ -138,6 +138,8 @@ FAKE = ("--strategy", "fake:a")
         (("--server-hosts", "dedicated", "--strategy", "fake:ps"), ("--server-hosts dedicated", "one host")),
         (("--kv-store", "dist_synk"), ("mxnet:dist_synk", "'mxnet:dist_sync'")),
         (("--kv-store", ""), ("--strategy", "empty")),
+        (("--window-s", "120", *FAKE), ("--window-s 120", "--stall-timeout-s 120")),
+        (("--window-s", "60", "--windows", "30"), ("--windows 30 of --window-s 60", "--point-timeout-s 1800")),
         (("--malloc", "kept", *FAKE), ("--malloc: ", "'kept'", "keep, system", "'keep'")),
         (("--malloc", "", *FAKE), ("--malloc: ", "keep, system")),
         (("--malloc",), ("--malloc", "argument")),
