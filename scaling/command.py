@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -88,10 +89,14 @@ def complain(error: ScalingError, name: str) -> None:
 
 
 def open_streams() -> None:
-    """Open stdout and stderr where the shell closed them: nobody listens, but writing must not fail."""
-    for stream in ("stdout", "stderr"):
-        if getattr(sys, stream) is None:
-            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115
+    """Open stdout and stderr where the shell closed them: nobody listens, but writing must not fail. Nor must
+    signs that the locale lacks: rich writes … into help texts, whatever the encoding."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def deliver(data: str | bytes, output: Path | None) -> None:

@@ -57,6 +57,14 @@ def test_too_few_open_files_are_one_line(tmp_path: Path) -> None:
     assert line.startswith("scaling: error: ulimit -n 12: ")
 
 
+def test_help_in_a_locale_without_its_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    monkeypatch.setenv("COLUMNS", "80")
+    done = start("--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "130 Ctrl-C" in done.stdout
+
+
 def test_no_home_is_no_reason_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open MPI 5 takes it for an internal failure of its own; cron, systemd and docker exec set none."""
     monkeypatch.delenv("HOME")
