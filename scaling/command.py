@@ -25,7 +25,8 @@ HELP = ["--help", "-h"]
 def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
     """Run a command's flags on `argv`: what its function returns, or Typer's exit code after `--help`.
 
-    Raises UsageError for what Typer refuses, and Interrupted for a Ctrl-C. `name` is the module that was started.
+    Raises UsageError for what Typer refuses, StoreError where no help can be written (a full disk), and
+    Interrupted for a Ctrl-C. `name` is the module that was started.
     """
     import typer  # by rank 0 alone: the other ranks only need what stands below
 
@@ -38,6 +39,11 @@ def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
         raise Interrupted(signal.SIGINT) from None
     except typer.TyperException as error:
         raise UsageError(error.format_message()) from None
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _silence(sys.stdout)
+        raise StoreError(f"standard output: {error.strerror}") from None
     except SystemExit:  # rich's, where the reader of a help text has left (head, less)
         _silence(sys.stdout)
         return 0

@@ -57,6 +57,17 @@ def test_too_few_open_files_are_one_line(tmp_path: Path) -> None:
     assert line.startswith("scaling: error: ulimit -n 12: ")
 
 
+@pytest.mark.parametrize("what", ["--help", "--list", "--dry-run"])
+def test_what_a_full_disk_does_not_take_is_one_line(tmp_path: Path, what: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "scaling.run", *FAKE, what],
+            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "scaling: error: standard output: No space left on device\n"
+
+
 def test_help_in_a_locale_without_its_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
     monkeypatch.setenv("COLUMNS", "80")
