@@ -9,6 +9,9 @@ own=$root/.venv
 environment=${VIRTUAL_ENV:-${CONDA_PREFIX:-$own}}
 python=$environment/bin/python
 
+# Without it (cron, systemd, docker exec) Open MPI 5 starts nothing. So ~ is what the password file says.
+[[ -n ${HOME+set} ]] || export HOME=~
+
 say() { printf 'launch: %s\n' "$*" >&2; }
 
 fail() {

@@ -2,7 +2,7 @@
 
 mpirun runs in a process group of its own and gets USR1 for a Ctrl-C or TERM: it would answer those itself
 by cutting off its ranks, and the last table and the exit code with them; USR1 it hands on. A second one goes
-through as it is.
+through as it is. What nohup has set to be ignored stays so.
 
 What a bare `mpirun -np N` lacks to work on one machine differs by MPI. It goes into the environment, never
 over a variable that is set already. Ranks are left unbound: scaling pins its workers itself.
@@ -61,7 +61,8 @@ def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, lambda _number, _frame: None)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
     seen: list[int] = []
     process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
     while process.poll() is None:

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -17,25 +18,45 @@ if TYPE_CHECKING:
 
 # What runs are kept in (records/store.py, which stands beside this file and is not imported): never written over.
 KEPT = "run.jsonl"
+# Of every command, also of a command's own.
+HELP = ["--help", "-h"]
 
 
 def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
     """Run a command's flags on `argv`: what its function returns, or Typer's exit code after `--help`.
 
-    Raises UsageError for what Typer refuses, and Interrupted for a Ctrl-C. `name` is the module that was started.
+    Raises UsageError for what Typer refuses, StoreError where no help can be written (a full disk), and
+    Interrupted for a Ctrl-C. `name` is the module that was started.
     """
     import typer  # by rank 0 alone: the other ranks only need what stands below
 
     try:
-        _check_lists(_read(app), argv)
-        return _read(app).main(args=list(argv), prog_name=f"python -m {name}", standalone_mode=False)
+        _refuse_twice(_read(app), argv)
+        return _read(app).main(
+            args=list(argv), prog_name=f"python -m {name}", standalone_mode=False, help_option_names=HELP
+        )
     except typer.Abort:
         raise Interrupted(signal.SIGINT) from None
     except typer.TyperException as error:
         raise UsageError(error.format_message()) from None
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _silence(sys.stdout)
+        raise StoreError(f"standard output: {error.strerror}") from None
     except SystemExit:  # rich's, where the reader of a help text has left (head, less)
         _silence(sys.stdout)
         return 0
+
+
+def _refuse_twice(read: Any, argv: Sequence[str]) -> None:
+    """Raises UsageError where a flag that takes a list (metavar `NAME,...`) is given twice: the first would be
+    dropped in silence. Of a single value the last one holds, as in other programs."""
+    for flag in (one.opts[0] for one in read.params if str(one.metavar).endswith(",...")):
+        ends = [place for place, word in enumerate(argv) if word.partition("=")[0] == flag]
+        if len(ends) > 1:
+            given = (argv[place].partition("=")[2] or "".join(argv[place + 1 : place + 2]) for place in ends)
+            raise UsageError(f"{flag}: given twice; write {flag} {','.join(given)}")
 
 
 @cache
@@ -44,14 +65,6 @@ def _read(app: typer.Typer) -> Any:
     import typer
 
     return typer.main.get_command(app)
-
-
-def _check_lists(read: Any, argv: Sequence[str]) -> None:
-    """Refuse a list with commas that is given twice, since the last one alone would count; raises UsageError."""
-    _, _, given = read.make_parser(read.context_class(read)).parse_args(args=list(argv))
-    for option in given:
-        if ",..." in (option.metavar or "") and given.count(option) > 1:
-            raise UsageError(f"{option.opts[0]}: given twice; write it once, with commas: {option.metavar}")
 
 
 def obey(act: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None, name: str) -> int:
@@ -82,10 +95,14 @@ def complain(error: ScalingError, name: str) -> None:
 
 
 def open_streams() -> None:
-    """Open stdout and stderr where the shell closed them: nobody listens, but writing must not fail."""
-    for stream in ("stdout", "stderr"):
-        if getattr(sys, stream) is None:
-            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115
+    """Open stdout and stderr where the shell closed them: nobody listens, but writing must not fail. Nor must
+    signs that the locale lacks: rich writes … into help texts, whatever the encoding."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def deliver(data: str | bytes, output: Path | None) -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from scaling.agent.idle import IdleTraffic
+from scaling.agent.log_bound import LogBound
 from scaling.agent.watch import Watch
 from scaling.frameworks import nccl_log
 from scaling.records.events import (
@@ -66,6 +67,7 @@ class Supervisor:
         self.child = child
         self._environ = environ
         self._idle = idle
+        self._log = LogBound(child.task.log)
         self._began_s = now_s  # moved on by the time that it was stopped
         self._spoke_s = now_s
         self._stopped_s: float | None = None
@@ -160,9 +162,10 @@ class Supervisor:
             self.child.end(now_s, grace_s=grace_s, stacks=stacks)
 
     def attend(self, now_s: float) -> None:
-        """Take the steps that are due: the rest of what it is told, the kill ladder, the clocks, a reading."""
+        """Take the steps that are due: the rest of its orders, the kill ladder, the log, the clocks, a reading."""
         self.child.push()
         self.child.pursue(now_s)
+        self._log.look(now_s)
         if self._stopped_s is None and (overdue := self._overdue(now_s)) is not None:
             self._is_late |= self._reason is None and self._result_s is not None
             self.end(now_s, overdue, stacks=True)
@@ -194,6 +197,7 @@ class Supervisor:
         its peers notice earlier than its agent does.
         """
         outcome = self.child.reap()
+        self._log.cut()
         telemetry = self._watch.close() if self._watch is not None else Telemetry()
         if self._reason is not None and isinstance(outcome, Failed) and outcome.cause in self.child.sent:
             outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
@@ -206,5 +210,6 @@ class Supervisor:
             environ=self._environ,
             telemetry=telemetry,
             strays=self.child.strays,
+            log_dropped_bytes=self._log.dropped_bytes,
             nccl=nccl_log.read(self._environ.get("NCCL_DEBUG_FILE", ""), self.child.pid),
         )

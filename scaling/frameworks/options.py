@@ -4,43 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from math import prod
+from typing import TypeVar
 
 from scaling.frameworks.base import Option, read_options
 from scaling.records.point import Point
 from scaling.workloads import models
 from scaling.workloads.layers import BatchNorm
 
+Value = TypeVar("Value")
 
-def positive_integer(text: str) -> int:
-    """1, 2, ...; ValueError for anything else."""
-    value = int(text)
-    if value < 1:
-        raise ValueError(text)
-    return value
+# Counts are of bytes, elements, ranks; sizes in MiB, times in ms. Beyond these they are a slip of the finger, and
+# what reads them has 64 bits or raises errors of its own, on every rank.
+MOST, MOST_NUMBER = 1 << 40, 1_000_000
 
 
-def count_from_0(text: str) -> int:
-    """0, 1, 2, ...; ValueError for anything else."""
-    value = int(text)
-    if value < 0:
-        raise ValueError(text)
-    return value
+def _named(words: str, read: Callable[[str], Value]) -> Callable[[str], Value]:
+    """A reader that errors call by these words."""
+    read.__name__ = words
+    return read
 
 
-def number_from_0(text: str) -> float:
-    """A finite number, 0 or more; ValueError for anything else."""
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise ValueError(text)
-    return value
+def _count(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = int(text)
+        if not least <= value <= MOST:
+            raise ValueError(text)
+        return value
+
+    return _named(f"integer from {least} to {MOST}", read)
 
 
-def positive_number(text: str) -> float:
-    """A finite number above 0; ValueError for anything else."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise ValueError(text)
-    return value
+def _number(least: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = float(text)
+        if not least <= value <= MOST_NUMBER:
+            raise ValueError(text)
+        return value
+
+    return _named(
+        f"number from {least:.6f} to {MOST_NUMBER}" if least else f"number from 0 to {MOST_NUMBER}", read
+    )
+
+
+positive_integer, count_from_0 = _count(1), _count(0)
+# The smallest is a byte, in MiB.
+positive_number, number_from_0 = _number(0.000_001), _number(0.0)
 
 
 def one_of(*words: str) -> Callable[[str], str]:
@@ -51,8 +59,7 @@ def one_of(*words: str) -> Callable[[str], str]:
             raise ValueError(text)
         return text
 
-    read.__name__ = " or ".join(words)
-    return read
+    return _named(" or ".join(words), read)
 
 
 LOOP: Mapping[str, Option] = {

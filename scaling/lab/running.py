@@ -113,9 +113,9 @@ def _obeying_signals(command: list[str], environ: Mapping[str, str]) -> int:
     heard, told = os.pipe()
     os.set_blocking(told, False)
     wakeup = signal.set_wakeup_fd(told)
-    before = {
-        number: signal.signal(number, lambda _number, _frame: None) for number in (*HANDED_ON, signal.SIGCHLD)
-    }
+    # What nohup has set to be ignored stays so.
+    hears = [one for one in HANDED_ON if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in (*hears, signal.SIGCHLD)}
     stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
     try:
         with subprocess.Popen(command, env=dict(environ), stdin=stdin, start_new_session=True) as process:

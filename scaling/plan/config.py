@@ -7,6 +7,7 @@ The same fields are the flags (`run/flags.py`) and the keys of a `--config` file
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -32,6 +33,7 @@ KINDS: tuple[Kind, ...] = tuple(kind for kind in get_args(Kind) if kind != "trai
 DEVICES = ("auto", "cpu", "cuda")
 # Fields that take a number or one word.
 COUNTS = {"servers": "a number or per-node", "predict_first": "a world size or half"}
+COMMAND_LINE = "command line"
 MAX_NAME_BYTES = 200
 MAX_SEED = 1 << 32
 
@@ -159,25 +161,32 @@ def build(data: dict[str, Any], *, source: str) -> SweepConfig:
     try:
         config = msgspec.convert(data, SweepConfig)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{source}: {_readable(str(error), data)}") from None
+        raise UsageError(_readable(str(error), data, source)) from None
     return config
 
 
-def _readable(message: str, data: dict[str, Any]) -> str:
-    """Turn msgspec's "Expected `int`, got `str` - at `$.rounds`" into the key first, with the near match."""
+def _readable(message: str, data: dict[str, Any], source: str) -> str:
+    """Turn msgspec's "Expected `int`, got `str` - at `$.rounds`" into the flag, or the file's key, first, with the
+    near match."""
     what, _, path = message.replace(" | null", "").partition(" - at ")
     key = path.strip("`").removeprefix("$.").removeprefix("$")
     field = key.split("[")[0]
     given = data.get(field)
-    text = f"{key}: {what.lower()}" if key else what
+    where = flag(field) if source == COMMAND_LINE and field else f"{source}: {key}" if key else source
+    if what.startswith("Invalid enum value") and field in COUNTS:
+        return f"{where}: {given!r} is not {COUNTS[field]}"
     if what.startswith("Invalid enum value") and field in FIELDS:
         words = [given] if isinstance(given, str) else [word for word in given or () if isinstance(word, str)]
         choices = _choices(field)
         wrong = next((word for word in words if word not in choices), words[0] if words else "")
-        text = f"{key}: {wrong!r} is not one of {', '.join(choices)}; {near(wrong, choices)}"
-    if what.startswith("Invalid enum value") and field in COUNTS:
-        text = f"{flag(field)}: {given!r} is not {COUNTS[field]}"
-    return text
+        return f"{where}: {wrong!r} is not one of {', '.join(choices)}{_near(wrong, choices)}"
+    return f"{where}: {what.lower() if key else what}"
+
+
+def _near(word: str, choices: Sequence[str]) -> str:
+    """The near match, beside which all are listed already."""
+    text = near(word, choices)
+    return f"; {text}" if text.startswith("did") else ""
 
 
 def _choices(field: str) -> tuple[str, ...]:

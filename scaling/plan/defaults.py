@@ -23,7 +23,8 @@ from scaling.plan.validation import check_max_rounds
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
 from scaling.records.point import Device, MemoryFormat, Point, Precision
-from scaling.workloads.specs import ModelSpec
+from scaling.workloads import models
+from scaling.workloads.specs import Images, ModelSpec
 
 # Rounds, windows and their seconds, where they are not given: by simulation for the same wall time
 # (python -m tests.bench.intervals).
@@ -100,10 +101,14 @@ def _choices(config: SweepConfig, device: Device, capability: tuple[int, int] | 
     for precision in (config.precision,) if config.precision else (*halves, "fp32"):
         # Tensor cores take images in channels_last; for others the frameworks' own format is as good.
         formats: tuple[MemoryFormat, ...] = ("contiguous",)
-        if device == "cuda" and precision in ("bf16", "fp16"):
+        if device == "cuda" and precision in ("bf16", "fp16") and _reads_images(config):
             formats = ("channels_last", "contiguous")
         for memory_format in (config.memory_format,) if config.memory_format else formats:
             yield Choice(precision, memory_format)
+
+
+def _reads_images(config: SweepConfig) -> bool:
+    return config.model is None or isinstance(models.spec(config.model).input, Images)
 
 
 def _capability(gpus: Iterable[Gpu]) -> tuple[int, int] | None:
@@ -139,12 +144,29 @@ def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepCo
     rounds, windows, window_s = pace
     rounds = 1 if config.epochs else rounds
     check_max_rounds(config, config.rounds or rounds)
-    return replace(
+    settled = replace(
         config,
         rounds=rounds if config.rounds is None else config.rounds,
         windows=windows if config.windows is None else config.windows,
         window_s=window_s if config.window_s is None else config.window_s,
     )
+    _check_patience(settled)
+    return settled
+
+
+def _check_patience(config: SweepConfig) -> None:
+    """Refuse windows that the clocks of healthy workers do not last for; raises UsageError."""
+    assert config.windows is not None and config.window_s is not None and config.point_timeout_s is not None
+    if config.window_s >= config.stall_timeout_s:
+        raise UsageError(
+            f"--window-s {config.window_s:g}: a worker says nothing in a window, and is ended when it said "
+            f"nothing for --stall-timeout-s {config.stall_timeout_s:g}; raise that, or take shorter windows"
+        )
+    if config.windows * config.window_s >= config.point_timeout_s:
+        raise UsageError(
+            f"--windows {config.windows} of --window-s {config.window_s:g}: take longer than a point may, "
+            f"--point-timeout-s {config.point_timeout_s:g}; raise that"
+        )
 
 
 def warm_up_windows(device: Device, window_s: float) -> int:

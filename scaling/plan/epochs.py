@@ -81,8 +81,8 @@ def _numbers(config: SweepConfig) -> None:
             raise UsageError(f"{_flag(field)} {value}: at least {least}")
     if config.lr is not None and not 0 < config.lr < float("inf"):
         raise UsageError(f"--lr {config.lr:g}: must be a number above 0")
-    if config.target_top1 is not None and not 0 < config.target_top1 <= 100:
-        raise UsageError(f"--target-top1 {config.target_top1:g}: in percent, above 0 and up to 100")
+    if config.target_top1 is not None and not 1 <= config.target_top1 <= 100:
+        raise UsageError(f"--target-top1 {config.target_top1:g}: in percent, from 1 to 100; write for example 98")
     seeds = config.seeds
     if seeds is not None and (not seeds or len(set(seeds)) < len(seeds) or not all(map(_is_seed, seeds))):
         raise UsageError(

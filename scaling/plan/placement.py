@@ -84,17 +84,23 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
 
 
 def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
-    """The ranks of each machine. Hosts that name one kernel and the same cores are one; those of one kernel with
-    other cores (containers with cpusets) are not."""
+    """The ranks of each machine. Hosts that name one kernel and share cores are one, also where a quota leaves one
+    of them fewer; those of one kernel with other cores (containers with cpusets) are not."""
     by_host: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         by_host.setdefault(host.hostname, []).append(rank)
-    by_machine: dict[str, list[int]] = {}
-    for name, ranks in by_host.items():
-        boot_id = hosts[ranks[0]].boot_id
-        machine = f"{boot_id} {sorted(_cores(hosts, ranks))}" if boot_id else name
-        by_machine.setdefault(machine, []).extend(ranks)
-    return by_machine
+    machines: list[tuple[str, set[int], list[int]]] = []
+    for ranks in by_host.values():
+        boot_id, cpus = hosts[ranks[0]].boot_id, {cpu for core in _cores(hosts, ranks) for cpu in core}
+        shared = [one for one in machines if boot_id and one[0] == boot_id and one[1] & cpus]
+        machines = [one for one in machines if one not in shared]
+        cpus = cpus.union(*(others for _, others, _ in shared))
+        machines.append((boot_id, cpus, [*(rank for _, _, earlier in shared for rank in earlier), *ranks]))
+    by_rank = sorted(machines, key=lambda one: min(one[2]))
+    return {
+        f"{boot_id} {sorted(cpus)}" if boot_id else hosts[ranks[0]].hostname: ranks
+        for boot_id, cpus, ranks in by_rank
+    }
 
 
 def _owners(hosts: Sequence[HostInfo]) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 
 from scaling.emulated import profiles
 from scaling.errors import UsageError, near
@@ -41,15 +40,6 @@ def check_max_rounds(config: SweepConfig, rounds: int) -> None:
     """Refuse fewer rounds at most than there are at least."""
     if config.target_ci is not None and config.max_rounds < rounds:
         raise UsageError(f"--max-rounds {config.max_rounds}: less than --rounds {rounds}")
-
-
-def check_given(config: SweepConfig, given: Collection[str]) -> None:
-    """Refuse flags that were given and would change nothing; raises UsageError."""
-    epochs.check_flags(config, given)
-    if "max_rounds" in given and config.target_ci is None:
-        raise UsageError(
-            f"--max-rounds {config.max_rounds}: is how far --target-ci may go; add --target-ci 1%, or --rounds"
-        )
 
 
 def _at_least(config: SweepConfig) -> None:

@@ -186,6 +186,7 @@ class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     strays: int = 0
     after_result: str = ""
     nccl: NcclChoice | None = None
+    log_dropped_bytes: int = 0
 
 
 Event = Hello | Announce | Ready | Window | Rested | Inspected | Progress | Evaluated | Result | Error | Ended

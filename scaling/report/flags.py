@@ -21,7 +21,7 @@ FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards"
 PICTURES = ("svg", "png", "pdf")
 # What a terminal cannot show.
 FOR_FILES = ("html", *PICTURES)
-MOST_SCALE = 10.0
+USUAL_SCALE, MOST_SCALE = 2.0, 10.0
 
 _RUNS = typer.Argument(help="Run folders, or their run.jsonl.", metavar="RUN", show_default=False)
 _FORMAT = typer.Option(
@@ -72,7 +72,7 @@ class Asked(Record, frozen=True, kw_only=True):
     output: Path | None = None
     figure: FigureName | None = None
     theme: Literal["light", "dark"] = "light"
-    scale: float = 2.0
+    scale: float = USUAL_SCALE
     prices: Path | None = None
     epoch_samples: int = 0
     knee: float = KNEE
@@ -93,7 +93,7 @@ def report(
     output: Annotated[Path | None, _OUTPUT] = None,
     figure: Annotated[FigureName | None, _FIGURE] = None,
     theme: Annotated[Literal["light", "dark"], _THEME] = "light",
-    scale: Annotated[float, _SCALE] = 2.0,
+    scale: Annotated[float, _SCALE] = USUAL_SCALE,
     prices: Annotated[Path | None, _PRICES] = None,
     epoch_samples: Annotated[int, _EPOCH] = 0,
     knee: Annotated[float, _KNEE] = KNEE,
@@ -135,3 +135,16 @@ def _validate(asked: Asked) -> None:
         )
     if asked.epoch_samples < 0:
         raise UsageError(f"--epoch-samples {asked.epoch_samples}: a number of samples, like 1281167")
+    _refuse_idle(asked)
+
+
+def _refuse_idle(asked: Asked) -> None:
+    """Raises UsageError for flags that would change nothing in what is asked for."""
+    if asked.theme != "light" and asked.format not in PICTURES:
+        raise UsageError(f"--theme {asked.theme}: only with --format {', '.join(PICTURES)}")
+    if asked.scale != USUAL_SCALE and asked.format != "png":
+        raise UsageError(f"--scale {asked.scale:g}: only with --format png, the others have no dots")
+    if asked.epoch_samples > 0 and asked.prices is None:
+        raise UsageError(f"--epoch-samples {asked.epoch_samples}: for the price of an epoch; add --prices FILE")
+    if asked.knee != KNEE and asked.prices is None and not asked.base:
+        raise UsageError(f"--knee {asked.knee:g}: of costs; add --prices FILE or --base")

@@ -19,7 +19,7 @@ from scaling.run.invocation import Invocation, fields
 
 EPILOG = (
     "Exit codes: 0 all points measured, 1 a point failed, or with --against a cell became slower, 2 a mistake in "
-    "the call, or with --against nothing could be compared, 130 Ctrl-C, 143 SIGTERM."
+    "the call, or with --against nothing could be compared, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
 )
 DEFAULT = SweepConfig()
 _NETWORKS, _SERVERS = ",".join(DEFAULT.interconnect), str(DEFAULT.servers)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scaling.errors import UsageError
-from scaling.plan import config, validation
+from scaling.plan import config, ignored, validation
 from scaling.plan.config import SweepConfig
 from scaling.records import other_code
 from scaling.records.point import Record
@@ -65,9 +65,9 @@ class Invocation(Record, frozen=True, kw_only=True):
 def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> SweepConfig:
     """Merge `base` (an older run's fields), the file and the flags; validated. Raises UsageError."""
     merged = merge(merge(base or {}, invocation.base), invocation.given)
-    settled = config.build(merged, source="command line")
+    settled = config.build(merged, source=config.COMMAND_LINE)
     validation.validate(settled)
-    validation.check_given(settled, invocation.given)
+    ignored.check(settled, invocation.given)
     return settled
 
 

@@ -153,7 +153,7 @@ MemoryFormat = Annotated[
         show_default="contiguous; channels_last with half precision on GPUs, where all strategies can",
     ),
 ]
-Compile = Annotated[bool, _what(help="Compile the model (torch.compile).")]
+Compile = Annotated[bool, _what(help="Compile the model: torch.compile, TensorFlow's XLA.")]
 ImageSize = Annotated[
     int | None, _what(help="Height and width of the images.", metavar="PIXELS", show_default="the model's own")
 ]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from scaling.agent import child
 from scaling.agent.agent import Agent
-from scaling.command import complain
+from scaling.command import complain, show
 from scaling.errors import Interrupted, ScalingError, UsageError
 from scaling.hosts import fabric
 from scaling.lab import slowdown
@@ -157,4 +157,4 @@ def _known(older: Header, given: str) -> dict[str, Any]:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    show(f"{text}\n")

@@ -132,10 +132,12 @@ def _warnings(state: PointState) -> Iterator[PointWarning]:
         yield from _of_rank(rank)
     for helper in state.helpers:
         yield from _throttled(helper)
+        yield from _flooding(helper)
 
 
 def _of_rank(rank: RankState) -> Iterator[PointWarning]:
     yield from _throttled(rank)
+    yield from _flooding(rank)
     for note in rank.inspected.notes if rank.inspected else ():
         yield PointWarning(kind="other", text=f"rank {rank.task.rank}: {note}")
     if rank.result is not None and rank.result.unsaved:
@@ -148,6 +150,14 @@ def _of_rank(rank: RankState) -> Iterator[PointWarning]:
     if got is not None and promised and got < promised:
         where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
         yield PointWarning(kind="lost-cpus", text=f"{where} had {got} CPUs instead of the promised {promised}")
+
+
+def _flooding(child: RankState | HelperState) -> Iterator[PointWarning]:
+    """Of a child whose log was cut: what is not there, and that writing it took its time."""
+    if child.ended is not None and child.ended.log_dropped_bytes:
+        where = f"{child.task.role} of rank {child.task.rank} on {child.task.hosts[child.task.rank]}"
+        text = f"{where} flooded its log: {child.ended.log_dropped_bytes / 1e6:.0f} MB of it were dropped"
+        yield PointWarning(kind="other", text=text)
 
 
 def _foreign(state: PointState) -> Iterator[PointWarning]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from scaling.command import complain, open_streams
 from scaling.errors import LaunchError
+from scaling.transport import open_files
 from scaling.transport.base import Cluster
 from scaling.transport.inline import Hub
 from scaling.transport.launchers import launched
@@ -26,6 +27,7 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
     """
     open_streams()
     try:
+        open_files.allow()
         cluster = _connected(f"python -m {NAMED.get(name, name)} ...")
     except LaunchError as error:
         launch = launched(os.environ)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,6 +29,7 @@ def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
     """
     import mpi4py
 
+    _need_home()
     mpi4py.rc.thread_level = "funneled"
     try:
         from mpi4py import MPI
@@ -40,6 +42,14 @@ def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
     if launch is not None and launch.size != 1 and MPI.COMM_WORLD.size == 1:
         raise LaunchError(_alone(launch, MPI.Get_library_version().split(",")[0].split("\n")[0].strip()))
     return MpiCluster(MPI)
+
+
+def _need_home() -> None:
+    """Open MPI 5 ends a process without HOME (cron, systemd, docker exec) with its internals."""
+    if "HOME" not in os.environ:
+        with suppress(RuntimeError):  # of the password file, in which containers' users need not stand
+            os.environ["HOME"] = str(Path.home())
+        os.environ.setdefault("HOME", "/")
 
 
 def _alone(launch: Launch, library: str) -> str:

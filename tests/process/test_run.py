@@ -46,6 +46,43 @@ def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...],
     assert list(tmp_path.iterdir()) == []
 
 
+def test_too_few_open_files_are_one_line(tmp_path: Path) -> None:
+    """MPI would hang, crash or tell of its internals."""
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -n 12; exec "$@"', "-", sys.executable, "-m", "scaling.run", "--dry-run", *FAKE],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("scaling: error: ulimit -n 12: ")
+
+
+@pytest.mark.parametrize("what", ["--help", "--list", "--dry-run"])
+def test_what_a_full_disk_does_not_take_is_one_line(tmp_path: Path, what: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "scaling.run", *FAKE, what],
+            cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "scaling: error: standard output: No space left on device\n"
+
+
+def test_help_in_a_locale_without_its_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    monkeypatch.setenv("COLUMNS", "80")
+    done = start("--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "130 Ctrl-C" in done.stdout
+
+
+def test_no_home_is_no_reason_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open MPI 5 takes it for an internal failure of its own; cron, systemd and docker exec set none."""
+    monkeypatch.delenv("HOME")
+    done = start("--dry-run", *FAKE, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_dry_run_says_what_would_be_measured_and_measures_nothing(tmp_path: Path) -> None:
     done = start("--dry-run", *FAKE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -16,10 +16,20 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_help_installs_nothing(machine: Machine) -> None:
-    done = machine.run("launch/local", "-np", "2", "--help")
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("launch/local -np 2 --help", "./launch/local [--cuda WHICH] [-np N] [FLAG...]"),
+        ("launch/local -h", "./launch/local [--cuda WHICH] [-np N] [FLAG...]"),
+        ("launch/install -h", "./launch/install [--cuda WHICH] [--here] [EXTRA...]"),
+        ("launch/test --help", "./launch/test PYTEST-ARGUMENT..."),
+        ("launch/test -h", "./launch/test PYTEST-ARGUMENT..."),
+    ],
+)
+def test_help_installs_nothing(machine: Machine, command: str, words: str) -> None:
+    done = machine.run(*command.split())
     assert (done.returncode, done.stderr) == (0, "")
-    assert "./launch/local [--cuda WHICH] [-np N] [FLAG...]" in done.stdout
+    assert words in done.stdout
     assert not (machine.root / ".venv").exists()
 
 

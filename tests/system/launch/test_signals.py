@@ -9,6 +9,13 @@ import pytest
 
 from tests.support.fresh_machine import Machine
 
+WAITS = r"""#!/bin/bash
+[ $1 = --version ] && echo 'mpirun (Open MPI) 5.0.11' && exit
+trap 'echo got USR1; exit 1' USR1
+echo up
+while :; do read -t 1 <> <(:); done
+"""
+
 
 def test_exit_code_is_mpiruns(machine: Machine) -> None:
     assert machine.run("launch/local", "--fail").returncode == 7
@@ -17,9 +24,7 @@ def test_exit_code_is_mpiruns(machine: Machine) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code: int) -> None:
     """mpirun hands USR1 on, while it would answer the signal itself by cutting off its ranks."""
-    waits = "#!/bin/bash\n[ $1 = --version ] && echo 'mpirun (Open MPI) 5.0.11' && exit\n"
-    waits += "trap 'echo got USR1; exit 1' USR1\necho up\nwhile :; do read -t 1 <> <(:); done\n"
-    machine.script("mpirun", waits)
+    machine.script("mpirun", WAITS)
     command = [str(machine.root / "launch/local")]
     with subprocess.Popen(command, env=machine.environ, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -27,3 +32,15 @@ def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code:
         process.send_signal(number)
         assert process.stdout.read() == "got USR1\n"
     assert process.returncode == code
+
+
+def test_nohup_outlives_the_terminal(machine: Machine) -> None:
+    machine.script("mpirun", WAITS)
+    command = ["bash", "-c", 'trap "" HUP; exec "$0"', str(machine.root / "launch/local")]  # as nohup does
+    with subprocess.Popen(command, env=machine.environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == "got USR1\n"
+    assert process.returncode == 130

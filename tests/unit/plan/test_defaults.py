@@ -68,6 +68,11 @@ def test_precision_goes_by_compute_capability(
     assert f"; {expected[0]}, {expected[1]}: compute capability {version}; " in found.why
 
 
+def test_a_model_of_tokens_has_no_memory_format_of_images() -> None:
+    found = made(gpu((9, 0)), model="gpt2-tiny")
+    assert chosen(found) == ("bf16", "contiguous")
+
+
 def test_the_oldest_gpu_of_all_decides() -> None:
     assert chosen(made(gpu(), gpu((7, 0), index=1))) == ("fp16", "channels_last")
     assert chosen(made(gpu(), gpu(None, index=1))) == ("fp32", "contiguous")

@@ -13,12 +13,13 @@ from tests.support.inline import enrol, host
 from tests.support.paper_tasks import one_task
 
 MINE = ("--device", "cpu", "--model", "cifar10-cnn", "--data", "folders")
+GLOO = ("--strategy", "torch:gloo")
 ENROLLED = [enrol(host(cores=4)) for _ in range(2)]
 
 
 def planned(*argv: str) -> plan.Plan:
-    chosen = argv if "--strategy" in argv else ("--strategy", "torch:gloo", *argv)
-    return plan.make(invocation.resolve(flags.parse((*MINE, *chosen))), ENROLLED)
+    strategy = () if "--strategy" in argv else GLOO
+    return plan.make(invocation.resolve(flags.parse((*MINE, *strategy, *argv))), ENROLLED)
 
 
 def test_the_feed_is_of_what_is_measured() -> None:

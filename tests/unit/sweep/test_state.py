@@ -175,6 +175,13 @@ def test_throttling_lost_cpus_and_drift_are_warned_of() -> None:
     ]
 
 
+def test_a_flooded_log_is_warned_of() -> None:
+    state = folded(measured(), (0, RESULT), (1, RESULT))
+    state = folded(state, (0, Ended(outcome=Finished(), log_dropped_bytes=345 * 10**6)))
+    (found,) = record_of(replace(state, synchronous=False), ended_s=11.0).warnings
+    assert found.text == "worker of rank 0 on node1 flooded its log: 345 MB of it were dropped"
+
+
 def test_who_used_a_hosts_cores_meanwhile_is_warned_of_once() -> None:
     burner, idle = (Foreign(name=name, run_s=used, over_s=2.0) for name, used in (("burner", 1.9), ("idle", 0.3)))
     state = folded(without(measured(), 0, (0, 1)), (0, window()), (1, window()), (0, RESULT), (1, RESULT))

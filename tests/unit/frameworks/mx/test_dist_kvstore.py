@@ -105,9 +105,9 @@ def test_defaults_are_mxnets() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "wanted"),
     [
-        ("bigarray_bound", "0", "positive integer"),
+        ("bigarray_bound", "0", "integer from 1 to"),
         ("compression", "1bit", "none or 2bit"),
-        ("compression_threshold", "0", "positive number"),
+        ("compression_threshold", "0", "number from 0.000001 to"),
         ("update_on_kvstore", "maybe", "true or false"),
     ],
 )

@@ -65,6 +65,8 @@ def test_options_are_read_from_words() -> None:
         "shard_optimizer": False,
         "accumulate": 1,
     }
-    for text in ("big", "0", "nan"):
-        with pytest.raises(UsageError, match=f"--option bucket_cap_mb={text}: expected positive number"):
+    for text in ("big", "0", "nan", "1e300", "1e-300"):
+        with pytest.raises(
+            UsageError, match=f"--option bucket_cap_mb={text}: expected number from 0.000001 to 1000000"
+        ):
             read_options(STRATEGY.options, {"bucket_cap_mb": text})

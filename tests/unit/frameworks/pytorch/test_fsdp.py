@@ -73,7 +73,7 @@ def test_what_fully_shard_does_not_take() -> None:
 
 @pytest.mark.parametrize("text", ["-1", "2.5", "node"])
 def test_groups_are_counted(text: str) -> None:
-    with pytest.raises(UsageError, match=f"--option hsdp={text}: expected count from 0"):
+    with pytest.raises(UsageError, match=f"--option hsdp={text}: expected integer from 0 to 1099511627776"):
         read_options(STRATEGY.options, {"hsdp": text})
 
 

@@ -54,12 +54,12 @@ def test_what_it_cannot_do() -> None:
 @pytest.mark.parametrize(
     ("option", "expected"),
     [
-        ("bucket_cap_mb=0", "positive number"),
-        ("bucket_cap_mb=-1", "positive number"),
-        ("bucket_cap_mb=inf", "positive number"),
-        ("bucket_cap_mb=nan", "positive number"),
+        ("bucket_cap_mb=0", "number from 0.000001 to"),
+        ("bucket_cap_mb=-1", "number from 0.000001 to"),
+        ("bucket_cap_mb=inf", "number from 0.000001 to"),
+        ("bucket_cap_mb=nan", "number from 0.000001 to"),
         ("compression=bf16", "none or fp16"),
-        ("accumulate=0", "positive integer"),
+        ("accumulate=0", "integer from 1 to"),
     ],
 )
 def test_options_that_are_none(option: str, expected: str) -> None:
