@@ -11,7 +11,7 @@ import platform
 import re
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from typing import Any
@@ -38,14 +38,14 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
     found = gather_gpus()
     cpuinfo = proc.cpuinfo()
     total_bytes: int = psutil.virtual_memory().total
-    nics = _nics()
+    nics, cores = _nics(), _cores()
     return HostInfo(
         hostname=socket.gethostname(),
         os=_os_name(),
         kernel=platform.release(),
         cpu_model=proc.cpu_model(cpuinfo),
         sockets=proc.sockets(),
-        cores=_cores(),
+        cores=cores,
         memory_bytes=min(total_bytes, proc.memory_limit_bytes() or total_bytes),
         load_1m=os.getloadavg()[0],
         python=platform.python_version(),
@@ -61,6 +61,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         reachable_gpus=found.reachable,
         unsupported_gpus=unsupported(found),
         compile_lacks=compilers.lacks(os.environ),
+        core_ids=proc.core_ids(cores),
     )
 
 
@@ -120,6 +121,21 @@ def _cores() -> tuple[tuple[int, ...], ...]:
     cores = proc.physical_cores(os.sched_getaffinity(0))
     quota = proc.cpu_quota()
     return cores if quota is None else cores[: max(1, int(quota))]
+
+
+def ids_of(host: HostInfo) -> tuple[int, ...]:
+    """What names each of its cores, the same for all ranks of a machine."""
+    return host.core_ids or tuple(core[0] for core in host.cores)
+
+
+def cores_of(hosts: Iterable[HostInfo]) -> tuple[tuple[int, ...], ...]:
+    """The cores that any of these ranks of one machine may use, in their order: ranks that are bound to a hardware
+    thread each share one."""
+    threads: dict[int, set[int]] = {}
+    for host in hosts:
+        for name, core in zip(ids_of(host), host.cores, strict=True):
+            threads.setdefault(name, set()).update(core)
+    return tuple(tuple(sorted(core)) for core in threads.values())
 
 
 def pick_cpus(cores: tuple[tuple[int, ...], ...], *, local_rank: int, per_rank: int) -> tuple[int, ...]:

@@ -39,6 +39,12 @@ def physical_cores(cpus: Iterable[int], root: Path = ROOT) -> tuple[tuple[int, .
     return tuple(threads for _, _, threads in sorted(cores))
 
 
+def core_ids(cores: Iterable[tuple[int, ...]], root: Path = ROOT) -> tuple[int, ...]:
+    """Name each core by the lowest of all its hardware threads, whoever may use that."""
+    siblings = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    return tuple(min({*core, *_cpu_list(_read(root / siblings.format(core[0])))}) for core in cores)
+
+
 def _cpu_list(text: str) -> set[int]:
     """The CPUs of a kernel list like `0-3,64`."""
     cpus: set[int] = set()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.hosts.info import pick_cpus
+from scaling.hosts.info import cores_of, ids_of, pick_cpus
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
 from scaling.records.point import Device, Placement, Point, Record
@@ -61,12 +61,14 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
     """
     hosts = [enrol.host for enrol in enrolled]
     ranks_of = _by_machine(hosts)
-    per_rank = cpus_per_rank or max(1, min(len(_cores(hosts, r)) // len(r) for r in ranks_of.values()))
+    per_rank = cpus_per_rank or max(
+        1, min(len(cores_of(hosts[r] for r in ranks)) // len(ranks) for ranks in ranks_of.values())
+    )
     owners = _owners(hosts)
     slots: list[Slot] = []
     local_ranks: Counter[str] = Counter()
     for machine, ranks in ranks_of.items():
-        cores = _cores(hosts, ranks)
+        cores = cores_of(hosts[rank] for rank in ranks)
         name = ", ".join(dict.fromkeys(hosts[rank].hostname for rank in ranks))
         if cpus_per_rank and cpus_per_rank > 1 and cpus_per_rank * len(ranks) > len(cores):
             raise UsageError(
@@ -91,15 +93,15 @@ def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
         by_host.setdefault(host.hostname, []).append(rank)
     machines: list[tuple[str, set[int], list[int]]] = []
     for ranks in by_host.values():
-        boot_id, cpus = hosts[ranks[0]].boot_id, {cpu for core in _cores(hosts, ranks) for cpu in core}
-        shared = [one for one in machines if boot_id and one[0] == boot_id and one[1] & cpus]
+        boot_id, ids = hosts[ranks[0]].boot_id, {name for rank in ranks for name in ids_of(hosts[rank])}
+        shared = [one for one in machines if boot_id and one[0] == boot_id and one[1] & ids]
         machines = [one for one in machines if one not in shared]
-        cpus = cpus.union(*(others for _, others, _ in shared))
-        machines.append((boot_id, cpus, [*(rank for _, _, earlier in shared for rank in earlier), *ranks]))
+        ids = ids.union(*(others for _, others, _ in shared))
+        machines.append((boot_id, ids, [*(rank for _, _, earlier in shared for rank in earlier), *ranks]))
     by_rank = sorted(machines, key=lambda one: min(one[2]))
     return {
-        f"{boot_id} {sorted(cpus)}" if boot_id else hosts[ranks[0]].hostname: ranks
-        for boot_id, cpus, ranks in by_rank
+        f"{boot_id} {sorted(ids)}" if boot_id else hosts[ranks[0]].hostname: ranks
+        for boot_id, ids, ranks in by_rank
     }
 
 
@@ -162,11 +164,6 @@ def _near(slots: Sequence[Slot], hosts: Sequence[HostInfo]) -> dict[tuple[str, s
         for gpu in hosts[slot.launch_rank].gpus:
             found.setdefault((slot.machine, gpu.uuid), set()).update(gpu.cores)
     return {key: tuple(sorted(cores)) for key, cores in found.items()}
-
-
-def _cores(hosts: Sequence[HostInfo], ranks: Iterable[int]) -> tuple[tuple[int, ...], ...]:
-    """The union of the ranks' cores, in their order."""
-    return tuple(dict.fromkeys(core for rank in ranks for core in hosts[rank].cores))
 
 
 def slots_of(point: Point, slots: Sequence[Slot]) -> tuple[Slot, ...]:

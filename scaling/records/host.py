@@ -74,13 +74,14 @@ class Hca(Record, frozen=True, kw_only=True):
 
 class HostInfo(Record, frozen=True, kw_only=True):
     """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple of its
-    hardware threads. Hosts with one `boot_id` are one machine: containers, or nodes of a lab. `allocator` is what
-    LD_PRELOAD puts in the place of the C library's own, "" where nothing does. `reachable_gpus` counts the GPUs
-    that the agent may open, visible or not, None where that is not known; `unsupported_gpus` are those that no
-    framework here can use, for people. `compile_lacks` is what torch.compile would need to build kernels and does
-    not find, "" where it has all or nobody has looked. `interpreters` are those of frameworks whose children do
-    not run in the agent's. `routes` are those by interfaces with an address, none where the kernel does not tell
-    them."""
+    hardware threads that it may use, and `core_ids` name each by the lowest of all its threads, none in older
+    records: ranks that are bound to one thread each may share a core. Hosts with one `boot_id` are one machine:
+    containers, or nodes of a lab. `allocator` is what LD_PRELOAD puts in the place of the C library's own, ""
+    where nothing does. `reachable_gpus` counts the GPUs that the agent may open, visible or not, None where that
+    is not known; `unsupported_gpus` are those that no framework here can use, for people. `compile_lacks` is what
+    torch.compile would need to build kernels and does not find, "" where it has all or nobody has looked.
+    `interpreters` are those of frameworks whose children do not run in the agent's. `routes` are those by
+    interfaces with an address, none where the kernel does not tell them."""
 
     hostname: str
     os: str
@@ -104,3 +105,4 @@ class HostInfo(Record, frozen=True, kw_only=True):
     unsupported_gpus: str = ""
     compile_lacks: str = ""
     interpreters: tuple[Interpreter, ...] = ()
+    core_ids: tuple[int, ...] = ()

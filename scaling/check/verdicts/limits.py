@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from scaling.check.facts import Facts, RankFacts, Verdict
 from scaling.check.verdicts.words import grouped, size, some
+from scaling.hosts.info import cores_of
 
 # A buffer of NCCL between two ranks of a node is 9,637,888 bytes of /dev/shm (NVIDIA/nccl issue 1518), and a ring
 # has two channels with a buffer each way at every rank.
@@ -77,7 +78,7 @@ def cores(facts: Facts) -> Iterator[Verdict]:
     """Cores per rank, machine by machine: nodes with one boot id (a lab's, containers) share theirs."""
     crowded, few, shares = {}, {}, {}
     for nodes, ranks in _machines(facts):
-        usable, every = len({core for rank in ranks for core in rank.host.cores}), ranks[0].machine_cores
+        usable, every = len(cores_of(rank.host for rank in ranks)), ranks[0].machine_cores
         shares[nodes] = f"{usable / len(ranks):.3g}"
         if usable < len(ranks):
             crowded[nodes] = f"{len(ranks)} ranks on {usable} cores"

@@ -64,6 +64,13 @@ def test_equal_core_numbers_on_two_dies_stay_apart(tmp_path: Path) -> None:
     assert proc.physical_cores({1, 0}, tmp_path) == ((0,), (1,))
 
 
+def test_a_core_has_one_name_for_ranks_on_each_of_its_threads(tmp_path: Path) -> None:
+    topology(tmp_path, {cpu: (0, cpu % 2, f"{cpu % 2},{cpu % 2 + 2}") for cpu in range(4)})
+    assert proc.core_ids(proc.physical_cores({0, 1}, tmp_path), tmp_path) == (0, 1)
+    assert proc.core_ids(proc.physical_cores({2, 3}, tmp_path), tmp_path) == (0, 1)
+    assert proc.core_ids(((7,), (5,)), tmp_path) == (7, 5)
+
+
 def test_this_machines_cores_are_its_affinity() -> None:
     affinity = os.sched_getaffinity(0)
     cores = proc.physical_cores(affinity)

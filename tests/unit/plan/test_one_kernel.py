@@ -37,3 +37,24 @@ def test_pods_that_share_cores_are_one_machine(
     assert len({slot.machine for slot in slots}) == machines
     point = replace(TASK.point, world_size=len(enrolled), kind="exchange")
     assert oversubscribed(point, slots) is shared
+
+
+@pytest.mark.parametrize(
+    ("threads", "shared", "cpus"),
+    [
+        # mpirun --bind-to hwthread: cores of two threads, of which every rank may use one.
+        ((0, 1), False, {(0,), (1,)}),
+        ((0, 2), True, {(0, 2)}),
+        ((0, 1, 2, 3), True, {(0, 2), (1, 3)}),
+    ],
+)
+def test_hardware_threads_of_one_core_are_no_cores(
+    threads: Sequence[int], shared: bool, cpus: set[tuple[int, ...]]
+) -> None:
+    enrolled = [
+        enrol(replace(host("node", cores=0), cores=((thread,),), core_ids=(thread % 2,))) for thread in threads
+    ]
+    slots = place_ranks(enrolled, None)
+    point = replace(TASK.point, world_size=len(threads), kind="exchange")
+    assert oversubscribed(point, slots) is shared
+    assert {slot.cpus for slot in slots} == cpus
