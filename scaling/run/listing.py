@@ -18,7 +18,7 @@ from scaling.records.interpreter import Interpreter
 from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Device, Point
 from scaling.run.header import by_name
-from scaling.text import duration, ranges
+from scaling.text import counted, duration, ranges
 from scaling.workloads import data, models, walk
 from scaling.workloads.data import DataSpec
 from scaling.workloads.specs import ModelSpec, Recipe, Tokens
@@ -143,7 +143,8 @@ def _fit(one: Profile, model: str) -> str:
 def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     """The devices, the points, what is missing, and about how long it takes."""
     config = made.config
-    lines = [f"launch: {len(enrolled)} ranks on {len(made.hosts)} hosts, device {made.device} ({made.why})"]
+    launch = f"{counted(len(enrolled), 'rank')} on {counted(len(made.hosts), 'host')}"
+    lines = [f"launch: {launch}, device {made.device} ({made.why})"]
     lines += [f"  {name}: {describe(host)}" for name, host in by_name(enrolled).items()]
     lines += [_slot(one, made.device) for one in made.slots]
     lines += [f"  network {network.describe(one, nccl=made.device == 'cuda')}" for one in made.networks]
@@ -164,7 +165,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
         lines.append(f"all rounds up to N={config.predict_first} first; then what the others will do is predicted")
     count = len(made.cells) * made.rounds
     about = f"about {duration(made.estimate_s)}" if made.estimate_s else "whose epochs take as long as they take"
-    lines.append(f"{count} points in all, {about}; nothing was measured (--dry-run)")
+    lines.append(f"{counted(count, 'point')} in all, {about}; nothing was measured (--dry-run)")
     return "\n".join(lines)
 
 

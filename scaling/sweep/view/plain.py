@@ -143,7 +143,7 @@ def introduction(header: Header, total: int) -> Iterator[str]:
         yield f"batch: {rule}; world sizes: {sizes}"
     yield from _hosts(header)
     about = f", about {duration(header.estimate_s)}" if header.estimate_s else ""
-    yield f"{total} points planned{about}"
+    yield f"{counted(total, 'point')} planned{about}"
 
 
 def _hosts(header: Header) -> Iterator[str]:
