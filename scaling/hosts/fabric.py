@@ -14,6 +14,7 @@ the first pattern counts that fits the host's name.
 
 from __future__ import annotations
 
+import os
 import re
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Network
@@ -57,39 +58,41 @@ def read(path: str | None) -> dict[str, Entry]:
     """The networks of a fabric file, none without one; every mistake is a UsageError that names file and key."""
     if path is None:
         return {}
+    # Who set the variable long ago finds no such flag on the line typed.
+    source = f"{VARIABLE}={path}" if os.environ.get(VARIABLE) == path else f"--fabric {path}"
     try:
         data = msgspec.toml.decode(Path(path).read_bytes())
     except OSError as error:
-        raise UsageError(f"--fabric {path}: {error.strerror}") from None
+        raise UsageError(f"{source}: {error.strerror}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise UsageError(f"--fabric {path}: not TOML: {error}") from None
-    entries = {name: _entry(path, name, table) for name, table in data.items()}
+        raise UsageError(f"{source}: not TOML: {error}") from None
+    entries = {name: _entry(source, name, table) for name, table in data.items()}
     for name, entry in entries.items():
-        _check(path, name, entry)
+        _check(source, name, entry)
     return entries
 
 
-def _entry(path: str, name: str, table: object) -> Entry:
+def _entry(source: str, name: str, table: object) -> Entry:
     try:
         return msgspec.convert(table, Entry)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at ")
         key = where.strip("`").removeprefix("$").replace(".", " ")
-        raise UsageError(f"--fabric {path}: [{name}]{key}: {what[0].lower()}{what[1:]}") from None
+        raise UsageError(f"{source}: [{name}]{key}: {what[0].lower()}{what[1:]}") from None
 
 
-def _check(path: str, name: str, entry: Entry) -> None:
+def _check(source: str, name: str, entry: Entry) -> None:
     if not entry.interface and not entry.subnet:
-        raise UsageError(f'--fabric {path}: [{name}] has neither interface nor subnet; write interface = "ib0"')
+        raise UsageError(f'{source}: [{name}] has neither interface nor subnet; write interface = "ib0"')
     if entry.rate_gbit is not None and not 0 < entry.rate_gbit < float("inf"):
-        raise UsageError(f"--fabric {path}: [{name}] rate_gbit = {entry.rate_gbit:g}: must be a number above 0")
+        raise UsageError(f"{source}: [{name}] rate_gbit = {entry.rate_gbit:g}: must be a number above 0")
     if name == AUTO:
-        raise UsageError(f"--fabric {path}: [auto] means the fastest network; take another name")
+        raise UsageError(f"{source}: [auto] means the fastest network; take another name")
     listed = list(entry.hca.values()) if isinstance(entry.hca, dict) else [entry.hca] if entry.hca else []
     if wrong := [card for cards in listed for card in _joined(cards).split(",") if not CARD.fullmatch(card)]:
-        raise UsageError(f'--fabric {path}: [{name}] hca: {wrong[0]!r} is no card; write "mlx5_0" or "mlx5_0:1"')
+        raise UsageError(f'{source}: [{name}] hca: {wrong[0]!r} is no card; write "mlx5_0" or "mlx5_0:1"')
     if entry.subnet:
-        subnet(entry.subnet, f"--fabric {path}: [{name}] subnet")
+        subnet(entry.subnet, f"{source}: [{name}] subnet")
 
 
 def subnet(text: str, source: str) -> IPv4Network:

@@ -66,3 +66,9 @@ def test_cards_as_a_list_and_by_node(tmp_path: Path, text: str, cards: dict[str,
 def test_a_file_that_is_not_there() -> None:
     with pytest.raises(UsageError, match=r"--fabric /nowhere/fabric\.toml: No such file"):
         fabric.read("/nowhere/fabric.toml")
+
+
+def test_a_file_that_the_environment_names_is_refused_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALING_FABRIC", "/nope/fabric.toml")
+    with pytest.raises(UsageError, match=r"^SCALING_FABRIC=/nope/fabric.toml: No such file"):
+        fabric.read("/nope/fabric.toml")
