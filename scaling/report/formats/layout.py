@@ -142,7 +142,8 @@ def _without_names(layouts: Sequence[Layout], rows: Sequence[Sequence[str]]) -> 
         short = [len(row[0]) for row in rows if len(row[0]) <= room]
         if room >= LEAST_NAME:
             break
-    return layout._replace(widths=(max(short, default=LEAST_NAME), *layout.widths[1:]))
+    kept = max(short, default=max(0, min(room, LEAST_NAME)))
+    return layout._replace(widths=(kept, *layout.widths[1:]))
 
 
 def _gaps(columns: Sequence[Column]) -> Iterable[tuple[int, ...]]:

@@ -133,17 +133,22 @@ def _section(console: Console, section: Section) -> None:
     layout, cells = with_bars(section.lines, section.columns, layouts.cells(section.lines, section.columns))
     _heading(console, section.title)
     for text in layouts.headings(layout):
-        console.print(text, style="dim")
+        _whole(console, text, style="dim")
     if not section.lines[0].above:
-        console.print(layout.rule(), style="dim")
+        _whole(console, layout.rule(), style="dim")
     for line, texts in zip(section.lines, cells, strict=True):
         if line.above:
-            console.print(layout.rule(f" {line.above} "), style="dim")
+            _whole(console, layout.rule(f" {line.above} "), style="dim")
         for drawn in _drawn(line, texts, layout):
-            console.print(drawn, no_wrap=True, crop=False)
+            _whole(console, drawn)
     if section.details:
         console.print()
         _pairs(console, [(detail.label, _values(detail)) for detail in section.details])
+
+
+def _whole(console: Console, line: str | Text, style: str | None = None) -> None:
+    """A line of a table that no width cuts: a number that is missing is worse than a line that is too long."""
+    console.print(line, style=style, no_wrap=True, crop=False, overflow="ignore")
 
 
 def _values(detail: Detail) -> Columns:

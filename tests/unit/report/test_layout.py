@@ -1,0 +1,31 @@
+"""Tables that are wider than a terminal: their names give way, and no number does."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaling.report.formats.layout import WIDTH, fitted
+from scaling.report.parts import Column
+
+NAMES = ("mxnet:dist_async", "tensorflow:ring")
+LOSSES = ("contention", "straggling", "exchange_cpu", "servers", "waiting", "rest")
+
+
+def table(within: str) -> tuple[list[Column], list[tuple[str, ...]]]:
+    columns = [
+        Column(key="name", title="", is_text=True),
+        Column(key="rate", title="images/s"),
+        Column(key="within", title="within its framework", is_text=True),
+        Column(key="efficiency", title="efficiency"),
+        *(Column(key=key, title=key, group="loss by cause", unit="%") for key in LOSSES),
+    ]
+    losses = ("(12.3)", "(-5.8)", "(-27.9)", "(11.8)", "(-10.5)", "-0.2")
+    return columns, [(name, "1,989.8", within, "not comparable", *losses) for name in NAMES]
+
+
+@pytest.mark.parametrize("within", ["-", "leading, -11.1 ± 21.4 %"])
+def test_names_give_way_to_numbers(within: str) -> None:
+    """The last column, the rest, was cut off where a comparison has both servers and exchange's CPU."""
+    layout = fitted(*table(within))
+    assert layout.end <= WIDTH
+    assert all(width >= len(cell) for width, cell in zip(layout.widths[1:], table(within)[1][0][1:], strict=True))
