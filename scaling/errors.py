@@ -12,6 +12,7 @@ Anything else that is raised is a bug: traceback and Abort.
 
 from __future__ import annotations
 
+import os
 import signal
 import traceback
 from collections.abc import Iterable
@@ -53,6 +54,12 @@ def near(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = get_close_matches(word, names, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+
+
+def told_by(flag: str, variable: str, value: str) -> str:
+    """What told a value, `flag value` or `VARIABLE=value`: who set a variable long ago finds no flag on the line
+    typed."""
+    return f"{variable}={value}" if os.environ.get(variable) == value else f"{flag} {value}"
 
 
 class Interrupted(Exception):

@@ -18,9 +18,9 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def readable(name: str) -> str:
-    """A name of a file as UTF-8 can say it: bytes of another encoding as `\\udcff`."""
-    return name.encode("utf-8", "backslashreplace").decode()
+def readable(text: str) -> str:
+    """Names of files, and what tells them, as UTF-8 and JSON can: bytes of another encoding as `\\udcff`."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,6 @@ network = "tcp:10"                     # what is between them; the run's own whe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import date
 from fnmatch import fnmatch
@@ -21,7 +20,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
-from scaling.errors import UsageError
+from scaling.errors import UsageError, told_by
 from scaling.records.point import Record
 
 ON_DEMAND = "on_demand"
@@ -83,8 +82,7 @@ def read(path: Path) -> Prices:
 
 
 def _named(path: Path) -> str:
-    """What told the file: who set the variable long ago finds no flag of that name on the line typed."""
-    return f"{VARIABLE}={path}" if os.environ.get(VARIABLE) == str(path) else f"--prices {path}"
+    return told_by("--prices", VARIABLE, str(path))
 
 
 def _decoded(text: bytes) -> Prices:

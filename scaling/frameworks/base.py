@@ -296,5 +296,4 @@ def _parse(key: str, option: Option, text: str) -> Any:
     try:
         return option.type(text)
     except ValueError:
-        words = option.type.__name__.replace("_", " ")
-        raise UsageError(f"--option {key}={text}: expected {words}") from None
+        raise UsageError(f"--option {key}={text}: expected {option.type.__name__.replace('_', ' ')}") from None

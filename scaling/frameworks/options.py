@@ -12,6 +12,7 @@ from scaling.workloads import models
 from scaling.workloads.layers import BatchNorm
 
 Value = TypeVar("Value")
+Bounded = TypeVar("Bounded", int, float)
 
 # Counts are of bytes, elements, ranks; sizes in MiB, times in ms. Beyond these they are a slip of the finger, and
 # what reads them has 64 bits or raises errors of its own, on every rank.
@@ -24,31 +25,23 @@ def _named(words: str, read: Callable[[str], Value]) -> Callable[[str], Value]:
     return read
 
 
-def _count(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        value = int(text)
-        if not least <= value <= MOST:
+def _within(kind: Callable[[str], Bounded], least: Bounded, most: Bounded, words: str) -> Callable[[str], Bounded]:
+    """A reader of numbers between two, both included; ValueError for any other."""
+
+    def read(text: str) -> Bounded:
+        value = kind(text)
+        if not least <= value <= most:
             raise ValueError(text)
         return value
 
-    return _named(f"integer from {least} to {MOST}", read)
+    return _named(words, read)
 
 
-def _number(least: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        value = float(text)
-        if not least <= value <= MOST_NUMBER:
-            raise ValueError(text)
-        return value
-
-    return _named(
-        f"number from {least:.6f} to {MOST_NUMBER}" if least else f"number from 0 to {MOST_NUMBER}", read
-    )
-
-
-positive_integer, count_from_0 = _count(1), _count(0)
+positive_integer = _within(int, 1, MOST, f"integer from 1 to {MOST}")
+count_from_0 = _within(int, 0, MOST, f"integer from 0 to {MOST}")
 # The smallest is a byte, in MiB.
-positive_number, number_from_0 = _number(0.000_001), _number(0.0)
+positive_number = _within(float, 0.000_001, MOST_NUMBER, f"number from 0.000001 to {MOST_NUMBER}")
+number_from_0 = _within(float, 0.0, MOST_NUMBER, f"number from 0 to {MOST_NUMBER}")
 
 
 def one_of(*words: str) -> Callable[[str], str]:

@@ -14,7 +14,6 @@ the first pattern counts that fits the host's name.
 
 from __future__ import annotations
 
-import os
 import re
 from fnmatch import fnmatchcase
 from ipaddress import IPv4Network
@@ -22,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from scaling.errors import UsageError
+from scaling.errors import UsageError, told_by
 from scaling.records.network import AUTO
 from scaling.records.point import Record
 
@@ -58,8 +57,7 @@ def read(path: str | None) -> dict[str, Entry]:
     """The networks of a fabric file, none without one; every mistake is a UsageError that names file and key."""
     if path is None:
         return {}
-    # Who set the variable long ago finds no such flag on the line typed.
-    source = f"{VARIABLE}={path}" if os.environ.get(VARIABLE) == path else f"--fabric {path}"
+    source = told_by("--fabric", VARIABLE, path)
     try:
         data = msgspec.toml.decode(Path(path).read_bytes())
     except OSError as error:

@@ -101,13 +101,14 @@ def _choices(config: SweepConfig, device: Device, capability: tuple[int, int] | 
     for precision in (config.precision,) if config.precision else (*halves, "fp32"):
         # Tensor cores take images in channels_last; for others the frameworks' own format is as good.
         formats: tuple[MemoryFormat, ...] = ("contiguous",)
-        if device == "cuda" and precision in ("bf16", "fp16") and _reads_images(config):
+        if device == "cuda" and precision in ("bf16", "fp16") and reads_images(config):
             formats = ("channels_last", "contiguous")
         for memory_format in (config.memory_format,) if config.memory_format else formats:
             yield Choice(precision, memory_format)
 
 
-def _reads_images(config: SweepConfig) -> bool:
+def reads_images(config: SweepConfig) -> bool:
+    """Whether its model does, or the default one, where none was said."""
     return config.model is None or isinstance(models.spec(config.model).input, Images)
 
 

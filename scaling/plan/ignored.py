@@ -10,8 +10,7 @@ from collections.abc import Collection
 from scaling.errors import UsageError
 from scaling.plan import epochs
 from scaling.plan.config import SweepConfig
-from scaling.workloads import models
-from scaling.workloads.specs import Tokens
+from scaling.plan.defaults import reads_images
 
 # Whose rate all efficiencies are against.
 BASELINES = {"solo", "each"}
@@ -32,12 +31,8 @@ def check(config: SweepConfig, given: Collection[str]) -> None:
         )
     if "kinds" in given and config.has_passes and config.kinds != ("exchange",):
         raise UsageError(f"--kinds with --pass {','.join(config.pass_)}: passes have no controls; leave it out")
-    if "memory_format" in given and config.memory_format != "contiguous" and _reads_tokens(config.model):
+    if "memory_format" in given and config.memory_format != "contiguous" and not reads_images(config):
         raise UsageError(
             f"--memory-format {config.memory_format}: {config.model} reads tokens, and that is of images; "
             "leave it out"
         )
-
-
-def _reads_tokens(model: str | None) -> bool:
-    return model in models.CATALOGUE and isinstance(models.CATALOGUE[model].input, Tokens)

@@ -61,14 +61,14 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
     """
     hosts = [enrol.host for enrol in enrolled]
     ranks_of = _by_machine(hosts)
-    per_rank = cpus_per_rank or max(
-        1, min(len(cores_of(hosts[r] for r in ranks)) // len(ranks) for ranks in ranks_of.values())
-    )
+    cores_by = {machine: cores_of(hosts[rank] for rank in ranks) for machine, ranks in ranks_of.items()}
+    fewest = min(len(cores_by[machine]) // len(ranks) for machine, ranks in ranks_of.items())
+    per_rank = cpus_per_rank or max(1, fewest)
     owners = _owners(hosts)
     slots: list[Slot] = []
     local_ranks: Counter[str] = Counter()
     for machine, ranks in ranks_of.items():
-        cores = cores_of(hosts[rank] for rank in ranks)
+        cores = cores_by[machine]
         name = ", ".join(dict.fromkeys(hosts[rank].hostname for rank in ranks))
         if cpus_per_rank and cpus_per_rank > 1 and cpus_per_rank * len(ranks) > len(cores):
             raise UsageError(

@@ -60,10 +60,7 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
     sound, left_out = _sound(known)
     baseline = _baseline(analysis.baselines, row)
     if baseline is None or baseline.samples_per_s is None or not sound:
-        again = f"mpirun -np 2 {_command(row)} --batch-size {row.workload.batch_size} --world-sizes 1,2"
-        why = f" ({'; '.join(left_out)})" if left_out else ""
-        whose = "RUN" if wanted.up_to is None else f"--up-to {wanted.up_to}"
-        raise UsageError(f"{whose}: one device alone and one sound exchange of several are needed{why}: {again}")
+        raise _too_little(row, wanted, left_out)
     rate = baseline.samples_per_s.mean
     anchor = At(world_size=1, nodes=1, accumulation=accumulation(row))
     observed = tuple(
@@ -99,6 +96,14 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
         notes=left_out,
         command=_command(row),
     )
+
+
+def _too_little(row: Row, wanted: Wanted, left_out: Sequence[str]) -> UsageError:
+    """What is needed at least, with the command that measures it."""
+    again = f"mpirun -np 2 {_command(row)} --batch-size {row.workload.batch_size} --world-sizes 1,2"
+    why = f" ({'; '.join(left_out)})" if left_out else ""
+    whose = "RUN" if wanted.up_to is None else f"--up-to {wanted.up_to}"
+    return UsageError(f"{whose}: one device alone and one sound exchange of several are needed{why}: {again}")
 
 
 def _curve(rows: Iterable[Row], wanted: Wanted) -> list[Row]:

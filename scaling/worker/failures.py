@@ -10,6 +10,7 @@ import traceback
 
 from scaling.frameworks.feeding import FeedError
 from scaling.records.events import Error
+from scaling.text import readable
 from scaling.worker.loop import NanLoss
 
 # What a failure is called, by the words of libraries in lower case: the first line of which all of one group are
@@ -75,15 +76,10 @@ def event_of(error: BaseException) -> Error:
     """What is reported of a caught exception."""
     return Error(
         cause=cause_of(error),
-        message=_sendable(message_of(error)),
-        traceback=_sendable("".join(traceback.format_exception(error))),
+        message=readable(message_of(error)),
+        traceback=readable("".join(traceback.format_exception(error))),
         may_follow=may_follow(error),
     )
-
-
-def _sendable(text: str) -> str:
-    """Names of files may hold bytes that are no UTF-8, which JSON cannot: `\\udce9` in their place."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def cause_of(error: BaseException) -> str:
