@@ -12,7 +12,8 @@ Of the exchange's step time t, with the plain loop alone (`each`, or `solo` for 
     exchange_cpu   u(exchange) - u(together): wrapper, hooks, copies, communication threads
     servers        CPU time of parameter servers on the cores of ranks, at most the time off the CPU that is left
     waiting        off(exchange) - off(together) - straggling - servers: exposed communication, and all else that
-                   ranks wait for
+                   ranks wait for. Where it comes out below zero, communication threads ran while the computing
+                   ones waited (Horovod's, every millisecond): up to what they ran, that is no exchange_cpu
     exposed        where CPU time is unknown: t - slowest of together, from 0 up to `comm`
     unexplained    what is left of t - the ideal time
 
@@ -29,7 +30,7 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from scaling.analysis.causes import CAUSES, Breakdown
-from scaling.analysis.cpu_time import Use, growth_s
+from scaling.analysis.cpu_time import Use, growth_s, new_threads
 from scaling.analysis.data_wait import bounded
 from scaling.analysis.pooling import Residual, contrast
 from scaling.analysis.rounds import Round
@@ -44,7 +45,7 @@ POOLED = ("contention", "small_batch")
 # and the servers' part of it; exchange less slowest of `together`, and `comm`.
 _EXACT = ("small_batch", "contention", "straggling", "exchange_cpu")
 _DATA = ("data", "data_alone", "feed", "feed_alone")
-_RAW = (*_EXACT, *_DATA, "off", "serving", "beyond", "comm")
+_RAW = (*_EXACT, *_DATA, "off", "serving", "threads", "beyond", "comm")
 
 
 def split(measured: Sequence[Round], efficiency: float) -> Breakdown:
@@ -110,6 +111,8 @@ def _beyond(one: Round, plain: Use | None, last_s: float) -> dict[str, float]:
     found = {"exchange_cpu": grown_s, "off": beyond_s - grown_s}
     if one.cpu.servers_s:
         found["serving"] = delay_s(one.cpu, plain, is_slowest=one.synchronous)
+    if plain.threads and not one.cpu.is_spare:
+        found["threads"] = sum(new_threads(one.cpu.mean, plain).values())
     return found
 
 
@@ -128,6 +131,7 @@ def _estimates(measured: Sequence[Round], pooled: Residual | None) -> dict[str, 
         found |= _data(series, pooled)
     if "off" in series:
         found |= _off_cpu(series)
+        found |= _polled(found, fmean(series.get("threads", (0.0,))))
     if "beyond" in series:
         found["exposed"] = _bounded(series["beyond"], series["comm"])
     return found
@@ -154,6 +158,16 @@ def _off_cpu(series: Series) -> dict[str, Estimate]:
     servers = _bounded(off, serving)
     waiting = fmean(off) - servers.mean
     return {"servers": servers, "waiting": _around(interval([a - b for a, b in _both(off, serving)]), waiting)}
+
+
+def _polled(found: Mapping[str, Estimate], threads: float) -> dict[str, Estimate]:
+    """The exchange's CPU time without what its `threads` ran while ranks waited, and the waiting that this hid."""
+    waiting, work = found["waiting"], found["exchange_cpu"]
+    hidden = min(max(-waiting.mean, 0.0), max(threads, 0.0))
+    return {
+        "waiting": _around(waiting, waiting.mean + hidden),
+        "exchange_cpu": _around(work, work.mean - hidden),
+    }
 
 
 def _both(a: Sequence[float], b: Sequence[float]) -> list[tuple[float, float]]:

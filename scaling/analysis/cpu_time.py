@@ -108,6 +108,11 @@ def growth_s(exchange: Use, plain: Use, *, is_spare: bool) -> float | None:
     return computing_s - before_s + min(max(queued_s, 0.0), others_s)
 
 
+def new_threads(exchange: Use, plain: Use) -> dict[str, float]:
+    """By name, what threads ran in a step that compute nothing in a plain one."""
+    return {name: one.run_s for name, one in exchange.threads.items() if name not in plain.computing}
+
+
 def _queued_s(use: Use, names: frozenset[str]) -> float:
     return sum(one.queued_s for name, one in use.threads.items() if name in names)
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from scaling.analysis.breakdown import told
 from scaling.analysis.cell import Cell
-from scaling.analysis.cpu_time import CpuStep, Use
+from scaling.analysis.cpu_time import new_threads
 from scaling.analysis.rounds import Round
 
 # Less than this part of a step is not worth a name.
@@ -35,13 +35,9 @@ def parts(cell: Cell, measured: Sequence[Round], single: Sequence[Round]) -> dic
 def _threads(measured: Sequence[Round]) -> dict[str, float]:
     """Seconds of a step by name, means over the rounds that tell what plain loops have."""
     both = [(one.cpu, one.together.use) for one in measured if one.together and one.together.use]
-    told = [_new(cpu, plain) for cpu, plain in both if cpu is not None and plain.threads]
+    told = [new_threads(cpu.mean, plain) for cpu, plain in both if cpu is not None and plain.threads]
     names = sorted({name for new in told for name in new})
     return {name: fmean(new.get(name, 0.0) for new in told) for name in names}
-
-
-def _new(cpu: CpuStep, plain: Use) -> dict[str, float]:
-    return {name: one.run_s for name, one in cpu.mean.threads.items() if name not in plain.computing}
 
 
 def _unsynced(cell: Cell, measured: Sequence[Round]) -> list[float]:

@@ -24,7 +24,7 @@ from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
 from scaling.records.point import Device, MemoryFormat, Point, Precision
 from scaling.workloads import models
-from scaling.workloads.specs import Images, ModelSpec
+from scaling.workloads.specs import ModelSpec
 
 # Rounds, windows and their seconds, where they are not given: by simulation for the same wall time
 # (python -m tests.bench.intervals).
@@ -101,15 +101,11 @@ def _choices(config: SweepConfig, device: Device, capability: tuple[int, int] | 
     for precision in (config.precision,) if config.precision else (*halves, "fp32"):
         # Tensor cores take images in channels_last; for others the frameworks' own format is as good.
         formats: tuple[MemoryFormat, ...] = ("contiguous",)
-        if device == "cuda" and precision in ("bf16", "fp16") and reads_images(config):
+        images = config.model is None or models.spec(config.model).reads_images
+        if device == "cuda" and precision in ("bf16", "fp16") and images:
             formats = ("channels_last", "contiguous")
         for memory_format in (config.memory_format,) if config.memory_format else formats:
             yield Choice(precision, memory_format)
-
-
-def reads_images(config: SweepConfig) -> bool:
-    """Whether its model does, or the default one, where none was said."""
-    return config.model is None or isinstance(models.spec(config.model).input, Images)
 
 
 def _capability(gpus: Iterable[Gpu]) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from scaling.errors import UsageError
 from scaling.plan import epochs
 from scaling.plan.config import SweepConfig
-from scaling.plan.defaults import reads_images
+from scaling.workloads import models
 
 # Whose rate all efficiencies are against.
 BASELINES = {"solo", "each"}
@@ -31,7 +31,8 @@ def check(config: SweepConfig, given: Collection[str]) -> None:
         )
     if "kinds" in given and config.has_passes and config.kinds != ("exchange",):
         raise UsageError(f"--kinds with --pass {','.join(config.pass_)}: passes have no controls; leave it out")
-    if "memory_format" in given and config.memory_format != "contiguous" and not reads_images(config):
+    tokens = config.model is not None and not models.spec(config.model).reads_images
+    if "memory_format" in given and config.memory_format != "contiguous" and tokens:
         raise UsageError(
             f"--memory-format {config.memory_format}: {config.model} reads tokens, and that is of images; "
             "leave it out"

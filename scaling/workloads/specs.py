@@ -113,6 +113,11 @@ class ModelSpec(Record, frozen=True, kw_only=True, dict=True):
         return self.network(self.input.size, self.outputs)
 
     @property
+    def reads_images(self) -> bool:
+        """Whether its samples are images, and not tokens."""
+        return isinstance(self.input, Images)
+
+    @property
     def outputs(self) -> int:
         """Classes or words, as the network is told them."""
         if isinstance(self.target, Classes):

@@ -28,7 +28,8 @@ class Plan(NamedTuple):
     and dice in, a factor out). `contention` slows whoever is not alone; `speed` slows everything of a round and
     block. Of an exchange: `hooks_s` of CPU at every N, `steals_s` of communication threads on the core that
     computes, `wire_s` of waiting that compute does not hide, `comm_s` what the exchange takes alone, `server_s` of
-    CPU that a server takes of rank 0's core.
+    CPU that a server takes of rank 0's core; `polls` is the part of a rank's waiting for the others that its
+    communication threads run.
     """
 
     size: int = 4
@@ -44,6 +45,7 @@ class Plan(NamedTuple):
     wire_s: float = 0.0
     comm_s: float = 0.01
     server_s: float = 0.0
+    polls: float = 0.0
     tells_cpu: bool = True
     threads: int = 1
 
@@ -106,7 +108,12 @@ def _wait(plan: Plan, plain: Sequence[Sequence[Step]]) -> list[list[Step]]:
             for one in own[0]
         ]
     last = [max(steps) + plan.wire_s for steps in zip(*([s.wall_s for s in rank] for rank in own), strict=True)]
-    return [[one._replace(wall_s=wall_s) for one, wall_s in zip(rank, last, strict=True)] for rank in own]
+    return [[_until(plan, one, wall_s) for one, wall_s in zip(rank, last, strict=True)] for rank in own]
+
+
+def _until(plan: Plan, own: Step, wall_s: float) -> Step:
+    polled_s = plan.polls * (wall_s - own.wall_s)
+    return own._replace(wall_s=wall_s, comm_s=own.comm_s + polled_s)
 
 
 # ---------------------------------------------------------------- as records

@@ -55,6 +55,12 @@ PLANTED: dict[str, tuple[Plan, dict[str, float]]] = {
     "wrapper": (Plan(hooks_s=0.003), {"exchange_cpu": 2.9}),
     "stolen CPU": (Plan(steals_s=0.008, comm_s=0.004), {"exchange_cpu": 7.4}),
     "stolen CPU, comm hidden": (Plan(steals_s=0.008, comm_s=0.05), {"exchange_cpu": 7.4}),
+    # Threads that poll while their rank waits for the slowest, or for the wire, take nothing from anybody.
+    "polling beside straggling": (Plan(alone=(1, 1, 1, 1.2), polls=0.5), {"straggling": 13.0}),
+    "polling and wrapper": (
+        Plan(alone=(1, 1, 1, 1.2), hooks_s=0.003, polls=0.5),
+        {"straggling": 12.7, "exchange_cpu": 2.4},
+    ),
     "server beside rank 0": (Plan(server_s=0.02), {"servers": 16.7}),
     "throttling half-way": (Plan(speed=lambda number, block: 1.2 if (number, block) >= (3, 3) else 1.0), {}),
 }
