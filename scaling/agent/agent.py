@@ -58,13 +58,12 @@ from scaling.transport.base import Cluster
 from scaling.transport.mailbox import send_news
 
 QUICK_S = 0.002  # between looks for messages while ranks take turns answering each other
+TURNS_S = 0.005  # ... while others have their turn: ranks that are told to run beside each other begin together
 CALM_S = 0.05  # ... while nothing goes on
 MEASURING_S = 0.25  # ... while windows are timed: on the cores that are measured; their end wakes it
 QUICK_FOR_S = 0.1
 FINISH_S = 5.0
 INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
-
-
 Spawn = Callable[[Task, Mapping[str, str]], ChildLike]
 
 
@@ -148,10 +147,7 @@ class Agent:
 
     def wait(self) -> None:
         """Sleep until there may be something to do."""
-        if any(supervisor.measuring for supervisor in self._supervisors.values()):
-            seconds = MEASURING_S
-        else:
-            seconds = QUICK_S if self._clock() < self._quick_until_s else CALM_S
+        seconds = self._patience_s()
         poller = select.poll()
         for supervisor in self._supervisors.values():
             poller.register(supervisor.child.events_fd, select.POLLIN)
@@ -162,6 +158,15 @@ class Agent:
         for fd in self._starter.fds():
             poller.register(fd, select.POLLIN)
         poller.poll(1000 * seconds)
+
+    def _patience_s(self) -> float:
+        """How long until the next look for messages."""
+        running = self._supervisors.values()
+        if any(supervisor.measuring for supervisor in running):
+            return MEASURING_S
+        if self._clock() < self._quick_until_s:
+            return QUICK_S
+        return TURNS_S if any(supervisor.is_stopped for supervisor in running) else CALM_S
 
     @property
     def busy(self) -> bool:
@@ -242,9 +247,7 @@ class Agent:
             return
         canary_s = None
         if isinstance(order.command, Run) and order.command.canary:
-            queued_s = canary.queued_s()
-            canary_s = canary.measure(worker.child.task.cpus)
-            is_shared = canary.is_shared(canary.queued_s() - queued_s, canary_s)
+            canary_s, is_shared = canary.tried(worker.child.task.cpus)
             if self._canaries.disturbed([(0, "", canary_s)]) or is_shared:
                 worker.suspect()
         worker.tell(order.command, self._clock(), canary_s)

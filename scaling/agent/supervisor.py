@@ -85,6 +85,11 @@ class Supervisor:
         """Whether measured windows run."""
         return self._watch is not None and self._watch.measuring
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it stands still until it is told something."""
+        return self._stopped_s is not None
+
     def tell(self, command: Command, now_s: float, canary_s: float | None = None) -> None:
         """Hand it a command, from which on its silence counts; `canary_s` is noted with its last window."""
         self._told = command

@@ -50,6 +50,13 @@ def queued_s() -> float:
     return 0.0
 
 
+def tried(cpus: Collection[int]) -> tuple[float, bool]:
+    """Seconds of one canary, and whether others had its core for part of them."""
+    before_s = queued_s()
+    seconds = measure(cpus)
+    return seconds, is_shared(queued_s() - before_s, seconds)
+
+
 def is_shared(waited_s: float, canary_s: float) -> bool:
     """Whether others had the core for part of a canary: so it is told of those, too, who have it all the time."""
     return canary_s > SLOWER * (canary_s - waited_s)

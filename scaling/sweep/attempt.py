@@ -179,6 +179,8 @@ class Attempt:
     def hear(self, report: Report) -> None:
         """Fold one report; start the workers once all helpers can be reached, end all when one has failed."""
         before, self.state = self.state, fold(self.state, report)
+        if before.ready < self.state.ready == len(self.state.ranks):
+            self.state = replace(self.state, ready_at_s=self._bench.clock())
         if isinstance(report.event, Ended):
             self._alive.discard((report.rank, report.role))
         if self.state.failure is not None:
@@ -205,8 +207,6 @@ class Attempt:
 
     def warm_up(self, pace: warmup.Pace) -> bool:
         """Give the next command of the warm-up; False when it is over."""
-        if self.state.phase == "starting":
-            self.state = replace(self.state, ready_at_s=self._bench.clock())
         next_one = warmup.decide(self.state, pace)
         if isinstance(next_one, Run):
             self._command(next_one)
@@ -238,7 +238,7 @@ class Attempt:
     def train(self) -> bool:
         """Have all ranks do what comes next of a training to an accuracy; False when it is over."""
         if self.state.phase == "starting":
-            self.state = training.begun(self.state, self._bench.clock())
+            self.state = training.begun(self.state)
         command = None if self.state.failure else training.decide(self.state)
         if command is not None:
             self._command(command)

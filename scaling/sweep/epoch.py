@@ -6,7 +6,8 @@ goes on with it after each report.
 
     start all         each is stopped once it is ready
     warm up           one after the other, everyone else stopped
-    blocks            in each, every point runs its windows once, in random order, everyone else stopped
+    blocks            in each, every point runs its windows once, in random order, everyone else stopped; then
+                      again those that something else disturbed
     finish all
 
 Points on nodes of their own may also be warmed up and measured at the same time (`Course.at_once`).
@@ -20,8 +21,10 @@ is stopped (SIGSTOP) since some frameworks poll while they wait.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from scaling.hosts.canary import Canaries
 from scaling.plan import defaults
@@ -38,7 +41,7 @@ RETRIED = ("port-taken",)
 SHORT = Pace(window_s=0.0, floor_windows=1, judged=False)
 # An exchange without compute explains, and is in no efficiency: a part of a window is enough.
 COMM_PART = 0.25
-# While something else slows the machine down: between two looks.
+# Before what something else has disturbed is measured again.
 PATIENCE_S = 0.5
 
 
@@ -57,6 +60,19 @@ class Course(Record, frozen=True, kw_only=True):
     canary: bool
     at_once: bool = False
     budget_s: float = 0.0
+
+
+class _Turn(NamedTuple):
+    """Whose windows are measured: all ranks of a point, or one; not before something else may be over."""
+
+    attempt: Attempt
+    rank: int | None
+    not_before_s: float = 0.0
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The numbers of those that run."""
+        return range(len(self.attempt.state.ranks)) if self.rank is None else (self.rank,)
 
 
 class Epoch:
@@ -132,7 +148,7 @@ class Epoch:
 
     def _at_once(self) -> Iterator[None]:
         """Each goes its way, whatever the others do."""
-        ways = [chain(self._warm_up(attempt), self._block(attempt, 0)) for attempt in self._running]
+        ways = [chain(self._warm_up(attempt), self._block([attempt], 0)) for attempt in self._running]
         while ways := [way for way in ways if next(way, "over") is None]:
             yield
 
@@ -142,8 +158,7 @@ class Epoch:
         for block in range(self._course.blocks):
             order = self._running
             random.Random(f"{self._course.seed}/{block}").shuffle(order)
-            for attempt in order:
-                yield from self._block(attempt, block)
+            yield from self._block(order, block)
 
     def _end(self) -> Iterator[None]:
         for attempt in self._running:
@@ -208,11 +223,20 @@ class Epoch:
 
     # ------------------------------------------------------------ measuring
 
-    def _block(self, attempt: Attempt, block: int) -> Iterator[None]:
-        """A point's windows of a block; those of `each`, seat by seat."""
-        self.active = attempt
-        for rank in self._seats(attempt, block):
-            yield from self._turn(attempt, block, rank)
+    def _block(self, order: Sequence[Attempt], block: int) -> Iterator[None]:
+        """These points' windows of a block; those of `each`, seat by seat.
+
+        What something else disturbed comes again at the end, while the budget lasts: it may be over by then.
+        """
+        turns = deque(_Turn(attempt, rank) for attempt in order for rank in self._seats(attempt, block))
+        while turns:
+            turn, begun_s = turns.popleft(), self._bench.clock()
+            yield from self._turn(turn, block)
+            if turn.not_before_s:
+                self._left_s -= self._bench.clock() - begun_s
+            if not turn.attempt.fails and self._left_s > 0 and self._is_disturbed(turn, block):
+                turn.attempt.again(block * self._course.windows, turn.ranks)
+                turns.append(turn._replace(not_before_s=self._bench.clock() + PATIENCE_S))
 
     def _seats(self, attempt: Attempt, block: int) -> Sequence[int | None]:
         """Which ranks run by themselves, one after the other; None: all at once."""
@@ -222,22 +246,17 @@ class Epoch:
         # Each round begins with others: a first block that is always cold would else be always the same seats'.
         return seats(len(attempt.state.ranks), block + point.round, self._course.blocks)
 
-    def _turn(self, attempt: Attempt, block: int, rank: int | None) -> Iterator[None]:
-        """One turn; again while something else disturbs it and the budget lasts."""
-        course, clock = self._course, self._bench.clock
-        first = block * course.windows
-        while not attempt.fails:
-            begun_s = clock()
-            attempt.measure(course.windows, first=first, rank=rank, canary=course.canary)
+    def _turn(self, turn: _Turn, block: int) -> Iterator[None]:
+        """One turn."""
+        attempt, course = turn.attempt, self._course
+        self.active = attempt
+        while self._bench.clock() < turn.not_before_s:
+            yield
+        if not attempt.fails:
+            first = block * course.windows
+            attempt.measure(course.windows, first=first, rank=turn.rank, canary=course.canary)
             yield from self._answer(attempt)
             yield from self._leave_off(attempt)
-            if attempt.fails or not self._is_disturbed(attempt, first, rank) or self._left_s <= 0:
-                return
-            attempt.again(first, self._ranks(attempt, rank))
-            until_s = clock() + PATIENCE_S
-            while clock() < until_s:
-                yield
-            self._left_s -= clock() - begun_s
 
     def _leave_off(self, attempt: Attempt) -> Iterator[None]:
         """A turn is over: stop between two steps."""
@@ -247,10 +266,11 @@ class Epoch:
                 yield from self._answer(attempt)
             attempt.pause()
 
-    def _is_disturbed(self, attempt: Attempt, index: int, rank: int | None) -> bool:
+    def _is_disturbed(self, turn: _Turn, block: int) -> bool:
         if not self._course.canary:
             return False
-        ranks = [attempt.state.ranks[number] for number in self._ranks(attempt, rank)]
+        index = block * self._course.windows
+        ranks = [turn.attempt.state.ranks[number] for number in turn.ranks]
         company = "alone" if len(ranks) == 1 else "together"
         return self._canaries.disturbed(
             (one.task.launch_rank, company, window.canary_s)
@@ -258,9 +278,6 @@ class Epoch:
             for window in one.windows
             if window.index == index and window.canary_s is not None
         )
-
-    def _ranks(self, attempt: Attempt, rank: int | None) -> Sequence[int]:
-        return range(len(attempt.state.ranks)) if rank is None else (rank,)
 
 
 def _retries(attempt: Attempt) -> tuple[str, ...]:

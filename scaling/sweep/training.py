@@ -3,8 +3,6 @@ Pure."""
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from scaling.analysis import accuracy
 from scaling.records.events import Failed, Ready
 from scaling.records.task import Command, Evaluate, Train
@@ -12,13 +10,13 @@ from scaling.sweep.state import PointState, failing
 from scaling.workloads import schedule
 
 
-def begun(state: PointState, now_s: float) -> PointState:
-    """All ranks are ready. A failure where they do not have as many samples: their hosts' data differ."""
+def begun(state: PointState) -> PointState:
+    """All ranks are ready: a failure where they do not have as many samples: their hosts' data differ."""
     counts = {rank.task.hosts[rank.task.rank]: _samples(rank.ready) for rank in state.ranks}
     if len(set(counts.values())) > 1:
         had = ", ".join(f"{host} has {count:,}" for host, count in counts.items())
         state = failing(state, Failed(cause="error", message=f"hosts differ in samples to train on: {had}"))
-    return replace(state, ready_at_s=now_s)
+    return state
 
 
 def _samples(ready: Ready | None) -> int:

@@ -19,6 +19,7 @@ from scaling.transport.launchers import Launch, launched
 TAGS: dict[Box, int] = {"agent": 1, "sweep": 2}
 BYE_TAG = 3
 FLUSH_S = 5.0
+PROBES = 2
 
 
 def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
@@ -100,7 +101,9 @@ class MpiCluster:
         self._pending.append((request, message))
 
     def _take(self, tag: int) -> tuple[int, bytes] | None:
-        if not self._comm.Iprobe(source=self._mpi.ANY_SOURCE, tag=tag, status=self._status):
+        # Open MPI's probe looks at what has arrived before it looks for more: after a sleep it says no, and only
+        # the next one finds what came meanwhile.
+        if not any(self._comm.Iprobe(self._mpi.ANY_SOURCE, tag, self._status) for _ in range(PROBES)):
             return None
         source = self._status.Get_source()
         buffer = bytearray(self._status.Get_count(self._mpi.BYTE))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import time
 from datetime import timedelta
 
 from torch.distributed import TCPStore
+
+# Between looks whether the store listens, and what one look may take.
+LOOK_S = 0.005
+CONNECT_S = 1.0
 
 
 def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> TCPStore:
@@ -14,6 +20,8 @@ def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> T
     By itself torch would listen on all interfaces of the host.
     """
     listening = _bound(address, port) if hosts else None
+    if not hosts:
+        _await(address, port, timeout)
     return TCPStore(
         address, port, is_master=hosts, timeout=timeout, wait_for_workers=False, master_listen_fd=listening
     )
@@ -25,3 +33,17 @@ def _bound(address: str, port: int) -> int:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind((address, port))
         return one.detach()
+
+
+def _await(address: str, port: int, timeout: timedelta) -> None:
+    """Until the store listens: torch's client, refused once, looks again only after half a second.
+
+    Whatever else is wrong, and that it never listens, is for torch to say.
+    """
+    with contextlib.suppress(OSError):
+        for _ in range(round(timeout.total_seconds() / LOOK_S)):
+            try:
+                socket.create_connection((address, port), timeout=CONNECT_S).close()
+                return
+            except ConnectionRefusedError:
+                time.sleep(LOOK_S)
