@@ -31,7 +31,8 @@ def read(place: Path, spec: DataSpec, split: Split) -> tuple[NDArray[np.uint8], 
         raise UsageError(f"{images[0]}: {' x '.join(map(str, images[1].shape))} pixels, which is none")
     if spec.classes is not None and labels[1].max() >= spec.classes:
         raise UsageError(f"{labels[0]}: label {labels[1].max()}, expected 0 to {spec.classes - 1}")
-    return images[1][:, None], labels[1].astype(np.int64)
+    height, width = images[1].shape[1:]
+    return images[1].reshape(-1, 1, height, width), labels[1].astype(np.int64)
 
 
 def _files(place: Path, spec: DataSpec, split: Split) -> tuple[tuple[Path, int], tuple[Path, int]]:

@@ -48,7 +48,8 @@ def load(height: int, width: int) -> tuple[Images, Labels]:
     """
     pixels, labels = read()
     resized = bilinear(height, SIDE) @ pixels.astype(np.float32) @ bilinear(width, SIDE).T
-    images = ((resized - resized.mean()) / resized.std())[:, None]
+    # By reshape: strides of an axis that None adds would have torch take one channel for channels_last.
+    images = ((resized - resized.mean()) / resized.std()).reshape(-1, 1, height, width)
     images.flags.writeable = labels.flags.writeable = False
     return images, labels
 

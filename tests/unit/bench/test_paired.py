@@ -45,6 +45,12 @@ def test_a_fifth_of_the_pairs_at_either_end_does_not_count() -> None:
     assert exp(paired.of_start(start([1.0] * 7 + [0.1, 0.1, 0.1]))) < 0.9
 
 
+def test_blocks_that_others_slow_down_are_not_the_quickest() -> None:
+    chance = random.Random(1)
+    subject, reference = ([rate / chance.choice((1.0, 1.4, 1.7)) for _ in range(24)] for rate in (98.0, 100.0))
+    assert exp(paired.quickest_of_start(Start(4, subject, reference))) == pytest.approx(0.98)
+
+
 def test_the_interval_is_over_starts() -> None:
     found = paired.ratio([start([each] * 12) for each in (0.98, 1.0, 1.02)])
     assert found.n == 3

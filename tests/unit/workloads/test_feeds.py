@@ -143,6 +143,15 @@ def test_feed_of_a_task(name: str, mnist: str) -> None:
     assert not np.array_equal(feeds.feed(replace(first, seed=2), spec).batch(0)[0], batches[0][0])
 
 
+@pytest.mark.parametrize("name", ["digits", "synthetic", "mnist"])
+def test_images_of_one_channel_have_the_strides_of_any(name: str, mnist: str) -> None:
+    """Torch would else take them for channels_last, and convolve by other kernels than for --memory-format
+    contiguous."""
+    spec = models.spec("mnist-mlp")
+    images, _ = feeds.feed(task("mnist-mlp", name, data_dir=mnist), spec).batch(0)
+    assert images.strides == np.empty(images.shape, np.float32).strides
+
+
 def test_shards_of_held_out_pictures_are_complete(mnist: str) -> None:
     spec = models.spec("mnist-mlp")
     seen = [
