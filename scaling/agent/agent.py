@@ -39,6 +39,7 @@ from scaling.records.messages import (
     Located,
     Missing,
     Pause,
+    Paused,
     Preload,
     Preloaded,
     Reach,
@@ -61,8 +62,7 @@ QUICK_S = 0.002  # between looks for messages while ranks take turns answering e
 TURNS_S = 0.005  # ... while others have their turn: ranks that are told to run beside each other begin together
 CALM_S = 0.05  # ... while nothing goes on
 MEASURING_S = 0.25  # ... while windows are timed: on the cores that are measured; their end wakes it
-QUICK_FOR_S = 0.1
-FINISH_S = 5.0
+QUICK_FOR_S, FINISH_S = 0.1, 5.0
 INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
 Spawn = Callable[[Task, Mapping[str, str]], ChildLike]
 
@@ -160,13 +160,13 @@ class Agent:
         poller.poll(1000 * seconds)
 
     def _patience_s(self) -> float:
-        """How long until the next look for messages."""
-        running = self._supervisors.values()
-        if any(supervisor.measuring for supervisor in running):
-            return MEASURING_S
+        """How long until the next look for messages. The end of windows wakes it, where workers time them."""
+        measuring = {role for (_, role), one in self._supervisors.items() if one.measuring}
+        if measuring:
+            return MEASURING_S if "worker" in measuring else CALM_S
         if self._clock() < self._quick_until_s:
             return QUICK_S
-        return TURNS_S if any(supervisor.is_stopped for supervisor in running) else CALM_S
+        return TURNS_S if any(one.is_stopped for one in self._supervisors.values()) else CALM_S
 
     @property
     def busy(self) -> bool:
@@ -256,7 +256,7 @@ class Agent:
         now_s = self._clock()
         for _, supervisor in self._of(attempt):
             supervisor.pause(now_s)
-        self.hurry()
+        self._say(Paused(attempt=attempt, launch_rank=self.cluster.rank))
 
     def _of(self, attempt: int) -> list[tuple[str, Supervisor]]:
         """The attempt's children here, by role."""

@@ -37,6 +37,13 @@ class Reserved(Record, frozen=True, kw_only=True, tag="reserved"):
     ports: tuple[int, ...]
 
 
+class Paused(Record, frozen=True, kw_only=True, tag="paused"):
+    """The attempt's children here stand still."""
+
+    attempt: int
+    launch_rank: int
+
+
 class Report(Record, frozen=True, kw_only=True, tag="report"):
     """An event of one child of one attempt."""
 
@@ -102,9 +109,8 @@ class Reached(Record, frozen=True, kw_only=True, tag="reached"):
     ways: tuple[Way, ...]
 
 
-ToSweep = (
-    Enrol | Missing | Located | Tried | Admitting | Reached | Listened | Preloaded | Reserved | Report | Signalled
-)
+Heard = Report | Reserved | Paused
+ToSweep = Enrol | Missing | Located | Tried | Admitting | Reached | Listened | Preloaded | Heard | Signalled
 
 
 class Ask(Record, frozen=True, kw_only=True, tag="ask"):

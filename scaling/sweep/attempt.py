@@ -65,6 +65,7 @@ class Attempt:
         self._held: dict[int, tuple[int, ...]] = {}
         self._alive: set[tuple[int, str]] = set()
         self._agents: set[int] = set()
+        self._pausing: set[int] = set()
         self._released = False
         self._started = False
         shared = placement.oversubscribed(point, slots)
@@ -265,7 +266,17 @@ class Attempt:
     def pause(self) -> None:
         """Stop all that runs of it until the next command."""
         if not self._released:
+            self._pausing = set(self._agents)
             self._bench.mailbox.order(sorted(self._agents), Pause(attempt=self.attempt))
+
+    def paused(self, launch_rank: int) -> None:
+        """What runs of it there stands still."""
+        self._pausing.discard(launch_rank)
+
+    @property
+    def moves(self) -> bool:
+        """Whether any of it has yet to stop."""
+        return bool(self._pausing)
 
     def release(self, reason: str, *, grace_s: float = 2.0) -> None:
         """Have every agent of the point end what still runs of it; once."""

@@ -30,7 +30,7 @@ from scaling.hosts.canary import Canaries
 from scaling.plan import defaults
 from scaling.plan.groups import seats
 from scaling.records.events import Finished
-from scaling.records.messages import Report, Reserved
+from scaling.records.messages import Heard, Paused, Report, Reserved
 from scaling.records.point import Point, Record
 from scaling.sweep.attempt import Attempt, Bench
 from scaling.sweep.state import PointState
@@ -101,14 +101,17 @@ class Epoch:
     def _attempt(self, point: Point, retries: tuple[str, ...] = ()) -> Attempt:
         return Attempt(self._bench, point, self._next_attempt(), retries, self._course.number)
 
-    def hear(self, said: Report | Reserved) -> None:
+    def hear(self, said: Heard) -> None:
         """Hand a report to whom it concerns."""
         for attempt in self.attempts:
             if attempt.attempt == said.attempt:
-                if isinstance(said, Report):
-                    attempt.hear(said)
-                else:
-                    attempt.reserved(said.slot, said.ports)
+                match said:
+                    case Report():
+                        attempt.hear(said)
+                    case Reserved(slot=slot, ports=ports):
+                        attempt.reserved(slot, ports)
+                    case Paused(launch_rank=rank):
+                        attempt.paused(rank)
 
     def go_on(self) -> bool:
         """Take the steps that are due; False when all is over."""
@@ -184,7 +187,7 @@ class Epoch:
                 elif attempt.attempt not in stopped and attempt.waits and self._stops(attempt):
                     stopped.add(attempt.attempt)
                     attempt.pause()
-            if all(attempt.waits or attempt.over for attempt in self.attempts):
+            if all((attempt.waits and not attempt.moves) or attempt.over for attempt in self.attempts):
                 return
             yield
 
@@ -197,8 +200,7 @@ class Epoch:
         self.active = attempt
         while not attempt.fails and attempt.warm_up(self._pace(attempt)):
             yield from self._answer(attempt)
-        if self._stops(attempt):
-            attempt.pause()
+        yield from self._stop(attempt)
 
     def _pace(self, attempt: Attempt) -> Pace:
         window_s = self._course.window_s
@@ -218,8 +220,7 @@ class Epoch:
         self.active = attempt
         if attempt.inspect():
             yield from self._answer(attempt)
-            if self._stops(attempt):
-                attempt.pause()
+            yield from self._stop(attempt)
 
     # ------------------------------------------------------------ measuring
 
@@ -260,11 +261,18 @@ class Epoch:
 
     def _leave_off(self, attempt: Attempt) -> Iterator[None]:
         """A turn is over: stop between two steps."""
+        if self._stops(attempt) and attempt.lingers and not attempt.fails:
+            attempt.rest()
+            yield from self._answer(attempt)
+        yield from self._stop(attempt)
+
+    def _stop(self, attempt: Attempt) -> Iterator[None]:
+        """Until all of it stand still: the next turn would else begin beside those that do not, and on some hosts
+        before others."""
         if self._stops(attempt):
-            if attempt.lingers and not attempt.fails:
-                attempt.rest()
-                yield from self._answer(attempt)
             attempt.pause()
+            while attempt.moves and not attempt.fails:
+                yield
 
     def _is_disturbed(self, turn: _Turn, block: int) -> bool:
         if not self._course.canary:

@@ -17,7 +17,7 @@ from scaling.hosts.canary import Canaries
 from scaling.plan.groups import Group
 from scaling.plan.plan import Plan
 from scaling.records.events import Failed
-from scaling.records.messages import INTERRUPT_GRACE_S, Report, Reserved, ToAgent, ToSweep
+from scaling.records.messages import INTERRUPT_GRACE_S, Heard, ToAgent, ToSweep
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
 from scaling.records.store import Store, done_keys
@@ -184,7 +184,7 @@ class Sweep:
             while current.go_on():
                 self.view.progress(current.active.state)
                 for _, said in self.mailbox.news():
-                    if isinstance(said, Report | Reserved):
+                    if isinstance(said, Heard):
                         current.hear(said)
                 if self.mailbox.signalled is not None:
                     raise Interrupted(self.mailbox.signalled)

@@ -62,6 +62,30 @@ def test_whoever_is_not_measured_is_stopped(tmp_path: Path) -> None:
     assert all(len(told.running) == 2 for told, _ in measured(launch) if cell(told) == "together N=2")
 
 
+class Late(Launch):
+    """The agent of rank 1 looks for messages at every fourth turn only, as one does that sleeps meanwhile."""
+
+    turns = 0
+
+    def turn(self) -> None:
+        self.turns += 1
+        late = self.agents[1]
+        if self.turns % 4:
+            self.agents[1:2] = []
+        super().turn()
+        if late not in self.agents:
+            self.agents.insert(1, late)
+
+
+def test_nobody_is_measured_before_all_others_stand_still(tmp_path: Path) -> None:
+    launch = Late(2)
+    sweep(tmp_path, launch)
+    assert measured(launch)
+    for told in launch.told:
+        if not isinstance(told.command, Finish):
+            assert {one.attempt for one in told.running} <= {told.task.attempt}, cell(told)
+
+
 def test_of_each_one_rank_at_a_time_runs(tmp_path: Path) -> None:
     launch = Launch(4)
     launch.sweep(tmp_path, **SIDE_BY_SIDE, world_sizes=[4])
