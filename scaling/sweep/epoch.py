@@ -235,7 +235,7 @@ class Epoch:
             yield from self._turn(turn, block)
             if turn.not_before_s:
                 self._left_s -= self._bench.clock() - begun_s
-            if not turn.attempt.fails and self._left_s > 0 and self._is_disturbed(turn, block):
+            if not turn.attempt.fails and self._is_disturbed(turn, block) and self._left_s > 0:
                 turn.attempt.again(block * self._course.windows, turn.ranks)
                 turns.append(turn._replace(not_before_s=self._bench.clock() + PATIENCE_S))
 
