@@ -14,7 +14,7 @@ from tests.bench.turns import say
 def main() -> None:
     """Print both rates and their ratio with its interval over the starts."""
     say(HEAD)
-    compare("torch:gloo", starts=int(os.environ.get("STARTS", "10")))
+    compare("torch:gloo", starts=int(os.environ.get("STARTS", "22")))
 
 
 if __name__ == "__main__":
