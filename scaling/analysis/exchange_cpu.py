@@ -9,6 +9,7 @@ from scaling.analysis.breakdown import told
 from scaling.analysis.cell import Cell
 from scaling.analysis.cpu_time import new_threads
 from scaling.analysis.rounds import Round
+from scaling.analysis.stats import interval
 
 # Less than this part of a step is not worth a name.
 LEAST = 0.002
@@ -16,7 +17,8 @@ LEAST = 0.002
 
 def parts(cell: Cell, measured: Sequence[Round], single: Sequence[Round]) -> dict[str, float]:
     """Fractions of the row's step: threads that plain loops do not have, the wrapper with a single rank (`single`
-    are its rounds), the wrapper beside the others without any exchange."""
+    are its rounds), the wrapper beside the others without any exchange; the wrapper where its 95 % interval over
+    rounds tells it from nothing."""
     known = [one for one in measured if one.cpu is not None]
     if not known:
         return {}
@@ -24,12 +26,17 @@ def parts(cell: Cell, measured: Sequence[Round], single: Sequence[Round]) -> dic
     found = {name: seconds / step_s for name, seconds in _threads(known).items()}
     if cell.point.world_size > 1:
         alone = [told(one)["exchange_cpu"] * one.exchange_s for one in single if "exchange_cpu" in told(one)]
-        if alone:
-            found["wrapper at N=1"] = fmean(alone) / step_s
-    without = _unsynced(cell, known)
-    if without:
-        found["wrapper without exchange"] = fmean(without) / step_s
+        found["wrapper at N=1"] = _from_zero(alone) / step_s
+    found["wrapper without exchange"] = _from_zero(_unsynced(cell, known)) / step_s
     return {name: part for name, part in found.items() if abs(part) >= LEAST}
+
+
+def _from_zero(by_round: Sequence[float]) -> float:
+    """Their mean; 0 of none, and where noise explains it."""
+    if not by_round:
+        return 0.0
+    found = interval(by_round)
+    return 0.0 if found.holds_zero else found.mean
 
 
 def _threads(measured: Sequence[Round]) -> dict[str, float]:
