@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import stat
 import sys
+import termios
+import time
 import traceback
 from collections.abc import Callable
 
@@ -17,6 +21,10 @@ from scaling.transport.mpi import connect
 
 # Of the command whose errors begin with another name than it is started by.
 NAMED = {"scaling": "scaling.run"}
+
+# How often, and how long between, a rank that aborts looks whether its last words were read.
+LOOKS, LOOK_S = 200, 0.01
+STDERR = 2
 
 
 def as_rank(work: Callable[[Cluster], int], name: str) -> int:
@@ -40,6 +48,7 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
+        wait_until_read(STDERR)
         cluster.abort(1)
         raise
     return code
@@ -53,3 +62,17 @@ def _connected(command: str) -> Cluster:
         if launched(os.environ):
             raise
         return Hub(1).rank(0)
+
+
+def wait_until_read(fd: int) -> None:
+    """Until whoever reads this pipe has taken what is in it, for 2 s at most.
+
+    MPICH's launcher, told to abort, ends without what it has not read yet.
+    """
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return
+    for _ in range(LOOKS):
+        unread = fcntl.ioctl(fd, termios.FIONREAD, bytes(4))
+        if not int.from_bytes(unread, sys.byteorder):
+            return
+        time.sleep(LOOK_S)

@@ -1,0 +1,51 @@
+"""The end of a rank that aborts: its last words reach the launcher first."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaling.transport import launch
+
+WORDS = b"Traceback (most recent call last):\n"
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        os.close(end)
+
+
+def test_it_waits_until_its_words_are_read(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            os.read(pipe[0], len(WORDS))
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    os.write(pipe[1], WORDS)
+    launch.wait_until_read(pipe[1])
+    assert len(slept) == 3
+
+
+def test_it_waits_for_nobody_for_ever(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    os.write(pipe[1], WORDS)
+    launch.wait_until_read(pipe[1])
+    assert sum(slept) == pytest.approx(2.0)
+
+
+def test_a_file_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("waited"))
+    with (tmp_path / "log").open("wb") as log:
+        log.write(WORDS)
+        launch.wait_until_read(log.fileno())
