@@ -26,12 +26,12 @@ def parts(cell: Cell, measured: Sequence[Round], single: Sequence[Round]) -> dic
     found = {name: seconds / step_s for name, seconds in _threads(known).items()}
     if cell.point.world_size > 1:
         alone = [told(one)["exchange_cpu"] * one.exchange_s for one in single if "exchange_cpu" in told(one)]
-        found["wrapper at N=1"] = _from_zero(alone) / step_s
-    found["wrapper without exchange"] = _from_zero(_unsynced(cell, known)) / step_s
+        found["wrapper at N=1"] = _beyond_noise(alone) / step_s
+    found["wrapper without exchange"] = _beyond_noise(_unsynced(cell, known)) / step_s
     return {name: part for name, part in found.items() if abs(part) >= LEAST}
 
 
-def _from_zero(by_round: Sequence[float]) -> float:
+def _beyond_noise(by_round: Sequence[float]) -> float:
     """Their mean; 0 of none, and where noise explains it."""
     if not by_round:
         return 0.0

@@ -239,7 +239,7 @@ class Attempt:
     def train(self) -> bool:
         """Have all ranks do what comes next of a training to an accuracy; False when it is over."""
         if self.state.phase == "starting":
-            self.state = training.begun(self.state)
+            self.state = training.compared(self.state)
         command = None if self.state.failure else training.decide(self.state)
         if command is not None:
             self._command(command)

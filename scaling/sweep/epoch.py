@@ -63,10 +63,12 @@ class Course(Record, frozen=True, kw_only=True):
 
 
 class _Turn(NamedTuple):
-    """Whose windows are measured: all ranks of a point, or one; not before something else may be over."""
+    """Whose windows are measured, from the `first` on: all ranks' of a point, or one's. A disturbed one has a time
+    before which it is not measured again."""
 
     attempt: Attempt
     rank: int | None
+    first: int
     not_before_s: float = 0.0
 
     @property
@@ -229,14 +231,15 @@ class Epoch:
 
         What something else disturbed comes again at the end, while the budget lasts: it may be over by then.
         """
-        turns = deque(_Turn(attempt, rank) for attempt in order for rank in self._seats(attempt, block))
+        first = block * self._course.windows
+        turns = deque(_Turn(attempt, rank, first) for attempt in order for rank in self._seats(attempt, block))
         while turns:
             turn, begun_s = turns.popleft(), self._bench.clock()
-            yield from self._turn(turn, block)
+            yield from self._turn(turn)
             if turn.not_before_s:
                 self._left_s -= self._bench.clock() - begun_s
-            if not turn.attempt.fails and self._is_disturbed(turn, block) and self._left_s > 0:
-                turn.attempt.again(block * self._course.windows, turn.ranks)
+            if not turn.attempt.fails and self._is_disturbed(turn) and self._left_s > 0:
+                turn.attempt.again(first, turn.ranks)
                 turns.append(turn._replace(not_before_s=self._bench.clock() + PATIENCE_S))
 
     def _seats(self, attempt: Attempt, block: int) -> Sequence[int | None]:
@@ -247,15 +250,14 @@ class Epoch:
         # Each round begins with others: a first block that is always cold would else be always the same seats'.
         return seats(len(attempt.state.ranks), block + point.round, self._course.blocks)
 
-    def _turn(self, turn: _Turn, block: int) -> Iterator[None]:
+    def _turn(self, turn: _Turn) -> Iterator[None]:
         """One turn."""
         attempt, course = turn.attempt, self._course
         self.active = attempt
         while self._bench.clock() < turn.not_before_s:
             yield
         if not attempt.fails:
-            first = block * course.windows
-            attempt.measure(course.windows, first=first, rank=turn.rank, canary=course.canary)
+            attempt.measure(course.windows, first=turn.first, rank=turn.rank, canary=course.canary)
             yield from self._answer(attempt)
             yield from self._leave_off(attempt)
 
@@ -274,17 +276,16 @@ class Epoch:
             while attempt.moves and not attempt.fails:
                 yield
 
-    def _is_disturbed(self, turn: _Turn, block: int) -> bool:
+    def _is_disturbed(self, turn: _Turn) -> bool:
         if not self._course.canary:
             return False
-        index = block * self._course.windows
         ranks = [turn.attempt.state.ranks[number] for number in turn.ranks]
         company = "alone" if len(ranks) == 1 else "together"
         return self._canaries.disturbed(
             (one.task.launch_rank, company, window.canary_s)
             for one in ranks
             for window in one.windows
-            if window.index == index and window.canary_s is not None
+            if window.index == turn.first and window.canary_s is not None
         )
 
 

@@ -10,8 +10,8 @@ from scaling.sweep.state import PointState, failing
 from scaling.workloads import schedule
 
 
-def begun(state: PointState) -> PointState:
-    """All ranks are ready: a failure where they do not have as many samples: their hosts' data differ."""
+def compared(state: PointState) -> PointState:
+    """All ranks are ready; a failure where they do not have as many samples, since their hosts' data differ."""
     counts = {rank.task.hosts[rank.task.rank]: _samples(rank.ready) for rank in state.ranks}
     if len(set(counts.values())) > 1:
         had = ", ".join(f"{host} has {count:,}" for host, count in counts.items())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import socket
 import sys
 import threading
 import time
@@ -11,6 +9,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from scaling.frameworks.listening import refuses
 from scaling.frameworks.mx import cuda_libraries, numpy_names
 from scaling.frameworks.mx.dist_kvstore import address_of, server_of
 from scaling.records.task import Task
@@ -36,11 +35,6 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
 
 def _announce_when_up(address: str, port: int, announce: Callable[[dict[str, str]], None]) -> None:
     """Announce once something listens; the address that is reserved for us but not yet served refuses."""
-    while not _listens(address, port):
+    while refuses(address, port):
         time.sleep(PROBE_S)
     announce({})
-
-
-def _listens(address: str, port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((address, port)) != errno.ECONNREFUSED

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
 from datetime import timedelta
 
 from torch.distributed import TCPStore
 
-# Between looks whether the store listens, and what one look may take.
+from scaling.frameworks.listening import refuses
+
+# Between looks whether the store listens.
 LOOK_S = 0.005
-CONNECT_S = 1.0
 
 
 def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> TCPStore:
@@ -21,7 +21,7 @@ def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> T
     """
     listening = _bound(address, port) if hosts else None
     if not hosts:
-        _await(address, port, timeout)
+        _until_it_listens(address, port, timeout)
     return TCPStore(
         address, port, is_master=hosts, timeout=timeout, wait_for_workers=False, master_listen_fd=listening
     )
@@ -35,15 +35,9 @@ def _bound(address: str, port: int) -> int:
         return one.detach()
 
 
-def _await(address: str, port: int, timeout: timedelta) -> None:
-    """Until the store listens: torch's client, refused once, looks again only after half a second.
-
-    Whatever else is wrong, and that it never listens, is for torch to say.
-    """
-    with contextlib.suppress(OSError):
-        for _ in range(round(timeout.total_seconds() / LOOK_S)):
-            try:
-                socket.create_connection((address, port), timeout=CONNECT_S).close()
-                return
-            except ConnectionRefusedError:
-                time.sleep(LOOK_S)
+def _until_it_listens(address: str, port: int, timeout: timedelta) -> None:
+    """Torch's client, refused once, looks again only after half a second. That nobody ever listens it says."""
+    for _ in range(round(timeout.total_seconds() / LOOK_S)):
+        if not refuses(address, port):
+            return
+        time.sleep(LOOK_S)
