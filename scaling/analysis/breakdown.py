@@ -14,7 +14,8 @@ Of the exchange's step time t, with the plain loop alone (`each`, or `solo` for 
     waiting        off(exchange) - off(together) - straggling - servers: exposed communication, and all else that
                    ranks wait for. Where it comes out below zero, communication threads ran while the computing
                    ones waited (Horovod's, every millisecond): up to what they ran, that is no exchange_cpu
-    exposed        where CPU time is unknown: t - slowest of together, from 0 up to `comm`
+    exposed        where CPU time is unknown: t - slowest of together, from 0 up to what the exchange takes beside
+                   compute; where that was not tried, alone (`comm`)
     unexplained    what is left of t - the ideal time
 
 each divided by t, differenced first, then averaged over rounds, and only then kept within its bounds. The
@@ -107,7 +108,7 @@ def _beyond(one: Round, plain: Use | None, last_s: float) -> dict[str, float]:
     beyond_s = one.exchange_s - last_s
     grown_s = growth_s(one.cpu.mean, plain, is_spare=one.cpu.is_spare) if one.cpu and plain else None
     if grown_s is None or one.cpu is None or plain is None:
-        return {} if one.comm_s is None else {"beyond": beyond_s, "comm": one.comm_s}
+        return {} if one.most_exposed_s is None else {"beyond": beyond_s, "comm": one.most_exposed_s}
     found = {"exchange_cpu": grown_s, "off": beyond_s - grown_s}
     if one.cpu.servers_s:
         found["serving"] = delay_s(one.cpu, plain, is_slowest=one.synchronous)

@@ -32,7 +32,7 @@ from scaling.analysis.feeds import Fed
 from scaling.analysis.foreign_load import Load
 from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.rows import ServerUse
-from scaling.analysis.step_time import StepTime, step_time, unsynced_s
+from scaling.analysis.step_time import StepTime, beside_s, step_time, unsynced_s
 from scaling.analysis.traces import Traced
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.emulation import Emulation
@@ -82,6 +82,12 @@ class Cell:
     def unsynced(self) -> dict[int, float]:
         """Seconds of a step inside the wrapper without any exchange, by round, mean over ranks."""
         found = ((record.point.round, unsynced_s(record)) for record in self.records)
+        return {number: step_s for number, step_s in found if step_s is not None}
+
+    @cached_property
+    def comm_beside(self) -> dict[int, float]:
+        """Seconds of one exchange while the devices compute, by round."""
+        found = ((record.point.round, beside_s(record)) for record in self.records)
         return {number: step_s for number, step_s in found if step_s is not None}
 
     @cached_property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from math import exp, log
 
 from scaling.analysis import bottleneck, emulating
 from scaling.analysis.alone import Alone
@@ -15,7 +16,7 @@ from scaling.analysis.drift import Drift
 from scaling.analysis.fellows import slow_ranks
 from scaling.analysis.foreign_load import joined
 from scaling.analysis.rounds import Round, missing_controls
-from scaling.analysis.stats import Estimate
+from scaling.analysis.stats import Estimate, interval
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point
@@ -27,6 +28,8 @@ HARMLESS: Mapping[str, tuple[Flag, ...]] = {
     "solo": ("EMULATED",), "each": ("EMULATED",), "together": ("EMULATED",), "comm": ("EMULATED", "AUDIT"),
     "held": ("EMULATED",), "feed": ("EMULATED",),
 }  # fmt: skip
+# Less of the exchange's own time is not worth a note.
+SLOWER_BESIDE = 1.05
 # The kind of warning that a row's own note of all its rounds makes needless.
 TOLD: WarningKind = "foreign-load"
 
@@ -58,6 +61,7 @@ def of_row(
     if efficiency:
         yield from _controls(controls.flags_behind(point))
         yield from slow_ranks(cell, controls)
+    yield from _comm_beside(rounds)
     yield from emulating.notes(cell)
     yield from cell.fed.notes
     yield from _conditions(cell, controls if efficiency else None)
@@ -132,6 +136,14 @@ def _network(receipt: Receipt | None) -> Iterator[str]:
     """What is wrong with the network that the bytes took, or why nobody knows."""
     if receipt is not None and receipt.why:
         yield f"{receipt.verdict}: asked for {' and '.join(receipt.wanted) or 'RDMA'}; {receipt.why}"
+
+
+def _comm_beside(rounds: Sequence[Round]) -> Iterator[str]:
+    """By how much compute slows the exchange down, where its interval tells that."""
+    logs = [log(one.comm_beside_s / one.comm_s) for one in rounds if one.comm_beside_s and one.comm_s]
+    found = interval(logs) if logs else None
+    if found is not None and found.low is not None and found.low > log(SLOWER_BESIDE):
+        yield f"communication takes {exp(found.mean):.2g} times as long beside compute as alone"
 
 
 def _warnings(cell: Cell) -> Iterator[str]:

@@ -43,7 +43,8 @@ class Round(Record, frozen=True, kw_only=True):
     """The step times of one round that explain an exchange, seconds; None where not measured.
 
     `ideal_s` is what a step would take at efficiency 1; `alone` the row's devices one by one at the point's batch,
-    `together` beside each other; `data` what they wait for samples. `noise` is the variance of the logarithm of
+    `together` beside each other; `comm_s` is one exchange alone, `comm_beside_s` while the devices compute; `data`
+    what they wait for samples. `noise` is the variance of the logarithm of
     efficiency that the scatter of its windows implies.
     """
 
@@ -53,6 +54,7 @@ class Round(Record, frozen=True, kw_only=True):
     alone: Plain | None
     together: Plain | None
     comm_s: float | None
+    comm_beside_s: float | None = None
     synchronous: bool = True
     cpu: CpuStep | None = None
     noise: float = 0.0
@@ -62,6 +64,16 @@ class Round(Record, frozen=True, kw_only=True):
     def efficiency(self) -> float:
         """Fraction of 1."""
         return self.ideal_s / self.exchange_s
+
+    @property
+    def most_exposed_s(self) -> float | None:
+        """What an exchange that nothing hides takes: beside compute where that was tried, as it is in training."""
+        return self.comm_s if self.comm_beside_s is None else self.comm_beside_s
+
+    @property
+    def needs_comm(self) -> bool:
+        """Whether `comm` would tell more. Without `together` nothing could be told from it."""
+        return self.most_exposed_s is None and self.together is not None and self.cpu is None
 
     @property
     def together_s(self) -> float | None:
@@ -95,6 +107,7 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
                 alone=alone,
                 together=beside,
                 comm_s=comm[number].step_s if number in comm else None,
+                comm_beside_s=cell.comm_beside.get(number),
                 synchronous=cell.synchronous,
                 cpu=cell.cpu.get(number),
                 noise=_noise(time, reference[number]),
@@ -125,8 +138,7 @@ def missing_controls(point: Point, measured: Sequence[Round], controls: Controls
     kinds: dict[Kind, int] = {
         "solo": sum(one.alone is None for one in measured),
         "together": sum(one.together is None for one in measured),
-        # Without `together` nothing could be told from `comm` either.
-        "comm": sum(one.comm_s is None and one.together is not None and one.cpu is None for one in measured),
+        "comm": sum(one.needs_comm for one in measured),
     }
     missing = (_missing(kind, count, point, measured, controls) for kind, count in kinds.items() if count)
     return (*missing, *_not_held(point, measured, controls))

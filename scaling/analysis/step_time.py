@@ -112,12 +112,24 @@ def lock_step(record: PointRecord) -> StepTime | None:
 
 def unsynced_s(record: PointRecord) -> float | None:
     """Seconds of a step inside the strategy's wrapper without any exchange, mean over ranks; None if not tried."""
-    times = [
-        sum(window.seconds for window in rank.unsynced) / steps
-        for rank in record.ranks
-        if (steps := sum(window.steps for window in rank.unsynced))
+    times = _inspected_s(record, [rank.unsynced for rank in record.ranks])
+    return fmean(times) if times else None
+
+
+def beside_s(record: PointRecord) -> float | None:
+    """Seconds of one exchange while the devices compute, of the slowest rank; None if not tried."""
+    return max(_inspected_s(record, [rank.beside for rank in record.ranks]), default=None)
+
+
+def _inspected_s(record: PointRecord, by_rank: Iterable[Sequence[Window]]) -> list[float]:
+    """Seconds of a step of each rank that has such windows, where the point ended well."""
+    if not isinstance(record.outcome, Finished):
+        return []
+    return [
+        sum(window.seconds for window in windows) / steps
+        for windows in by_rank
+        if (steps := sum(window.steps for window in windows))
     ]
-    return fmean(times) if times and isinstance(record.outcome, Finished) else None
 
 
 def _late(same: Sequence[Window]) -> float:

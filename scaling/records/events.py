@@ -91,13 +91,15 @@ class Rested(Record, frozen=True, kw_only=True, tag="rested"):
 
 
 class Inspected(Record, frozen=True, kw_only=True, tag="inspected"):
-    """The answer to `Inspect`: the windows without an exchange, and that of the profiled steps.
+    """The answer to `Inspect`: the windows without an exchange, those of the exchange beside compute, and that of
+    the profiled steps.
 
     `traces` are the files of the latter, below the run's folder; `gpu` is what they say of the rank's GPU. Where
     there should be a file and is none, `notes` say why.
     """
 
     unsynced: tuple[Window, ...] = ()
+    beside: tuple[Window, ...] = ()
     traced: tuple[Window, ...] = ()
     traces: tuple[str, ...] = ()
     gpu: GpuTime | None = None

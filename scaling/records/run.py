@@ -33,11 +33,11 @@ class RankRecord(Record, frozen=True, kw_only=True):
 
     `shown_gpu` is the UUID of its GPU where it saw no other. `disturbed` are windows that were measured again,
     since something else slowed the machine down meanwhile. `unsynced` are windows after the digest: the same steps
-    inside the strategy's wrapper, without any exchange. `traced` are those with profilers on, after the digest
-    too; `traces` their files, below the run's folder on the rank's host; `gpu` what those say of the rank's GPU,
-    None elsewhere and for other profilers than torch's. `evaluations` follow the epochs of a `train`, each of
-    which is one window. `nccl` is what NCCL's own log tells of what it chose, None
-    without NCCL or where the user has that log.
+    inside the strategy's wrapper, without any exchange; `beside` are windows of the exchange alone while the
+    device computes, after the digest too. `traced` are those with profilers on, then; `traces` their files, below
+    the run's folder on the rank's host; `gpu` what those say of the rank's GPU, None elsewhere and for other
+    profilers than torch's. `evaluations` follow the epochs of a `train`, each of which is one window. `nccl` is
+    what NCCL's own log tells of what it chose, None without NCCL or where the user has that log.
     """
 
     rank: int
@@ -55,6 +55,7 @@ class RankRecord(Record, frozen=True, kw_only=True):
     windows: tuple[Window, ...] = ()
     disturbed: tuple[Window, ...] = ()
     unsynced: tuple[Window, ...] = ()
+    beside: tuple[Window, ...] = ()
     traced: tuple[Window, ...] = ()
     traces: tuple[str, ...] = ()
     gpu: GpuTime | None = None

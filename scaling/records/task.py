@@ -123,12 +123,14 @@ class Inspect(Record, frozen=True, kw_only=True, tag="inspect"):
     """Take the digest; then run steps that no figure counts, and tell of them in one answer.
 
     First `windows` windows of `steps` steps inside the strategy's wrapper without any exchange, where the trainer
-    has such steps; then one window of `traced_steps` steps with profilers on.
+    has such steps; then `beside_windows` of as many exchanges alone while the device computes, where the trainer
+    can; then one window of `traced_steps` steps with profilers on.
     """
 
     windows: int
     steps: int
     traced_steps: int
+    beside_windows: int = 0
 
 
 class Train(Record, frozen=True, kw_only=True, tag="train"):

@@ -1,12 +1,13 @@
 """What ranks do after their measured windows that no figure counts: which points, how many steps. Pure.
 
 Steps without an exchange take half as long as two measured windows, and every point of an exchange between real
-devices has them; profiled ones are asked for (`--trace`) and follow in the first round only.
+devices has them; exchanges beside compute are as many, on GPUs, where CPU time does not split the loss; profiled
+steps are asked for (`--trace`) and follow in the first round only.
 """
 
 from __future__ import annotations
 
-from scaling.records.point import Kind, Point
+from scaling.records.point import Device, Kind, Point
 from scaling.records.task import Inspect
 from scaling.sweep.state import PointState
 
@@ -14,6 +15,8 @@ UNSYNCED_WINDOWS = 2
 TRACED_STEPS = 5
 # What explains an exchange by comparison; `comm` computes nothing.
 TRACED: tuple[Kind, ...] = ("exchange", "together", "solo", "each")
+# Where no CPU time tells what the exchange takes beside compute.
+OVERLAPPED: tuple[Device, ...] = ("cuda",)
 
 
 def is_traced(point: Point, *, trace: bool) -> bool:
@@ -31,4 +34,5 @@ def command(state: PointState, *, trace: bool) -> Inspect | None:
     if not windows and not traced_steps:
         return None
     steps = max(1, state.ranks[0].windows[-1].steps // UNSYNCED_WINDOWS)
-    return Inspect(windows=windows, steps=steps, traced_steps=traced_steps)
+    beside_windows = windows if point.hardware.device in OVERLAPPED else 0
+    return Inspect(windows=windows, steps=steps, traced_steps=traced_steps, beside_windows=beside_windows)

@@ -98,6 +98,7 @@ def _rank_record(rank: RankState) -> RankRecord:
         windows=tuple(sorted(rank.windows, key=lambda window: window.index)),
         disturbed=rank.disturbed,
         unsynced=inspected.unsynced,
+        beside=inspected.beside,
         traced=inspected.traced,
         traces=inspected.traces,
         gpu=inspected.gpu,

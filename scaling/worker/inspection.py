@@ -1,4 +1,5 @@
-"""Steps after the measured windows, which no figure counts: without the exchange, and with profilers on.
+"""Steps after the measured windows, which no figure counts: without the exchange, the exchange alone beside
+compute, and with profilers on.
 
 They are collective like all others: whatever a profiler does, every rank makes as many of them.
 """
@@ -7,13 +8,15 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from scaling.analysis import trace_split
-from scaling.frameworks.base import Trainer, Unsynced
+from scaling.frameworks.abilities import Overlapping, Unsynced
+from scaling.frameworks.base import Trainer
 from scaling.frameworks.tracing import Traceable, Tracer
 from scaling.records.events import Inspected, Window
 from scaling.records.gpu_time import GpuTime
@@ -31,6 +34,9 @@ class Timer(Protocol):
     def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
         """One window."""
 
+    def timing(self, trainer: Trainer) -> Timer:
+        """The same for another trainer."""
+
 
 def trace_path(log: str) -> Path:
     """How the names of a rank's traces begin, by its log's: `traces/0004-torch-gloo-exchange-n2-r0.1`."""
@@ -41,12 +47,14 @@ def trace_path(log: str) -> Path:
 def inspected(timer: Timer, inspect: Inspect, path: Path | None) -> Inspected:
     """Run them all; `path` begins the names of trace files."""
     unsynced = tuple(_unsynced(timer, inspect.windows, inspect.steps))
+    beside = _beside(timer, inspect.beside_windows, inspect.steps)
     if not inspect.traced_steps or path is None:
-        return Inspected(unsynced=unsynced)
+        return Inspected(unsynced=unsynced, beside=beside)
     tracing = Tracing(timer.trainer, path)
     traced = tracing.run(timer, inspect.traced_steps)
     return Inspected(
         unsynced=unsynced,
+        beside=beside,
         traced=traced,
         traces=tuple(f"{FOLDER}/{file.name}" for file in tracing.files),
         gpu=tracing.gpu,
@@ -62,9 +70,35 @@ def _unsynced(timer: Timer, windows: int, steps: int) -> Iterator[Window]:
     trainer.step()
     trainer.unsynced_step()
     trainer.sync()
+    yield from _windows(timer, trainer.unsynced_step, windows, steps)
+
+
+def _beside(timer: Timer, windows: int, steps: int) -> tuple[Window, ...]:
+    """Of the exchange alone, in a thread, while this one computes without any."""
+    trainer = timer.trainer
+    if not windows or not isinstance(trainer, Overlapping) or (alone := trainer.exchange_alone()) is None:
+        return ()
+    with ThreadPoolExecutor(1) as thread:
+        found = thread.submit(_exchanges, timer.timing(alone), windows, steps)
+        while not found.done():
+            trainer.unsynced_step()
+            # Not `sync`: it waits for the exchange too, and there would be nothing beside the rest of that.
+            trainer.loss()
+    return found.result()
+
+
+def _exchanges(timer: Timer, windows: int, steps: int) -> tuple[Window, ...]:
+    """Windows after one exchange that is not counted, which gives all ranks a common start."""
+    timer.trainer.step()
+    timer.trainer.sync()
+    return tuple(_windows(timer, timer.trainer.step, windows, steps))
+
+
+def _windows(timer: Timer, step: Callable[[], None], windows: int, steps: int) -> Iterator[Window]:
+    """So many that share their edges."""
     start_s: float | None = None
     for index in range(windows):
-        window = timer.timed(trainer.unsynced_step, steps, index, start_s)
+        window = timer.timed(step, steps, index, start_s)
         yield window
         start_s = window.end_s
 

@@ -17,7 +17,8 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from scaling.frameworks.base import Immediate, Marking, Stale, Trainer
+from scaling.frameworks.abilities import Immediate, Marking, Stale
+from scaling.frameworks.base import Trainer
 from scaling.records.events import Event, Rested, Result, Window
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Train
 from scaling.worker.inspection import inspected
@@ -155,6 +156,10 @@ class Worker:
             step_s=step_s,
             waited_s=_since(waited_s, self._waited_s()),
         )
+
+    def timing(self, trainer: Trainer) -> Worker:
+        """The same clocks for another trainer."""
+        return Worker(trainer, self._send, self._waiting, self._clock, self._unix_clock)
 
     def _steps(self, step: Callable[[], None], count: int, start_s: float) -> tuple[float, ...]:
         """Take so many steps; how long each took, where that is asked for and the clock can tell."""

@@ -12,6 +12,7 @@ import pytest
 from scaling import frameworks
 from scaling.records.events import Finished
 from scaling.records.gpu_time import WINDOW
+from scaling.sweep import inspection
 from tests.support import kept_forks, ranks
 from tests.support.inline import Launch
 
@@ -71,3 +72,18 @@ def test_a_step_without_the_exchange_is_each_ranks_own(name: str) -> None:
     assert first.digest != second.digest
     first, second = ranks.run(ranks.tasks(name, "exchange", 2), 3)
     assert first.digest == second.digest
+
+
+@pytest.mark.parametrize("name", ["torch:gloo", "torch:horovod"])
+def test_the_exchange_alone_beside_its_own_compute(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is timed on GPUs; the digests that must agree are taken before."""
+    need(name)
+    monkeypatch.setattr(inspection, "OVERLAPPED", ("cpu",))
+    found = Launch(2, real=True, start=kept_forks.fork).sweep(tmp_path, strategy=[name], **QUICK)
+    (record,) = found.records
+    assert record.outcome == Finished()
+    for rank in record.ranks:
+        assert [window.steps for window in rank.beside] == [window.steps for window in rank.unsynced]
+        assert all(window.seconds > 0 and window.samples == 0 for window in rank.beside)

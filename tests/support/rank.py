@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scaling import frameworks
-from scaling.frameworks.base import Stale
+from scaling.frameworks.abilities import Stale
 from scaling.records.task import Task
 from scaling.workloads import feeds as data
 from scaling.workloads.specs import ModelSpec

@@ -18,7 +18,8 @@ from scaling.frameworks.base import Trainer
 from scaling.frameworks.pytorch import process_group
 from scaling.frameworks.pytorch.compute import Optimizer
 from scaling.frameworks.pytorch.ddp import STRATEGY, options_of
-from scaling.frameworks.pytorch.loop import TorchRank, Training
+from scaling.frameworks.pytorch.exchange import Exchange, alongside
+from scaling.frameworks.pytorch.loop import Training
 from scaling.frameworks.pytorch.process_group import join
 from scaling.records.task import Task
 
@@ -79,6 +80,10 @@ class Distributed(Parallel):
         with self.hold():
             self.step()
 
+    def exchange_alone(self) -> Trainer | None:
+        """DDP's own buckets, in memory of their own."""
+        return alongside(self, lambda: GradientExchange(self.task, beside=True))
+
 
 class ShardedOptimizer(Parallel):
     """Every rank updates a part of the parameters and sends it to the others: no update is honest without any
@@ -89,15 +94,14 @@ class ShardedOptimizer(Parallel):
         return sharded(super().make_optimizer())
 
 
-class GradientExchange(TorchRank):
+class GradientExchange(Exchange):
     """The collectives of one DDP step and nothing else: what network and backend take for this model's gradients,
     and its buffers, when no compute hides them."""
 
-    samples = 0
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        join(self, STRATEGY.backend(task.point))
+    def __init__(self, task: Task, *, beside: bool = False) -> None:
+        super().__init__(task, beside=beside)
+        if not beside:
+            join(self, STRATEGY.backend(task.point))
         options = options_of(task.point)
         module = self.build()
         sizes = self.describe(module)
@@ -113,7 +117,7 @@ class GradientExchange(TorchRank):
             # Of parameters without gradients: it updates nothing and sends all.
             self._optimizer = sharded(self.compute.make_optimizer(self.compute.place(module).parameters()))
 
-    def step(self) -> None:
+    def send(self) -> None:
         """As DDP does: before forward rank 0's buffers (running means) for all; then each bucket divided by the
         ranks and summed over them, all in flight at once."""
         if self._buffers:
@@ -130,12 +134,6 @@ class GradientExchange(TorchRank):
         for bucket in self._buckets:
             sent = bucket.to(self._wire).div_(self.task.point.world_size)
             yield bucket, sent, distributed.all_reduce(sent, async_op=True)
-
-    def loss(self) -> None:
-        """Nothing is trained."""
-
-    def digest(self) -> None:
-        """Nothing is trained."""
 
     def close(self) -> None:
         """Leave the process group."""

@@ -24,6 +24,7 @@ from scaling.errors import UsageError
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch import fsdp, process_group
+from scaling.frameworks.pytorch.exchange import Exchange
 from scaling.frameworks.pytorch.fsdp_units import Unit, units
 from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.frameworks.pytorch.process_group import join, patience
@@ -105,13 +106,11 @@ class Buffers(NamedTuple):
     reduced: Tensor
 
 
-class ShardExchange(TorchRank):
+class ShardExchange(Exchange):
     """The collectives of one step and nothing else, in FSDP's order.
 
     On NCCL they are queued and the host goes on; over Gloo FSDP waits for each, and so does this.
     """
-
-    samples = 0
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -127,7 +126,7 @@ class ShardExchange(TorchRank):
         self._gathers_again = options["reshard"]
         self._held = accumulated(task.point) - 1
 
-    def step(self) -> None:
+    def send(self) -> None:
         """Gather each unit; backward gather it again if it was resharded, and reduce its gradients.
 
         Before a unit's gradients are there, FSDP gathers the one that comes next.
@@ -146,12 +145,6 @@ class ShardExchange(TorchRank):
             works.append(self._reduce(unit))
         for work in filter(None, works):
             work.wait()
-
-    def loss(self) -> None:
-        """Nothing is trained."""
-
-    def digest(self) -> None:
-        """Nothing is trained."""
 
     def close(self) -> None:
         """Leave the process group."""

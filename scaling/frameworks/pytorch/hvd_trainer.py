@@ -14,6 +14,7 @@ from scaling.frameworks.base import Trainer
 from scaling.frameworks.hvd import options_of
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch.compute import Optimizer
+from scaling.frameworks.pytorch.exchange import Exchange, alongside
 from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.frameworks.tracing import Tracer, timelines
 from scaling.records.task import Task
@@ -68,6 +69,10 @@ class Distributed(Training):
         self._sends = True
         self._optimizer.set_backward_passes_per_step(passes)
 
+    def exchange_alone(self) -> Trainer | None:
+        """All-reduces of the same names, of which training sends none meanwhile."""
+        return alongside(self, lambda: GradientExchange(self.task, beside=True))
+
     def mean_over_ranks(self, values: Tensor) -> Tensor:
         """By an all-reduce."""
         mean: Tensor = hvd.allreduce(values, name="statistics", op=hvd.Average)
@@ -87,14 +92,12 @@ class Distributed(Training):
         self._optimizer.synchronize()
 
 
-class GradientExchange(TorchRank):
+class GradientExchange(Exchange):
     """The all-reduces of one training step and nothing else: each gradient by its name, in the order in which
     backward makes them, fused by Horovod as in training."""
 
-    samples = 0
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
+    def __init__(self, task: Task, *, beside: bool = False) -> None:
+        super().__init__(task, beside=beside)
         _join(self)
         module = self.build()
         self.describe(module)
@@ -102,7 +105,7 @@ class GradientExchange(TorchRank):
         trained = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
         self._gradients = [(name, torch.ones_like(each, device=self.device)) for name, each in reversed(trained)]
 
-    def step(self) -> None:
+    def send(self) -> None:
         """All in flight at once, then wait for each."""
         compression = self._compression
         flying = []
@@ -111,12 +114,6 @@ class GradientExchange(TorchRank):
             flying.append((gradient, hvd.allreduce_async_(compressed, name=name, op=hvd.Average), context))
         for gradient, handle, context in flying:
             gradient.set_(compression.decompress(hvd.synchronize(handle), context))
-
-    def loss(self) -> None:
-        """Nothing is trained."""
-
-    def digest(self) -> None:
-        """Nothing is trained."""
 
     def close(self) -> None:
         """Leave the exchange."""

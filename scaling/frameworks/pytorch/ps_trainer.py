@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer
+from scaling.frameworks.pytorch.exchange import Exchange
 from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.frameworks.pytorch.ps import terms
 from scaling.frameworks.pytorch.ps_client import Client, Remote, trained
@@ -85,10 +86,8 @@ class StaleServed(Served):
         return self._client.staleness()
 
 
-class GradientExchange(TorchRank):
+class GradientExchange(Exchange):
     """The pushes and pulls of one step and nothing else, with the servers' whole work."""
-
-    samples = 0
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -98,18 +97,12 @@ class GradientExchange(TorchRank):
         self._client.gradients.fill_(1.0)
         self._client.start()
 
-    def step(self) -> None:
+    def send(self) -> None:
         """All buckets are in flight at once."""
         for bucket in self._client.buckets:
             self._client.push(bucket.index)
         self._client.pushed()
         self._client.wait()
-
-    def loss(self) -> None:
-        """Nothing is trained."""
-
-    def digest(self) -> None:
-        """Nothing is trained."""
 
     def close(self) -> None:
         """Leave the servers."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from scaling.errors import UsageError
-from scaling.frameworks.base import Unsynced
+from scaling.frameworks.abilities import Unsynced
 from scaling.frameworks.pytorch import ddp_trainer, fsdp_trainer
 from scaling.frameworks.pytorch.fsdp_units import units
 from tests.support.paper_tasks import one_task

@@ -28,6 +28,42 @@ def test_loss_by_cause_exactly() -> None:
     assert loss.unexplained == close(0.02 / 0.16)
 
 
+def beside_compute(records: list[PointRecord], *seconds: float) -> list[PointRecord]:
+    """The same, with exchanges of so many seconds on each rank while the devices compute."""
+    *others, comm = records
+    exchange = next(one for one in others if one.point.kind == "exchange")
+    ranks = tuple(
+        replace(rank, beside=(replace(rank.windows[0], steps=1, samples=0, start_s=0.0, end_s=each),))
+        for rank, each in zip(exchange.ranks, seconds, strict=True)
+    )
+    return [*(replace(one, ranks=ranks) if one is exchange else one for one in others), comm]
+
+
+@pytest.mark.parametrize(("beside_s", "exposed_s"), [(0.018, 0.018), (0.05, 0.03)])
+def test_exposed_is_at_most_what_the_exchange_takes_beside_compute(beside_s: float, exposed_s: float) -> None:
+    # The 0.03 after the slowest loop are exchange, though alone it takes 0.01: it is slower beside compute.
+    records = beside_compute(one_round(0.16, (0.11, 0.13), 0.01), 0.012, beside_s)
+    loss = loss_of(by_size(records)[2])
+    assert loss.exposed == close(exposed_s / 0.16)
+    assert loss.unexplained == close((0.03 - exposed_s) / 0.16)
+
+
+def test_compute_that_slows_the_exchange_down_is_noted() -> None:
+    """Where the rounds tell it."""
+    rounds = [
+        beside_compute([numbered(one, number) for one in one_round(0.16, (0.11, 0.13), 0.01)], 0.014, 0.0141)
+        for number in range(4)
+    ]
+    note = "communication takes 1.4 times as long beside compute as alone"
+    assert note in by_size([one for records in rounds for one in records])[2].footnotes
+    assert note not in by_size(rounds[0])[2].footnotes
+
+
+def numbered(record: PointRecord, number: int) -> PointRecord:
+    """Of another round."""
+    return replace(record, point=replace(record.point, round=number))
+
+
 def test_exposed_is_what_compute_does_not_hide() -> None:
     # 0.125 - 0.108 = 0.017 of 0.05 communication
     loss = loss_of(by_size(one_round(0.125, (0.104, 0.108), 0.05))[2])

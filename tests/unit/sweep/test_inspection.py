@@ -30,6 +30,7 @@ def state(kind: Kind = "exchange", world_size: int = 2, number: int = 0, device:
 
 
 UNSYNCED = Inspect(windows=2, steps=3, traced_steps=0)
+OVERLAPPED = replace(UNSYNCED, beside_windows=2)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,7 @@ UNSYNCED = Inspect(windows=2, steps=3, traced_steps=0)
         (state("solo", 1), None, Inspect(windows=0, steps=3, traced_steps=5)),
         (state("each", 1), None, Inspect(windows=0, steps=3, traced_steps=5)),
         (state("comm"), None, None),
+        (state(device="cuda"), OVERLAPPED, replace(OVERLAPPED, traced_steps=5)),
         (state(device="emulated"), None, Inspect(windows=0, steps=3, traced_steps=5)),
     ],
 )

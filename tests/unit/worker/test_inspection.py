@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import threading
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ from scaling.frameworks.tracing import Tracer
 from scaling.records.events import Event, Inspected, Result
 from scaling.records.gpu_time import GpuTime
 from scaling.records.task import Finish, Inspect
-from scaling.worker.inspection import trace_path
+from scaling.worker.inspection import inspected, trace_path
 from scaling.worker.loop import Worker
 from tests.support import cuda_traces
 from tests.support.inline_child import Clock
@@ -100,6 +101,64 @@ def test_windows_without_the_exchange_share_their_edges(tmp_path: Path) -> None:
     assert [one.seconds for one in found.unsynced] == [pytest.approx(1.5)] * 2
     assert found.unsynced[1].start_s == found.unsynced[0].end_s
     assert not any(one.measured for one in found.unsynced)
+
+
+class Alone(FakeTrainer):
+    """An exchange that does not end before something has been computed beside it."""
+
+    computed: threading.Event
+
+    def sync(self) -> None:
+        assert self.computed.wait(60)
+        self.computed.clear()
+        super().sync()
+
+
+class Overlapping(Noting):
+    """One whose exchange can run beside its compute, unless it has no memory for it."""
+
+    fits = True
+    computed: threading.Event
+
+    def unsynced_step(self) -> None:
+        self.said.append("beside")
+        self.computed.set()
+
+    def exchange_alone(self) -> FakeTrainer | None:
+        self.computed = threading.Event()
+        point = replace(self._task.point, kind="comm")
+        alone = Alone(replace(self._task, point=point), clock=self._clock, sleep=self._sleep)
+        alone.computed = self.computed
+        return alone if self.fits else None
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_the_exchange_is_timed_while_something_is_computed(fits: bool) -> None:
+    clock = Clock()
+    point = replace(POINT, world_size=2, options={"step_s": "0.5", "comm_s": "0.1"})
+    trainer = Overlapping(replace(TASK, point=point, hosts=("node1", "node1")), clock=clock, sleep=clock.sleep)
+    trainer.said, trainer.profilers, trainer.fits = [], [], fits
+    worker = Worker(trainer, lambda event, hold=False: None, lambda: True, clock, clock)
+    found = inspected(worker, Inspect(windows=0, steps=3, traced_steps=0, beside_windows=2), None)
+    assert [(one.index, one.steps, one.samples) for one in found.beside] == [(0, 3, 0), (1, 3, 0)][: 2 * fits]
+    assert [one.seconds for one in found.beside] == [pytest.approx(0.3)] * 2 * fits
+    assert ("beside" in trainer.said) == fits
+
+
+def test_what_compute_raises_beside_the_exchange_is_raised() -> None:
+    class Broken(Overlapping):
+        def unsynced_step(self) -> None:
+            super().unsynced_step()
+            self.computed.set = lambda: None  # type: ignore[method-assign]
+            raise RuntimeError("no compute")
+
+    clock = Clock()
+    task = replace(TASK, point=replace(POINT, world_size=2), hosts=("node1", "node1"))
+    trainer = Broken(task, clock=clock, sleep=clock.sleep)
+    trainer.said, trainer.profilers = [], []
+    worker = Worker(trainer, lambda event, hold=False: None, lambda: True, clock, clock)
+    with pytest.raises(RuntimeError, match="no compute"):
+        inspected(worker, Inspect(windows=0, steps=1, traced_steps=0, beside_windows=1), None)
 
 
 def test_a_trace_is_written_and_read(tmp_path: Path) -> None:
