@@ -1,7 +1,8 @@
 """Whether points still became faster or slower while they were measured, found in all of a kind together. Pure.
 
 The slope of one point's windows is mostly noise, and windows of one point are not independent. The mean of the
-slopes of many points is tested by Student's t, with points as units: noise that lasts does it no harm.
+slopes of many points is tested by Student's t, with points as units: noise that lasts does it no harm. The kinds
+of points of one work are tested at 1 % in all (Bonferroni): each of them would else add its own false alarms.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
 from statistics import fmean
+from typing import NamedTuple
 
 from scaling.analysis.stats import quantile, variance
 from scaling.analysis.step_time import Blocks
 from scaling.records.point import Kind, Record
 
-CONFIDENCE = 0.99
+ERROR = 0.01
 LEAST_POINTS = 3
 # Of a step, over the measured windows: less is not worth a stamp.
 LEAST = 0.005
@@ -35,6 +37,10 @@ class Drift(Record, frozen=True, kw_only=True):
         """From the first to the last measured window."""
         return self.per_window * (self.windows - 1)
 
+    def t_is_beyond(self, confidence: float) -> bool:
+        """Whether noise alone would seldom have such a `t`."""
+        return abs(self.t) > quantile(self.points - 1, confidence)
+
     def __str__(self) -> str:
         change = "faster" if self.per_window < 0 else "slower"
         size = f"{100 * abs(self.per_window):.2f} % {change} from window to window"
@@ -43,8 +49,9 @@ class Drift(Record, frozen=True, kw_only=True):
 
 def drifts(by_kind: Mapping[Kind, Sequence[Blocks]]) -> tuple[Drift, ...]:
     """Those kinds of points whose mean slope is not noise."""
-    found = (_drift(kind, windows) for kind, windows in sorted(by_kind.items()))
-    return tuple(one for one in found if one is not None)
+    slopes = {kind: _slopes(points) for kind, points in sorted(by_kind.items())}
+    found = [_drift(kind, told) for kind, told in slopes.items() if len(told) >= LEAST_POINTS]
+    return tuple(one for one in found if one.t_is_beyond(1 - ERROR / len(found)) and abs(one.whole) > LEAST)
 
 
 def slope(windows: Blocks) -> float | None:
@@ -56,19 +63,25 @@ def slope(windows: Blocks) -> float | None:
     return sum((index - middle) * (value - level) for index, value in windows.items()) / squares
 
 
-def _drift(kind: Kind, points: Iterable[Blocks]) -> Drift | None:
-    told = [(found, len(windows)) for windows in points if (found := slope(windows)) is not None]
-    slopes = [found for found, _ in told]
-    if len(slopes) < LEAST_POINTS:
-        return None
-    error = sqrt(variance(slopes) / len(slopes))
-    mean = fmean(slopes)
-    one = Drift(
+class _Slope(NamedTuple):
+    """Of one point, over so many windows."""
+
+    per_window: float
+    windows: int
+
+
+def _slopes(points: Iterable[Blocks]) -> list[_Slope]:
+    found = ((slope(windows), len(windows)) for windows in points)
+    return [_Slope(per_window, count) for per_window, count in found if per_window is not None]
+
+
+def _drift(kind: Kind, told: Sequence[_Slope]) -> Drift:
+    slopes = [one.per_window for one in told]
+    error, mean = sqrt(variance(slopes) / len(slopes)), fmean(slopes)
+    return Drift(
         kind=kind,
         per_window=mean,
-        windows=round(fmean(count for _, count in told)),
-        points=len(slopes),
+        windows=round(fmean(one.windows for one in told)),
+        points=len(told),
         t=mean / error if error else 0.0,
     )
-    is_told = abs(one.t) > quantile(len(slopes) - 1, CONFIDENCE) and abs(one.whole) > LEAST
-    return one if is_told else None

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from scaling.analysis.analyse import rows
 from scaling.analysis.drift import Drift, drifts, slope
 from scaling.analysis.truncation import truncation
+from scaling.records.point import Kind
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import point, record
 
@@ -48,6 +49,16 @@ def test_steady_points_are_not_stamped() -> None:
         points = [dict(enumerate(measured(0.0, 1.0, 0, dice, 0.03))) for _ in range(12)]
         stamped += bool(drifts({"exchange": points}))
     assert stamped <= 3
+
+
+def test_more_kinds_are_not_stamped_more_often() -> None:
+    """At 1 % for all of them: by itself each of six would be stamped in 1 %, so that one is in 6 %."""
+    dice, stamped = random.Random(5), 0
+    kinds: tuple[Kind, ...] = ("exchange", "together", "solo", "each", "held", "feed")
+    for _ in range(200):
+        points = {kind: [dict(enumerate(measured(0.0, 1.0, 0, dice, 0.05))) for _ in range(12)] for kind in kinds}
+        stamped += bool(drifts(points))
+    assert stamped <= 7
 
 
 def test_slope_of_a_line() -> None:
