@@ -62,7 +62,7 @@ class Sweep:
         self._target = target_half_width
         self._predictor = predictor
         self._clock = clock
-        self._begun_s, self._kept = clock(), 0
+        self._begun_s, self._points_so_far = clock(), 0
         self._unix_clock = unix_clock
         logs = store.folder.resolve() / "logs"
         # After those whose logs are there: a resumed run appends to no older log.
@@ -104,6 +104,8 @@ class Sweep:
         in all, `index` the group's number in its round. `at_once`: they share no rank, and none waits for another.
         """
         course = replace(self._course(group, index), at_once=at_once)
+        # Of which the time so far is: points of a group end together.
+        self._points_so_far += sum(point.key not in self._done for point in group.points)
         found = []
         for record in self._records_of(group, course):
             self._keep(record, total)
@@ -134,8 +136,7 @@ class Sweep:
         self.store.append(record)
         self.records.append(record)
         self._analyser.add(record)
-        self._kept += 1
-        each_s = (self._clock() - self._begun_s) / self._kept
+        each_s = (self._clock() - self._begun_s) / self._points_so_far
         self.view.finished(record, self._analyser.rows(), number, total, (total - number) * each_s)
 
     def _too_wide(self) -> bool:

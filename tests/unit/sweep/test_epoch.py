@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from io import StringIO
 from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 
+from scaling.analysis.analyse import Row
 from scaling.plan import groups
 from scaling.records.host import Gpu
+from scaling.records.run import PointRecord
 from scaling.records.task import Finish, Rest
 from scaling.records.task import Run as RunCommand
+from scaling.sweep.view.plain import NoView
 from tests.support.inline import ALONE, Launch, host
 from tests.support.points import POINT, changed
 from tests.support.turns import (
@@ -199,3 +204,27 @@ def test_a_gpu_by_itself_warms_up_for_ten_seconds(tmp_path: Path, device: str, w
         1,
         windows,
     ]
+
+
+class Left(NoView):
+    """Notes the time left that each finished point is told with, and how many are left then."""
+
+    def __init__(self) -> None:
+        super().__init__(StringIO())
+        self.told: list[tuple[float, int]] = []
+
+    def finished(
+        self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
+    ) -> None:
+        assert left_s is not None
+        self.told.append((left_s, total - number))
+
+
+def test_the_time_left_is_that_of_whole_epochs(tmp_path: Path) -> None:
+    """Five points that end together took a fifth of their time each, also when the first of them is told."""
+    view, launch = Left(), Launch(2)
+    begun_s = launch.clock()
+    sweep(tmp_path, launch, view=view, rounds=2)
+    first, last = view.told[0], view.told[4]
+    assert first[0] / first[1] == pytest.approx(last[0] / last[1])
+    assert first[0] < launch.clock() - begun_s
