@@ -137,6 +137,16 @@ class Bisection:
         return search
 
     def _wave(self, wave: Wave) -> tuple[PointRecord, ...]:
+        """What each group said. Where one never became steady, something else had disturbed it: all once more."""
+        found = self._measured(wave)
+        if all(record.settled for record in found):
+            return found
+        self._note(words.unsteady(self._waves))
+        self.total += len(wave)
+        self._screen.extended(self.total)
+        return self._measured(wave)
+
+    def _measured(self, wave: Wave) -> tuple[PointRecord, ...]:
         groups = [self._names(group) for group in wave]
         self._waves += 1
         self._note(words.wave(self._waves, groups))

@@ -37,6 +37,11 @@ def wave(number: int, groups: Iterable[Iterable[str]]) -> str:
     return f"wave {number}: {' | '.join(' '.join(sorted(group)) for group in groups)}"
 
 
+def unsteady(number: int) -> str:
+    """Why the same groups follow in the next wave."""
+    return f"wave {number} never became steady: its groups are measured again"
+
+
 def outcome(found: Found, slow: Sequence[str], doubted: Sequence[str], points: int, waves: int) -> str:
     """How the search ended."""
     by = f"by {counted(points, 'point')} in {counted(waves, 'wave')}"

@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.analysis.analyse import analyse
 from scaling.errors import UsageError
+from scaling.plan.groups import Group
+from scaling.records.run import PointRecord
 from scaling.report.document import document
+from scaling.sweep.sweep import Sweep
 from tests.support.bisected import bisected
 
 SLOW = ["slow_host=node3", "slow_by=3", "comm_s=0.004", "exchange_s=0.004"]
@@ -37,6 +41,31 @@ def test_the_groups_of_a_wave_are_measured_at_the_same_time(tmp_path: Path) -> N
     assert len(orders) == 6
     told = [one for one in found.launch.told if one.task.point.kind == "comm" and one.task.point.round == 0]
     assert max(len({task.point.key for task in one.running}) for one in told) == 3
+
+
+def test_a_wave_that_never_became_steady_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: what is disturbed for good is taken as it is."""
+    measure = Sweep.measure
+
+    def disturbed(sweep: Sweep, group: Group, total: int, **how: Any) -> tuple[PointRecord, ...]:
+        found = measure(sweep, group, total, **how)
+        # The first wave, and the second one both times.
+        unsteady = how.get("at_once") and found[0].point.round in (0, 2, 3)
+        return tuple(replace(one, settled=False) for one in found) if unsteady else found
+
+    monkeypatch.setattr(Sweep, "measure", disturbed)
+    found = bisected(tmp_path, option=SLOW)
+    assert found.code == 0
+    again = [line for line in found.said if "measured again" in line]
+    assert again == [
+        "wave 1 never became steady: its groups are measured again",
+        "wave 3 never became steady: its groups are measured again",
+    ]
+    waves = [line.partition(": ")[2] for line in found.said if line.startswith("wave ") and line not in again]
+    assert waves[0] == waves[1] and waves[2] == waves[3] and len(waves) == 5
+    assert any("slow: node3 (" in line and "in 5 waves" in line for line in found.said)
 
 
 def test_a_healthy_cluster_is_left_alone(tmp_path: Path) -> None:
