@@ -66,22 +66,23 @@ torchvision = libraries.torchvision()
 for name in sys.argv[1:]:
     spec = models.spec(name)
     extra = {"aux_logits": False, "init_weights": False} if name in ("googlenet-bn", "inception_v3") else {}
-    library = torchvision.models.get_model(spec.alike["torchvision"], weights=None, **extra).eval()
-    ours = network.build(spec, 1).eval()
+    library = torchvision.models.get_model(spec.alike["torchvision"], weights=None, **extra).eval().double()
+    ours = network.build(spec, 1).eval().double()
     theirs = [one for one in library.parameters()]
     if name == "vit-b-16":
         theirs = [*theirs[1:3], theirs[0], *theirs[3:]]
     with torch.no_grad():
         for mine, (_, one) in zip(theirs, network.trained(ours), strict=True):
             mine.copy_(one.reshape(mine.shape))
-        images = torch.randn(2, *spec.input.shape, generator=torch.Generator().manual_seed(1))
+        images = torch.randn(2, *spec.input.shape, generator=torch.Generator().manual_seed(1)).double()
         found, wanted = ours(images), library(images)
     print(json.dumps([name, float((found - wanted).abs().max() / wanted.abs().max())]))
 """
 
 
 def test_networks_compute_what_torchvisions_do() -> None:
-    """With the same weights, in a process of its own: torchvision warns as it likes."""
+    """With the same weights, in double precision: in single, kernels of some CPUs sum in another order (of ViT's
+    largest output 1.1e-6). In a process of its own, since torchvision warns as it likes."""
     if find_spec("torchvision") is None:
         pytest.skip("torchvision is not installed")
     alike = ["alexnet", "resnet50", "googlenet-bn", "inception_v3", "vit-b-16"]
@@ -89,7 +90,7 @@ def test_networks_compute_what_torchvisions_do() -> None:
     assert done.returncode == 0, done.stderr
     found = dict(json.loads(line) for line in done.stdout.splitlines())
     assert list(found) == alike
-    assert max(found.values()) < 1e-6, found
+    assert max(found.values()) < 1e-13, found
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_others() -> None:
