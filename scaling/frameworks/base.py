@@ -207,7 +207,8 @@ class Framework(Record, frozen=True, kw_only=True):
     strategies: by mode, the module of its folder that holds the strategy as `STRATEGY`, in the order of --list.
     aliases: other names that its users write for a mode. startup_s: seconds until a fresh worker is ready,
     importing mostly, for --dry-run. preload: modules that a fork server imports, so that a worker need not; none
-    where workers cannot be forked. resident_bytes: about what a worker keeps in memory without any model.
+    where workers cannot be forked. runs_ahead: on CPUs too a step returns before it is done. resident_bytes: about
+    what a worker keeps in memory without any model.
     """
 
     name: str
@@ -216,6 +217,7 @@ class Framework(Record, frozen=True, kw_only=True):
     aliases: dict[str, str] = {}
     startup_s: float = 3.0
     preload: tuple[str, ...] = ()
+    runs_ahead: bool = False
     resident_bytes: int = 10**9
 
 

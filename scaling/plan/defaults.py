@@ -27,8 +27,11 @@ from scaling.workloads import models
 from scaling.workloads.specs import ModelSpec
 
 # Rounds, windows and their seconds, where they are not given: by simulation for the same wall time
-# (python -m tests.bench.intervals).
-PACE_SIDE_BY_SIDE = (6, 5, 0.3)
+# (python -m tests.bench.intervals). On machines whose noise is as large over a second as over a tenth of it, as on
+# many virtual ones, many short windows tell more than few long ones (python -m tests.bench.pace).
+PACE_SIDE_BY_SIDE = (6, 8, 0.1)
+# Where a framework runs ahead: the end of a window empties its queue, which is a part of a short one.
+PACE_OF_QUEUES = (6, 5, 0.3)
 PACE_ALONE = (4, 5, 0.5)
 PACE_ON_GPUS = (4, 5, 1.0)
 # A GPU at its power limit begins above the clocks that it keeps, for 10 to 30 s as users report: so long it warms
@@ -137,8 +140,7 @@ def why_batch(given: SweepConfig, chosen: SweepConfig, device: Device, gpus: Seq
 
 def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepConfig:
     """The configuration with its rounds, windows and their length, where these are not given."""
-    pace = PACE_SIDE_BY_SIDE if side_by_side else PACE_ON_GPUS if device == "cuda" else PACE_ALONE
-    rounds, windows, window_s = pace
+    rounds, windows, window_s = _pace(config, device, side_by_side=side_by_side)
     rounds = 1 if config.epochs else rounds
     check_max_rounds(config, config.rounds or rounds)
     settled = replace(
@@ -149,6 +151,14 @@ def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepCo
     )
     _check_patience(settled)
     return settled
+
+
+def _pace(config: SweepConfig, device: Device, *, side_by_side: bool) -> tuple[int, int, float]:
+    if not side_by_side:
+        return PACE_ON_GPUS if device == "cuda" else PACE_ALONE
+    baselines = (frameworks.load(name).baseline for name in config.strategy or ())
+    queues = device == "cuda" or any(frameworks.of_baseline(name).runs_ahead for name in baselines)
+    return PACE_OF_QUEUES if queues else PACE_SIDE_BY_SIDE
 
 
 def _check_patience(config: SweepConfig) -> None:

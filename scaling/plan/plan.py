@@ -24,8 +24,8 @@ from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record
 
-# Of a group: until all are ready; windows that warm up; the step that is not counted, as a part of a window.
-GROUP_STARTUP_S, WARMING, UNCOUNTED = 1.5, 1.5, 0.2
+# Of a group: until all are ready; windows that warm up; the uncounted step before each window, and orders.
+GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -135,7 +135,7 @@ class Plan(Record, frozen=True, kw_only=True):
             warm_up = 2 + defaults.warm_up_windows(point.hardware.device, window_s)
             return defaults.startup_guess_s(point) + (seats_in_turn * windows + warm_up) * window_s
         turns = sum(turns_of(point, windows) + WARMING for point in group.points)
-        return GROUP_STARTUP_S + turns * (1 + UNCOUNTED) * window_s
+        return GROUP_STARTUP_S + turns * (window_s + UNCOUNTED_S)
 
 
 def make(

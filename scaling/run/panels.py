@@ -243,10 +243,16 @@ Rounds = Annotated[
         show_default="6 side by side, else 4",
     ),
 ]
-Windows = Annotated[int | None, _how(help="Timed windows of each point and round.", show_default="5")]
+Windows = Annotated[
+    int | None,
+    _how(help="Timed windows of each point and round.", show_default="8 side by side (5 with MXNet), else 5"),
+]
 WindowS = Annotated[
     float | None,
-    _how(help="Seconds that a window lasts at least.", show_default="0.3 side by side, 1 on GPUs, else 0.5"),
+    _how(
+        help="Seconds that a window lasts at least.",
+        show_default="0.1 side by side (0.3 with MXNet), 1 on GPUs, else 0.5",
+    ),
 ]
 Trace = Annotated[
     bool,

@@ -7,6 +7,7 @@ python -m tests.bench.forks         workers that are forked against fresh ones: 
 python -m tests.bench.networks      networks of our descriptions against torchvision's; what drawing weights takes
 python -m tests.bench.feeds NAME    native feeds against the plainest pipeline of the framework
 python -m tests.bench.gloo_horovod  gradient exchange alone, torch:gloo against torch:horovod
+python -m tests.bench.pace          how many windows a start, how long: this machine's own noise replayed
 python -m tests.bench.agents        CPU of 16 agents while their workers measure
 python -m tests.bench.turnaround    what a point costs beyond start-up and windows
 python -m tests.bench.startup       `--help` against importing what it stands on

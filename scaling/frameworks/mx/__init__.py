@@ -24,5 +24,6 @@ FRAMEWORK = Framework(
     },
     startup_s=4.0,
     preload=("scaling.frameworks.mx.loop",),
+    runs_ahead=True,
     resident_bytes=400_000_000,
 )

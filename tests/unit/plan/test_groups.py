@@ -124,6 +124,7 @@ def test_one_point_alone_is_no_group() -> None:
         ({"device": "cuda", "strategy": ["torch:nccl"]}, False),
         ({"device": "cuda", "strategy": ["torch:nccl"], "interleave": True}, True),
         ({"device": "emulated:p100", "strategy": ["torch:gloo"]}, False),
+        ({"strategy": ["torch:gloo", "mxnet:horovod"]}, True),
     ],
 )
 def test_by_default_points_take_turns_on_cpus_only(fields: dict[str, Any], turns: bool) -> None:
@@ -132,7 +133,8 @@ def test_by_default_points_take_turns_on_cpus_only(fields: dict[str, Any], turns
     assert found.side_by_side is turns
     pace = (found.config.rounds, found.config.windows, found.config.window_s)
     alone = defaults.PACE_ON_GPUS if fields.get("device") == "cuda" else defaults.PACE_ALONE
-    assert pace == (defaults.PACE_SIDE_BY_SIDE if turns else alone)
+    queues = fields.get("device") == "cuda" or "mxnet:horovod" in fields.get("strategy", ())
+    assert pace == ((defaults.PACE_OF_QUEUES if queues else defaults.PACE_SIDE_BY_SIDE) if turns else alone)
 
 
 def test_what_is_given_of_the_pace_stays() -> None:
@@ -217,4 +219,4 @@ def test_the_time_of_a_round_counts_the_seats_that_run() -> None:
     assert plan.turns_of(changed(POINT, kind="each", world_size=16), 6) == 6 * 6
     assert plan.turns_of(changed(POINT, kind="together", world_size=16), 6) == 6
     assert made(rounds=4).estimate_s == pytest.approx(2 * made(rounds=2).estimate_s)
-    assert made().estimate_s > made(windows=3).estimate_s > made(windows=3, window_s=0.1).estimate_s
+    assert made().estimate_s > made(windows=3).estimate_s > made(windows=3, window_s=0.05).estimate_s

@@ -250,16 +250,12 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_rounds_windows_and_their_length_are_shown_as_they_come_out(shown: str) -> None:
-    """The defaults depend on whether points take turns, and on the device: the help has all."""
-    paces = (defaults.PACE_SIDE_BY_SIDE, defaults.PACE_ON_GPUS, defaults.PACE_ALONE)
-    for side_by_side, on_gpus, alone in zip(*paces, strict=True):
+    """The defaults depend on whether points take turns, on the framework and the device: the help has all."""
+    paces = (defaults.PACE_SIDE_BY_SIDE, defaults.PACE_OF_QUEUES, defaults.PACE_ON_GPUS, defaults.PACE_ALONE)
+    for side_by_side, of_queues, on_gpus, alone in zip(*paces, strict=True):
+        queues = f" ({of_queues:g} with MXNet)" if of_queues != side_by_side else ""
         gpus = f", {on_gpus:g} on GPUs" if on_gpus != alone else ""
-        all_ = (
-            f"{side_by_side:g}"
-            if side_by_side == alone
-            else f"{side_by_side:g} side by side{gpus}, else {alone:g}"
-        )
-        assert f"[default: ({all_})]" in shown
+        assert f"[default: ({side_by_side:g} side by side{queues}{gpus}, else {alone:g})]" in shown
     assert all(word in shown for word in ("--interleave", "--no-interleave", "keep|system", "--fresh-workers"))
 
 
