@@ -34,12 +34,13 @@ from scaling.worker.training import data_samples, learner_of, training_samples
 from scaling.workloads import models, walk
 
 _PR_SET_PDEATHSIG = 1
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
 def main(events_fd: int) -> int:
     """Run one task; 0 after a result, 1 after an exception, which was reported."""
+    tell_faults()
     # A hung worker is asked for its stacks (they go to its log) before it is ended.
-    faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # A child that is stopped while its agent dies must go on, or it would never see the end of its lifeline.
     at_parents_death(signal.SIGCONT)
@@ -63,6 +64,15 @@ def main(events_fd: int) -> int:
         # A feed's processes would hold this one's pipes for seconds longer.
         feeding.close()
     return 0
+
+
+def tell_faults() -> None:
+    """Have a fault write all stacks and then end this process. MXNet's handler, which it installs when it is
+    imported, does not: it runs what C++ does at an orderly end, which may fault again and hang."""
+    faulthandler.disable()
+    for number in _FAULTS:
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.enable()
 
 
 def draw_nothing() -> None:
@@ -97,6 +107,7 @@ def _work(task: Task, channel: Channel) -> Trainer:
     # A file that the agent imports too cannot import its framework at its top.
     prepare: Callable[[], None] = getattr(module, "prepare", lambda: None)
     prepare()
+    tell_faults()
     imported_s = time.monotonic()
     read_from, cached_fraction = reading.prepared(task)
     trainer = _connect(module, task)

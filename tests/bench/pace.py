@@ -36,8 +36,8 @@ SEATS = {"first": (0,), "last": (1,), "single": (0,), "both": (0, 1), "exchange"
 
 
 class Core:
-    """How far a core comes in a time: when it was done with each of many pieces of the same work. After the last of
-    them it goes on as from the first."""
+    """How far a core comes in a time: when it was done with each of many pieces of the same work, after the last
+    of which it goes on as from the first."""
 
     def __init__(self, ends_s: NDArray[np.float64]) -> None:
         self._ends_s = ends_s - ends_s[0]

@@ -4,6 +4,7 @@ ones do, to the last bit, and ranks that were stopped for long go on."""
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,7 +20,7 @@ from scaling.agent.child import Child, adopt_orphans
 from scaling.agent.environment import child_environ
 from scaling.agent.forks import Starter
 from scaling.plan.tasks import helper_task, worker_tasks
-from scaling.records.events import Announce, Finished, Ready, Result, Window
+from scaling.records.events import Announce, Failed, Finished, Ready, Result, Window
 from scaling.records.task import Finish, Run, Task
 from tests.support import ranks
 from tests.support.forked import end, ended, heard, is_forked
@@ -149,3 +150,17 @@ def test_ranks_that_are_stopped_for_long_go_on(name: str) -> None:
         window(children)
         found = digests(children)
         assert len(set(found)) == 1 and None not in found
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("name", ["torch:gloo", "tensorflow:ring", "mxnet:horovod"])
+def test_a_fault_ends_a_rank_at_once_with_its_stack(name: str, fresh: bool) -> None:
+    """Whatever handler its framework has: MXNet's would run what C++ does at an orderly end, and might hang."""
+    if reason := frameworks.load(name).missing(name):
+        pytest.skip(reason)
+    with running(name, fresh=fresh) as (first, _):
+        os.kill(first.pid, signal.SIGSEGV)
+        outcome = ended(first)
+        assert isinstance(outcome, Failed) and outcome.cause == "crash(SIGSEGV)", outcome
+        assert "Fatal Python error: Segmentation fault" in (log := Path(first.task.log).read_text())
+        assert " in receive\n" in log

@@ -86,6 +86,18 @@ def test_a_taken_port_is_told_as_such(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- training
 
 
+@every_binding
+def test_all_begin_with_the_weights_of_rank_0(name: str) -> None:
+    """Though each has drawn its own."""
+    need(name)
+    of = ranks.tasks(name, "exchange", 2)
+    first, second = ranks.run([replace(task, seed=task.seed + task.rank) for task in of])
+    (alone,) = ranks.run(ranks.tasks(STRATEGIES[name].baseline, "solo", 1))
+    for key, start in alone.before.items():
+        np.testing.assert_array_equal(first.before[key], start)
+        np.testing.assert_array_equal(second.before[key], start)
+
+
 @pytest.mark.parametrize(
     ("name", "fields", "tolerance"),
     [

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scaling import frameworks
 from scaling.frameworks.abilities import Stale
 from scaling.records.task import Task
+from scaling.worker.run_task import tell_faults
 from scaling.workloads import feeds as data
 from scaling.workloads.specs import ModelSpec
 
@@ -80,7 +81,9 @@ def join_feeds(size: int) -> None:
 
 def train(task: Task, steps: int, unsynced: int) -> Trained:
     """Connect, train, tell."""
-    trainer: Any = import_module(frameworks.load(task.point.strategy).trainer_module).connect(task)
+    module: Any = import_module(frameworks.load(task.point.strategy).trainer_module)
+    tell_faults()
+    trainer = module.connect(task)
     weights = getattr(trainer, "weights", dict)
     before: dict[str, NDArray[Any]] = weights()
     after, losses = before, []
