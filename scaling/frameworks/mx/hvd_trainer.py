@@ -38,7 +38,7 @@ class Exchange(loop.Exchange):
         """Rank 0's weights and running means to all, as sums to which the others add nothing.
 
         Horovod 0.28's broadcast names the tensor in its log once it is sent; MXNet has freed the name where the
-        broadcast is over by then: a fault in one of 500 starts.
+        broadcast is over by then: a fault in one of some 600 starts.
         """
         for name, each in sorted(self.net.collect_params().items()):
             value = each.data(self.contexts[0])
