@@ -29,9 +29,12 @@ from scaling.workloads.specs import ModelSpec
 # Rounds, windows and their seconds, where they are not given: by simulation for the same wall time
 # (python -m tests.bench.intervals). On machines whose noise is as large over a second as over a tenth of it, as on
 # many virtual ones, many short windows tell more than few long ones (python -m tests.bench.pace).
-PACE_SIDE_BY_SIDE = (6, 8, 0.1)
+PACE_SIDE_BY_SIDE = (6, None, 0.1)
 # Where a framework runs ahead: the end of a window empties its queue, which is a part of a short one.
-PACE_OF_QUEUES = (6, 5, 0.3)
+PACE_OF_QUEUES = (6, None, 0.3)
+# Where points take turns, each has as many windows in a round as take so long on average, within these bounds: a
+# window is a step at least, and steps of a hundredth of a second and of ten shall both end in a bearable time.
+TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.7, 5, 12
 PACE_ALONE = (4, 5, 0.5)
 PACE_ON_GPUS = (4, 5, 1.0)
 # A GPU at its power limit begins above the clocks that it keeps, for 10 to 30 s as users report: so long it warms
@@ -139,7 +142,8 @@ def why_batch(given: SweepConfig, chosen: SweepConfig, device: Device, gpus: Seq
 
 
 def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepConfig:
-    """The configuration with its rounds, windows and their length, where these are not given."""
+    """The configuration with its rounds, windows and their length, where these are not given. How many windows
+    stays open where points take turns: the time of a step says it."""
     rounds, windows, window_s = _pace(config, device, side_by_side=side_by_side)
     rounds = 1 if config.epochs else rounds
     check_max_rounds(config, config.rounds or rounds)
@@ -153,7 +157,13 @@ def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepCo
     return settled
 
 
-def _pace(config: SweepConfig, device: Device, *, side_by_side: bool) -> tuple[int, int, float]:
+def turns_in_round(turn_s: float) -> int:
+    """How many windows a point has in a round where points take turns, each of so many seconds with what precedes
+    it."""
+    return max(FEWEST_TURNS, min(MOST_TURNS, round(TURNS_S / turn_s)))
+
+
+def _pace(config: SweepConfig, device: Device, *, side_by_side: bool) -> tuple[int, int | None, float]:
     if not side_by_side:
         return PACE_ON_GPUS if device == "cuda" else PACE_ALONE
     baselines = (frameworks.load(name).baseline for name in config.strategy or ())
@@ -163,15 +173,16 @@ def _pace(config: SweepConfig, device: Device, *, side_by_side: bool) -> tuple[i
 
 def _check_patience(config: SweepConfig) -> None:
     """Refuse windows that the clocks of healthy workers do not last for; raises UsageError."""
-    assert config.windows is not None and config.window_s is not None and config.point_timeout_s is not None
+    assert config.window_s is not None and config.point_timeout_s is not None
     if config.window_s >= config.stall_timeout_s:
         raise UsageError(
             f"--window-s {config.window_s:g}: a worker says nothing in a window, and is ended when it said "
             f"nothing for --stall-timeout-s {config.stall_timeout_s:g}; raise that, or take shorter windows"
         )
-    if config.windows * config.window_s >= config.point_timeout_s:
+    windows = config.windows or MOST_TURNS
+    if windows * config.window_s >= config.point_timeout_s:
         raise UsageError(
-            f"--windows {config.windows} of --window-s {config.window_s:g}: take longer than a point may, "
+            f"--windows {windows} of --window-s {config.window_s:g}: take longer than a point may, "
             f"--point-timeout-s {config.point_timeout_s:g}; raise that"
         )
 

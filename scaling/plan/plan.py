@@ -127,8 +127,9 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def seconds(self, group: Group) -> float:
         """About how long a group takes."""
-        assert self.config.windows is not None and self.config.window_s is not None
-        windows, window_s = self.config.windows, max(self.config.window_s, self.slept_s)
+        assert self.config.window_s is not None
+        window_s = max(self.config.window_s, self.slept_s)
+        windows = self.config.windows or defaults.turns_in_round(window_s + UNCOUNTED_S)
         if not group.side_by_side:
             point = group.points[0]
             seats_in_turn = point.world_size if point.kind == "each" else 1

@@ -245,7 +245,10 @@ Rounds = Annotated[
 ]
 Windows = Annotated[
     int | None,
-    _how(help="Timed windows of each point and round.", show_default="8 side by side (5 with MXNet), else 5"),
+    _how(
+        help="Timed windows of each point and round.",
+        show_default="side by side 5 to 12, as many as last 1.7 s, else 5",
+    ),
 ]
 WindowS = Annotated[
     float | None,

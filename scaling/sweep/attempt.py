@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.errors import StrategyError
-from scaling.plan import placement, ports
+from scaling.plan import defaults, placement, ports
 from scaling.plan.plan import Plan
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
 from scaling.records.events import Ended, Failed
@@ -78,7 +78,9 @@ class Attempt:
         return PointState(
             point=point,
             ranks=tuple(RankState(task=task) for task in worker_tasks(self._tasks, self._traits)),
-            expected=point.regime.epochs if point.regime else self._bench.plan.config.windows or 0,
+            expected=point.regime.epochs
+            if point.regime
+            else self._bench.plan.config.windows or defaults.MOST_TURNS,
             started_s=self._bench.clock(),
             started_unix_s=self._bench.unix_clock(),
             synchronous=self._traits.synchronous or not exchanges,
@@ -215,6 +217,10 @@ class Attempt:
         self._steps = next_one.steps
         self.state = replace(self.state, settled=next_one.settled)
         return False
+
+    def expect(self, windows: int) -> None:
+        """So many measured windows will each rank report."""
+        self.state = replace(self.state, expected=windows)
 
     def measure(self, windows: int, *, first: int = 0, rank: int | None = None, canary: bool = False) -> None:
         """Have all ranks, or one of them alone, run measured windows of which the first has this index."""

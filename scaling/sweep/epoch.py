@@ -24,16 +24,16 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple
 
 from scaling.hosts.canary import Canaries
 from scaling.plan import defaults
 from scaling.plan.groups import seats
 from scaling.records.events import Finished
 from scaling.records.messages import Heard, Paused, Report, Reserved
-from scaling.records.point import Point, Record
+from scaling.records.point import Point
 from scaling.sweep.attempt import Attempt, Bench
 from scaling.sweep.state import PointState
+from scaling.sweep.turns import Course, Turn, blocks_that_fit
 from scaling.sweep.warmup import Pace
 
 RETRIED = ("port-taken",)
@@ -43,38 +43,6 @@ SHORT = Pace(window_s=0.0, floor_windows=1, judged=False)
 COMM_PART = 0.25
 # Before what something else has disturbed is measured again.
 PATIENCE_S = 0.5
-
-
-class Course(Record, frozen=True, kw_only=True):
-    """How an epoch is measured: so many blocks of windows of each point; `number` is None for a point by itself.
-
-    `at_once`: the points share no rank and no server, and all are measured at the same time.
-    `budget_s` is what windows that were disturbed may cost in all until they are measured undisturbed.
-    """
-
-    number: int | None
-    blocks: int
-    windows: int
-    window_s: float
-    seed: str
-    canary: bool
-    at_once: bool = False
-    budget_s: float = 0.0
-
-
-class _Turn(NamedTuple):
-    """Whose windows are measured, from the `first` on: all ranks' of a point, or one's. A disturbed one has a time
-    before which it is not measured again."""
-
-    attempt: Attempt
-    rank: int | None
-    first: int
-    not_before_s: float = 0.0
-
-    @property
-    def ranks(self) -> Sequence[int]:
-        """The numbers of those that run."""
-        return range(len(self.attempt.state.ranks)) if self.rank is None else (self.rank,)
 
 
 class Epoch:
@@ -95,7 +63,7 @@ class Epoch:
         self._next_attempt = next_attempt
         self._canaries = canaries
         self._note = note
-        self._left_s = course.budget_s
+        self._left_s, self._blocks = course.budget_s, course.blocks or 0
         self.attempts = [self._attempt(point) for point in points]
         self.active = self.attempts[0]
         self._way = self._run()
@@ -160,7 +128,11 @@ class Epoch:
     def _in_turn(self) -> Iterator[None]:
         for attempt in self._running:
             yield from self._warm_up(attempt)
-        for block in range(self._course.blocks):
+        if self._course.blocks is None and self._running:
+            self._blocks = blocks_that_fit(attempt.state for attempt in self._running)
+            for attempt in self._running:
+                attempt.expect(self._blocks)
+        for block in range(self._blocks):
             order = self._running
             random.Random(f"{self._course.seed}/{block}").shuffle(order)
             yield from self._block(order, block)
@@ -232,7 +204,7 @@ class Epoch:
         What something else disturbed comes again at the end, while the budget lasts: it may be over by then.
         """
         first = block * self._course.windows
-        turns = deque(_Turn(attempt, rank, first) for attempt in order for rank in self._seats(attempt, block))
+        turns = deque(Turn(attempt, rank, first) for attempt in order for rank in self._seats(attempt, block))
         while turns:
             turn, begun_s = turns.popleft(), self._bench.clock()
             yield from self._turn(turn)
@@ -248,9 +220,9 @@ class Epoch:
         if point.kind != "each":
             return (None,)
         # Each round begins with others: a first block that is always cold would else be always the same seats'.
-        return seats(len(attempt.state.ranks), block + point.round, self._course.blocks)
+        return seats(len(attempt.state.ranks), block + point.round, self._blocks)
 
-    def _turn(self, turn: _Turn) -> Iterator[None]:
+    def _turn(self, turn: Turn) -> Iterator[None]:
         """One turn."""
         attempt, course = turn.attempt, self._course
         self.active = attempt
@@ -276,7 +248,7 @@ class Epoch:
             while attempt.moves and not attempt.fails:
                 yield
 
-    def _is_disturbed(self, turn: _Turn) -> bool:
+    def _is_disturbed(self, turn: Turn) -> bool:
         if not self._course.canary:
             return False
         ranks = [turn.attempt.state.ranks[number] for number in turn.ranks]

@@ -14,6 +14,7 @@ from scaling import frameworks
 from scaling.analysis.incremental import Analyser
 from scaling.errors import Interrupted
 from scaling.hosts.canary import Canaries
+from scaling.plan import defaults
 from scaling.plan.groups import Group
 from scaling.plan.plan import Plan
 from scaling.records.events import Failed
@@ -23,10 +24,11 @@ from scaling.records.run import PointRecord
 from scaling.records.store import Store, done_keys
 from scaling.sweep import registering
 from scaling.sweep.attempt import Bench
-from scaling.sweep.epoch import Course, Epoch
+from scaling.sweep.epoch import Epoch
 from scaling.sweep.outcome import record_of
 from scaling.sweep.preloading import listen, preload
 from scaling.sweep.registering import Predictor
+from scaling.sweep.turns import Course
 from scaling.sweep.view.base import View
 from scaling.transport.mailbox import Mailbox
 
@@ -201,12 +203,12 @@ class Sweep:
 
     def _course(self, group: Group, index: int) -> Course:
         config, first = self.plan.config, group.points[0]
-        assert config.windows is not None and config.window_s is not None
+        assert config.window_s is not None
         shared = group.side_by_side
         return Course(
             number=self._epoch(group, index) if shared else None,
             blocks=config.windows if shared else 1,
-            windows=1 if shared else config.windows,
+            windows=1 if shared else config.windows or defaults.MOST_TURNS,
             window_s=config.window_s,
             seed=f"{config.seed}/{first.round}/{index if shared else None}",
             canary=shared and first.hardware.device == "cpu",

@@ -137,6 +137,13 @@ def test_by_default_points_take_turns_on_cpus_only(fields: dict[str, Any], turns
     assert pace == ((defaults.PACE_OF_QUEUES if queues else defaults.PACE_SIDE_BY_SIDE) if turns else alone)
 
 
+@pytest.mark.parametrize(
+    ("turn_s", "turns"), [(0.001, 12), (0.14, 12), (0.17, 10), (0.25, 7), (0.34, 5), (60.0, 5)]
+)
+def test_windows_that_take_turns_are_as_many_as_fit(turn_s: float, turns: int) -> None:
+    assert defaults.turns_in_round(turn_s) == turns
+
+
 def test_what_is_given_of_the_pace_stays() -> None:
     found = made(rounds=2, window_s=0.1)
     pace = (found.config.rounds, found.config.windows, found.config.window_s)
@@ -218,5 +225,6 @@ def test_the_time_of_a_round_counts_the_seats_that_run() -> None:
     assert plan.turns_of(changed(POINT, kind="each", world_size=2), 6) == 12
     assert plan.turns_of(changed(POINT, kind="each", world_size=16), 6) == 6 * 6
     assert plan.turns_of(changed(POINT, kind="together", world_size=16), 6) == 6
+    assert made().estimate_s == made(windows=defaults.turns_in_round(0.1 + plan.UNCOUNTED_S)).estimate_s
     assert made(rounds=4).estimate_s == pytest.approx(2 * made(rounds=2).estimate_s)
     assert made().estimate_s > made(windows=3).estimate_s > made(windows=3, window_s=0.05).estimate_s

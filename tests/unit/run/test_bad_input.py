@@ -251,11 +251,20 @@ def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
 def test_rounds_windows_and_their_length_are_shown_as_they_come_out(shown: str) -> None:
     """The defaults depend on whether points take turns, on the framework and the device: the help has all."""
-    paces = (defaults.PACE_SIDE_BY_SIDE, defaults.PACE_OF_QUEUES, defaults.PACE_ON_GPUS, defaults.PACE_ALONE)
-    for side_by_side, of_queues, on_gpus, alone in zip(*paces, strict=True):
-        queues = f" ({of_queues:g} with MXNet)" if of_queues != side_by_side else ""
-        gpus = f", {on_gpus:g} on GPUs" if on_gpus != alone else ""
-        assert f"[default: ({side_by_side:g} side by side{queues}{gpus}, else {alone:g})]" in shown
+    rounds, windows, window_s = zip(
+        defaults.PACE_SIDE_BY_SIDE,
+        defaults.PACE_OF_QUEUES,
+        defaults.PACE_ON_GPUS,
+        defaults.PACE_ALONE,
+        strict=True,
+    )
+    fewest, most, turns_s = defaults.FEWEST_TURNS, defaults.MOST_TURNS, defaults.TURNS_S
+    assert rounds[0] == rounds[1] and rounds[2] == rounds[3]
+    assert f"[default: ({rounds[0]} side by side, else {rounds[3]})]" in shown
+    assert windows[:2] == (None, None) and windows[2] == windows[3]
+    assert f"[default: (side by side {fewest} to {most}, as many as last {turns_s} s, else {windows[3]})]" in shown
+    short, queues, gpus, else_ = window_s
+    assert f"[default: ({short} side by side ({queues} with MXNet), {gpus:g} on GPUs, else {else_})]" in shown
     assert all(word in shown for word in ("--interleave", "--no-interleave", "keep|system", "--fresh-workers"))
 
 

@@ -47,6 +47,15 @@ def test_every_block_has_every_cell_once_in_its_own_order(tmp_path: Path) -> Non
     assert len({tuple(block) for block in found}) > 1
 
 
+@pytest.mark.parametrize(("step_s", "windows"), [("0.01", 12), ("0.2", 5)])
+def test_by_default_a_round_has_as_many_windows_as_fit(tmp_path: Path, step_s: str, windows: int) -> None:
+    """All points of it alike, whose ranks report as many as the view says."""
+    launch = Launch(2)
+    found = sweep(tmp_path, launch, windows=None, option=[f"step_s={step_s}"])
+    assert len(blocks(launch)) == windows
+    assert {tuple(map(len, indices(record))) for record in found.records} == {(windows,), (windows, windows)}
+
+
 def test_the_order_of_blocks_is_the_seeds_and_the_rounds(tmp_path: Path) -> None:
     launches = [Launch(2) for _ in range(3)]
     for launch, seed in zip(launches, (1, 1, 2), strict=True):

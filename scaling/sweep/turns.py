@@ -1,0 +1,62 @@
+"""Points that take turns: whose windows a turn has, and how many windows each point has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from scaling.plan import defaults
+from scaling.records.point import Record
+from scaling.sweep.attempt import Attempt
+from scaling.sweep.state import PointState
+
+# Between two turns.
+ORDERS_S = 0.03
+
+
+class Course(Record, frozen=True, kw_only=True):
+    """How an epoch is measured: so many blocks of windows of each point; `number` is None for a point by itself.
+
+    `blocks` is None where the time of a step says how many there are. `at_once`: the points share no rank and no
+    server, and all are measured at the same time. `budget_s` is what windows that were disturbed may cost in all
+    until they are measured undisturbed.
+    """
+
+    number: int | None
+    blocks: int | None
+    windows: int
+    window_s: float
+    seed: str
+    canary: bool
+    at_once: bool = False
+    budget_s: float = 0.0
+
+
+class Turn(NamedTuple):
+    """Whose windows are measured, from the `first` on: all ranks' of a point, or one's. A disturbed one has a time
+    before which it is not measured again."""
+
+    attempt: Attempt
+    rank: int | None
+    first: int
+    not_before_s: float = 0.0
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """The numbers of those that run."""
+        return range(len(self.attempt.state.ranks)) if self.rank is None else (self.rank,)
+
+
+def blocks_that_fit(states: Iterable[PointState]) -> int:
+    """How many windows each of these points has, which are warm, where the configuration leaves it open.
+
+    They have been told no window that counts, so that what is measured has no say in it.
+    """
+    return defaults.turns_in_round(fmean(map(_turn_s, states)))
+
+
+def _turn_s(state: PointState) -> float:
+    """Seconds of a turn: a window like the last one that warmed up, an uncounted step before it, and orders."""
+    slowest = max((rank.warmup[-1] for rank in state.ranks), key=lambda window: window.seconds)
+    return slowest.seconds * (slowest.steps + 1) / slowest.steps + ORDERS_S
