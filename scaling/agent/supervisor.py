@@ -82,8 +82,8 @@ class Supervisor:
 
     @property
     def measuring(self) -> bool:
-        """Whether measured windows run."""
-        return self._watch is not None and self._watch.measuring
+        """Whether windows run whose time is kept: measured ones, or those that follow the digest."""
+        return isinstance(self._told, Inspect) or (self._watch is not None and self._watch.measuring)
 
     @property
     def is_stopped(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from scaling.agent import agent as module
 from scaling.agent.agent import Agent
 from scaling.records.messages import ENCODER, Assign, Pause, Tell, ToAgent
-from scaling.records.task import Run
+from scaling.records.task import Inspect, Run
 from scaling.transport.inline import Hub
 from tests.support.points import TASK
 from tests.support.supervised import Silent
@@ -54,3 +54,10 @@ def test_an_agent_whose_children_wait_for_their_turn_looks_often(slept_s: Callab
     assert slept_s(Pause(attempt=TASK.attempt)) == module.TURNS_S
     assert slept_s(Tell(attempt=TASK.attempt, command=Run(windows=1, steps=1, measured=False))) == module.CALM_S
     assert module.TURNS_S < module.CALM_S
+
+
+def test_an_agent_is_quiet_while_steps_after_the_digest_are_timed(slept_s: Callable[..., float]) -> None:
+    """Others wait for their turn meanwhile; its looks would be on the cores of those steps."""
+    inspect = Tell(attempt=TASK.attempt, command=Inspect(windows=2, steps=1, traced_steps=0))
+    assert slept_s(Assign(task=TASK), Pause(attempt=TASK.attempt)) == module.TURNS_S
+    assert slept_s(inspect) == module.MEASURING_S
