@@ -16,8 +16,9 @@ hits a block hits all cells of it, and a block that was hit alone does not count
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from math import exp, log
-from statistics import fmean
+from statistics import fmean, median
 
 from msgspec.structs import replace
 
@@ -111,25 +112,26 @@ def lock_step(record: PointRecord) -> StepTime | None:
 
 
 def unsynced_s(record: PointRecord) -> float | None:
-    """Seconds of a step inside the strategy's wrapper without any exchange, mean over ranks; None if not tried."""
-    times = _inspected_s(record, [rank.unsynced for rank in record.ranks])
-    return fmean(times) if times else None
+    """Seconds of a step inside the strategy's wrapper without any exchange, median over windows and ranks: what
+    disturbs such a window is in it. None if not tried."""
+    windows = chain.from_iterable(_inspected(record, [rank.unsynced for rank in record.ranks]))
+    times = [window.seconds / window.steps for window in windows]
+    return median(times) if times else None
 
 
 def beside_s(record: PointRecord) -> float | None:
     """Seconds of one exchange while the devices compute, of the slowest rank; None if not tried."""
-    return max(_inspected_s(record, [rank.beside for rank in record.ranks]), default=None)
+    of_ranks = _inspected(record, [rank.beside for rank in record.ranks])
+    return max((_mean_s(windows) for windows in of_ranks), default=None)
 
 
-def _inspected_s(record: PointRecord, by_rank: Iterable[Sequence[Window]]) -> list[float]:
-    """Seconds of a step of each rank that has such windows, where the point ended well."""
-    if not isinstance(record.outcome, Finished):
-        return []
-    return [
-        sum(window.seconds for window in windows) / steps
-        for windows in by_rank
-        if (steps := sum(window.steps for window in windows))
-    ]
+def _inspected(record: PointRecord, by_rank: Iterable[Sequence[Window]]) -> list[Sequence[Window]]:
+    """Those of each rank that has such windows, where the point ended well."""
+    return [windows for windows in by_rank if windows] if isinstance(record.outcome, Finished) else []
+
+
+def _mean_s(windows: Sequence[Window]) -> float:
+    return sum(window.seconds for window in windows) / sum(window.steps for window in windows)
 
 
 def _late(same: Sequence[Window]) -> float:
