@@ -149,7 +149,7 @@ def _of_seat(ranks: Sequence[RankRecord], *, is_alone: bool) -> Load:
     windows = [window for rank in ranks for window in rank.windows]
     again = [window for rank in ranks for window in rank.disturbed]
     known_s = _canaries_s((*windows, *again))
-    queued, stolen = (_share(ranks, seconds) for seconds in (_queued_s, _stolen_s))
+    queued, stolen = (_share(ranks, seconds) for seconds in (_kept_waiting_s, _stolen_s))
     load = Load(
         used=_added((host, rank.telemetry.foreign) for rank in ranks if rank.telemetry.foreign),
         windows=len(windows),
@@ -173,16 +173,19 @@ def _slower(windows: Iterable[Window], known_s: Sequence[float]) -> tuple[float,
     return tuple(one_s / canary.usual_s(known_s) - 1 for one_s in slow_s)
 
 
-def _share(ranks: Iterable[RankRecord], seconds: Callable[[CpuTime], float]) -> float:
+def _share(ranks: Iterable[RankRecord], seconds: Callable[[CpuTime, int], float]) -> float:
     """Of the time that windows were measured, per core."""
     told = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
     wall_s = sum(threads * cpu.wall_s for threads, cpu in told)
-    return sum(seconds(cpu) for _, cpu in told) / wall_s if wall_s else 0.0
+    return sum(seconds(cpu, threads) for threads, cpu in told) / wall_s if wall_s else 0.0
 
 
-def _queued_s(cpu: CpuTime) -> float:
-    return sum(thread.queued_s for thread in cpu.threads)
+def _kept_waiting_s(cpu: CpuTime, cores: int) -> float:
+    """What threads queued for, as far as the rank's own did not fill its cores meanwhile: one that wakes beside
+    another of the same rank queues too, and nobody else is there."""
+    idle_s = cores * cpu.wall_s - sum(thread.run_s for thread in cpu.threads)
+    return min(sum(thread.queued_s for thread in cpu.threads), max(idle_s, 0.0))
 
 
-def _stolen_s(cpu: CpuTime) -> float:
+def _stolen_s(cpu: CpuTime, _: int) -> float:
     return cpu.stolen_s

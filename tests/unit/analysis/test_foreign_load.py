@@ -58,6 +58,14 @@ def test_a_plain_loop_alone_that_queued() -> None:
     assert notes(record(point("solo"), 0.1), read(exchange, cpu(queued_s=0.15))) == ()
 
 
+def test_a_thread_that_queued_behind_its_own_rank_waited_for_nobody_else() -> None:
+    telemetry = cpu(queued_s=0.015)
+    assert telemetry.cpu is not None
+    awake = ThreadTime(name="python", threads=1, run_s=0.001, queued_s=0.3)
+    beside = replace(telemetry, cpu=replace(telemetry.cpu, threads=(*telemetry.cpu.threads, awake)))
+    assert notes(read(record(point("solo"), 0.1), beside), record(point("exchange"), 0.1)) == ()
+
+
 def test_who_queued_most_comes_first() -> None:
     each = read(record(point("each", 2), 0.1), cpu(queued_s=0.3), cpu(queued_s=1.5))
     (note,) = notes(each, record(point("exchange", 2), 0.1), size=2)
