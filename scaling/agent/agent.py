@@ -245,12 +245,12 @@ class Agent:
                 supervisor.overhear(order.command, now_s)
         if worker is None:
             return
-        canary_s = None
+        found = None
         if isinstance(order.command, Run) and order.command.canary:
-            canary_s, is_shared = canary.tried(worker.child.task.cpus)
-            if self._canaries.disturbed([(0, "", canary_s)]) or is_shared:
+            found = canary.tried(worker.child.task.cpus)
+            if self._canaries.disturbed([(0, "", found)]) or found.is_shared:
                 worker.suspect()
-        worker.tell(order.command, self._clock(), canary_s)
+        worker.tell(order.command, self._clock(), found)
 
     def _pause(self, attempt: int) -> None:
         now_s = self._clock()

@@ -11,6 +11,7 @@ from scaling.agent.idle import IdleTraffic
 from scaling.agent.log_bound import LogBound
 from scaling.agent.watch import Watch
 from scaling.frameworks import nccl_log
+from scaling.hosts.canary import Canary
 from scaling.records.events import (
     Announce,
     Ended,
@@ -78,7 +79,7 @@ class Supervisor:
         self._result_s: float | None = None
         self._is_late = False  # in leaving, after its result
         self._watch: Watch | None = None
-        self._canary_s: float | None = None
+        self._canary: Canary | None = None
 
     @property
     def measuring(self) -> bool:
@@ -90,10 +91,10 @@ class Supervisor:
         """Whether it stands still until it is told something."""
         return self._stopped_s is not None
 
-    def tell(self, command: Command, now_s: float, canary_s: float | None = None) -> None:
-        """Hand it a command, from which on its silence counts; `canary_s` is noted with its last window."""
+    def tell(self, command: Command, now_s: float, canary: Canary | None = None) -> None:
+        """Hand it a command, from which on its silence counts; `canary` is noted with its last window."""
         self._told = command
-        self._canary_s = canary_s
+        self._canary = canary
         self._observe(command, now_s)
         self.resume(now_s)
         self._spoke_s = now_s
@@ -158,7 +159,9 @@ class Supervisor:
         self._told = None
         if last.measured and self._watch is not None:
             self._watch.done()
-        return replace(last, canary_s=self._canary_s)
+        if self._canary is None:
+            return last
+        return replace(last, canary_s=self._canary.seconds, canary_queued_s=self._canary.queued_s)
 
     def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:
         """End it, unless that was begun already or it is dead; `reason` explains the end."""

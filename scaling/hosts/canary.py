@@ -1,8 +1,9 @@
 """A fixed piece of work, timed on a rank's own core while nothing is measured: how fast the machine itself is.
 
 It always does the same and touches little memory, so that it is slower only where its core is: other processes,
-another hyperthread's work, the hypervisor, the clock. It takes longer than the kernel's slices of time, since a
-process that has slept gets its first one at once, whoever else wants the core.
+another hyperthread's work, the hypervisor, the clock. It takes longer than two of the kernel's slices of time
+(4 ms where the clock ticks 250 times a second), since a process that has slept gets its first one at once, whoever
+else wants the core, and may be asked to leave at its second only.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from scaling.records.canary import SLOWER, slow_above_s
 
 NS = 1e9
 PIECE = bytes(1 << 20)
-PIECES = 6
+PIECES = 14
 LEAST = 4  # canaries of a core, before any of them is judged
 NEWEST = 64
+YOUNG = 16
 
 
 def measure(cpus: Collection[int]) -> float:
@@ -37,7 +40,7 @@ def measure(cpus: Collection[int]) -> float:
 
 
 def piece() -> None:
-    """A part of it, about a millisecond."""
+    """A part of it: 0.7 to 1.5 ms."""
     hashlib.blake2b(PIECE)
 
 
@@ -55,32 +58,43 @@ def queued_s() -> float:
     return 0.0
 
 
-def tried(cpus: Collection[int]) -> tuple[float, bool]:
-    """Seconds of one canary, and whether others had its core for part of them."""
+class Canary(NamedTuple):
+    """What one took, and how much of that its core was somebody else's, by the kernel."""
+
+    seconds: float
+    queued_s: float = 0.0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others had the core for part of it: so it is told of those, too, who have it all the time."""
+        return self.seconds > SLOWER * (self.seconds - self.queued_s)
+
+
+def tried(cpus: Collection[int]) -> Canary:
+    """One canary on the first of these CPUs."""
     before_s = queued_s()
     seconds = measure(cpus)
-    return seconds, is_shared(queued_s() - before_s, seconds)
-
-
-def is_shared(waited_s: float, canary_s: float) -> bool:
-    """Whether others had the core for part of a canary: so it is told of those, too, who have it all the time."""
-    return canary_s > SLOWER * (canary_s - waited_s)
+    return Canary(seconds, queued_s() - before_s)
 
 
 class Canaries:
-    """The canaries of a sweep, by seat and by whether other seats had theirs at the same time (which share caches,
-    power and hyperthreads)."""
+    """The canaries of a sweep, by launch rank and by whether other ranks had theirs at the same time (which share
+    caches, power and hyperthreads)."""
 
     def __init__(self) -> None:
         self._seen: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
 
-    def disturbed(self, canaries: Iterable[tuple[int, str, float]]) -> bool:
-        """Take the newest canaries, (launch rank, company, seconds); whether any of their cores was disturbed."""
-        found = [self._is_slow((rank, company), seconds) for rank, company, seconds in canaries]
+    def disturbed(self, canaries: Iterable[tuple[int, str, Canary]]) -> bool:
+        """Take the newest canaries, (launch rank, company, canary); whether any of their cores was disturbed."""
+        found = [self._is_disturbed((rank, company), one) for rank, company, one in canaries]
         return any(found)
 
-    def _is_slow(self, key: tuple[int, str], seconds: float) -> bool:
+    def _is_disturbed(self, key: tuple[int, str], one: Canary) -> bool:
+        """Slower than it mostly is. Among the first of all that is not known yet, and who began beside a burner
+        would take its slowness for usual: there it is disturbed if others had its core."""
         seen = self._seen[key]
-        seen.append(seconds)
+        seen.append(one.seconds)
         del seen[:-NEWEST]
-        return len(seen) > LEAST and seconds > slow_above_s(seen)
+        if len(seen) <= YOUNG and one.is_shared:
+            return True
+        return len(seen) > LEAST and one.seconds > slow_above_s(seen)

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
-from scaling.hosts.canary import Canaries
+from scaling.hosts.canary import Canaries, Canary
 from scaling.plan import defaults
 from scaling.plan.groups import seats
 from scaling.records.events import Finished
@@ -46,7 +46,10 @@ PATIENCE_S = 0.5
 
 
 class Epoch:
-    """Runs some points side by side, or one by itself. `attempts` are the newest of each point."""
+    """Runs some points side by side, or one by itself.
+
+    `attempts` are the newest of each point, `left_s` is what remains of the budget.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class Epoch:
         self._next_attempt = next_attempt
         self._canaries = canaries
         self._note = note
-        self._left_s, self._blocks = course.budget_s, course.blocks or 0
+        self.left_s, self._blocks = course.budget_s, course.blocks or 0
         self.attempts = [self._attempt(point) for point in points]
         self.active = self.attempts[0]
         self._way = self._run()
@@ -209,8 +212,8 @@ class Epoch:
             turn, begun_s = turns.popleft(), self._bench.clock()
             yield from self._turn(turn)
             if turn.not_before_s:
-                self._left_s -= self._bench.clock() - begun_s
-            if not turn.attempt.fails and self._is_disturbed(turn) and self._left_s > 0:
+                self.left_s -= self._bench.clock() - begun_s
+            if not turn.attempt.fails and self._is_disturbed(turn) and self.left_s > 0:
                 turn.attempt.again(first, turn.ranks)
                 turns.append(turn._replace(not_before_s=self._bench.clock() + PATIENCE_S))
 
@@ -251,10 +254,13 @@ class Epoch:
     def _is_disturbed(self, turn: Turn) -> bool:
         if not self._course.canary:
             return False
-        ranks = [turn.attempt.state.ranks[number] for number in turn.ranks]
+        state = turn.attempt.state
+        ranks = [state.ranks[number] for number in turn.ranks]
         company = "alone" if len(ranks) == 1 else "together"
+        # Those of ranks that share a core queue behind each other.
+        counts = 0.0 if state.oversubscribed else 1.0
         return self._canaries.disturbed(
-            (one.task.launch_rank, company, window.canary_s)
+            (one.task.launch_rank, company, Canary(window.canary_s, counts * window.canary_queued_s))
             for one in ranks
             for window in one.windows
             if window.index == turn.first and window.canary_s is not None

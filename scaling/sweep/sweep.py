@@ -32,8 +32,8 @@ from scaling.sweep.turns import Course
 from scaling.sweep.view.base import View
 from scaling.transport.mailbox import Mailbox
 
-# Of the time that an epoch was planned to take: what disturbed windows may cost until they are measured
-# undisturbed. As much as a burner takes that comes for 10 s of every 40.
+# Of the time that epochs were planned to take: what disturbed windows may cost until they are measured
+# undisturbed. As much as a burner takes that comes for 10 s of every 40; what one leaves, later ones may need.
 BUDGET = 0.25
 
 
@@ -70,6 +70,7 @@ class Sweep:
         # After those whose logs are there: a resumed run appends to no older log.
         self._attempt: int = max((int(log.name[:4]) for log in logs.glob("[0-9]" * 4 + "-*")), default=0)
         self._canaries = Canaries()
+        self._spare_s = 0.0
         self._bench = Bench(plan=plan, mailbox=mailbox, logs=str(logs), clock=clock, unix_clock=unix_clock)
 
     def run(self) -> None:
@@ -195,6 +196,8 @@ class Sweep:
         finally:
             grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
             current.release("the point is over", grace_s=grace_s)
+        if course.number is not None:
+            self._spare_s = max(current.left_s, 0.0)
         ended_s = self._clock()
         return [
             replace(record_of(state, ended_s=ended_s), emulation=self.plan.emulation(state.point))
@@ -212,7 +215,7 @@ class Sweep:
             window_s=config.window_s,
             seed=f"{config.seed}/{first.round}/{index if shared else None}",
             canary=shared and first.hardware.device == "cpu",
-            budget_s=BUDGET * self.plan.seconds(group) if shared else 0.0,
+            budget_s=self._spare_s + BUDGET * self.plan.seconds(group) if shared else 0.0,
         )
 
     def _epoch(self, group: Group, index: int) -> int:

@@ -31,6 +31,7 @@ def scripted_canaries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     asked."""
     scripted: list[float] = []
     monkeypatch.setattr(canary, "measure", lambda cpus: scripted.pop(0) if scripted else STEADY_S)
+    monkeypatch.setattr(canary, "queued_s", lambda: 0.0)
     return scripted
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from scaling.hosts.canary import Canary
 from scaling.records.events import Announce, Failed, Window
 from scaling.records.task import Run
 from tests.support.supervised import ONE, READY, cause, supervisor, window
@@ -104,9 +105,10 @@ def test_one_that_is_being_ended_is_not_stopped() -> None:
 def test_the_canary_is_noted_with_the_last_window_of_its_command() -> None:
     one, _ = supervisor()
     one.heard(READY, 5.0)
-    one.tell(Run(windows=2, steps=1, measured=True, first=3), 6.0, canary_s=0.007)
+    one.tell(Run(windows=2, steps=1, measured=True, first=3), 6.0, Canary(0.007, 0.002))
     heard = [one.heard(replace(window(index), measured=True), 7.0) for index in (3, 4)]
-    assert [each.canary_s for each in heard if isinstance(each, Window)] == [None, 0.007]
+    windows = [each for each in heard if isinstance(each, Window)]
+    assert [(each.canary_s, each.canary_queued_s) for each in windows] == [(None, 0.0), (0.007, 0.002)]
     one.tell(Run(windows=1, steps=1, measured=True, first=5), 8.0)
     last = one.heard(replace(window(5), measured=True), 9.0)
     assert isinstance(last, Window) and last.canary_s is None

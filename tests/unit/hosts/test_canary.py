@@ -8,7 +8,7 @@ import random
 import pytest
 
 from scaling.hosts import canary
-from scaling.hosts.canary import LEAST, NEWEST, Canaries
+from scaling.hosts.canary import LEAST, NEWEST, YOUNG, Canaries, Canary
 from scaling.records.canary import SLOWER
 
 STEADY_S = 0.006
@@ -16,25 +16,33 @@ STEADY_S = 0.006
 
 def steady(canaries: Canaries, count: int = LEAST, rank: int = 0, company: str = "") -> None:
     for _ in range(count):
-        assert not canaries.disturbed([(rank, company, STEADY_S)])
+        assert not canaries.disturbed([(rank, company, Canary(STEADY_S))])
 
 
 def test_a_canary_that_takes_longer_than_mostly_is_off() -> None:
     canaries = Canaries()
     steady(canaries)
-    assert canaries.disturbed([(0, "", 1.01 * SLOWER * STEADY_S)])
-    assert not canaries.disturbed([(0, "", 0.99 * SLOWER * STEADY_S)])
+    assert canaries.disturbed([(0, "", Canary(1.01 * SLOWER * STEADY_S))])
+    assert not canaries.disturbed([(0, "", Canary(0.99 * SLOWER * STEADY_S))])
 
 
 def test_the_first_ones_are_judged_by_nothing() -> None:
     canaries = Canaries()
-    assert not any(canaries.disturbed([(0, "", STEADY_S * factor)]) for factor in (9, 1, 1, 1))
-    assert canaries.disturbed([(0, "", 9 * STEADY_S)])
+    assert not any(canaries.disturbed([(0, "", Canary(STEADY_S * factor))]) for factor in (9, 1, 1, 1))
+    assert canaries.disturbed([(0, "", Canary(9 * STEADY_S))])
+
+
+def test_the_first_ones_are_disturbed_where_others_had_the_core() -> None:
+    """Else a burner that was there first would be what the core mostly does."""
+    shared = Canary(2 * STEADY_S, STEADY_S)
+    canaries = Canaries()
+    assert all(canaries.disturbed([(0, "", shared)]) for _ in range(YOUNG))
+    assert not canaries.disturbed([(0, "", shared)])  # for good: no patience helps
 
 
 def test_a_single_lucky_one_is_not_the_measure() -> None:
     canaries = Canaries()
-    assert not canaries.disturbed([(0, "", STEADY_S / 2)])
+    assert not canaries.disturbed([(0, "", Canary(STEADY_S / 2))])
     steady(canaries, 20)
 
 
@@ -42,16 +50,16 @@ def test_a_core_is_judged_by_canaries_that_came_with_anothers_disturbance() -> N
     canaries = Canaries()
     steady(canaries, 3 * LEAST, rank=0)
     for _ in range(LEAST):
-        assert canaries.disturbed([(0, "", 2 * STEADY_S), (1, "", STEADY_S)])
-    assert canaries.disturbed([(1, "", 2 * STEADY_S)])
+        assert canaries.disturbed([(0, "", Canary(2 * STEADY_S)), (1, "", Canary(STEADY_S))])
+    assert canaries.disturbed([(1, "", Canary(2 * STEADY_S))])
 
 
 def test_one_disturbed_core_of_several_is_enough() -> None:
     canaries = Canaries()
     steady(canaries, rank=0)
     steady(canaries, rank=1)
-    assert canaries.disturbed([(0, "", 2 * STEADY_S), (1, "", STEADY_S)])
-    assert canaries.disturbed([(0, "", STEADY_S), (1, "", 2 * STEADY_S)])
+    assert canaries.disturbed([(0, "", Canary(2 * STEADY_S)), (1, "", Canary(STEADY_S))])
+    assert canaries.disturbed([(0, "", Canary(STEADY_S)), (1, "", Canary(2 * STEADY_S))])
 
 
 @pytest.mark.parametrize("other", [(1, "together"), (0, "alone")])
@@ -59,14 +67,14 @@ def test_each_seat_and_company_has_its_own_measure(other: tuple[int, str]) -> No
     canaries = Canaries()
     steady(canaries, rank=0, company="together")
     rank, company = other
-    assert not canaries.disturbed([(rank, company, 9 * STEADY_S)])
-    assert canaries.disturbed([(0, "together", 9 * STEADY_S)])
+    assert not canaries.disturbed([(rank, company, Canary(9 * STEADY_S))])
+    assert canaries.disturbed([(0, "together", Canary(9 * STEADY_S))])
 
 
 def test_a_burner_that_comes_and_goes_does_not_move_what_it_mostly_takes() -> None:
     """10 s of every 40: three canaries of four are steady."""
     canaries = Canaries()
-    found = [canaries.disturbed([(0, "", STEADY_S * (2 if turn % 4 == 3 else 1))]) for turn in range(200)]
+    found = [canaries.disturbed([(0, "", Canary(STEADY_S * (2 if turn % 4 == 3 else 1)))]) for turn in range(200)]
     assert found[NEWEST:] == [turn % 4 == 3 for turn in range(NEWEST, 200)]
 
 
@@ -75,15 +83,15 @@ def test_a_core_that_wanders_by_itself_is_not_disturbed_all_the_time() -> None:
     noise = random.Random(3)
     canaries = Canaries()
     wandering = [STEADY_S * noise.lognormvariate(0, 0.14) for _ in range(400)]
-    found = [canaries.disturbed([(0, "", canary_s)]) for canary_s in wandering]
+    found = [canaries.disturbed([(0, "", Canary(canary_s))]) for canary_s in wandering]
     assert sum(found) < 0.05 * len(found)
-    assert canaries.disturbed([(0, "", 2 * STEADY_S)])
+    assert canaries.disturbed([(0, "", Canary(2 * STEADY_S))])
 
 
 def test_a_machine_that_is_slower_for_good_is_the_new_measure() -> None:
     canaries = Canaries()
     steady(canaries, NEWEST)
-    found = [canaries.disturbed([(0, "", 2 * STEADY_S)]) for _ in range(NEWEST)]
+    found = [canaries.disturbed([(0, "", Canary(2 * STEADY_S))]) for _ in range(NEWEST)]
     assert found[0] and not found[-1]
 
 
@@ -113,7 +121,7 @@ def test_a_cpu_that_is_forbidden_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
     ids=["not", "a tick", "half of it", "on its way there too"],
 )  # fmt: skip
 def test_a_core_that_others_had_meanwhile(waited_s: float, shared: bool) -> None:
-    assert canary.is_shared(waited_s, STEADY_S) is shared
+    assert Canary(STEADY_S, waited_s).is_shared is shared
 
 
 def test_what_this_thread_has_queued_never_falls() -> None:

@@ -97,6 +97,22 @@ def test_what_is_disturbed_for_good_is_measured_within_the_budget(
         assert indices(record) == [list(range(12))] * len(record.ranks)
 
 
+def test_what_a_quiet_epoch_leaves_of_the_budget_a_later_one_may_spend(
+    tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def again(first_s: float) -> int:
+        """Turns measured again in the second epoch, which is disturbed for good; the first was planned so long."""
+        monkeypatch.setattr(Plan, "seconds", lambda _, group: first_s if group.points[0].round == 0 else PLANNED_S)
+        canaries.clear()
+        ever_slower = (STEADY_S * 1.1**number for number in range(1, 4000))
+        slow(canaries, after=12 * 5, times=ever_slower)  # in a round, where an exchange has one of each rank
+        found = sweep(tmp_path / str(first_s), rounds=2, **ONE_CELL)
+        assert repeated(found, 0) == 0
+        return repeated(found, 1)
+
+    assert again(PLANNED_S) > 1.5 * again(0.0)
+
+
 def test_without_a_budget_nothing_is_measured_again(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
