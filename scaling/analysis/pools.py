@@ -14,6 +14,7 @@ from scaling.analysis.cell import Cell
 from scaling.analysis.controls import Controls, Key
 from scaling.analysis.drift import Drift, drifts
 from scaling.analysis.pooling import Residual, residual
+from scaling.analysis.step_time import Blocks
 from scaling.records.point import Kind, Point
 
 
@@ -48,11 +49,17 @@ def of_pool(cells: Iterable[Cell], controls: Controls) -> Shared:
             layout.update(_plain_loops(cell, controls))
             for one in (cell, *controls.cells_behind(cell.point)):
                 kinds.setdefault(one.point.kind, {})[one.name] = one
-    by_kind = {
-        kind: [time.blocks for _, one in sorted(found.items()) for _, time in sorted(one.times.items())]
-        for kind, found in kinds.items()
-    }
+    by_kind = {kind: _side_by_side(one for _, one in sorted(found.items())) for kind, found in kinds.items()}
     return Shared(residual(dict(sorted(layout.items()))), drifts(by_kind))
+
+
+def _side_by_side(cells: Iterable[Cell]) -> list[list[Blocks]]:
+    """Their points' windows: those of one epoch of a round together, others by themselves."""
+    found: dict[tuple[int, int | str], list[Blocks]] = {}
+    for cell in cells:
+        for number, time in sorted(cell.times.items()):
+            found.setdefault((number, cell.name if time.epoch is None else time.epoch), []).append(time.blocks)
+    return list(found.values())
 
 
 def _plain_loops(cell: Cell, controls: Controls) -> dict[str, Mapping[int, float]]:

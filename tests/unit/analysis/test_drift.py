@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from math import exp, log
 from statistics import fmean
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
 from scaling.analysis.drift import Drift, drifts, slope
+from scaling.analysis.step_time import Blocks
 from scaling.analysis.truncation import truncation
 from scaling.records.point import Kind
 from scaling.records.run import PointRecord
@@ -30,6 +32,11 @@ def measured(amplitude: float, tau_s: float, warm: float, dice: random.Random, n
     return [log(1 + amplitude * exp(-age_s / tau_s)) + dice.gauss(0, noise) for age_s in ages_s]
 
 
+def alone(points: Iterable[Blocks]) -> list[list[Blocks]]:
+    """None took turns with another."""
+    return [[one] for one in points]
+
+
 @pytest.mark.parametrize(("amplitude", "tau_s"), WARM_UPS)
 def test_a_warm_up_leaves_less_than_a_point_or_is_stamped(amplitude: float, tau_s: float) -> None:
     """36 points of a quiet machine (1.5 % between windows), 40 runs: at least 95 % of them."""
@@ -38,7 +45,7 @@ def test_a_warm_up_leaves_less_than_a_point_or_is_stamped(amplitude: float, tau_
         points = [measured(amplitude, tau_s, WARM_UPS[amplitude, tau_s], dice, 0.015) for _ in range(36)]
         kept = [dict(list(enumerate(one))[truncation(one) :]) for one in points]
         bias = fmean(fmean(one.values()) for one in kept)
-        right += bias < 0.01 or bool(drifts({"exchange": kept}))
+        right += bias < 0.01 or bool(drifts({"exchange": alone(kept)}))
     assert right >= 38
 
 
@@ -47,7 +54,7 @@ def test_steady_points_are_not_stamped() -> None:
     dice, stamped = random.Random(3), 0
     for _ in range(100):
         points = [dict(enumerate(measured(0.0, 1.0, 0, dice, 0.03))) for _ in range(12)]
-        stamped += bool(drifts({"exchange": points}))
+        stamped += bool(drifts({"exchange": alone(points)}))
     assert stamped <= 3
 
 
@@ -56,9 +63,35 @@ def test_more_kinds_are_not_stamped_more_often() -> None:
     dice, stamped = random.Random(5), 0
     kinds: tuple[Kind, ...] = ("exchange", "together", "solo", "each", "held", "feed")
     for _ in range(200):
-        points = {kind: [dict(enumerate(measured(0.0, 1.0, 0, dice, 0.05))) for _ in range(12)] for kind in kinds}
+        points = {
+            kind: alone(dict(enumerate(measured(0.0, 1.0, 0, dice, 0.05))) for _ in range(12)) for kind in kinds
+        }
         stamped += bool(drifts(points))
     assert stamped <= 7
+
+
+def test_points_that_took_turns_are_one_look_at_the_machine() -> None:
+    """Six epochs of ten points on cores that wander by 2 % from block to block, all of a block alike: by points
+    more than every third run would be stamped."""
+    dice, stamped = random.Random(9), 0
+    for _ in range(200):
+        epochs: list[list[Blocks]] = []
+        for _ in range(6):
+            wander = [dice.gauss(0, 0.02) for _ in range(6)]
+            epochs.append([{i: one + dice.gauss(0, 0.005) for i, one in enumerate(wander)} for _ in range(10)])
+        stamped += bool(drifts({"exchange": epochs}))
+    assert stamped <= 7
+
+
+def test_what_takes_turns_and_still_warms_up_is_stamped() -> None:
+    """3 % at first, gone after two of ten windows, on cores that wander by 1 %."""
+    dice = random.Random(11)
+    epochs: list[list[Blocks]] = []
+    for _ in range(6):
+        wander = [dice.gauss(0, 0.01) for _ in range(10)]
+        cold = [0.03 * exp(-index / 2) for index in range(10)]
+        epochs.append([dict(enumerate(map(sum, zip(cold, wander, strict=True)))) for _ in range(3)])
+    assert drifts({"exchange": epochs})
 
 
 def test_slope_of_a_line() -> None:
@@ -99,5 +132,5 @@ def _faster(made: PointRecord, part: float) -> PointRecord:
 
 
 def test_a_drift_says_what_it_is() -> None:
-    one = Drift(kind="each", per_window=0.002, windows=6, points=12, t=5.0)
+    one = Drift(kind="each", per_window=0.002, windows=6, points=12, units=6, t=5.0)
     assert str(one) == "each became 0.20 % slower from window to window, 1.0 % in all (12 points)"
