@@ -53,9 +53,8 @@ class Drift(Record, frozen=True, kw_only=True):
 
 def drifts(by_kind: Mapping[Kind, Iterable[Sequence[Blocks]]]) -> tuple[Drift, ...]:
     """Those kinds of points whose mean slope is not noise; points that took turns come together."""
-    units = {kind: [_slopes(points) for points in sides] for kind, sides in sorted(by_kind.items())}
-    told = {kind: [slopes for slopes in found if slopes] for kind, found in units.items()}
-    found = [_drift(kind, slopes) for kind, slopes in told.items() if len(slopes) >= LEAST_UNITS]
+    slopes = {kind: list(filter(None, map(_slopes, units))) for kind, units in sorted(by_kind.items())}
+    found = [_drift(kind, units) for kind, units in slopes.items() if len(units) >= LEAST_UNITS]
     return tuple(one for one in found if one.t_is_beyond(1 - ERROR / len(found)) and abs(one.whole) > LEAST)
 
 

@@ -112,8 +112,8 @@ def lock_step(record: PointRecord) -> StepTime | None:
 
 
 def unsynced_s(record: PointRecord) -> float | None:
-    """Seconds of a step inside the strategy's wrapper without any exchange, median over windows and ranks: what
-    disturbs such a window is in it. None if not tried."""
+    """Seconds of a step inside the strategy's wrapper without any exchange, median over windows and ranks: no
+    canary tells which of them were disturbed. None if not tried."""
     windows = chain.from_iterable(_inspected(record, [rank.unsynced for rank in record.ranks]))
     times = [window.seconds / window.steps for window in windows]
     return median(times) if times else None

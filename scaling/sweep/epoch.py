@@ -252,19 +252,19 @@ class Epoch:
                 yield
 
     def _is_disturbed(self, turn: Turn) -> bool:
-        if not self._course.canary:
-            return False
-        state = turn.attempt.state
-        ranks = [state.ranks[number] for number in turn.ranks]
-        company = "alone" if len(ranks) == 1 else "together"
-        # Those of ranks that share a core queue behind each other.
-        counts = 0.0 if state.oversubscribed else 1.0
-        return self._canaries.disturbed(
-            (one.task.launch_rank, company, Canary(window.canary_s, counts * window.canary_queued_s))
-            for one in ranks
-            for window in one.windows
-            if window.index == turn.first and window.canary_s is not None
-        )
+        company = "alone" if len(turn.ranks) == 1 else "together"
+        return self._canaries.disturbed((rank, company, one) for rank, one in _canaries(turn))
+
+
+def _canaries(turn: Turn) -> Iterator[tuple[int, Canary]]:
+    """Those before a turn's windows, by launch rank. Ranks that share a core queue behind each other there, which
+    tells of nobody else."""
+    state = turn.attempt.state
+    for one in (state.ranks[number] for number in turn.ranks):
+        for window in one.windows:
+            if window.index == turn.first and window.canary_s is not None:
+                queued_s = 0.0 if state.oversubscribed else window.canary_queued_s
+                yield one.task.launch_rank, Canary(window.canary_s, queued_s)
 
 
 def _retries(attempt: Attempt) -> tuple[str, ...]:

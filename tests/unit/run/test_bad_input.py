@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scaling.errors import LaunchError, UsageError
+from scaling.errors import UsageError
 from scaling.plan import config, defaults, plan
 from scaling.records.host import Gpu
 from scaling.run import flags, invocation, panels, run_panels
-from scaling.run.enrolment import check_versions
 from tests.support.inline import enrol, host
 
 GPU = Gpu(index=0, name="NVIDIA H200", uuid="GPU-0", memory_bytes=1 << 37)
@@ -292,11 +291,3 @@ def test_every_field_is_in_the_help(shown: str) -> None:
     assert f"{', '.join(controls)} and {last}" in shown
     for panel in (panels.WHAT, panels.HOW, run_panels.LIMITS, run_panels.OUT, run_panels.RUNS):
         assert panel in shown
-
-
-def test_ranks_of_another_version_are_refused_by_host() -> None:
-    with pytest.raises(LaunchError) as error:
-        check_versions([enrol(host("node1")), enrol(host("node2"), version="0.0.9")])
-    assert "rank 1 on node2 runs scaling 0.0.9" in str(error.value)
-    with pytest.raises(LaunchError, match="node3"):
-        check_versions([enrol(host("node1")), enrol(host("node3"), code="beef")])
