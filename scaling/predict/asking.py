@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from scaling.errors import UsageError, near
 from scaling.predict import evidence
 from scaling.predict.case import Case, network
+from scaling.predict.curve import Wanted
 from scaling.predict.flags import Asked
 from scaling.predict.forecast import FARTHEST, FARTHEST_COLD, Outlook, outlook
 from scaling.predict.healthy import Relief
@@ -39,10 +40,8 @@ def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> C
     return found
 
 
-def _wanted(asked: Asked) -> evidence.Wanted:
-    return evidence.Wanted(
-        asked.strategy, asked.interconnect, asked.up_to, model=asked.model, batch_size=asked.batch_size
-    )
+def _wanted(asked: Asked) -> Wanted:
+    return Wanted(asked.strategy, asked.interconnect, asked.up_to, model=asked.model, batch_size=asked.batch_size)
 
 
 def _alike(asked: Asked) -> None:

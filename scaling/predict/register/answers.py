@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.predict import asking, evidence
+from scaling.predict.curve import Wanted
 from scaling.predict.flags import Asked
 from scaling.predict.forecast import Outlook, forecast, outlook
 from scaling.predict.priors import Priors
@@ -32,7 +33,7 @@ def answers(
 
 def _look(header: Header, records: Sequence[PointRecord], one: Question, priors: Priors) -> Outlook | UsageError:
     try:
-        return outlook(evidence.case(header, records, evidence.Wanted(like=one.point)), priors)
+        return outlook(evidence.case(header, records, Wanted(like=one.point)), priors)
     except UsageError as error:
         return error
 

@@ -14,7 +14,7 @@ from scaling.errors import UsageError
 from scaling.predict import __main__ as command
 from scaling.predict import evidence, healthy, infer, priors, words
 from scaling.predict.case import Case
-from scaling.predict.evidence import Wanted
+from scaling.predict.curve import ANY, Wanted
 from scaling.predict.forecast import WIDEST, forecasts, outlook
 from scaling.records.host import Gpu
 from scaling.records.network import Network, Place
@@ -41,7 +41,7 @@ def _placed(one: PointRecord) -> PointRecord:
     return replace(one, ranks=ranks, hosts=names)
 
 
-def case(records: Sequence[PointRecord], wanted: Wanted = evidence.ANY) -> Case:
+def case(records: Sequence[PointRecord], wanted: Wanted = ANY) -> Case:
     return evidence.case(HEADER, records, wanted)
 
 
