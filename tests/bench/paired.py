@@ -103,7 +103,11 @@ def summary(found: stats.Estimate, pairs: int) -> str:
 
 
 def verdict(found: stats.Estimate) -> str:
-    """Whether it is 0.99 at least, by an interval of 1 % to either side or less."""
-    if found.half_width is None or found.half_width > WIDEST:
+    """Whether it is 0.99 at least, by an interval of 1 % to either side or less. A wider one tells where all of it
+    is on one side."""
+    if found.low is None or found.high is None or found.half_width is None:
         return "too wide to tell"
-    return "reached" if found.mean >= LEAST_RATIO else "missed"
+    told = "reached" if found.mean >= LEAST_RATIO else "missed"
+    if found.half_width <= WIDEST:
+        return told
+    return "too wide to tell" if found.low <= LEAST_RATIO <= found.high else f"{told} by all of a wider interval"

@@ -5,7 +5,10 @@ framework's own documentation doing the same work (`tests/bench/plain`): at leas
 Both are alive at once and take turns by blocks of about 0.4 s, the other one stopped meanwhile; several starts of
 both are the unit of the interval (`paired.py`, `turns.py`). CPUs, threads and the kept heap are the same for both.
 The quickest quarter of blocks is told too: others slow a shared machine down for part of the time.
-STARTS=22 and BLOCKS=16 (9 minutes for torch:gloo) told 0.9 % on one whose cores varied by a third.
+STARTS=22 and BLOCKS=16 (9 minutes for torch:gloo) told 0.9 % on one whose cores varied by a third. On a quiet one,
+at 14 blocks, 10 starts (3 minutes) do for torch:gloo, torch:horovod and MXNet's kvstores, 20 for torch:fsdp2 and
+mxnet:horovod, 24 for tensorflow:ps; tensorflow:ring and tensorflow:horovod take 40 to 60: each start of theirs has
+a rate of its own, by 3 %.
 
 [STARTS=6] [BLOCKS=12] [SEED=1] python -m tests.bench.strategies [NAME...]      (all that run here)
 """

@@ -73,12 +73,17 @@ def test_two_programs_alike_but_for_their_starts_are_told_to_be_so() -> None:
     assert 0.92 < covered / 400 < 0.98
 
 
+WIDE = "by all of a wider interval"
+
+
 @pytest.mark.parametrize(
     ("estimate", "said"),
     [
         ((0.998, 0.992, 1.004), "ratio 0.998 (0.992 to 1.004), 6 starts x 12 blocks: reached"),
         ((0.985, 0.98, 0.99), "ratio 0.985 (0.980 to 0.990), 6 starts x 12 blocks: missed"),
         ((0.998, 0.98, 1.02), "ratio 0.998 (0.980 to 1.020), 6 starts x 12 blocks: too wide to tell"),
+        ((1.22, 1.2, 1.24), f"ratio 1.220 (1.200 to 1.240), 6 starts x 12 blocks: reached {WIDE}"),
+        ((0.9, 0.88, 0.92), f"ratio 0.900 (0.880 to 0.920), 6 starts x 12 blocks: missed {WIDE}"),
         ((0.998, None, None), "ratio 0.998, 6 starts x 12 blocks: too wide to tell"),
     ],
 )
