@@ -1,4 +1,4 @@
-"""A mark on every test for the folder it is in, and a watch over those of tests/unit.
+"""A mark on every test for the folder it is in, a watch over those of tests/unit, and an end to those that hang.
 
 Where pytest-xdist runs tests in several processes at once: which of them one process runs, and which have no other
 beside them.
@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import guard, quiet
+from tests.support import guard, quiet, stuck
 
 HERE = Path(__file__).parent
 # Runs of tests have no page unless a test asks for it: it takes seconds. Children and ranks inherit this.
@@ -102,3 +102,11 @@ def pytest_make_collect_report(
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     with quietly(item), watch(item):
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_timeout_set_timer(settings: Any) -> Generator[None, object, object]:
+    done = yield
+    if settings.method == "signal":
+        stuck.free_after_alarm()
+    return done

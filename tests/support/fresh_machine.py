@@ -72,6 +72,18 @@ if sys.argv[1:] == ["--version"]:
 print(json.dumps(dict(argv=sys.argv, environ=dict(os.environ), pid=os.getpid())))
 sys.exit(7 if "--fail" in sys.argv else 0)
 """
+# Not in bash: of a signal that comes while it reads a process substitution, bash 5.2 may lose the trap. One that
+# comes early waits here.
+WAITING_MPIRUN = """\
+#!{python} -I
+import signal, sys
+if sys.argv[1:] == ["--version"]:
+    sys.exit(print({version!r}))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+print("up", flush=True)
+signal.sigwait([signal.SIGUSR1])
+sys.exit(print("got USR1") or 1)
+"""
 
 
 class Machine:
@@ -113,6 +125,10 @@ class Machine:
         """Put an mpirun there that says `version` of itself."""
         text = MPIRUN.format(python=sys.executable, version=version, exit_code=exit_code)
         return self.script("mpirun", text, at)
+
+    def waiting_mpirun(self) -> None:
+        """Put an mpirun on PATH that says "up", and ends once it was sent USR1."""
+        self.script("mpirun", WAITING_MPIRUN.format(python=sys.executable, version=OPENMPI5))
 
     def module(self, name: str, main: str) -> None:
         """Put a package on this machine's Python path that runs `main` as `python -m name`."""

@@ -48,9 +48,7 @@ def test_exit_code_is_mpiruns(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code: int) -> None:
-    waits = f"#!/bin/bash\n[ $1 = --version ] && echo '{OPENMPI5}' && exit\n"
-    waits += "trap 'echo got USR1; exit 1' USR1\necho up\nwhile :; do read -t 1 <> <(:); done\n"
-    machine.script("mpirun", waits)
+    machine.waiting_mpirun()
     command = [str(machine.root / "launch/mpirun"), "-np", "1", "a"]
     with subprocess.Popen(command, env=machine.environ | HERE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -9,13 +9,6 @@ import pytest
 
 from tests.support.fresh_machine import Machine
 
-WAITS = r"""#!/bin/bash
-[ $1 = --version ] && echo 'mpirun (Open MPI) 5.0.11' && exit
-trap 'echo got USR1; exit 1' USR1
-echo up
-while :; do read -t 1 <> <(:); done
-"""
-
 
 def test_exit_code_is_mpiruns(machine: Machine) -> None:
     assert machine.run("launch/local", "--fail").returncode == 7
@@ -24,7 +17,7 @@ def test_exit_code_is_mpiruns(machine: Machine) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code: int) -> None:
     """mpirun hands USR1 on, while it would answer the signal itself by cutting off its ranks."""
-    machine.script("mpirun", WAITS)
+    machine.waiting_mpirun()
     command = [str(machine.root / "launch/local")]
     with subprocess.Popen(command, env=machine.environ, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -35,7 +28,7 @@ def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code:
 
 
 def test_nohup_outlives_the_terminal(machine: Machine) -> None:
-    machine.script("mpirun", WAITS)
+    machine.waiting_mpirun()
     command = ["bash", "-c", 'trap "" HUP; exec "$0"', str(machine.root / "launch/local")]  # as nohup does
     with subprocess.Popen(command, env=machine.environ, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
