@@ -112,7 +112,7 @@ def _measured(row: Row) -> tuple[dict[str, Cell], str]:
         RATE: quantities.rate(row.samples_per_s, row.workload),
         TFLOPS.key: quantities.tflops(row.tflops),
         MFU.key: UNKNOWN if row.mfu is None else quantities.fraction(row.mfu),
-        SPEEDUP.key: quantities.speedup(row.speedup),
+        SPEEDUP.key: None if row.learnt_less else quantities.speedup(row.speedup),
         AGAINST_BEST.key: NOT_RANKED if is_mislabelled(row) else quantities.against(row.standing),
         AGAINST_FASTEST_FRAMEWORK.key: quantities.against(row.framework_standing),
     }

@@ -61,7 +61,7 @@ def _values(rows: Iterable[Row], of: Callable[[Row], Phrase]) -> Iterator[Value]
 
 def _own(row: Row) -> Phrase:
     own = quantities.percent(row.strategy_efficiency)
-    return () if own is None or row.world_size == 1 else (own,)
+    return () if own is None or row.world_size == 1 or row.learnt_less else (own,)
 
 
 def _cost(row: Row) -> Phrase:
@@ -71,7 +71,7 @@ def _cost(row: Row) -> Phrase:
 
 
 def _two_factors(row: Row) -> Phrase:
-    if row.intra_node is None or row.inter_node is None:
+    if row.intra_node is None or row.inter_node is None or row.learnt_less:
         return ()
     return quantities.fraction(row.intra_node), " x ", quantities.fraction(row.inter_node)
 

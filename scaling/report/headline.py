@@ -41,7 +41,7 @@ def last_line(rows: Iterable[Row], trainings: Iterable[Training] = ()) -> str:
         return "scaling: nothing measured" if best is None else _accuracy(best)
     found = quantities.rate(row.samples_per_s, row.workload)
     rate = NONE if found is None else f"{found.value:.{_digits(found.value)}f}"
-    speedup = NONE if row.speedup is None else f"{row.speedup.mean:.2f}"
+    speedup = NONE if row.speedup is None or row.learnt_less else f"{row.speedup.mean:.2f}"
     efficiency = NONE if row.efficiency is None or row.learnt_less else f"{row.efficiency.mean:.3f}"
     passes = "" if row.workload.trains else f" pass {row.workload.pass_}"
     over = "" if row.interconnect == "auto" else f" over {row.interconnect}"

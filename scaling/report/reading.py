@@ -155,7 +155,7 @@ def _asynchronous(rows: Iterable[Row]) -> str:
         f"ranks do not wait for each other. {labels.rates(rows)} is the sum of their own rates; staleness is the "
         "steps of other ranks between a step's pull of the parameters and its push; straggling has no meaning. "
         "Judge them by the loss after equal samples; where it is above that of all synchronous rows, the "
-        "efficiency is not comparable."
+        "efficiency is not comparable, and no speedup is claimed."
     )
 
 

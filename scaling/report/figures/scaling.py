@@ -24,7 +24,7 @@ def speedup(material: Material) -> Iterator[Figure]:
     for title, rows in _groups(material):
         if any(row.speedup for row in rows):
             measured = _curves(
-                material, rows, _speedup_in(rows), upright="times one device", ideal=1.0, claims=_has_speedup
+                material, rows, _speedup_in(rows), upright="times one device", ideal=1.0, claims=_claims_speedup
             )
             body = _with_predicted(measured, material, rows, lambda one: float(one.world_size))
             yield _figure("speedup", f"Speedup{title}", body, rows, quantities.speedup)
@@ -71,7 +71,8 @@ def _as_percent(found: Estimate | None) -> Quantity | None:
 
 
 def _speedup_in(rows: Sequence[Row]) -> Callable[[Row], Estimate | None]:
-    """A row that claims none (OVERSUBSCRIBED) is placed by its rate over that of its framework's one device."""
+    """Also of rows that claim none: those that are OVERSUBSCRIBED are placed by their rate over that of their
+    framework's one device."""
     alone = {
         row.framework: row.samples_per_s.mean / row.speedup.mean
         for row in rows
@@ -86,8 +87,8 @@ def _speedup_in(rows: Sequence[Row]) -> Callable[[Row], Estimate | None]:
     return of
 
 
-def _has_speedup(row: Row) -> bool:
-    return row.speedup is not None
+def _claims_speedup(row: Row) -> bool:
+    return row.speedup is not None and not row.learnt_less
 
 
 def _all(_: Row) -> bool:

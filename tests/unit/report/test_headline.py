@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
 from scaling.report.headline import headline, last_line
 from tests.support.report_scenes import SCENES, rendered
-from tests.support.scripted_records import asynchronous, carried, failed, point, record
+from tests.support.scripted_records import asynchronous, carried, failed, point, record, with_losses
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,16 @@ def test_who_does_not_wait_or_took_another_network_is_the_headline_only_where_no
         assert found is not None and (found.strategy, found.interconnect) == (name, "auto")
     found = headline(rows([solo, wrong]))
     assert found is not None and found.flags == ("MISLABELLED",)
+
+
+def test_nothing_is_claimed_of_ranks_that_learnt_less_than_crowded_ones() -> None:
+    records = []
+    for number in range(3):
+        stale = asynchronous(record(point("exchange", 2, number, strategy="fake:b"), 0.101))
+        fresh = replace(record(point("exchange", 2, number), 0.11), oversubscribed=True)
+        records += [record(point("solo", 1, number), 0.1), with_losses(stale, 2.2, 2.1, 2.0 + 0.001 * number)]
+        records += [with_losses(fresh, 2.0, 1.5, 1.0)]
+    assert last_line(rows(records)) == "scaling: fake:b N=2 633.7 images/s speedup - efficiency - flags ASYNC"
 
 
 def test_another_revision_that_was_faster_is_not_the_headline_of_the_launch() -> None:

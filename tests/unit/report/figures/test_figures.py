@@ -81,6 +81,14 @@ def test_a_place_that_is_no_claim_is_no_number_in_words() -> None:
     assert "torch:nccl over ib0 12.3 at N=16" in figure.says
 
 
+def test_a_speedup_of_ranks_that_learnt_less_is_no_number_in_words() -> None:
+    """It is N times the efficiency that is not comparable."""
+    (figure,) = FIGURES["speedup"](material("frameworks"))
+    told = {line[0]: line[2] for line in figure.table.lines if line[1] == "4"}
+    assert told["mxnet:dist_async"] == "-" and told["mxnet:dist_sync"] == "3.33 ± 0.01"
+    assert "dist_async" not in figure.says and "mxnet:dist_sync 3.33 at N=4" in figure.says
+
+
 def test_a_mislabelled_row_is_marked_also_without_any_baseline() -> None:
     made, records = SCENES["networks"]()
     without = Material(made, [one for one in records if one.point.kind == "exchange"])
