@@ -211,6 +211,15 @@ def test_stale_ranks_that_learnt_less_say_so(losses: Any, others: Any, learnt_le
     assert beside(losses, others).learnt_less is learnt_less
 
 
+def test_less_is_less_than_all_synchronous_rows() -> None:
+    made = []
+    for number in range(3):
+        for name, loss in (("a", 1.0), ("b", 1.4), ("stale", 1.2)):
+            one = with_losses(record(point("exchange", 2, number, strategy=f"fake:{name}"), 0.1), 2.0, 1.5, loss)
+            made.append(asynchronous(one) if name == "stale" else one)
+    assert not by_name(made)["fake:stale"].learnt_less
+
+
 def test_without_synchronous_rows_nobody_learnt_less() -> None:
     records = [asynchronous(one) for one in contest({"fake:a": 0.1, "fake:b": 0.1})]
     assert not any(row.learnt_less for row in rows(records))
