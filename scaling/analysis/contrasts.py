@@ -181,18 +181,22 @@ class Table:
             return None
         if found.variance is None:
             return Estimate(mean=expm1(found.mean), low=None, high=None, n=1)
-        half = max(self._own(found), self._tukey(layout, one, other, found.rounds))
+        half, df = max(self._own(found), self._tukey(layout, one, other, found.rounds))
         low, high = expm1(found.mean - half), expm1(found.mean + half)
-        return Estimate(mean=expm1(found.mean), low=low, high=high, n=found.rounds)
+        return Estimate(mean=expm1(found.mean), low=low, high=high, n=found.rounds, df=df)
 
-    def _own(self, found: Difference) -> float:
-        return _student(found.rounds - 1) * sqrt((found.variance or 0.0) / found.rounds)
+    def _own(self, found: Difference) -> tuple[float, int]:
+        """Half the pair's own interval, and its degrees of freedom."""
+        df = found.rounds - 1
+        return _student(df) * sqrt((found.variance or 0.0) / found.rounds), df
 
-    def _tukey(self, layout: Layout, one: int, other: int, rounds: int) -> float:
-        variance, df = self._pooled[layout]
+    def _tukey(self, layout: Layout, one: int, other: int, rounds: int) -> tuple[float, int]:
+        """The same of all pairs."""
+        variance, known = self._pooled[layout]
+        df = int(known + SLACK)
         names = layout.series[one], layout.series[other]
         noisier = max(1.0, fmean(self._shares[name].value if name in self._shares else 1.0 for name in names))
-        return quantile(self._confidence, layout.count, int(df + SLACK)) * sqrt(variance * noisier / rounds)
+        return quantile(self._confidence, layout.count, df) * sqrt(variance * noisier / rounds), df
 
     def smallest(self, layout: Layout, rounds: int) -> float | None:
         """The smallest true difference that `rounds` of this noise would tell in 80 of 100 tables, as a fraction;

@@ -20,9 +20,9 @@ TRIMMED = 0.2
 
 
 class Estimate(Record, frozen=True, kw_only=True):
-    """A mean over `n` rounds with its confidence interval, Student's t with `df` degrees of freedom; `low`, `high`
-    and `df` are None when n < 2. Of ratios and rates the mean is the geometric one, and its interval reaches
-    farther up than down."""
+    """A mean over `n` rounds with its confidence interval, Student's t with `df` degrees of freedom, or of several
+    rivals the studentized range; `low`, `high` and `df` are None when n < 2. Of ratios and rates the mean is the
+    geometric one, and its interval reaches farther up than down."""
 
     mean: float
     low: float | None

@@ -122,8 +122,9 @@ def test_of_three_rivals_the_wider_interval_counts() -> None:
         noisier = max(1.0, (shares[f"s{i}"] + shares[f"s{j}"]) / 2)
         tukey = studentized_range.ppf(0.95, 3, 4) * sqrt(one.variance * noisier / 3)
         own = 4.302653 * sqrt(found.variance / 3)
-        low = estimate(table.estimate(one, i, j)).low
-        assert low is not None and found.mean - log(1 + low) == pytest.approx(max(own, tukey), rel=1e-4)
+        told = estimate(table.estimate(one, i, j))
+        assert told.low is not None and found.mean - log(1 + told.low) == pytest.approx(max(own, tukey), rel=1e-4)
+        assert told.df == (2 if own > tukey else 4)
 
 
 def test_a_contest_of_few_takes_the_noise_of_the_table() -> None:
