@@ -229,6 +229,24 @@ def measured_old(noise: Noise, spread: float, *, runs: int, seed: int) -> Measur
     return Measured(float(held.mean()), float(100 * np.mean(found.half)))
 
 
+def measured_until(noise: Noise, target: float, first: int, *, runs: int, seed: int, most: int = 20) -> Measured:
+    """Of this design where rounds are added to the `first` until half of both rows' intervals is below so many
+    points (`--target-ci`), or there are the `most`: the row with both ranks."""
+    dice = np.random.default_rng(seed)
+    times = blocks(devices(runs, 0.0, dice), most, noise, dice)
+    open_ = np.ones(runs, bool)
+    held, widths = np.zeros(runs, bool), np.zeros(runs)
+    for rounds in range(first, most + 1):
+        found = of_run(times[open_, :rounds])
+        half = {
+            size: 50 * (np.exp(one.mean + one.half) - np.exp(one.mean - one.half)) for size, one in found.items()
+        }
+        held[open_] = np.abs(found[2].mean - np.log(EFFICIENCY)) <= found[2].half
+        widths[open_] = half[2]
+        open_[open_] = np.maximum(half[1], half[2]) > target
+    return Measured(float(held.mean()), float(np.mean(widths)))
+
+
 def table(runs: int, seed: int) -> list[dict[str, Any]]:
     """Every noise and spread of the devices, by design."""
     found = []

@@ -80,6 +80,12 @@ def test_the_truth_is_inside_as_often_as_is_said(name: str, spread: float) -> No
     assert 0.93 <= found.coverage <= 0.98
 
 
+@pytest.mark.parametrize("name", ["2 % per start", "real"])
+def test_the_truth_is_inside_also_where_rounds_are_added_until_intervals_are_narrow(name: str) -> None:
+    found = simulated.measured_until(simulated.NOISES[name], 1.5, 4, runs=1500, seed=11)
+    assert 0.92 <= found.coverage <= 0.98 and found.half_width <= 1.5
+
+
 def test_it_is_half_as_wide_as_in_the_same_time_before() -> None:
     noise = simulated.NOISES["real"]
     now = simulated.measured(noise, 0.0, 6, runs=1500, seed=11)
