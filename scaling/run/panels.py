@@ -254,7 +254,7 @@ WindowS = Annotated[
     float | None,
     _how(
         help="Seconds that a window lasts at least.",
-        show_default="0.1 side by side (0.3 with MXNet), 1 on GPUs, else 0.5",
+        show_default="side by side 0.1, with MXNet or GPUs 0.3; else 0.5, on GPUs 1",
     ),
 ]
 Trace = Annotated[

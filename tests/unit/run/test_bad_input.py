@@ -263,7 +263,8 @@ def test_rounds_windows_and_their_length_are_shown_as_they_come_out(shown: str) 
     assert windows[:2] == (None, None) and windows[2] == windows[3]
     assert f"[default: (side by side {fewest} to {most}, as many as last {turns_s} s, else {windows[3]})]" in shown
     short, queues, gpus, else_ = window_s
-    assert f"[default: ({short} side by side ({queues} with MXNet), {gpus:g} on GPUs, else {else_})]" in shown
+    told = f"side by side {short}, with MXNet or GPUs {queues}; else {else_}, on GPUs {gpus:g}"
+    assert f"[default: ({told})]" in shown
     assert all(word in shown for word in ("--interleave", "--no-interleave", "keep|system", "--fresh-workers"))
 
 
