@@ -228,7 +228,8 @@ def _breakdown(rows: Iterable[Row]) -> str:
         told.discard("small_batch")
     texts = {**_CAUSES, **({"small_batch": _NODE_BATCH} if _has_node_rule(lost) else {})}
     said = "; ".join(text for cause, text in texts.items() if cause in told)
-    noise = any(one.holds_zero for row in lost for one in row.breakdown_intervals.values())
+    shown = {*told, "unexplained"}
+    noise = any(one.holds_zero for row in lost for cause, one in row.breakdown_intervals.items() if cause in shown)
     brackets = " In parentheses: what its interval does not tell from zero." if noise else ""
     all_of_it = "rest, also when negative. With the efficiency they add up to 100 %."
     return f"{said}{'; ' if said else ''}{all_of_it}{brackets}"
