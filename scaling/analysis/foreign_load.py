@@ -14,7 +14,7 @@ from scaling.records.events import Window
 from scaling.records.point import Record
 from scaling.records.run import PointRecord, RankRecord
 from scaling.records.telemetry import CpuTime, Foreign
-from scaling.text import several
+from scaling.text import counted, several
 
 # Parts of the time that are worth a note.
 LEAST = 0.01
@@ -60,7 +60,8 @@ class Load(Record, frozen=True, kw_only=True):
             yield f"the core was {size} slower in {len(self.slower)} of {self.windows} windows"
         if self.again:
             size = f", {_percent(fmean(self.slower_again))} slower" if self.slower_again else ""
-            yield f"{self.again} measured again{size}"
+            again = str(self.again) if self.slower else counted(self.again, "window")
+            yield f"{again} measured again{size}"
 
     def _taken(self) -> Iterator[str]:
         yield _listed(self._worst(self.queued), "waited {} of the time for CPUs that others used")

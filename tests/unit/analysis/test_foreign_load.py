@@ -121,8 +121,8 @@ def test_the_controls_have_one_note_together() -> None:
     together = read(record(point("together", 2), 0.1), busy, QUIET, again_s=[0.009])
     said = notes(each, together, record(point("exchange", 2), 0.1), size=2)
     assert said == (
-        "its each and together controls: foreign load on node1: `burner` used 98 % of a core; 2 measured again, "
-        "80 % slower",
+        "its each and together controls: foreign load on node1: `burner` used 98 % of a core; 2 windows measured "
+        "again, 80 % slower",
     )
 
 
