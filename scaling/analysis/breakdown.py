@@ -65,7 +65,15 @@ def intervals(measured: Sequence[Round], efficiency: float, pooled: Residual | N
     found = _estimates(measured, pooled)
     rest = 1 - efficiency - sum(one.mean for one in found.values())
     left = _left(measured, _series(measured))
-    return {**found, "unexplained": _around(interval(left), rest)} if left else found
+    return {**found, "unexplained": _rest(interval(left), rest)} if left else found
+
+
+def _rest(left: Estimate, rest: float) -> Estimate:
+    """What rounds leave, around what the means leave: these are of logarithms for the efficiency and not for the
+    causes, and a rest that comes of that alone is not told from zero."""
+    moved, shifted = abs(rest - left.mean), _around(left, rest)
+    low, high = shifted.low, shifted.high
+    return replace(shifted, low=None if low is None else low - moved, high=None if high is None else high + moved)
 
 
 # ---------------------------------------------------------------- one round after the other

@@ -30,6 +30,8 @@ HARMLESS: Mapping[str, tuple[Flag, ...]] = {
 }  # fmt: skip
 # Less of the exchange's own time is not worth a note.
 SLOWER_BESIDE = 1.05
+# An efficiency whose interval is wider to either side tells little, and reaches farther up than down.
+WIDE = 0.10
 # The kind of warning that a row's own note of all its rounds makes needless.
 TOLD: WarningKind = "foreign-load"
 
@@ -56,6 +58,7 @@ def of_row(
     yield from _network(cell.receipt)
     yield from cell.nccl_notes
     if efficiency:
+        yield from _wide(efficiency)
         yield from missing_controls(point, rounds, controls)
     yield from _no_baseline(point, controls, measured - len(rounds), measured)
     if efficiency:
@@ -79,6 +82,16 @@ def of_baseline(cell: Cell) -> Iterator[str]:
     yield from cell.memory_note
     yield from cell.load.notes()
     yield from _warnings(cell)
+
+
+def _wide(efficiency: Estimate) -> Iterator[str]:
+    """The ends of an interval that half its width does not tell."""
+    low, high = efficiency.low, efficiency.high
+    if low is not None and high is not None and high - low > 2 * WIDE:
+        yield (
+            f"{efficiency.n} rounds do not tell its efficiency: 95 % interval {100 * low:.0f} to {100 * high:.0f} "
+            "%; more --rounds, or a machine without others, narrow it"
+        )
 
 
 # ---------------------------------------------------------------- of its own records

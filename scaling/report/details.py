@@ -22,12 +22,13 @@ MOST_BUSY_PERCENT = 80
 
 
 def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Detail, ...]:
-    """The second baseline, the two factors of efficiency across nodes, the training, what an asynchronous mode
-    saw, the network, what NCCL chose, how GPUs ran, the profiled steps, the servers.
+    """The interval of the speedup, the second baseline, the two factors of efficiency across nodes, the training,
+    what an asynchronous mode saw, the network, what NCCL chose, how GPUs ran, the profiled steps, the servers.
 
     `stale` are the groups and world sizes in which an asynchronous row takes part.
     """
     said: dict[str, Callable[[Row], Phrase]] = {
+        "speedup": _speedup,
         "against its own N=1": _own,
         "intra-node x inter-node": _two_factors,
         "relative cost": _cost,
@@ -57,6 +58,13 @@ def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Det
 
 def _values(rows: Iterable[Row], of: Callable[[Row], Phrase]) -> Iterator[Value]:
     return (Value(world_size=row.world_size, phrase=phrase) for row in rows if (phrase := of(row)))
+
+
+def _speedup(row: Row) -> Phrase:
+    """With its interval, for which the table has no room."""
+    found = None if row.learnt_less else row.speedup
+    told = quantities.speedup(found) if found and found.df else None
+    return () if told is None else (told,)
 
 
 def _own(row: Row) -> Phrase:

@@ -53,15 +53,18 @@ def percent(estimate: Estimate | None) -> Quantity | None:
 
 
 def fraction(value: float, interval: Estimate | None = None, digits: int = 1) -> Quantity:
-    """A fraction of 1, perhaps with an interval that was formed apart from it."""
-    low, high = (interval.low, interval.high) if interval else (None, None)
+    """A fraction of 1, perhaps with an interval that was formed apart from it. It is noise if that holds zero,
+    unless zero is all that it shows: what cannot be anything else is told."""
+    ends = (interval.low, interval.high) if interval else (None, None)
+    low, high = (None if end is None else 100 * end for end in ends)
+    shows = any(round(end, digits) for end in (low, high) if end is not None)
     return Quantity(
         value=100 * value,
-        low=None if low is None else 100 * low,
-        high=None if high is None else 100 * high,
+        low=low,
+        high=high,
         digits=digits,
         unit=PERCENT,
-        is_noise=interval is not None and interval.holds_zero,
+        is_noise=shows and interval is not None and interval.holds_zero,
     )
 
 

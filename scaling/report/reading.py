@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from scaling.analysis.analyse import Analysis
 from scaling.analysis.rows import Baseline, Row
-from scaling.report import labels
+from scaling.report import labels, quantities
 from scaling.report.cells import is_mislabelled
 from scaling.report.parts import Entry
 
@@ -229,7 +229,8 @@ def _breakdown(rows: Iterable[Row]) -> str:
     texts = {**_CAUSES, **({"small_batch": _NODE_BATCH} if _has_node_rule(lost) else {})}
     said = "; ".join(text for cause, text in texts.items() if cause in told)
     shown = {*told, "unexplained"}
-    noise = any(one.holds_zero for row in lost for cause, one in row.breakdown_intervals.items() if cause in shown)
+    found = (one for row in lost for cause, one in row.breakdown_intervals.items() if cause in shown)
+    noise = any(quantities.fraction(one.mean, one).is_noise for one in found)
     brackets = " In parentheses: what its interval does not tell from zero." if noise else ""
     all_of_it = "rest, also when negative. With the efficiency they add up to 100 %."
     return f"{said}{'; ' if said else ''}{all_of_it}{brackets}"

@@ -100,6 +100,18 @@ def test_noise_is_not_superlinear() -> None:
     assert "SUPERLINEAR" not in row.flags
 
 
+def test_an_interval_that_tells_little_has_its_ends_in_words() -> None:
+    """Half its width does not tell them: it reaches farther up than down."""
+    seconds = ((0.1, 0.12), (0.13, 0.11), (0.1, 0.16))
+    row = by_size(one for n, (solo, step_s) in enumerate(seconds) for one in sweep(n, solo, {2: step_s}))[2]
+    assert row.efficiency is not None and row.efficiency.low is not None and row.efficiency.high is not None
+    low, high = (f"{100 * end:.0f}" for end in (row.efficiency.low, row.efficiency.high))
+    said = f"3 rounds do not tell its efficiency: 95 % interval {low} to {high} %;"
+    assert next(note for note in row.footnotes if "do not tell" in note).startswith(said)
+    quiet = by_size(one for n in range(3) for one in sweep(n, 0.1, {2: 0.12 + n / 1000}))[2]
+    assert not [note for note in quiet.footnotes if "do not tell" in note]
+
+
 def test_one_round_is_never_superlinear() -> None:
     assert "SUPERLINEAR" not in by_size(sweep(0, 0.1, {2: 0.08}))[2].flags
 

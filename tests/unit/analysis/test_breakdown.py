@@ -131,6 +131,18 @@ def test_the_parts_always_add_up() -> None:
         assert sum(parts) == pytest.approx(1 - mean(row.efficiency), abs=1e-12)
 
 
+def test_a_rest_that_only_means_leave_is_not_told_from_zero() -> None:
+    # Efficiencies of 0.1 / 0.16 and 0.1 / 0.11: each round adds up, but efficiencies have a geometric mean.
+    slow, fast = (one_round(step_s, (step_s - 0.01,) * 2, 0.1) for step_s in (0.16, 0.11))
+    records = [
+        replace(one, point=replace(one.point, round=number))
+        for number, made in enumerate((slow, fast, slow, fast))
+        for one in made
+    ]
+    rest = by_size(records)[2].breakdown_intervals["unexplained"]
+    assert abs(rest.mean) > 0.005 and rest.holds_zero
+
+
 def test_controls_of_another_placement_do_not_count() -> None:
     records = sweep(0, 0.1, {2: 0.125})
     spread = [

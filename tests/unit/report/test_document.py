@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from scaling.analysis.analyse import analyse
+from scaling.analysis.stats import Estimate
 from scaling.analysis.traffic_receipt import Receipt
-from scaling.report import cells, details, words
+from scaling.report import cells, details, quantities, words
 from scaling.report.document import document
 from scaling.report.formats import markdown, terminal
 from scaling.report.parts import Against, Cell, Column, Document, Line, Quantity, Section
@@ -76,6 +77,24 @@ def test_causes_have_intervals_though_tables_show_their_means() -> None:
     assert {column.key for column in doc.sections[0].columns if column.group == cells.BREAKDOWN} == {
         "contention", "straggling", "exposed", "unexplained",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_noise"),
+    [(-0.004, 0.002, True), (0.001, 0.003, False), (-1e-9, 1e-9, False), (0.0, 0.0, False)],
+)
+def test_noise_is_what_may_be_more_than_the_nothing_that_it_shows(low: float, high: float, is_noise: bool) -> None:
+    """A cause that cannot be anything else, as contention of one device, stands without parentheses."""
+    mean = (low + high) / 2
+    found = quantities.fraction(mean, Estimate(mean=mean, low=low, high=high, n=3, df=2))
+    assert found.is_noise is is_noise
+
+
+def test_the_speedup_stands_with_its_interval_below_a_table_that_has_no_room_for_it() -> None:
+    (section,) = document(*SCENES["default"]()).sections
+    speedup = next(one for one in section.details if one.label == "speedup")
+    for value, line in zip(speedup.values, section.lines, strict=True):
+        assert interval(value.phrase[0]) == interval(line.cells["speedup"])
 
 
 def test_a_cause_that_nobody_measured_is_none_and_not_zero() -> None:

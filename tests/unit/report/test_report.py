@@ -147,8 +147,8 @@ def test_long_names_are_wrapped_not_cut() -> None:
     text = terminal.render(made, both, color=False)
     assert "…" not in text
     # An efficiency for each of 4 contenders and how far two of them are behind, two numbers in each of 4 rows,
-    # 2 details, 7 causes in each of 2 curves, 1 baseline, and one in each of two explanations.
-    assert text.count("± ") == 33
+    # 4 details, 7 causes in each of 2 curves, 1 baseline, and one in each of two explanations.
+    assert text.count("± ") == 37
     assert text.count("leading, 0.0 ± ") == 2
     assert "  fake:a (" + ", ".join(f"a_long_option_name_{index}=1" for index in range(3)) in text
 
