@@ -10,7 +10,8 @@ from scaling.records.run import PointRecord, RankRecord
 LEAST = 0.01
 # Measured with glibc's heap given back after each step: 4,500 to 6,300 faults and 9 to 11 ms of kernel time.
 FAULT_S = 2e-6
-MALLOC = "--malloc keep leaves freed memory with the process"
+# What helps, and why faults are left where it was in use: 32 MiB is the largest buffer that glibc keeps.
+MALLOC = "in CPU workers --malloc keep, the default, spares those of buffers up to 32 MiB"
 
 
 def memory(records: Sequence[PointRecord]) -> Iterator[str]:

@@ -185,12 +185,17 @@ def _saved(records: Sequence[PointRecord]) -> Iterator[str]:
 def _heap(header: Header) -> str:
     """Who gives CPU workers their memory, and whether that keeps what they free; older runs did not."""
     kept = header.config.get("malloc")
-    if header.device == "cuda" or kept is None:
+    has_cpu_workers = header.device != "cuda" or header.config.get("baseline_device")
+    if not has_cpu_workers or kept is None:
         return ""
-    others = _each(host.allocator for host in header.hosts if host.allocator)
-    if others:
-        return f"{others}, by LD_PRELOAD"
-    return "kept by CPU workers (--malloc keep)" if kept == "keep" else "as the system has it (--malloc system)"
+    own = "kept by CPU workers (--malloc keep)" if kept == "keep" else "as the system has it (--malloc system)"
+    by_allocator: dict[str, list[str]] = {}
+    for host in header.hosts:
+        by_allocator.setdefault(host.allocator, []).append(host.hostname)
+    said = {name: f"{name}, by LD_PRELOAD" if name else own for name in by_allocator}
+    if len(said) < 2:
+        return next(iter(said.values()), own)
+    return "; ".join(f"{text} on {several(by_allocator[name])}" for name, text in said.items())
 
 
 def _wandering(records: Sequence[PointRecord]) -> Phrase:

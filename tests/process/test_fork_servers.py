@@ -12,9 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent import forks
+from scaling.agent.environment import KEPT_HEAP
 from scaling.agent.forks import Starter
+from scaling.records.point import Point
+from scaling.records.task import Malloc, Task
 from tests.support import forked
 from tests.support.forked import (
+    IMPORTED,
     beside,
     child_of,
     end,
@@ -138,16 +142,58 @@ def test_threads_and_heap_that_the_server_has_not_start_fresh(starter: Starter, 
     starter.preload(task)
     eventually(starter.settled)
     for number, other in enumerate((replace(task, threads=2), replace(task, malloc="system"))):
-        one = replace(other, attempt=10 + number)
-        child = child_of(starter, one)
-        assert not is_forked(child.pid)
+        assert not is_child_forked(starter, replace(other, attempt=10 + number))
+
+
+def is_child_forked(starter: Starter, task: Task) -> bool:
+    """Whether a child of this task is, which is ended at once."""
+    child = child_of(starter, task)
+    try:
+        return is_forked(child.pid)
+    finally:
         end(child)
+
+
+def test_what_shall_start_fresh_does_beside_a_server_for_others(starter: Starter, tmp_path: Path) -> None:
+    """GPUs' workers do where a CPU is measured beside them, whose fork server has their framework."""
+    task = task_of(tmp_path)
+    starter.preload(task)
+    eventually(starter.settled)
+    assert is_child_forked(starter, task)
+    for number, other in enumerate((replace(task, fresh=True), replace(task, point=on_gpu(task)))):
+        assert not is_child_forked(starter, replace(other, attempt=10 + number))
+
+
+@pytest.mark.parametrize("malloc", ["keep", "system"])
+def test_the_server_has_threads_and_heap_and_nothing_of_the_launcher(
+    preload: Callable[..., None], tmp_path: Path, malloc: Malloc
+) -> None:
+    """glibc and OpenMP read theirs when a program starts: in a fork it is too late."""
+    preload(IMPORTED)
+    own = {name: value for name, value in os.environ.items() if name not in KEPT_HEAP}
+    starter = Starter({**own, "OMPI_COMM_WORLD_RANK": "1"})
+    try:
+        starter.preload(replace(task_of(tmp_path), malloc=malloc, threads=3))
+        eventually(starter.settled)
+        environ = server_of(starter).environ()
+        assert {name: value for name, value in environ.items() if name in KEPT_HEAP} == (
+            KEPT_HEAP if malloc == "keep" else {}
+        )
+        assert environ["OMP_NUM_THREADS"] == "3"
+        assert "OMPI_COMM_WORLD_RANK" not in environ
+    finally:
+        starter.close()
+
+
+def on_gpu(task: Task) -> Point:
+    """The same work on a GPU."""
+    return changed(task.point, device="cuda")
 
 
 def test_no_server_is_started_for_what_starts_fresh(preload: Callable[..., None], tmp_path: Path) -> None:
     starter = Starter(os.environ)
     task = task_of(tmp_path)
-    for one in (replace(task, fresh=True), replace(task, point=changed(task.point, device="cuda"))):
+    for one in (replace(task, fresh=True), replace(task, point=on_gpu(task))):
         starter.preload(one)
     preload()
     starter.preload(task)

@@ -187,7 +187,9 @@ def test_what_is_stopped_or_still_imports_ends_with_an_agent_that_is_killed(tmp_
         assert agent.stdout is not None
         processes = [psutil.Process(int(pid)) for pid in agent.stdout.readline().split()]
         assert len(processes) == (1 if way != "forked" else 2)
-        if way != "importing":
+        if way == "importing":
+            eventually((tmp_path / "hangs.begun").exists)
+        else:
             eventually(lambda: processes[0].status() == psutil.STATUS_STOPPED)
     finally:
         agent.kill()

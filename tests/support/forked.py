@@ -24,7 +24,7 @@ from tests.support.waiting import eventually
 
 IMPORTED = "scaling.frameworks.fake.trainer"
 BASE = {**os.environ, "PLANTED": "by the agent"}
-HANGS = "import time; time.sleep(3600)"
+HANGS = "import pathlib, time; pathlib.Path(__file__).with_suffix('.begun').touch(); time.sleep(3600)"
 STEP = Run(windows=1, steps=2, measured=True)
 
 

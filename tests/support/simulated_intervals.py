@@ -63,7 +63,7 @@ class Interval(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """How often the interval held the truth, and half of its median width in points."""
+    """How often the interval held the truth, and half of its mean width in points."""
 
     coverage: float
     half_width: float

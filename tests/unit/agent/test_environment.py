@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
 
 import scaling
+from scaling import frameworks
 from scaling.agent.environment import KEPT_HEAP, child_environ, granted
 from scaling.records.forks import MARK
-from scaling.records.point import Device, Point
+from scaling.records.point import Device, Kind, Point
 from tests.support.points import TASK, changed
 
 
@@ -65,6 +66,14 @@ def test_the_threshold_is_one_that_glibc_takes() -> None:
     """It ignores a larger one: HEAP_MAX_SIZE / 2 on 64 bits, mallopt(3)."""
     assert int(KEPT_HEAP["MALLOC_MMAP_THRESHOLD_"]) <= 32 << 20
     assert int(KEPT_HEAP["MALLOC_TRIM_THRESHOLD_"]) < 1 << 31
+
+
+@pytest.mark.parametrize("strategy", ["torch:gloo", "tensorflow:ring", "mxnet:dist_sync", "torch:horovod"])
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_all_frameworks_and_kinds_are_alike(strategy: str, kind: Kind) -> None:
+    """Or what one of them saves would look like what another loses."""
+    for name in (strategy, frameworks.load(strategy).baseline):
+        assert heap({}, point=changed(TASK.point, strategy=name, kind=kind)) == KEPT_HEAP
 
 
 @pytest.mark.parametrize(

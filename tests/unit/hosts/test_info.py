@@ -56,6 +56,12 @@ def test_this_host() -> None:
     assert msgspec.json.decode(msgspec.json.encode(host), type=HostInfo) == host
 
 
+def test_another_allocator_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for preload, name in (("/usr/lib/libjemalloc.so.2", "jemalloc"), ("", "")):
+        monkeypatch.setenv("LD_PRELOAD", preload)
+        assert gather(PACKAGES).allocator == name
+
+
 def test_gpus_and_driver_are_in_it(install: Install) -> None:
     install(FakeGpu())
     host = gather(PACKAGES)

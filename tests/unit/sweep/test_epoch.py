@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from io import StringIO
 from itertools import pairwise, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -188,6 +189,19 @@ def test_windows_tell_their_block_and_records_their_epoch(tmp_path: Path) -> Non
         assert not any(rank.disturbed for rank in record.ranks)
     runs = [told.command for told in launch.told if isinstance(told.command, RunCommand)]
     assert all(run.canary == run.measured for run in runs)
+
+
+@pytest.mark.parametrize("fields", [{}, {"malloc": "system", "fresh_workers": True}])
+def test_all_workers_and_helpers_have_the_heap_and_the_start_that_are_asked_for(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    launch = Launch(2)
+    sweep(tmp_path, launch, strategy=["fake:ps"], **fields)
+    asked = ("system", True) if fields else ("keep", False)
+    tasks = [child.task for child in launch.children]
+    assert {(task.malloc, task.fresh) for task in tasks} == {asked}
+    assert {task.point.kind for task in tasks} == {"exchange", "each", "together", "comm"}
+    assert len({task.role for task in tasks}) > 1
 
 
 def test_where_memory_does_not_hold_all_points_each_world_size_is_an_epoch(tmp_path: Path) -> None:

@@ -1,0 +1,47 @@
+"""The block above the tables: whose heap CPU workers have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaling.records.host import HostInfo
+from scaling.report import labels, words
+from scaling.report.facts import facts
+from tests.support.scripted_records import header, host
+
+KEPT = "kept by CPU workers (--malloc keep)"
+SYSTEM = "as the system has it (--malloc system)"
+
+
+def heap(*hosts: HostInfo, device: str = "cpu", **config: Any) -> list[str]:
+    """What stands there of it."""
+    found = facts(header(hosts, device=device, config=config), (), (), labels.context(()))
+    return [words.text(entry.phrase) for entry in found if entry.label == "heap"]
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"malloc": "keep"}, [KEPT]),
+        ({"malloc": "system"}, [SYSTEM]),
+        ({"malloc": "keep", "device": "emulated"}, [KEPT]),
+        ({"malloc": "keep", "device": "cuda"}, []),
+        ({"malloc": "keep", "device": "cuda", "baseline_device": "cpu"}, [KEPT]),
+        ({}, []),  # of runs that did not keep it yet
+    ],
+)
+def test_whether_the_heap_is_kept_is_said(config: dict[str, Any], said: list[str]) -> None:
+    assert heap(**config) == said
+
+
+@pytest.mark.parametrize("malloc", ["keep", "system"])
+def test_another_allocator_is_told_apart(malloc: str) -> None:
+    assert heap(host(allocator="jemalloc"), malloc=malloc) == ["jemalloc, by LD_PRELOAD"]
+
+
+def test_hosts_whose_allocators_differ_are_named() -> None:
+    allocators = {"node1": "jemalloc", "node2": "", "node3": "", "node4": "jemalloc"}
+    hosts = [host(name, allocator=allocator) for name, allocator in allocators.items()]
+    assert heap(*hosts, malloc="keep") == [f"jemalloc, by LD_PRELOAD on node1 node4; {KEPT} on node2 node3"]
