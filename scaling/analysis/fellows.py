@@ -14,7 +14,8 @@ from scaling.records.point import Record
 
 # Below this a difference is not worth a note.
 LEAST = 0.015
-# With few rounds three standard errors happen by chance; Student's quantile at this confidence does not.
+# With few rounds three standard errors happen by chance, Student's quantile does not: in a layout of equal seats
+# none is told with at least this confidence, however many they are (Bonferroni).
 CONFIDENCE = 0.99
 
 
@@ -52,12 +53,15 @@ def odd(layout: Layout) -> list[Odd]:
     fit = additive(repeated)
     if fit.df < 1:
         return []
+    # The difference of two seats is one and the same for both.
+    tests = len(repeated) if len(repeated) > 2 else 1
+    beyond = quantile(fit.df, 1 - (1 - CONFIDENCE) / tests)
     found = []
     for seat, effect in fit.columns.items():
         others = [other for name, other in fit.columns.items() if name != seat]
         apart = effect - median(others)
         error = sqrt(fit.variance / len(repeated[seat]) * (1 + 1 / len(others)))
-        is_told = abs(apart) > max(log(1 + LEAST), quantile(fit.df, CONFIDENCE) * error)
+        is_told = abs(apart) > max(log(1 + LEAST), beyond * error)
         if is_told and (apart > 0 or len(others) > 1):
             found.append(Odd(seat=int(seat), apart=exp(apart) - 1))
     return sorted(found, key=lambda one: one.seat)

@@ -145,11 +145,17 @@ def missing_controls(point: Point, measured: Sequence[Round], controls: Controls
 
 
 def _not_held(point: Point, measured: Sequence[Round], controls: Controls) -> Iterator[str]:
-    """Why waiting for data is not told, where that was tried."""
+    """Why waiting for data is not told, or by fewer rounds, where that was tried."""
     count = sum(one.data is None for one in measured)
-    if count and (cause := controls.why_missing("held", point, point.workload.batch_size)):
-        rounds = "" if count == len(measured) else f" in {count} of {len(measured)} rounds"
-        yield f"no held control{rounds} (failed: {cause}): what ranks wait for data counts as contention"
+    if not count or not (cause := controls.why_missing("held", point, point.workload.batch_size)):
+        return
+    if count == len(measured):
+        yield f"no held control (failed: {cause}): what ranks wait for data counts as contention"
+    else:
+        yield (
+            f"no held control in {count} of {len(measured)} rounds (failed: {cause}); from the others: what ranks "
+            "wait for data"
+        )
 
 
 def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], controls: Controls) -> str:

@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from scaling.analysis.causes import CAUSES
+from scaling.analysis.rows import Row
 from scaling.records.events import Finished, Ready, Window
 from scaling.records.point import Point
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import CpuTime, Telemetry, ThreadTime
-from tests.support.scripted_records import UNIX_S, point
+from tests.support.scripted_records import UNIX_S, by_size, loss_of, point
 
 STEP_S = 0.1
 NOISE = 0.004
@@ -174,3 +176,24 @@ def _served(plan: Plan, made: PointRecord) -> PointRecord:
         name="server-0", launch_rank=0, host="node1", outcome=Finished(), telemetry=Telemetry(cpu=cpu)
     )
     return replace(made, helpers=(helper,))
+
+
+def older(made: PointRecord) -> PointRecord:
+    """The same of a record that tells how much of one core each rank used, and nothing else of CPUs."""
+    ranks = []
+    for rank in made.ranks:
+        cpu = rank.telemetry.cpu
+        assert cpu is not None
+        used = Telemetry(cpu_percent=100 * cpu.run_s / cpu.wall_s)
+        ranks.append(replace(rank, telemetry=used))
+    return replace(made, ranks=tuple(ranks), epoch=None)
+
+
+# ---------------------------------------------------------------- reading the answers
+
+
+def lost(records: list[PointRecord], size: int = 4) -> tuple[Row, dict[str, float]]:
+    """The row of all ranks, and what it lost by cause in percent."""
+    row = by_size(records)[size]
+    found = loss_of(row)
+    return row, {cause: 100 * (getattr(found, cause) or 0.0) for cause in (*CAUSES, "unexplained")}

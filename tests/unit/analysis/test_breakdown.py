@@ -71,6 +71,35 @@ def test_exposed_is_what_compute_does_not_hide() -> None:
     assert loss.unexplained == close(0.0)
 
 
+@pytest.mark.parametrize(
+    ("exchanges", "comm_s", "exposed"),
+    [
+        # 0.004 / 0.114 and -0.004 / 0.106: nothing on average, where a bound in each round would make it 1.8 %
+        ((0.114, 0.106), 0.05, 0.0),
+        # 0.02 / 0.13 and 0: less than comm on average, where a bound in each round would make it half of that
+        ((0.13, 0.11), 0.01, 0.02 / 0.13 / 2),
+    ],
+)
+def test_exposed_is_bounded_over_rounds_and_not_in_each(
+    exchanges: tuple[float, float], comm_s: float, exposed: float
+) -> None:
+    rounds = [
+        numbered(one, number)
+        for number, step_s in enumerate(exchanges)
+        for one in one_round(step_s, (0.11, 0.11), comm_s)
+    ]
+    assert loss_of(by_size(rounds)[2]).exposed == close(exposed)
+
+
+def test_all_causes_are_of_the_rounds_that_tell_all_of_them() -> None:
+    """Round 1 has contention of 0.03 s and no comm: what is told is of round 0."""
+    first = one_round(0.125, (0.11, 0.11), 0.05)
+    other = [numbered(one, 1) for one in one_round(0.145, (0.13, 0.13), 0.05)]
+    loss = loss_of(by_size([*first, *(one for one in other if one.point.kind != "comm")])[2])
+    assert loss.contention == close(0.01 / 0.125)
+    assert loss.exposed == close(0.015 / 0.125)
+
+
 def test_unexplained_may_be_negative() -> None:
     # The exchange is as fast as one device although the loops beside each other were slower:
     # contention 0.005/0.1, straggling 0.005/0.1, nothing exposed, efficiency 1

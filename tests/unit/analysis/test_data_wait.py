@@ -98,6 +98,19 @@ def test_where_a_held_control_failed_the_row_says_so(size: int) -> None:
     assert "no held control (failed: oom): what ranks wait for data counts as contention" in row.footnotes
 
 
+def test_a_held_control_that_failed_in_one_round_is_told_by_the_others() -> None:
+    made = [
+        failed(one.point) if (one.point.round, one.point.kind) == (1, "held") else one
+        for number in (0, 1)
+        for one in one_round(0.144, 0.16, number=number)
+    ]
+    row = by_size(made)[SIZE]
+    assert loss_of(row).data_wait == close(0.02 / 0.16)
+    assert loss_of(row).contention == close(0.004 / 0.16)
+    (note,) = [note for note in row.footnotes if "held" in note]
+    assert note == "no held control in 1 of 2 rounds (failed: oom); from the others: what ranks wait for data"
+
+
 def test_where_no_round_tells_all_causes_each_is_the_mean_of_the_rounds_that_tell_it() -> None:
     # data: 0.04 and 0.02 in round 0 alone; contention with it: 0.144 - 0.12 in both
     lacking = {(0, "comm"), (1, "held")}

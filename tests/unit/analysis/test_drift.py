@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
 from scaling.analysis.drift import Drift, drifts, slope
-from scaling.analysis.step_time import Blocks
+from scaling.analysis.step_time import Blocks, step_time
 from scaling.analysis.truncation import truncation
 from scaling.records.point import Kind
 from scaling.records.run import PointRecord
@@ -94,6 +94,13 @@ def test_what_takes_turns_and_still_warms_up_is_stamped() -> None:
     assert drifts({"exchange": epochs})
 
 
+def test_less_than_half_a_percent_in_all_is_not_worth_a_stamp() -> None:
+    """However sure it is: 0.03 % from window to window, 0.27 % over ten."""
+    points = [{index: index * per_window for index in range(10)} for per_window in (3e-4, 3.1e-4, 3.2e-4, 3e-4)]
+    assert not drifts({"exchange": alone(points)})
+    assert drifts({"exchange": alone([{i: 3 * value for i, value in one.items()} for one in points])})
+
+
 def test_slope_of_a_line() -> None:
     assert slope({0: 1.0, 1: 1.5, 2: 2.0, 5: 3.5}) == pytest.approx(0.5)
     assert slope({0: 1.0, 1: 1.5}) is None
@@ -106,6 +113,35 @@ def test_truncation_cuts_what_differs_and_no_noise() -> None:
     dice = random.Random(1)
     cut = [truncation([dice.gauss(0, 0.03) for _ in range(10)]) for _ in range(300)]
     assert sum(map(bool, cut)) <= 6
+
+
+def test_what_is_cut_off_is_in_no_step_time() -> None:
+    """Two cold windows of ten; where points took turns the mean over blocks leaves them out by itself."""
+    dice = random.Random(2)
+    seconds = [0.2, 0.15, *(0.1 + dice.gauss(0, 1e-4) for _ in range(8))]
+    made = record(point("exchange"), 0.1)
+    first = replace(made.ranks[0].windows[0], steps=1, start_s=0.0)
+    windows = tuple(replace(first, index=index, end_s=end_s) for index, end_s in enumerate(seconds))
+    cold = replace(made, ranks=(replace(made.ranks[0], windows=windows),))
+    time = step_time(cold)
+    assert time is not None
+    assert time.step_s == pytest.approx(0.1, rel=1e-3)
+    assert min(time.blocks) >= 2 and len(time.blocks) >= 6
+    beside = step_time(replace(cold, epoch=0))
+    assert beside is not None and len(beside.blocks) == 10
+
+
+def test_points_of_one_epoch_are_one_look_at_it_in_rows_too() -> None:
+    """Three epochs of four world sizes: twelve slopes would tell what three do not."""
+    made = [
+        replace(_faster(record(point("exchange", size, number), 0.1), part), epoch=number)
+        for number, part in enumerate((0.03, 0.001, 0.02))
+        for size in (1, 2, 3, 4)
+    ]
+    solos = [record(point("solo", number=number), 0.1, epoch=number) for number in range(3)]
+    assert not any("DRIFTING" in row.flags for row in rows([*made, *solos]))
+    apart = [replace(one, epoch=None) for one in (*made, *solos)]
+    assert all("DRIFTING" in row.flags for row in rows(apart))
 
 
 def test_the_stamp_has_its_size_and_kind() -> None:

@@ -10,21 +10,11 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.causes import CAUSES
-from scaling.analysis.rows import Row
 from scaling.records.run import PointRecord
-from scaling.records.telemetry import Telemetry
-from tests.support.planted import Plan, run
-from tests.support.scripted_records import by_size, failed, half, loss_of, mean
+from tests.support.planted import Plan, lost, older, run
+from tests.support.scripted_records import by_size, failed, half, mean
 
 WITHIN = 1.5
-
-
-def lost(records: list[PointRecord], size: int = 4) -> tuple[Row, dict[str, float]]:
-    """The row of all ranks, and what it lost by cause in percent."""
-    row = by_size(records)[size]
-    found = loss_of(row)
-    return row, {cause: 100 * (getattr(found, cause) or 0.0) for cause in (*CAUSES, "unexplained")}
 
 
 def stalls(share: float, factor: float, only: int | None = None) -> Plan:
@@ -55,7 +45,7 @@ PLANTED: dict[str, tuple[Plan, dict[str, float]]] = {
     "wrapper": (Plan(hooks_s=0.003), {"exchange_cpu": 2.9}),
     "stolen CPU": (Plan(steals_s=0.008, comm_s=0.004), {"exchange_cpu": 7.4}),
     "stolen CPU, comm hidden": (Plan(steals_s=0.008, comm_s=0.05), {"exchange_cpu": 7.4}),
-    # Threads that poll while their rank waits for the slowest, or for the wire, take nothing from anybody.
+    # Threads that poll while their rank waits for the slowest take nothing from anybody.
     "polling beside straggling": (Plan(alone=(1, 1, 1, 1.2), polls=0.5), {"straggling": 13.0}),
     "polling and wrapper": (
         Plan(alone=(1, 1, 1, 1.2), hooks_s=0.003, polls=0.5),
@@ -100,20 +90,10 @@ def test_without_cpu_time_what_comm_explains_is_exposed() -> None:
 
 def test_older_records_are_split_by_what_they_know() -> None:
     """They tell how much of one core each rank used, and neither threads nor who queued."""
-    _, found = lost([_older(one) for one in run(Plan(steals_s=0.008, wire_s=0.02))])
+    _, found = lost([older(one) for one in run(Plan(steals_s=0.008, wire_s=0.02))])
     assert found["exchange_cpu"] == pytest.approx(100 * 8 / 128, abs=WITHIN)
     assert found["waiting"] == pytest.approx(100 * 20 / 128, abs=WITHIN)
     assert found["unexplained"] == pytest.approx(0.0, abs=0.5)
-
-
-def _older(made: PointRecord) -> PointRecord:
-    ranks = []
-    for rank in made.ranks:
-        cpu = rank.telemetry.cpu
-        assert cpu is not None
-        used = Telemetry(cpu_percent=100 * cpu.run_s / cpu.wall_s)
-        ranks.append(replace(rank, telemetry=used))
-    return replace(made, ranks=tuple(ranks), epoch=None)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +112,7 @@ def test_the_odd_rank_is_named(alone: tuple[float, ...], said: str) -> None:
 
 
 def test_equal_ranks_are_not_named() -> None:
-    """40 machines of four: at 99 % a hundredth of the ranks may look slow, by less than is worth a note."""
+    """40 machines of four: what is told apart by chance is less than is worth a note."""
     found = [lost(run(Plan(rounds=4), seed))[0].footnotes for seed in range(40)]
     assert [note for notes in found for note in notes if "rank" in note] == []
 
@@ -141,6 +121,20 @@ def test_the_parts_of_the_exchanges_cpu_are_told() -> None:
     row, _ = lost(run(Plan(hooks_s=0.003, steals_s=0.008)))
     assert row.exchange_cpu_parts["gloo_tcp_loop"] == pytest.approx(0.008 / 0.111, abs=0.003)
     assert row.exchange_cpu_parts["wrapper at N=1"] == pytest.approx(0.003 / 0.111, abs=0.005)
+
+
+def test_the_wrapper_without_exchange_is_told_beside_that_of_a_single_rank() -> None:
+    """4 ms longer than plain steps of 100, of 103 with all ranks: measured after the windows that count."""
+    made = [_unsynced(one, 0.104) for one in run(Plan(hooks_s=0.003))]
+    assert by_size(made)[4].exchange_cpu_parts["wrapper without exchange"] == pytest.approx(0.039, abs=0.005)
+
+
+def _unsynced(made: PointRecord, step_s: float) -> PointRecord:
+    if made.point.kind != "exchange":
+        return made
+    steps = tuple(replace(made.ranks[0].windows[0], index=index, steps=1, start_s=0.0) for index in range(2))
+    windows = tuple(replace(one, measured=False, end_s=step_s) for one in steps)
+    return replace(made, ranks=tuple(replace(rank, unsynced=windows) for rank in made.ranks))
 
 
 def test_the_wrapper_is_no_noise_where_it_is_told() -> None:

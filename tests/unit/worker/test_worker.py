@@ -73,6 +73,34 @@ def test_steps_of_a_device_that_runs_behind_are_timed_by_its_own_clock(
     assert [w.step_s for w in windows(said)] == [(0.25,) * 4 if has_clock else ()] * 2
 
 
+class Blocking(FakeTrainer):
+    """Its steps have ended when they return; each takes half a second longer than the one before."""
+
+    is_done_on_return = True
+
+    def step(self) -> None:
+        super().step()
+        self._sleep(0.5 * self.samples / 32)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_steps_that_end_when_they_return_are_timed_by_the_hosts_clock(
+    monkeypatch: pytest.MonkeyPatch, *, is_done: bool
+) -> None:
+    clock, said = Clock(), list[Event]()
+    monkeypatch.setattr(Blocking, "is_done_on_return", is_done)
+    trainer = Blocking(
+        replace(TASK, point=replace(POINT, options={"step_s": "0"})), clock=clock, sleep=clock.sleep
+    )
+    loop = Worker(
+        trainer, lambda event, hold=False: said.append(event), lambda: True, clock, clock, times_steps=True
+    )
+    loop.obey(Run(windows=2, steps=3, measured=True))
+    # The first step is not counted.
+    assert [w.step_s for w in windows(said)] == ([(1.0, 1.5, 2.0), (2.5, 3.0, 3.5)] if is_done else [(), ()])
+    assert [w.seconds for w in windows(said)] == [4.5, 9.0]
+
+
 def test_a_lingering_run_goes_on_until_the_next_command() -> None:
     loop, said, clock = worker(waiting=5)
     loop.obey(Run(windows=1, steps=2, measured=True, linger=True))
