@@ -91,6 +91,7 @@ def test_the_estimate_counts_the_sleeps() -> None:
         (("--device", "emulated"), ("'emulated'", "emulated:p100")),
         (("--device", "emulated:"), ("'emulated:'", "emulated:p100")),
         (("--device", "emulated:p10"), ("emulated:p10", "'p100'")),
+        (("--device", "emulated:P100"), ("emulated:P100", "did you mean 'p100'")),
         (("--device", "emulatd:p100"), ("'emulatd:p100'", "did you mean 'emulated:p100'")),
         (("--device", "emulated:p100", "--batch-size", "7"), ("batch 7", "batch 64, 32")),
         (
