@@ -103,6 +103,8 @@ def test_the_estimate_counts_the_sleeps() -> None:
         (("--device", "emulated:p100", "--compile"), ("--compile",)),
         (("--device", "emulated:p100", "--shrink", "0.5"), ("--shrink 0.5", "from 1")),
         (("--device", "emulated:p100", "--dilate", "nan"), ("--dilate nan", "from 1")),
+        (("--device", "emulated:p100", "--dilate", "inf"), ("--dilate inf", "from 1")),
+        (("--device", "emulated:p100", "--dilate", "1e308"), ("--dilate 1e+308", "at most 4,294,967,296")),
         (("--dilate", "2"), ("--dilate 2", "--device emulated:PROFILE")),
         (("--device", "emulated:p100", "--strategy", "tensorflow:ps"), ("tensorflow:ps", "torch:gloo")),
         (("--device", "emulated:p100", "--strategy", "torch:nccl"), ("torch:nccl", "torch:ps-async")),
