@@ -243,6 +243,12 @@ def test_the_studys_rule_runs_at_fitted_rates_and_one_setting() -> None:
     assert inside.inside_s == pytest.approx(2.28e-3, rel=0.01)
 
 
+def test_one_device_of_a_node_crosses_no_link_inside_it() -> None:
+    made = planned(*NODE_RULE, "--placement", "spread", "--world-sizes", "1,4,8", lab=(1e11,), nodes=4, size=16)
+    found = {point.world_size: made.emulation(point) for point in made.cells if point.kind == "exchange"}
+    assert {size: one.inside for size, one in found.items() if one} == {1: "", 4: "", 8: "PCIe 3.0 x16"}
+
+
 def test_another_image_size_is_fitted_everywhere() -> None:
     """256 px were published of the P100's GoogLeNet at 144: 224, its own, have fewer operations an image."""
     own = planned(*NODE_RULE, "--image-size", "224", "--world-sizes", "1")
