@@ -50,10 +50,14 @@ class StoreError(ScalingError):
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """Return the tail of a message about an unknown `word`: its near match, or all that is known."""
+    """Return the tail of a message about an unknown `word`: its near match, or all that is known.
+
+    Capitals count as no difference: P100 is nearer to p100 than to v100.
+    """
     names = sorted(known)
-    close = get_close_matches(word, names, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    folded = {name.casefold(): name for name in names}
+    close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    return f"did you mean {folded[close[0]]!r}?" if close else f"known: {', '.join(names)}"
 
 
 def told_by(flag: str, variable: str, value: str) -> str:

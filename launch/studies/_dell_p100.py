@@ -155,12 +155,11 @@ def unknown(model: str, rows: list[dict[str, Any]]) -> str:
 def _said(rows: list[dict[str, Any]], size: int) -> Iterator[str]:
     """What the rows of a world size say themselves."""
     for word, name in NETWORKS.items():
-        row = _row(rows, word, size)
-        told = (row or {}).get("emulation")
-        is_busy = (row or {}).get("machine_cpu_percent", 0.0) > MOST_BUSY_PERCENT
-        if told and size > 1 and not is_busy:
+        row = _row(rows, word, size) or {}
+        told, busy_percent = row.get("emulation"), row.get("machine_cpu_percent") or 0.0
+        if told and row["samples_per_s"] and size > 1 and busy_percent <= MOST_BUSY_PERCENT:
             yield f"{name}: the emulator is up to {100 * told['error_fraction']:.1f} % of a step too slow"
-        yield from (note for note in (row or {}).get("footnotes", ()) if note.startswith(SAID))
+        yield from (note for note in row.get("footnotes", ()) if note.startswith(SAID))
 
 
 if __name__ == "__main__":

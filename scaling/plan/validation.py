@@ -9,7 +9,8 @@ from scaling.errors import UsageError, near
 from scaling.plan import batch_flags, epochs
 from scaling.plan.config import DEVICES, MAX_NAME_BYTES, MAX_SEED, SweepConfig, flag, target_half_width
 
-# Of samples, sizes, epochs, steps: records keep 64 bits, also of products.
+# Of samples, sizes, epochs, steps: records keep 64 bits, also of products. Of seconds and factors: their products
+# stay numbers.
 MOST = 1 << 32
 
 
@@ -73,11 +74,11 @@ def _name_and_seed(config: SweepConfig) -> None:
 
 
 def _countable(config: SweepConfig) -> None:
-    """Refuse counts beyond what records keep, which a slip of the finger makes."""
+    """Refuse numbers beyond what records keep, which a slip of the finger makes."""
     for field in config.__struct_fields__:
         value = getattr(config, field)
         for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, int) and abs(one) > MOST:
+            if isinstance(one, int | float) and MOST < abs(one) < math.inf:
                 raise UsageError(f"{flag(field)} {one}: at most {MOST:,}")
 
 

@@ -40,7 +40,7 @@ def nccl(begin_us: float, length_us: float, name: str = ALL_REDUCE) -> dict[str,
 
 
 def annotation(begin_us: float, length_us: float, cat: str = "user_annotation") -> dict[str, Any]:
-    """What the worker writes around the traced steps; on a GPU it comes a second time, as its own."""
+    """What the worker writes around the traced steps; on a GPU it comes a second time, around its kernels."""
     return {
         "ph": "X", "cat": cat, "name": WINDOW, "pid": 4711, "tid": 4711, "ts": BASE_US + begin_us,
         "dur": length_us, "args": {"External id": 1630, "Record function id": 0, "Ev Idx": 611},
@@ -53,8 +53,8 @@ def trace(events: Iterable[dict[str, Any]], span_us: float = 1000.0) -> bytes:
     around = [
         {"ph": "M", "name": "process_name", "ts": BASE_US, "pid": 0, "tid": 0, "args": {"name": "python"}},
         before,
+        annotation(2.0, span_us - 4.0, "gpu_user_annotation"),
         annotation(0.0, span_us),
-        annotation(0.0, span_us, "gpu_user_annotation"),
         {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 4711, "tid": 4711, "ts": BASE_US,
          "dur": 5.0, "args": {"correlation": 5321}},
     ]  # fmt: skip

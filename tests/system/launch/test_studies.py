@@ -63,6 +63,23 @@ def test_each_row_says_what_it_cannot_know() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("rate", "percent", "bounded"), [(1600.0, 79.0, True), (1600.0, 81.0, False), (None, None, False)]
+)
+def test_a_row_that_failed_or_whose_machine_was_busy_claims_no_bound(
+    rate: float | None, percent: float | None, bounded: bool
+) -> None:
+    found = {
+        **row("ethernet", 8, rate),
+        "emulation": {"error_fraction": 0.005},
+        "machine_cpu_percent": percent,
+        "footnotes": ["CPUs were over 80 % busy while they emulated"],
+    }
+    text = study.unknown("googlenet", [found])
+    assert ("the emulator is up to 0.5 %" in text) == bounded
+    assert "CPUs were over 80 % busy" in text
+
+
 def test_of_inception_speedups_alone_were_published() -> None:
     lines = study.beside("inception_v3", []).splitlines()
     assert lines[-1].split() == ["16", "-", "14.70", "-", "-", "-", "-"]

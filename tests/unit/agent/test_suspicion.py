@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count, repeat
 from pathlib import Path
 
 import pytest
@@ -46,3 +46,14 @@ def test_a_core_that_somebody_else_has_for_half_of_the_time_from_the_first_windo
     monkeypatch.setattr(sweep, "BUDGET", 0.0)  # nothing is measured again
     measure(tmp_path)
     assert len(suspected) == 8 * (1 + 2 + 1)
+
+
+def test_a_core_that_is_slower_than_it_mostly_is_though_nobody_queued(
+    tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside a load on its other hardware thread."""
+    queueing(monkeypatch, count(7.0, 0.0))
+    taken_s = chain(repeat(CANARY_S, 20), [2 * CANARY_S], repeat(CANARY_S))
+    monkeypatch.setattr(canary, "measure", lambda cpus: next(taken_s))
+    measure(tmp_path)
+    assert len(suspected) == 1

@@ -3,6 +3,7 @@ one of a CPU."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import msgspec
@@ -32,11 +33,12 @@ def test_each_moment_of_the_span_counts_once() -> None:
         kernel(COPY, 250, 100, stream=8),  # beside it: 250..350
         nccl(300, 300),  # 300..600, of which 350..600 alone
         kernel("Memcpy HtoD (Pinned -> Device)", 900, 50, cat="gpu_memcpy"),
+        kernel("Memset (Device)", 960, 20, cat="gpu_memset"),
     )
     assert (found.steps, us(found.span_s)) == (5, 1000)
-    assert us(found.compute_s) == 250 + 50
+    assert us(found.compute_s) == 250 + 50 + 20
     assert us(found.exposed_s) == 250
-    assert us(found.idle_s) == 1000 - 300 - 250
+    assert us(found.idle_s) == 1000 - 320 - 250
     assert found.compute_s + found.exposed_s + found.idle_s == pytest.approx(found.span_s)
 
 
@@ -50,6 +52,41 @@ def test_two_collectives_at_once_are_exposed_once() -> None:
     found = of(nccl(0, 100), nccl(50, 100, "ncclDevKernel_Broadcast_RING_LL"))
     assert [(us(one.run_s), us(one.exposed_s)) for one in found.collectives] == [(100, 100), (100, 50)]
     assert us(found.exposed_s) == 150
+
+
+def test_a_collective_within_another_exposes_nothing() -> None:
+    found = of(nccl(0, 100), nccl(20, 40), kernel(GEMM, 10, 80))
+    assert [us(one.exposed_s) for one in found.collectives] == [20, 0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_computing_hides_is_what_both_have_in_common(seed: int) -> None:
+    """Of any layout, moment by moment."""
+    dice = random.Random(seed)
+    kernels, collectives = (
+        [(dice.randrange(900), dice.randrange(1, 60)) for _ in range(dice.randrange(1, 40))] for _ in range(2)
+    )
+    found = of(*(kernel(GEMM, *one) for one in kernels), *(nccl(*one) for one in collectives))
+    busy, communicating = (
+        {moment for begin, length in each for moment in range(begin, begin + length)}
+        for each in (kernels, collectives)
+    )
+    assert us(found.compute_s) == len(busy)
+    assert us(found.exposed_s) == len(communicating - busy)
+    assert us(found.idle_s) == 1000 - len(busy | communicating)
+
+
+def test_a_large_trace_is_read() -> None:
+    """Five steps of a large network, sharded: each collective is compared with what it meets, not with all."""
+    kernels, collectives = 40_000, 4_000
+    planted = [
+        *(kernel(GEMM, 10.0 * each, 5.0) for each in range(kernels)),
+        *(nccl(100.0 * each + 1.0, 8.0) for each in range(collectives)),
+    ]
+    found = of(*planted, span_us=10.0 * kernels)
+    assert len(found.collectives) == collectives
+    assert us(found.compute_s) == 5 * kernels
+    assert us(found.exposed_s) == 4 * collectives
 
 
 def test_what_lies_outside_of_the_traced_steps_does_not_count() -> None:

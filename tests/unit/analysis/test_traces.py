@@ -51,6 +51,15 @@ def test_another_algorithm_of_a_library_is_no_slowing() -> None:
     assert found.other_s == pytest.approx(0.010)
 
 
+def test_of_kernels_only_as_many_runs_as_both_have_are_compared() -> None:
+    """The exchange's wrapper may run kernels of the same name, for its own sake."""
+    alone = [gpu(compute_s=0.040, idle_s=0.0, kernels=[runs("copy", 4, 0.010)])]
+    found = split([gpu(compute_s=0.066, idle_s=0.0, kernels=[runs("copy", 6, 0.011)])], alone)
+    assert found is not None
+    assert found.slowed_s == pytest.approx(4 * 0.001)
+    assert found.other_s == pytest.approx(2 * 0.011)
+
+
 def test_without_the_plain_loops_trace_nothing_is_said_of_what_changed() -> None:
     found = split([gpu(compute_s=0.1, idle_s=0.01, runs=[(0.02, 0.005)])] * 2, [])
     assert found is not None

@@ -91,6 +91,7 @@ def test_the_estimate_counts_the_sleeps() -> None:
         (("--device", "emulated"), ("'emulated'", "emulated:p100")),
         (("--device", "emulated:"), ("'emulated:'", "emulated:p100")),
         (("--device", "emulated:p10"), ("emulated:p10", "'p100'")),
+        (("--device", "emulated:P100"), ("emulated:P100", "did you mean 'p100'")),
         (("--device", "emulatd:p100"), ("'emulatd:p100'", "did you mean 'emulated:p100'")),
         (("--device", "emulated:p100", "--batch-size", "7"), ("batch 7", "batch 64, 32")),
         (
@@ -102,6 +103,8 @@ def test_the_estimate_counts_the_sleeps() -> None:
         (("--device", "emulated:p100", "--compile"), ("--compile",)),
         (("--device", "emulated:p100", "--shrink", "0.5"), ("--shrink 0.5", "from 1")),
         (("--device", "emulated:p100", "--dilate", "nan"), ("--dilate nan", "from 1")),
+        (("--device", "emulated:p100", "--dilate", "inf"), ("--dilate inf", "from 1")),
+        (("--device", "emulated:p100", "--dilate", "1e308"), ("--dilate 1e+308", "at most 4,294,967,296")),
         (("--dilate", "2"), ("--dilate 2", "--device emulated:PROFILE")),
         (("--device", "emulated:p100", "--strategy", "tensorflow:ps"), ("tensorflow:ps", "torch:gloo")),
         (("--device", "emulated:p100", "--strategy", "torch:nccl"), ("torch:nccl", "torch:ps-async")),
@@ -238,6 +241,12 @@ def test_the_studys_rule_runs_at_fitted_rates_and_one_setting() -> None:
     # 23.9 MB in the last bucket, 2 x 3/4 of it from each device, at 15.75 GB/s
     assert inside.inside == "PCIe 3.0 x16"
     assert inside.inside_s == pytest.approx(2.28e-3, rel=0.01)
+
+
+def test_one_device_of_a_node_crosses_no_link_inside_it() -> None:
+    made = planned(*NODE_RULE, "--placement", "spread", "--world-sizes", "1,4,8", lab=(1e11,), nodes=4, size=16)
+    found = {point.world_size: made.emulation(point) for point in made.cells if point.kind == "exchange"}
+    assert {size: one.inside for size, one in found.items() if one} == {1: "", 4: "", 8: "PCIe 3.0 x16"}
 
 
 def test_another_image_size_is_fitted_everywhere() -> None:

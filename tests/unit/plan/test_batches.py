@@ -80,6 +80,7 @@ def test_dealt_out_over_nodes_each_device_has_a_whole_batch_until_nodes_have_two
             ("--world-sizes 6", "4 devices of node1 and 2 of node2", "1,2,3,4,8,12,16 can"),
         ),
         (("--world-sizes", "1,3", "--batch-size", "32"), ("--batch-size 32", "3 devices", "30 would be")),
+        (("--world-sizes", "1,3", "--batch-size", "2"), ("--batch-size 2", "3 devices", "; 3 would be")),
     ],
 )
 def test_what_cannot_be_shared_alike_gets_one_line(argv: tuple[str, ...], words: tuple[str, ...]) -> None:

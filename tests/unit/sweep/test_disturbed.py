@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import repeat
+from itertools import count, repeat
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from scaling.plan.plan import Plan
 from scaling.records.events import Finished
 from scaling.sweep import epoch
 from scaling.sweep import sweep as sweep_module
-from tests.support.inline import Launch, Run
-from tests.support.turns import BLOCKS, SIDE_BY_SIDE, STEADY_S, indices, scripted_canaries, sweep
+from tests.support.inline import Launch, Run, host
+from tests.support.turns import BLOCKS, SIDE_BY_SIDE, STEADY_S, indices, measured, scripted_canaries, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +58,30 @@ def test_a_disturbed_window_is_measured_again_on_record(
     for record in found.records:
         assert indices(record) == [list(range(12))] * len(record.ranks)
         assert all(window.canary_s == STEADY_S for rank in record.ranks for window in rank.windows)
+
+
+def test_a_disturbed_window_comes_again_when_the_rest_of_its_block_is_done(
+    tmp_path: Path, canaries: list[float]
+) -> None:
+    """It may be over by then."""
+    slow(canaries, after=40, times=[2 * STEADY_S])  # the first of the ninth block
+    launch = Launch(2)
+    ((label, index),) = {(label, index) for label, index, _ in disturbed(sweep(tmp_path, launch, **ONE_CELL))}
+    turns = [told.task.point.label for told, run in measured(launch) if run.first == index]
+    assert turns[0] == turns[-1] == label
+    assert len(set(turns)) == 3
+
+
+def test_ranks_that_share_a_core_disturb_only_each_other(
+    tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they queue there tells of nobody else; what one queues that runs by itself does."""
+    monkeypatch.setattr(canary, "queued_s", count(7.0, STEADY_S / 2).__next__)
+    found = sweep(tmp_path, Launch(2, [host(cores=1)] * 2), **ONE_CELL)
+    crowded = {record.point.label for record in found.records if record.oversubscribed}
+    assert len(crowded) == 1
+    again = {label for label, _, _ in disturbed(found)}
+    assert again and again.isdisjoint(crowded)
 
 
 def test_the_first_canaries_of_a_core_are_judged_by_none(tmp_path: Path, canaries: list[float]) -> None:
