@@ -83,8 +83,9 @@ class Supervisor:
 
     @property
     def measuring(self) -> bool:
-        """Whether windows run whose time is kept: measured ones, or those that follow the digest."""
-        return isinstance(self._told, Inspect) or (self._watch is not None and self._watch.measuring)
+        """Whether windows run whose time is kept: measured ones, or those that follow later."""
+        is_later = isinstance(self._told, Inspect) or (isinstance(self._told, Run) and self._told.first > 0)
+        return is_later or (self._watch is not None and self._watch.measuring)
 
     @property
     def is_stopped(self) -> bool:

@@ -97,6 +97,11 @@ class Cell:
         return frozenset(rank.launch_rank for record in whole for rank in record.ranks)
 
     @cached_property
+    def soaked(self) -> tuple[PointRecord, ...]:
+        """Its records that went on after their measured windows."""
+        return tuple(one for one in self.records if any(rank.later for rank in one.ranks))
+
+    @cached_property
     def memory_note(self) -> tuple[str, ...]:
         """What memory faults cost, if anything."""
         return tuple(conditions.memory(self.records))

@@ -19,6 +19,7 @@ from scaling.analysis.controls import Controls
 from scaling.analysis.data_wait import DataWait, part
 from scaling.analysis.drift import Drift
 from scaling.analysis.exchange_cpu import parts
+from scaling.analysis.lasting import Lasting, lasting
 from scaling.analysis.nccl import with_algorithms
 from scaling.analysis.pooling import Residual, contrast
 from scaling.analysis.pools import Shared
@@ -43,7 +44,8 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
     claimed = by_round if cell.claims_efficiency else ()
     efficiency = contrast(logs(claimed), pooled, floor=floor(claimed)).exp() if claimed else None
     clocks = _clocks(cell, controls)
-    flags = _flags(cell, efficiency, pool.drifts if claimed else (), clocks)
+    later = _lasting(cell, controls) if claimed else None
+    flags = _flags(cell, efficiency, pool.drifts if claimed else (), clocks, later)
     row = replace(
         _own_row(cell),
         speedup=efficiency.times(cell.point.world_size) if efficiency else None,
@@ -57,9 +59,16 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
         is_plain=controls.is_plain(cell.point),
         data_wait=_data(claimed, cell, controls),
         nccl=with_algorithms(cell.nccl, controls.nccl(cell.point)),
-        footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks)),
+        lasting=later,
+        footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks, later)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
+
+
+def _lasting(cell: Cell, controls: Controls) -> Lasting | None:
+    """How its efficiency changed when it went on; None where it did not."""
+    alone = controls.baseline(cell.point) if cell.soaked else None
+    return lasting(cell.soaked, alone.whole.soaked) if alone else None
 
 
 def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait | None:
@@ -161,7 +170,11 @@ def _clocks(cell: Cell, controls: Controls) -> Clocks | None:
 
 
 def _flags(
-    cell: Cell, efficiency: Estimate | None, drifts: Sequence[Drift], clocks: Clocks | None
+    cell: Cell,
+    efficiency: Estimate | None,
+    drifts: Sequence[Drift],
+    clocks: Clocks | None,
+    later: Lasting | None,
 ) -> tuple[audit.Flag, ...]:
     """The stamps of a row, worst first."""
     found = set(cell.flags)
@@ -169,7 +182,7 @@ def _flags(
         found.add("FAILED")
     if audit.superlinear(efficiency):
         found.add("SUPERLINEAR")
-    if drifts:
+    if drifts or (later is not None and later.is_told):
         found.add("DRIFTING")
     if clocks is not None and clocks.differ:
         found.add("THROTTLED")

@@ -15,6 +15,7 @@ from scaling.analysis.controls import Controls
 from scaling.analysis.drift import Drift
 from scaling.analysis.fellows import slow_ranks
 from scaling.analysis.foreign_load import joined
+from scaling.analysis.lasting import Lasting
 from scaling.analysis.rounds import Round, missing_controls
 from scaling.analysis.stats import Estimate, interval
 from scaling.analysis.traffic_receipt import Receipt
@@ -44,6 +45,7 @@ def of_row(
     efficiency: Estimate | None,
     drifts: Sequence[Drift],
     clocks: Clocks | None = None,
+    later: Lasting | None = None,
 ) -> Iterator[str]:
     """Say what a reader of a row must know, worst first; `rounds` are those that have a baseline."""
     point, measured = cell.point, len(cell.times)
@@ -55,6 +57,7 @@ def of_row(
         yield f"THROTTLED: {text}"
     if "DRIFTING" in flags:
         yield from (f"DRIFTING: {one}" for one in drifts)
+        yield from _later(later)
     yield from _network(cell.receipt)
     yield from cell.nccl_notes
     if efficiency:
@@ -82,6 +85,16 @@ def of_baseline(cell: Cell) -> Iterator[str]:
     yield from cell.memory_note
     yield from cell.load.notes()
     yield from _warnings(cell)
+
+
+def _later(later: Lasting | None) -> Iterator[str]:
+    """What its efficiency became, if that is told."""
+    if later is not None and later.is_told:
+        change = later.change.mean
+        yield (
+            f"DRIFTING: after {later.after_s:.0f} s more of training its efficiency was {100 * abs(change):.1f} % "
+            f"of itself {'higher' if change > 0 else 'lower'}: it was not yet what it is in the long run"
+        )
 
 
 def _wide(efficiency: Estimate) -> Iterator[str]:

@@ -9,6 +9,7 @@ from scaling.analysis.causes import Breakdown
 from scaling.analysis.clocks import Clocks
 from scaling.analysis.data_wait import DataWait
 from scaling.analysis.device_use import DeviceUse
+from scaling.analysis.lasting import Lasting
 from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.stats import Estimate, is_distinguishable
 from scaling.analysis.traces import Traced
@@ -102,7 +103,9 @@ class Row(Record, frozen=True, kw_only=True):
     network's layers, `mfu` their part of the device's published dense peak, `data_wait` how long plain loops wait
     for samples, `machine_energy` what processors and memory use; None where that is not known. `waited_s` are the
     seconds of a step in which one of its ranks was blocked in its feed, mean over ranks: part of no sum, since
-    devices may compute meanwhile. `fed_by` is what a native feed is, `read_from` where data in files comes from.
+    devices may compute meanwhile. `lasting` is how its efficiency had changed once the same processes had trained
+    on for a while, None where they did not. `fed_by` is what a native feed is, `read_from` where data in files
+    comes from.
     """
 
     strategy: str
@@ -160,6 +163,7 @@ class Row(Record, frozen=True, kw_only=True):
     waited_s: float | None = None
     fed_by: str = ""
     read_from: str = ""
+    lasting: Lasting | None = None
 
 
 class Baseline(Record, frozen=True, kw_only=True):

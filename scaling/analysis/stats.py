@@ -44,6 +44,10 @@ class Estimate(Record, frozen=True, kw_only=True):
         """The same of a multiple."""
         return replace(self, mean=self.mean * factor, **self._ends(lambda end: end * factor))
 
+    def plus(self, more: float) -> Estimate:
+        """The same of a sum."""
+        return replace(self, mean=self.mean + more, **self._ends(lambda end: end + more))
+
     def exp(self) -> Estimate:
         """Of what this is the logarithm of."""
         return replace(self, mean=exp(self.mean), **self._ends(exp))

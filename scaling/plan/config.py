@@ -88,6 +88,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     rounds: int | None = None
     windows: int | None = None
     window_s: float | None = None
+    soak_s: float | None = None
     trace: bool = False
     target_ci: str | None = None
     max_rounds: int = 20

@@ -35,6 +35,9 @@ PACE_OF_QUEUES = (6, None, 0.3)
 # Where points take turns, each has as many windows in a round as take so long on average, within these bounds: a
 # window is a step at least, and steps of a hundredth of a second and of ten shall both end in a bearable time.
 TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.7, 5, 12
+# How long some of them train on in the first round, to see whether it lasts: what a warm-up that takes ten seconds
+# leaves in windows of the first two is then found (tests/unit/analysis/test_lasting.py). A short run has less.
+SOAK_S, SOAK_PART = 8.0, 1 / 9
 PACE_ALONE = (4, 5, 0.5)
 PACE_ON_GPUS = (4, 5, 1.0)
 # A GPU at its power limit begins above the clocks that it keeps, for 10 to 30 s as users report: so long it warms
@@ -157,6 +160,11 @@ def paced(config: SweepConfig, device: Device, *, side_by_side: bool) -> SweepCo
     return settled
 
 
+def soak_s(planned_s: float) -> float:
+    """How long exchanges train on in a run that is planned to take so long without that."""
+    return min(SOAK_S, SOAK_PART * planned_s)
+
+
 def turns_in_round(turn_s: float) -> int:
     """How many windows a point has in a round where points take turns, each of so many seconds with what precedes
     it."""
@@ -178,6 +186,11 @@ def _check_patience(config: SweepConfig) -> None:
         raise UsageError(
             f"--window-s {config.window_s:g}: a worker says nothing in a window, and is ended when it said "
             f"nothing for --stall-timeout-s {config.stall_timeout_s:g}; raise that, or take shorter windows"
+        )
+    if config.soak_s is not None and config.soak_s >= config.stall_timeout_s:
+        raise UsageError(
+            f"--soak-s {config.soak_s:g}: a worker says nothing meanwhile, and is ended when it said nothing for "
+            f"--stall-timeout-s {config.stall_timeout_s:g}; raise that, or let it go on for less"
         )
     windows = config.windows or MOST_TURNS
     if windows * config.window_s >= config.point_timeout_s:

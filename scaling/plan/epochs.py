@@ -15,7 +15,7 @@ ONLY_WITH_EPOCHS = (
 # Flags of rates, which a training to an accuracy does not measure.
 OF_RATES = ("target_ci", "baseline_device")
 # Flags of how rates are measured, which would change nothing. A run that goes on has them settled.
-OF_MEASURING = ("kinds", "windows", "window_s", "interleave", "max_rounds")
+OF_MEASURING = ("kinds", "windows", "window_s", "soak_s", "interleave", "max_rounds")
 # Formats that weights are written in (workloads/weights_file.py, which takes NumPy).
 SAVED = (".npz", ".safetensors")
 MAX_SEED = 1 << 32

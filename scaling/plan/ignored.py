@@ -24,6 +24,11 @@ def check(config: SweepConfig, given: Collection[str]) -> None:
             f"--max-rounds {config.max_rounds}: says how far --target-ci may go; add --target-ci 1%, or give "
             "--rounds"
         )
+    if "soak_s" in given and config.soak_s and config.interleave is False:
+        raise UsageError(
+            f"--soak-s {config.soak_s:g} with --no-interleave: of points that take turns with their plain loops; "
+            "leave it out"
+        )
     if config.kinds is not None and config.target_ci is not None and not BASELINES & set(config.kinds):
         raise UsageError(
             f"--target-ci {config.target_ci}: of efficiencies, which --kinds {','.join(config.kinds)} leaves "

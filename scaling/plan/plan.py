@@ -26,6 +26,8 @@ from scaling.records.point import Device, Hardware, Point, Record
 
 # Of a group: until all are ready; windows that warm up; the uncounted step before each window, and orders.
 GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
+# An exchange and its plain loop go on, and then have their turns once more.
+SOAKED = 2.5
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -117,6 +119,16 @@ class Plan(Record, frozen=True, kw_only=True):
         with epochs of training."""
         if any(cell.regime for cell in self.cells):
             return 0.0
+        return self._rounds_s + SOAKED * self.soak_s * sum(group.side_by_side for group in self.groups)
+
+    @property
+    def soak_s(self) -> float:
+        """How long exchanges that take turns train on after the first round's windows."""
+        given = self.config.soak_s
+        return defaults.soak_s(self._rounds_s) if given is None else given
+
+    @property
+    def _rounds_s(self) -> float:
         return self.rounds * sum(self.seconds(group) for group in self.groups)
 
     @property

@@ -48,6 +48,8 @@ def _at_least(config: SweepConfig) -> None:
         raise UsageError(f"--servers {config.servers}: at least 1, or per-node")
     if isinstance(config.predict_first, int) and config.predict_first < 2:
         raise UsageError(f"--predict-first {config.predict_first}: at least 2, a world size of --world-sizes")
+    if config.soak_s is not None and not 0 <= config.soak_s < math.inf:
+        raise UsageError(f"--soak-s {config.soak_s:g}: must be a number from 0")
     if config.windows is not None and config.windows < 3:
         raise UsageError(f"--windows {config.windows}: at least 3 are needed")
 

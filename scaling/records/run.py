@@ -24,6 +24,8 @@ from scaling.records.point import Device, Pattern, Point, Record
 from scaling.records.telemetry import Telemetry
 
 SCHEMA = 3
+# Of a turn after a soak: the first gives ranks a common start, the second counts.
+LATER_WINDOWS = 2
 # Of a helper in records of schema 1, which did not say.
 NOWHERE = Place(address="", interface="")
 
@@ -32,12 +34,14 @@ class RankRecord(Record, frozen=True, kw_only=True):
     """One rank's part of a point: raw windows, warm-up apart.
 
     `shown_gpu` is the UUID of its GPU where it saw no other. `disturbed` are windows that were measured again,
-    since something else slowed the machine down meanwhile. `unsynced` are windows after the digest: the same steps
-    inside the strategy's wrapper, without any exchange; `beside` are windows of the exchange alone while the
-    device computes, after the digest too. `traced` are those with profilers on, then; `traces` their files, below
-    the run's folder on the rank's host; `gpu` what those say of the rank's GPU, None elsewhere and for other
-    profilers than torch's. `evaluations` follow the epochs of a `train`, each of which is one window. `nccl` is
-    what NCCL's own log tells of what it chose, None without NCCL or where the user has that log.
+    since something else slowed the machine down meanwhile. `later` are windows after the measured ones: a long
+    one, then turns of `LATER_WINDOWS` each, of whose indices the last is odd. `unsynced` are windows after the
+    digest: the same steps inside the strategy's wrapper, without any exchange; `beside` are windows of the
+    exchange alone while the device computes, after the digest too. `traced` are those with profilers on, then;
+    `traces` their files, below the run's folder on the rank's host; `gpu` what those say of the rank's GPU, None
+    elsewhere and for other profilers than torch's. `evaluations` follow the epochs of a `train`, each of which is
+    one window. `nccl` is what NCCL's own log tells of what it chose, None without NCCL or where the user has that
+    log.
     """
 
     rank: int
@@ -54,6 +58,7 @@ class RankRecord(Record, frozen=True, kw_only=True):
     warmup: tuple[Window, ...] = ()
     windows: tuple[Window, ...] = ()
     disturbed: tuple[Window, ...] = ()
+    later: tuple[Window, ...] = ()
     unsynced: tuple[Window, ...] = ()
     beside: tuple[Window, ...] = ()
     traced: tuple[Window, ...] = ()
@@ -63,6 +68,11 @@ class RankRecord(Record, frozen=True, kw_only=True):
     result: Result | None = None
     telemetry: Telemetry = Telemetry()
     nccl: NcclChoice | None = None
+
+    @property
+    def soaked(self) -> tuple[Window, ...]:
+        """Those of the later windows that tell how it trains after a while."""
+        return tuple(window for window in self.later if window.index % LATER_WINDOWS)
 
     @property
     def measured_s(self) -> float:

@@ -17,6 +17,7 @@ def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -
     said = (
         ("efficiency", _efficiency(analysis.baselines, rows), any(not row.is_plain for row in rows)),
         ("loss", _breakdown(rows), any(row.breakdown is not None for row in rows)),
+        ("soak", _SOAK, any(row.lasting for row in rows)),
         ("data wait", _DATA, any(row.data_wait for row in rows)),
         ("best, leading", _ranked(rows), compares),
         ("PREDICTED", _PREDICTED, predicts),
@@ -58,6 +59,10 @@ _DATA = (
     "take by themselves. What one device waits alone is in the baseline: as a cause of loss it counts only as far "
     "as it grows. Files come from the page cache, warm or cold as it was, unless --drop-caches drops them from it "
     "before each point."
+)
+_SOAK = (
+    "the efficiency once processes of the first round had trained on for so long, against the plain loop that did "
+    "so too: whether what was measured in their first seconds lasts. ± is of this one start."
 )
 _PREDICTED = (
     "medians and 80 % intervals of efficiency that stood in the run's file before any of these points was "

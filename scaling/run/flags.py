@@ -98,6 +98,7 @@ def sweep(
     rounds: panels.Rounds = None,
     windows: panels.Windows = None,
     window_s: panels.WindowS = None,
+    soak_s: panels.SoakS = None,
     trace: panels.Trace = DEFAULT.trace,
     target_ci: panels.TargetCi = None,
     max_rounds: panels.MaxRounds = DEFAULT.max_rounds,

@@ -238,10 +238,7 @@ Interleave = Annotated[
 ]
 Rounds = Annotated[
     int | None,
-    _how(
-        help="Times that every point is started and measured, shuffled.",
-        show_default="6 side by side, else 4",
-    ),
+    _how(help="Times that every point is started and measured, shuffled.", show_default="6 side by side, else 4"),
 ]
 Windows = Annotated[
     int | None,
@@ -257,12 +254,16 @@ WindowS = Annotated[
         show_default="side by side 0.1, with MXNet or GPUs 0.3; else 0.5, on GPUs 1",
     ),
 ]
+SoakS = Annotated[
+    float | None,
+    _how(
+        help="Seconds that exchanges train on after the first round's windows, to see whether these last.",
+        show_default="side by side a ninth of the time planned, at most 8; else 0",
+    ),
+]
 Trace = Annotated[
     bool,
-    _how(
-        help="Profile five more steps of each cell, which no figure counts, into a file per rank for "
-        "https://ui.perfetto.dev."
-    ),
+    _how(help="Profile five more steps of each cell, in no figure, into files for https://ui.perfetto.dev."),
 ]
 TargetCi = Annotated[
     str | None,

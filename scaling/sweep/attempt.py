@@ -206,7 +206,7 @@ class Attempt:
             return state.ready == len(state.ranks)
         if state.phase == "inspecting":
             return state.inspected == len(state.ranks)
-        return state.phase in ("warming", "measuring", "evaluating") and state.chunk_complete
+        return state.phase in ("warming", "measuring", "soaking", "evaluating") and state.chunk_complete
 
     def warm_up(self, pace: warmup.Pace) -> bool:
         """Give the next command of the warm-up; False when it is over."""
@@ -227,6 +227,10 @@ class Attempt:
         run = Run(
             windows=windows, steps=self._steps, measured=True, linger=self.lingers, first=first, canary=canary
         )
+        self._command(run, rank)
+
+    def run_on(self, run: Run, rank: int | None) -> None:
+        """Have all ranks, or one of them alone, go on after the measured windows."""
         self._command(run, rank)
 
     @property

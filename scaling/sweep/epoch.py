@@ -8,6 +8,7 @@ goes on with it after each report.
     warm up           one after the other, everyone else stopped
     blocks            in each, every point runs its windows once, in random order, everyone else stopped; then
                       again those that something else disturbed
+    soak              in the first round some go on for a while and take turns once more (soak.py)
     finish all
 
 Points on nodes of their own may also be warmed up and measured at the same time (`Course.at_once`).
@@ -31,6 +32,7 @@ from scaling.plan.groups import seats
 from scaling.records.events import Finished
 from scaling.records.messages import Heard, Paused, Report, Reserved
 from scaling.records.point import Point
+from scaling.sweep import soak
 from scaling.sweep.attempt import Attempt, Bench
 from scaling.sweep.state import PointState
 from scaling.sweep.turns import Course, Turn, blocks_that_fit
@@ -48,7 +50,8 @@ PATIENCE_S = 0.5
 class Epoch:
     """Runs some points side by side, or one by itself.
 
-    `attempts` are the newest of each point, `left_s` is what remains of the budget.
+    `attempts` are the newest of each point, `left_s` is what remains of the budget, `soaked_s` how long some have
+    gone on.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Epoch:
         self._canaries = canaries
         self._note = note
         self.left_s, self._blocks = course.budget_s, course.blocks or 0
+        self.soaked_s = 0.0
         self.attempts = [self._attempt(point) for point in points]
         self.active = self.attempts[0]
         self._way = self._run()
@@ -139,6 +143,17 @@ class Epoch:
             order = self._running
             random.Random(f"{self._course.seed}/{block}").shuffle(order)
             yield from self._block(order, block)
+        yield from self._soak()
+
+    def _soak(self) -> Iterator[None]:
+        begun_s = self._bench.clock()
+        for (attempt, rank), run in soak.commands(self._running, self._course, self._blocks):
+            self.active = attempt
+            if not attempt.fails:
+                attempt.run_on(run, rank)
+                yield from self._answer(attempt)
+                yield from self._stop(attempt)
+        self.soaked_s = self._bench.clock() - begun_s
 
     def _end(self) -> Iterator[None]:
         for attempt in self._running:

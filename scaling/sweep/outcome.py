@@ -97,6 +97,7 @@ def _rank_record(rank: RankState) -> RankRecord:
         warmup=rank.warmup,
         windows=tuple(sorted(rank.windows, key=lambda window: window.index)),
         disturbed=rank.disturbed,
+        later=rank.later,
         unsynced=inspected.unsynced,
         beside=inspected.beside,
         traced=inspected.traced,

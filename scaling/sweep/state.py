@@ -33,7 +33,7 @@ from scaling.records.messages import Report
 from scaling.records.point import Pattern, Point, Record
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Task, Train
 
-Phase = Literal["starting", "warming", "measuring", "evaluating", "inspecting", "finishing", "ended"]
+Phase = Literal["starting", "warming", "measuring", "soaking", "evaluating", "inspecting", "finishing", "ended"]
 
 
 class RankState(Record, frozen=True, kw_only=True):
@@ -45,6 +45,7 @@ class RankState(Record, frozen=True, kw_only=True):
     warmup: tuple[Window, ...] = ()
     windows: tuple[Window, ...] = ()
     disturbed: tuple[Window, ...] = ()
+    later: tuple[Window, ...] = ()
     ready: Ready | None = None
     inspected: Inspected | None = None
     evaluations: tuple[Evaluated, ...] = ()
@@ -122,9 +123,13 @@ def commanded(state: PointState, command: Command, told: int | None = None) -> P
     if isinstance(command, Evaluate):
         return replace(state, command=command, phase="evaluating", told=len(state.ranks), chunk_done=0)
     ranks = tuple(replace(rank, in_chunk=0) for rank in state.ranks)
-    phase: Phase = "measuring" if isinstance(command, Train) or command.measured else "warming"
+    phase: Phase = "measuring" if isinstance(command, Train) or command.measured else _unmeasured(state)
     count = len(ranks) if told is None else told
     return replace(state, command=command, phase=phase, ranks=ranks, told=count, chunk_done=0)
+
+
+def _unmeasured(state: PointState) -> Phase:
+    return "soaking" if any(rank.windows for rank in state.ranks) else "warming"
 
 
 def without(state: PointState, index: int, ranks: Collection[int]) -> PointState:
@@ -195,6 +200,8 @@ def _fold_window(state: PointState, index: int, rank: RankState, window: Window)
     count = rank.in_chunk + 1
     if window.measured:
         moved = replace(rank, in_chunk=count, windows=(*rank.windows, window))
+    elif state.phase == "soaking":
+        moved = replace(rank, in_chunk=count, later=(*rank.later, window))
     else:
         moved = replace(rank, in_chunk=count, warmup=(*rank.warmup, window))
     state = _put(state, index, moved)

@@ -198,6 +198,8 @@ class Sweep:
             current.release("the point is over", grace_s=grace_s)
         if course.number is not None:
             self._spare_s = max(current.left_s, 0.0)
+        # No other round has it, so that the time left does not follow from it.
+        self._begun_s += current.soaked_s
         ended_s = self._clock()
         return [
             replace(record_of(state, ended_s=ended_s), emulation=self.plan.emulation(state.point))
@@ -216,6 +218,7 @@ class Sweep:
             seed=f"{config.seed}/{first.round}/{index if shared else None}",
             canary=shared and first.hardware.device == "cpu",
             budget_s=self._spare_s + BUDGET * self.plan.seconds(group) if shared else 0.0,
+            soak_s=self.plan.soak_s if shared else 0.0,
         )
 
     def _epoch(self, group: Group, index: int) -> int:

@@ -47,6 +47,8 @@ def phase(state: PointState) -> str:
     if state.phase == "measuring":
         done = min(len(rank.windows) for rank in state.ranks)
         return f"measuring: window {min(done + 1, state.expected)} of {state.expected}"
+    if state.phase == "soaking":
+        return "going on: whether what was measured lasts"
     if state.phase == "inspecting":
         return f"looking closer: {state.inspected} of {ranks} done"
     return f"finishing: {state.ended} of {ranks} ended"

@@ -226,5 +226,5 @@ def test_the_time_of_a_round_counts_the_seats_that_run() -> None:
     assert plan.turns_of(changed(POINT, kind="each", world_size=16), 6) == 6 * 6
     assert plan.turns_of(changed(POINT, kind="together", world_size=16), 6) == 6
     assert made().estimate_s == made(windows=defaults.turns_in_round(0.1 + plan.UNCOUNTED_S)).estimate_s
-    assert made(rounds=4).estimate_s == pytest.approx(2 * made(rounds=2).estimate_s)
+    assert made(rounds=4, soak_s=0.0).estimate_s == pytest.approx(2 * made(rounds=2, soak_s=0.0).estimate_s)
     assert made().estimate_s > made(windows=3).estimate_s > made(windows=3, window_s=0.05).estimate_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,19 @@ from scaling.records.task import Finish, Inspect
 from scaling.records.task import Run as RunCommand
 from scaling.sweep.state import PointState
 from tests.support.inline import Launch, PaperAgent, Run
-from tests.support.turns import BLOCK, BLOCKS, CELLS, WARM, blocks, cell, indices, scripted_canaries, sweep
+from tests.support.turns import (
+    BLOCK,
+    BLOCKS,
+    CELLS,
+    LATER,
+    SOAK,
+    WARM,
+    blocks,
+    cell,
+    indices,
+    scripted_canaries,
+    sweep,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +58,9 @@ def failed(run: Run, kind: str = "exchange", size: int = 2) -> PointRecord:
         (["fail=raise"], WARM + 2, "the first block"),
         (["fail=raise"], WARM + BLOCK + 2, "the second block"),
         (["fail=nan"], WARM + BLOCK + 2, "the second block"),
-        (["fail=raise"], WARM + BLOCKS * BLOCK + 1, "the closer look"),
+        (["fail=raise"], WARM + BLOCKS * BLOCK + 2, "the soak"),
+        (["fail=raise"], WARM + BLOCKS * BLOCK + SOAK + LATER + 1, "the second turn after it"),
+        (["fail=raise"], WARM + BLOCKS * BLOCK + SOAK + BLOCKS * LATER + 1, "the closer look"),
         (["fail=digest"], 1, "the end"),
         (["fail=port-always"], 1, "the start"),
     ],
@@ -57,16 +71,25 @@ def test_a_point_that_fails_costs_one_cell(tmp_path: Path, script: list[str], st
     record = failed(sweep(tmp_path, launch, option=option))
     told = [one.command for one in launch.told if cell(one) == "exchange N=2"]
     runs = [one for one in told if isinstance(one, RunCommand)]
+    later = list(dict.fromkeys(run.first for run in _after(runs)))
     reached = {
         "the start": not told,
         "warm-up": bool(runs) and not any(run.measured for run in runs),
         "the first block": {run.first for run in runs if run.measured} == {0},
         "the second block": {run.first for run in runs if run.measured} == {0, 1},
+        "the soak": later == [0] and isinstance(told[-1], RunCommand),
+        "the second turn after it": later == [0, 2, 4] and isinstance(told[-1], RunCommand),
         "the closer look": isinstance(told[-1] if told else None, Inspect),
         "the end": isinstance(told[-1] if told else None, Finish),
     }
     assert [name for name, is_so in reached.items() if is_so] == [phase]
     assert isinstance(record.outcome, Failed) and record.outcome.rank == 1
+
+
+def _after(runs: Sequence[RunCommand]) -> Sequence[RunCommand]:
+    """Those after the last measured ones."""
+    measured = [run.measured for run in runs]
+    return runs[len(runs) - measured[::-1].index(True) :] if any(measured) else ()
 
 
 def test_all_points_but_one_may_fail(tmp_path: Path) -> None:
