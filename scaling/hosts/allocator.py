@@ -14,6 +14,11 @@ from functools import cache
 from pathlib import Path
 
 KNOWN = ("jemalloc", "tcmalloc", "mimalloc", "hoard", "snmalloc", "tbbmalloc")
+# What glibc takes from the environment, mallopt(3) and its manual's "Tunables".
+SETTINGS = (
+    "MALLOC_ARENA_MAX", "MALLOC_ARENA_TEST", "MALLOC_CHECK_", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_",
+    "MALLOC_PERTURB_", "MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_",
+)  # fmt: skip
 MAPS = Path("/proc/self/maps")
 # glibc's (libc.so.6, libc-2.31.so) and musl's (ld-musl-x86_64.so.1).
 _C_LIBRARY = re.compile(r"libc\.|libc-2|ld-")
@@ -29,6 +34,14 @@ def brought_by(environ: Mapping[str, str]) -> str:
     """`LD_PRELOAD` where that names the allocator in use; "" where it came in another way."""
     words = filter(_exists, re.split(r"[\s:]+", environ.get("LD_PRELOAD", "")))
     return "LD_PRELOAD" if in_use() and in_use() in map(named, words) else ""
+
+
+def settings(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What the user has set of glibc's heap: `MALLOC_TRIM_THRESHOLD_=0`, `glibc.malloc.arena_max=1`. It wins over
+    what workers are given."""
+    tunables = environ.get("GLIBC_TUNABLES", "").split(":")
+    variables = (f"{name}={environ[name]}" for name in SETTINGS if name in environ)
+    return (*variables, *(one for one in tunables if one.startswith("glibc.malloc.")))
 
 
 def named(path: str) -> str:

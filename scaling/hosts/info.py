@@ -58,6 +58,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         boot_id=proc.boot_id(),
         allocator=allocator.in_use(),
         allocator_by=allocator.brought_by(os.environ),
+        heap_settings=allocator.settings(os.environ),
         routes=routes.read({nic.name for nic in nics}),
         reachable_gpus=found.reachable,
         unsupported_gpus=unsupported(found),

@@ -199,9 +199,11 @@ def _heap(header: Header) -> str:
 
 
 def _allocated(host: HostInfo, own: str) -> str:
-    """Who gives this host's CPU workers their memory; `own` where that is the C library."""
-    by = f", by {host.allocator_by}" if host.allocator_by else ""
-    return f"{host.allocator}{by}" if host.allocator else own
+    """Who gives this host's CPU workers their memory; `own` where that is the C library, but for what its user has
+    set, which wins."""
+    if host.allocator:
+        return f"{host.allocator}, by {host.allocator_by}" if host.allocator_by else host.allocator
+    return f"with the user's {', '.join(host.heap_settings)}, else {own}" if host.heap_settings else own
 
 
 def _wandering(records: Sequence[PointRecord]) -> Phrase:

@@ -1,4 +1,4 @@
-"""Which library allocates memory, and whether LD_PRELOAD brought it."""
+"""Which library allocates memory, whether LD_PRELOAD brought it, and what the user has set of glibc's heap."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scaling.agent.environment import KEPT_HEAP
 from scaling.hosts import allocator
 
 MAPS = """\
@@ -78,3 +79,28 @@ def test_nothing_brought_the_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "in_use", lambda: "")
     assert allocator.brought_by({"LD_PRELOAD": "libjemalloc.so.2"}) == ""
     assert allocator.brought_by({}) == ""
+
+
+# ---------------------------------------------------------------- glibc's settings
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, ()),
+        ({"MALLOC_TRIM_THRESHOLD_": "0"}, ("MALLOC_TRIM_THRESHOLD_=0",)),
+        ({"MALLOC_TOP_PAD_": ""}, ("MALLOC_TOP_PAD_=",)),  # glibc takes it for 0
+        ({"MALLOC_CONF": "narenas:1", "MALLOC_TRACE": "/x"}, ()),  # jemalloc's, mtrace(3)'s
+        ({"GLIBC_TUNABLES": "glibc.malloc.top_pad=1:glibc.rtld.nns=2"}, ("glibc.malloc.top_pad=1",)),
+        (
+            {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1", "MALLOC_ARENA_MAX": "2"},
+            ("MALLOC_ARENA_MAX=2", "glibc.malloc.arena_max=1"),
+        ),
+    ],
+)
+def test_what_the_user_has_set(environ: dict[str, str], found: tuple[str, ...]) -> None:
+    assert allocator.settings(environ) == found
+
+
+def test_all_that_workers_are_given_the_user_may_have_set() -> None:
+    assert KEPT_HEAP.keys() <= set(allocator.SETTINGS)

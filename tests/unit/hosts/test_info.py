@@ -64,6 +64,11 @@ def test_another_allocator_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (host.allocator, host.allocator_by) == ("jemalloc", by)
 
 
+def test_what_the_user_has_set_of_the_heap_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "0")
+    assert "MALLOC_TRIM_THRESHOLD_=0" in gather(PACKAGES).heap_settings
+
+
 def test_an_allocator_that_is_only_named_is_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     own = gather(PACKAGES)
     monkeypatch.setenv("LD_PRELOAD", "/nowhere/libjemalloc.so.2")
