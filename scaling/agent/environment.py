@@ -1,5 +1,5 @@
 """The environment of a child: the agent's without the launcher's variables, with threads, heap and what the
-strategy asks. Pure."""
+strategy asks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
     """
     threads = str(task.threads)
     return {
-        **_heap(base, task),
+        **_heap(task),
         **_kernel_cache(task),
         **outside_of_mpi(base, task.code),
         "OMP_NUM_THREADS": threads,
@@ -66,8 +66,8 @@ def granted(base: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]
     return {key: value for key, value in asked.items() if key not in denied}
 
 
-def _heap(base: Mapping[str, str], task: Task) -> dict[str, str]:
+def _heap(task: Task) -> dict[str, str]:
     """What makes glibc keep its heap; nothing for GPUs' workers, another allocator's users, or `--malloc
     system`."""
     is_kept = task.malloc == "keep" and task.point.hardware.device != "cuda"
-    return KEPT_HEAP if is_kept and allocator.preloaded(base) == "" else {}
+    return KEPT_HEAP if is_kept and not allocator.in_use() else {}

@@ -76,12 +76,15 @@ class HostInfo(Record, frozen=True, kw_only=True):
     """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple of its
     hardware threads that it may use, and `core_ids` name each by the lowest of all its threads, none in older
     records: ranks that are bound to one thread each may share a core. Hosts with one `boot_id` are one machine:
-    containers, or nodes of a lab. `allocator` is what LD_PRELOAD puts in the place of the C library's own, ""
-    where nothing does. `reachable_gpus` counts the GPUs that the agent may open, visible or not, None where that
-    is not known; `unsupported_gpus` are those that no framework here can use, for people. `compile_lacks` is what
-    torch.compile would need to build kernels and does not find, "" where it has all or nobody has looked.
-    `interpreters` are those of frameworks whose children do not run in the agent's. `routes` are those by
-    interfaces with an address, none where the kernel does not tell them."""
+    containers, or nodes of a lab. `allocator` is the library that allocates memory in the place of the C
+    library, "" where none does, and `allocator_by` is LD_PRELOAD where that brought it; older records have what
+    LD_PRELOAD named, whether it was there or not. `heap_settings` are those of glibc's heap that the user's
+    environment has, which win over those of `--malloc keep`; older records have none. `reachable_gpus` counts
+    the GPUs that the agent may open, visible or not, None where that is not known; `unsupported_gpus` are those
+    that no framework here can use, for people. `compile_lacks` is what torch.compile would need to build
+    kernels and does not find, "" where it has all or nobody has looked. `interpreters` are those of frameworks
+    whose children do not run in the agent's. `routes` are those by interfaces with an address, none where the
+    kernel does not tell them."""
 
     hostname: str
     os: str
@@ -100,6 +103,8 @@ class HostInfo(Record, frozen=True, kw_only=True):
     hcas: tuple[Hca, ...] = ()
     boot_id: str = ""
     allocator: str = ""
+    allocator_by: str = ""
+    heap_settings: tuple[str, ...] = ()
     routes: tuple[Route, ...] = ()
     reachable_gpus: int | None = None
     unsupported_gpus: str = ""

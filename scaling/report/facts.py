@@ -9,6 +9,7 @@ from itertools import chain
 from scaling.analysis import accuracy, clocks
 from scaling.analysis.rows import Row
 from scaling.records import canary, network
+from scaling.records.host import HostInfo
 from scaling.records.point import WANTED, Point, Regime
 from scaling.records.run import Header, PointRecord, RankRecord
 from scaling.report import devices, imported, labels, quantities, revisions
@@ -189,13 +190,20 @@ def _heap(header: Header) -> str:
     if not has_cpu_workers or kept is None:
         return ""
     own = "kept by CPU workers (--malloc keep)" if kept == "keep" else "as the system has it (--malloc system)"
-    by_allocator: dict[str, list[str]] = {}
+    said: dict[str, list[str]] = {}
     for host in header.hosts:
-        by_allocator.setdefault(host.allocator, []).append(host.hostname)
-    said = {name: f"{name}, by LD_PRELOAD" if name else own for name in by_allocator}
+        said.setdefault(_allocated(host, own), []).append(host.hostname)
     if len(said) < 2:
-        return next(iter(said.values()), own)
-    return "; ".join(f"{text} on {several(by_allocator[name])}" for name, text in said.items())
+        return next(iter(said), own)
+    return "; ".join(f"{text} on {several(names)}" for text, names in said.items())
+
+
+def _allocated(host: HostInfo, own: str) -> str:
+    """Who gives this host's CPU workers their memory; `own` where that is the C library, but for what its user has
+    set, which wins."""
+    if host.allocator:
+        return f"{host.allocator}, by {host.allocator_by}" if host.allocator_by else host.allocator
+    return f"with the user's {', '.join(host.heap_settings)}, else {own}" if host.heap_settings else own
 
 
 def _wandering(records: Sequence[PointRecord]) -> Phrase:

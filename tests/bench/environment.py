@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# glibc then keeps large buffers between steps, instead of handing them back and faulting them in again: the
-# environment that scaling gives its workers on CPU, so that no bare script loses for want of it.
-KEPT_HEAP: Mapping[str, str] = {
-    "MALLOC_TRIM_THRESHOLD_": "2000000000",
-    "MALLOC_MMAP_THRESHOLD_": "33554432",
-    "MALLOC_TOP_PAD_": "67108864",
-}
+# KEPT_HEAP is what scaling gives its workers on CPU: no bare script shall lose for want of it.
+from scaling.agent.environment import KEPT_HEAP
+
 ONE_THREAD: Mapping[str, str] = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 

@@ -20,7 +20,7 @@ import pytest
 import scaling
 from scaling import frameworks
 from scaling.errors import LaunchError
-from scaling.hosts import interfaces, proc
+from scaling.hosts import allocator, interfaces, proc
 from scaling.hosts.info import check_names, describe, gather, pick_cpus
 from scaling.hosts.revision import code_hash
 from scaling.records.host import Gpu, HostInfo
@@ -57,9 +57,23 @@ def test_this_host() -> None:
 
 
 def test_another_allocator_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for preload, name in (("/usr/lib/libjemalloc.so.2", "jemalloc"), ("", "")):
+    monkeypatch.setattr(allocator, "in_use", lambda: "jemalloc")
+    for preload, by in (("libjemalloc.so.2", "LD_PRELOAD"), ("", "")):
         monkeypatch.setenv("LD_PRELOAD", preload)
-        assert gather(PACKAGES).allocator == name
+        host = gather(PACKAGES)
+        assert (host.allocator, host.allocator_by) == ("jemalloc", by)
+
+
+def test_what_the_user_has_set_of_the_heap_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "0")
+    assert "MALLOC_TRIM_THRESHOLD_=0" in gather(PACKAGES).heap_settings
+
+
+def test_an_allocator_that_is_only_named_is_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = gather(PACKAGES)
+    monkeypatch.setenv("LD_PRELOAD", "/nowhere/libjemalloc.so.2")
+    host = gather(PACKAGES)
+    assert (host.allocator, host.allocator_by) == (own.allocator, own.allocator_by)
 
 
 def test_gpus_and_driver_are_in_it(install: Install) -> None:

@@ -38,10 +38,33 @@ def test_whether_the_heap_is_kept_is_said(config: dict[str, Any], said: list[str
 
 @pytest.mark.parametrize("malloc", ["keep", "system"])
 def test_another_allocator_is_told_apart(malloc: str) -> None:
-    assert heap(host(allocator="jemalloc"), malloc=malloc) == ["jemalloc, by LD_PRELOAD"]
+    named = host(allocator="jemalloc", allocator_by="LD_PRELOAD")
+    assert heap(named, malloc=malloc) == ["jemalloc, by LD_PRELOAD"]
+
+
+def test_what_is_not_known_to_come_by_ld_preload_is_not_said_to() -> None:
+    """It is linked to Python, or the run is an older one, which believed what LD_PRELOAD named."""
+    assert heap(host(allocator="jemalloc"), malloc="keep") == ["jemalloc"]
+
+
+@pytest.mark.parametrize(("malloc", "own"), [("keep", KEPT), ("system", SYSTEM)])
+def test_what_the_user_has_set_of_the_heap_comes_first(malloc: str, own: str) -> None:
+    settings = ("MALLOC_TRIM_THRESHOLD_=0", "glibc.malloc.arena_max=1")
+    said = f"with the user's MALLOC_TRIM_THRESHOLD_=0, glibc.malloc.arena_max=1, else {own}"
+    assert heap(host(heap_settings=settings), malloc=malloc) == [said]
+
+
+def test_what_the_user_has_set_on_one_host_is_said_of_that() -> None:
+    hosts = [host("node1", heap_settings=("MALLOC_TOP_PAD_=1",)), host("node2")]
+    said = f"with the user's MALLOC_TOP_PAD_=1, else {KEPT} on node1; {KEPT} on node2"
+    assert heap(*hosts, malloc="keep") == [said]
+
+
+def test_another_allocator_reads_no_settings_of_glibcs() -> None:
+    assert heap(host(allocator="jemalloc", heap_settings=("MALLOC_TOP_PAD_=1",)), malloc="keep") == ["jemalloc"]
 
 
 def test_hosts_whose_allocators_differ_are_named() -> None:
     allocators = {"node1": "jemalloc", "node2": "", "node3": "", "node4": "jemalloc"}
     hosts = [host(name, allocator=allocator) for name, allocator in allocators.items()]
-    assert heap(*hosts, malloc="keep") == [f"jemalloc, by LD_PRELOAD on node1 node4; {KEPT} on node2 node3"]
+    assert heap(*hosts, malloc="keep") == [f"jemalloc on node1 node4; {KEPT} on node2 node3"]
