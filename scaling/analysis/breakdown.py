@@ -31,7 +31,7 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from scaling.analysis.causes import CAUSES, Breakdown
-from scaling.analysis.cpu_time import Use, growth_s, new_threads
+from scaling.analysis.cpu_time import Use, new_threads
 from scaling.analysis.data_wait import bounded
 from scaling.analysis.pooling import Residual, contrast
 from scaling.analysis.rounds import Round
@@ -114,7 +114,7 @@ def told(one: Round) -> dict[str, float]:
 def _beyond(one: Round, plain: Use | None, last_s: float) -> dict[str, float]:
     """What the exchange takes beyond the slowest of plain loops: by CPU time where it is known."""
     beyond_s = one.exchange_s - last_s
-    grown_s = growth_s(one.cpu.mean, plain, is_spare=one.cpu.is_spare) if one.cpu and plain else None
+    grown_s = one.grown_s
     if grown_s is None or one.cpu is None or plain is None:
         return {} if one.most_exposed_s is None else {"beyond": beyond_s, "comm": one.most_exposed_s}
     found = {"exchange_cpu": grown_s, "off": beyond_s - grown_s}

@@ -16,7 +16,8 @@ from scaling.analysis.drift import Drift
 from scaling.analysis.fellows import slow_ranks
 from scaling.analysis.foreign_load import joined
 from scaling.analysis.lasting import Lasting
-from scaling.analysis.rounds import Round, missing_controls
+from scaling.analysis.missing import missing_controls
+from scaling.analysis.rounds import Round
 from scaling.analysis.stats import Estimate, interval
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.events import Failed

@@ -7,7 +7,7 @@ whole step times.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import exp, log
 from statistics import fmean
 from typing import NamedTuple
@@ -15,18 +15,11 @@ from typing import NamedTuple
 from scaling.analysis.alone import AloneTime
 from scaling.analysis.cell import Cell
 from scaling.analysis.controls import Control, Controls
-from scaling.analysis.cpu_time import CpuStep, Use
+from scaling.analysis.cpu_time import CpuStep, Use, growth_s
 from scaling.analysis.data_wait import DataTimes
 from scaling.analysis.stats import trimmed_mean, trimmed_variance, variance
 from scaling.analysis.step_time import Blocks, StepTime
-from scaling.records.point import Kind, Point, Record
-
-# What a missing control leaves inside the rest.
-LEFT_OVER = {
-    "solo": "contention and small batch",
-    "together": "contention, straggling and exposed communication",
-    "comm": "exposed communication",
-}
+from scaling.records.point import Point, Record
 
 
 class Plain(Record, frozen=True, kw_only=True):
@@ -71,9 +64,26 @@ class Round(Record, frozen=True, kw_only=True):
         return self.comm_s if self.comm_beside_s is None else self.comm_beside_s
 
     @property
+    def grown_s(self) -> float | None:
+        """By how much the CPU time of a step grew by the exchange; None where that is not known of both."""
+        plain = self.together.use if self.together else None
+        if self.cpu is None or plain is None:
+            return None
+        return growth_s(self.cpu.mean, plain, is_spare=self.cpu.is_spare)
+
+    @property
+    def untold_cpu(self) -> str:
+        """Whose CPU time is missing beside the other's; empty where both are known, or neither."""
+        if self.together is None or self.grown_s is not None:
+            return ""
+        if self.together.use is None:
+            return "of its together control" if self.cpu else ""
+        return "by thread, with CPUs to spare" if self.cpu else "of its own processes"
+
+    @property
     def needs_comm(self) -> bool:
         """Whether `comm` would tell more. Without `together` nothing could be told from it."""
-        return self.most_exposed_s is None and self.together is not None and self.cpu is None
+        return self.most_exposed_s is None and self.together is not None and self.grown_s is None
 
     @property
     def together_s(self) -> float | None:
@@ -128,44 +138,6 @@ def efficiencies(cell: Cell, controls: Controls) -> list[float]:
         for number, time in sorted(cell.times.items())
         if number in reference
     ]
-
-
-def missing_controls(point: Point, measured: Sequence[Round], controls: Controls) -> tuple[str, ...]:
-    """Say which controls the split had to do without; a single device has none to miss, and where CPU time is
-    known `comm` is not needed."""
-    if point.world_size == 1:
-        return ()
-    kinds: dict[Kind, int] = {
-        "solo": sum(one.alone is None for one in measured),
-        "together": sum(one.together is None for one in measured),
-        "comm": sum(one.needs_comm for one in measured),
-    }
-    missing = (_missing(kind, count, point, measured, controls) for kind, count in kinds.items() if count)
-    return (*missing, *_not_held(point, measured, controls))
-
-
-def _not_held(point: Point, measured: Sequence[Round], controls: Controls) -> Iterator[str]:
-    """Why waiting for data is not told, or by fewer rounds, where that was tried."""
-    count = sum(one.data is None for one in measured)
-    if not count or not (cause := controls.why_missing("held", point, point.workload.batch_size)):
-        return
-    if count == len(measured):
-        yield f"no held control (failed: {cause}): what ranks wait for data counts as contention"
-    else:
-        yield (
-            f"no held control in {count} of {len(measured)} rounds (failed: {cause}); from the others: what ranks "
-            "wait for data"
-        )
-
-
-def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], controls: Controls) -> str:
-    cause = controls.why_missing(kind, point, point.workload.batch_size)
-    failed = f" (failed: {cause})" if cause else ""
-    is_async = kind == "together" and not measured[0].synchronous
-    left = "contention and exposed communication" if is_async else LEFT_OVER[kind]
-    if count == len(measured):
-        return f"no {kind} control{failed}; counted in the rest: {left}"
-    return f"no {kind} control in {count} of {len(measured)} rounds{failed}; from the others: {left}"
 
 
 # ---------------------------------------------------------------- beside the exchange

@@ -225,6 +225,24 @@ _CAUSES = {
 }
 
 
+def _of_windows(rows: Iterable[Row]) -> str:
+    """Of which frameworks straggling is told by the window."""
+    several = (row for row in rows if row.synchronous and row.world_size > 1)
+    late = {row.strategy.partition(":")[0] for row in several if _returns_early(row)}
+    why = "of a window, a lower bound, since no step is timed by itself"
+    return f" ({', '.join(sorted(late))}: {why})" if late else ""
+
+
+def _returns_early(row: Row) -> bool:
+    """Whether steps of its plain loop can be timed neither when they return nor by the device's own clock."""
+    on = row.hardware.device
+    return (
+        on == "emulated"
+        or row.strategy.startswith("mxnet:")
+        or (on == "cuda" and row.strategy.startswith("tensorflow:"))
+    )
+
+
 def _breakdown(rows: Iterable[Row]) -> str:
     """The causes that any row tells."""
     lost = [row for row in rows if row.breakdown is not None]
@@ -232,6 +250,7 @@ def _breakdown(rows: Iterable[Row]) -> str:
     if not any(row.workload.is_strong for row in lost):
         told.discard("small_batch")
     texts = {**_CAUSES, **({"small_batch": _NODE_BATCH} if _has_node_rule(lost) else {})}
+    texts["straggling"] += _of_windows(lost)
     said = "; ".join(text for cause, text in texts.items() if cause in told)
     shown = {*told, "unexplained"}
     found = (one for row in lost for cause, one in row.breakdown_intervals.items() if cause in shown)

@@ -204,7 +204,7 @@ def _table(rows: Sequence[Row], width: int, room: int, glyphs: Glyphs) -> list[L
         ("strategy", "", [_clip(_name(row), NAME_MAX, glyphs) for row in rows]),
         ("N", ">", [str(row.world_size) for row in rows]),
         (f"{work.unit}/s", "", _estimates([row.samples_per_s for row in rows], work.units_per_sample, "", glyphs)),
-        ("efficiency", "", _estimates([row.efficiency for row in rows], 100, " %", glyphs)),
+        ("efficiency", "", _estimates([_claimed(row) for row in rows], 100, " %", glyphs)),
     ]
     widths = [max(len(heading), *map(len, texts)) for heading, _, texts in columns]
     heading = "  ".join(f"{head:{align}{n}}" for (head, align, _), n in zip(columns, widths, strict=True))
@@ -220,9 +220,14 @@ def _row(row: Row, text: str, width: int, glyphs: Glyphs) -> Line:
     flags = " ".join(row.flags) + (f" {row.failed.cause}" if row.failed else "")
     line: Line = [(text, "")]
     if width - len(text) >= 60:
-        line += [("  ", ""), *_share(row.efficiency, glyphs)]
+        line += [("  ", ""), *_share(_claimed(row), glyphs)]
     used = sum(len(part) for part, _ in line)
     return [*line, (_clip(f"  {flags}", width - used, glyphs), "red" if row.failed else "yellow")]
+
+
+def _claimed(row: Row) -> Estimate | None:
+    """The efficiency, unless the samples of its ranks taught less than those that it would be held against."""
+    return None if row.learnt_less else row.efficiency
 
 
 def _share(efficiency: Estimate | None, glyphs: Glyphs) -> Line:

@@ -43,16 +43,22 @@ def test_efficiency_and_speedup_follow_from_the_rates() -> None:
     assert (mean(row.speedup), mean(row.efficiency)) == (close(1.5), close(0.75))
 
 
-def test_a_fast_rank_waits_for_nobody() -> None:
-    exchange = record(point("exchange", 3), 0.1, 0.12, 0.12)
+@pytest.mark.parametrize(
+    ("size", "said", "waiting"),
+    [(4, "fast rank: ", ", and waits for them"), (3, "slow and fast ranks: ", "; the fast ones wait")],
+)
+def test_a_fast_rank_waits_for_nobody(size: int, said: str, waiting: str) -> None:
+    """Of three the slow ones, too, are apart from the median of the others."""
+    steps_s = (0.1, *(0.12,) * (size - 1))
+    exchange = record(point("exchange", size), *steps_s)
     for told, waits in ((exchange, True), (asynchronous(exchange), False)):
         made = [
             replace(one, point=replace(one.point, round=number))
             for number in range(3)
-            for one in (record(point("each", 3), 0.1, 0.12, 0.12), told)
+            for one in (record(point("each", size), *steps_s), told)
         ]
-        (said,) = [note for row in rows(made) for note in row.footnotes if note.startswith("fast rank: ")]
-        assert said.endswith(", and waits for them") == waits
+        (note,) = [note for row in rows(made) for note in row.footnotes if note.startswith(said)]
+        assert note.endswith(waiting) == waits
 
 
 def test_the_strong_rule_is_no_exception() -> None:

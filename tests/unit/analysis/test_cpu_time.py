@@ -143,3 +143,48 @@ def test_rounds_without_cpu_time_are_left_out_where_others_have_it() -> None:
 
 def _silent(made: PointRecord) -> PointRecord:
     return replace(made, ranks=tuple(replace(rank, telemetry=Telemetry()) for rank in made.ranks))
+
+
+SPLIT_WITHOUT = "the loss is split without, into exposed communication and the rest"
+FROM_OTHERS = "in 1 of 6 rounds; from the others: exchange's CPU and waiting"
+NO_COMM = "no comm control; counted in the rest: exposed communication"
+
+
+@pytest.mark.parametrize(
+    ("kind", "whose"), [("together", "its together control"), ("exchange", "its own processes")]
+)
+def test_a_loss_that_is_split_without_cpu_time_says_whose_is_missing(kind: str, whose: str) -> None:
+    made = [_untold(one) if one.point.kind == kind else one for one in run(Plan(wire_s=0.03, comm_s=0.09))]
+    row, found = lost(made)
+    assert row.footnotes == (f"no CPU time of {whose}: {SPLIT_WITHOUT}",)
+    assert found["exposed"] == pytest.approx(23.1, abs=WITHIN)
+    bare, _ = lost([one for one in made if one.point.kind != "comm"])
+    assert bare.footnotes == (NO_COMM, f"no CPU time of {whose}: {SPLIT_WITHOUT}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "whose"), [("together", "its together control"), ("exchange", "its own processes")]
+)
+def test_where_other_rounds_tell_cpu_time_no_comm_is_missing(kind: str, whose: str) -> None:
+    made = [
+        _untold(one) if (one.point.kind, one.point.round) == (kind, 1) else one for one in run(Plan(wire_s=0.03))
+    ]
+    row, found = lost([one for one in made if one.point.kind != "comm"])
+    assert row.footnotes == (f"no CPU time of {whose} {FROM_OTHERS}",)
+    assert found["waiting"] == pytest.approx(23.1, abs=WITHIN)
+
+
+def test_with_cpus_to_spare_cpu_time_that_no_thread_tells_is_none() -> None:
+    row, found = lost([_with_spare_cpus(older(one)) for one in run(Plan(wire_s=0.03, comm_s=0.09))])
+    assert f"no CPU time by thread, with CPUs to spare: {SPLIT_WITHOUT}" in row.footnotes
+    assert found["exposed"] == pytest.approx(23.1, abs=WITHIN)
+
+
+def test_where_no_cpu_time_is_known_at_all_nothing_is_said_of_it() -> None:
+    """As of GPUs."""
+    row, _ = lost(run(Plan(wire_s=0.03, comm_s=0.09, tells_cpu=False)))
+    assert row.footnotes == ()
+
+
+def _untold(made: PointRecord) -> PointRecord:
+    return replace(made, ranks=tuple(replace(rank, telemetry=Telemetry()) for rank in made.ranks))

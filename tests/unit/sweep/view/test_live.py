@@ -102,6 +102,17 @@ def test_two_ranks(live: Open, columns: int) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 160])
+def test_ranks_that_learnt_less_have_no_efficiency(live: Open, columns: int) -> None:
+    """As in the report: theirs is not comparable."""
+    terminal, screen, clock = live(columns)
+    stale = row(2, 1.3, "torch:ps", synchronous=False, learnt_less=True, flags=("ASYNC",))
+    running(screen, clock, measuring(starting(point(2))), [row(2), stale])
+    lines = terminal.look()
+    assert lines[4].startswith("torch:gloo  2  608.0 ± 1.5  95.0 % ± 0.4")
+    assert re.fullmatch(r"torch:ps    2  832\.0 ± 1\.5       – +ASYNC", lines[5])
+
+
+@pytest.mark.parametrize("columns", [80, 160])
 def test_sixteen_ranks_stand_beside_the_table(live: Open, columns: int) -> None:
     terminal, screen, clock = live(columns)
     state = measuring(starting(point(16), hosts=4), 7, slow=(3,))
