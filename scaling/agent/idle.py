@@ -2,43 +2,57 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from statistics import median
+
 from scaling.hosts import interfaces
 from scaling.records.telemetry import Traffic
 
+# In how many stretches it is listened. What is heard is scaled to minutes: a burst within two of five leaves the
+# median alone, wherever it falls.
+STRETCHES = 5
+
 
 class IdleTraffic:
-    """Listens once in a while; `over` then says what any stretch of time would have carried anyway."""
+    """Listens once in a while, in stretches; `over` then says what any time would have carried anyway, by the
+    median stretch of each card."""
 
     def __init__(self) -> None:
         self._before: interfaces.Reading | None = None
-        self._began_s = self._until_s = 0.0
-        self._heard: tuple[Traffic, ...] = ()
-        self._heard_s = 0.0
+        self._began_s = self._stretch_s = 0.0
+        self._hearing: list[tuple[tuple[Traffic, ...], float]] = []
+        self._rates: dict[str, tuple[float, float]] = {}
 
     def listen(self, seconds: float, now_s: float) -> None:
         """Begin to listen."""
-        self._before = interfaces.read()
-        self._began_s, self._until_s = now_s, now_s + seconds
+        self._before, self._began_s = interfaces.read(), now_s
+        self._stretch_s, self._hearing = seconds / STRETCHES, []
 
     def is_due(self, now_s: float) -> bool:
-        """Whether listening is over; it is then noted what was heard, once."""
-        if self._before is None or now_s < self._until_s:
+        """Whether listening is over, told once; to be asked often meanwhile, since stretches end when it is."""
+        if self._before is None or now_s < self._began_s + self._stretch_s:
             return False
-        self._heard = interfaces.since(self._before, interfaces.read())
-        self._heard_s = now_s - self._began_s
-        self._before = None
+        now = interfaces.read()
+        self._hearing.append((interfaces.since(self._before, now), now_s - self._began_s))
+        if len(self._hearing) < STRETCHES:
+            self._before, self._began_s = now, now_s
+            return False
+        self._before, self._rates = None, _rates(self._hearing)
         return True
 
     def over(self, seconds: float) -> tuple[Traffic, ...]:
         """What the cards would carry in so many seconds; nothing where nobody has listened."""
-        if not self._heard_s:
-            return ()
-        part = seconds / self._heard_s
         return tuple(
-            Traffic(
-                name=one.name,
-                received_bytes=round(part * one.received_bytes),
-                sent_bytes=round(part * one.sent_bytes),
-            )
-            for one in self._heard
+            Traffic(name=name, received_bytes=round(seconds * received), sent_bytes=round(seconds * sent))
+            for name, (received, sent) in self._rates.items()
         )
+
+
+def _rates(stretches: list[tuple[tuple[Traffic, ...], float]]) -> dict[str, tuple[float, float]]:
+    """Bytes per second that each card received and sent in its median stretch."""
+    by_card: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for carried, seconds in stretches:
+        for one in carried:
+            by_card[one.name][0].append(one.received_bytes / seconds)
+            by_card[one.name][1].append(one.sent_bytes / seconds)
+    return {name: (median(received), median(sent)) for name, (received, sent) in by_card.items()}

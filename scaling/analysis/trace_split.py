@@ -41,8 +41,12 @@ class Event(Record, frozen=True, kw_only=True):
 
     @property
     def interval(self) -> Interval:
-        """When it ran."""
-        return float(self.ts), float(self.ts) + self.dur
+        """When it ran. Raises msgspec.DecodeError where `ts` is no number."""
+        try:
+            begin = float(self.ts)
+        except ValueError:
+            raise msgspec.DecodeError(f"`ts` of {self.name!r} is no number: {self.ts!r}") from None
+        return begin, begin + self.dur
 
     @property
     def communicates(self) -> bool:
@@ -61,7 +65,7 @@ def gpu_time(trace: bytes, steps: int) -> GpuTime | None:
 
     Raises msgspec.DecodeError where it is no trace.
     """
-    events = msgspec.json.decode(trace, type=Trace).trace_events
+    events = _events(trace)
     spans = [event.interval for event in events if event.name == WINDOW and event.cat == "user_annotation"]
     if not spans:
         return None
@@ -70,6 +74,13 @@ def gpu_time(trace: bytes, steps: int) -> GpuTime | None:
         key=lambda event: event.interval,
     )
     return _gpu_time(on_gpu, spans[0], steps) if on_gpu else None
+
+
+def _events(trace: bytes) -> tuple[Event, ...]:
+    try:
+        return msgspec.json.decode(trace, type=Trace).trace_events
+    except UnicodeDecodeError as error:  # which msgspec lets through
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def _inside(interval: Interval, span: Interval) -> bool:

@@ -116,8 +116,26 @@ def test_a_recorded_trace_without_a_gpu_has_no_split(name: str) -> None:
 
 def test_a_trace_without_the_span_tells_nothing() -> None:
     assert gpu_time(b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 2}]}', 5) is None
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"[",
+        b'{"traceEvents": [{"name": "\xff"}]}',
+        b'{"traceEvents": [{"cat": "kernel", "name": "a", "ts": 1, "dur": "long"}]}',
+        trace([{**kernel(GEMM, 0, 10), "ts": "abc"}]),
+    ],
+    ids=["no JSON", "no UTF-8", "no duration", "no time"],
+)
+def test_what_is_no_trace_is_refused_as_one(broken: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        gpu_time(b"[", 5)
+        gpu_time(broken, 5)
+
+
+def test_times_may_stand_in_quotes() -> None:
+    event = kernel(GEMM, 0, 10)
+    assert us(of({**event, "ts": str(event["ts"])}).compute_s) == 10
 
 
 def test_union() -> None:

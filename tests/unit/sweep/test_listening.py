@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,8 +34,15 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, nodes: int = 2, **fields: Any) -> Run:
-    """A sweep of two devices on so many hosts, whose cards always carry so much, whoever runs."""
+def measured(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: int = 2,
+    burst_bytes: Callable[[float], float] = lambda now_s: 0.0,
+    **fields: Any,
+) -> Run:
+    """A sweep of two devices on so many hosts, whose cards always carry so much, whoever runs, and until any time
+    these bytes beside that."""
     nics = [
         (Nic(name="eth0", address=f"10.0.0.{node}", netmask="255.255.255.0", up=True, mtu=1500),)
         for node in (1, 2)
@@ -43,7 +51,8 @@ def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, nodes: int = 2, **fi
     launch = Launch(2, hosts)
 
     def read() -> dict[str, Counter]:
-        return {"eth0": Counter(0, round(BYTES_PER_S * launch.clock.now_s))}
+        now_s = launch.clock.now_s
+        return {"eth0": Counter(0, round(BYTES_PER_S * now_s + burst_bytes(now_s)))}
 
     monkeypatch.setattr(interfaces, "read", read)
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=launch.clock))
@@ -61,6 +70,21 @@ def test_what_cards_carry_anyway_is_all_that_they_carried(
         for rank in record.ranks:
             (carried,), (idle,) = rank.telemetry.traffic, rank.telemetry.idle_traffic
             assert carried.sent_bytes > 0
+            assert idle.sent_bytes == pytest.approx(carried.sent_bytes, rel=1e-3)
+
+
+def test_a_burst_while_it_is_listened_is_not_carried_all_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: list[float]
+) -> None:
+    """Scaled to the time of the windows it would be more than they carried themselves."""
+
+    def burst_bytes(now_s: float) -> float:
+        return 20.0 * BYTES_PER_S if heard and now_s > heard[0] + LISTEN_S / 2 else 0.0
+
+    found = measured(tmp_path, monkeypatch, burst_bytes=burst_bytes, rounds=1)
+    for record in found.of(size=2):
+        for rank in record.ranks:
+            (carried,), (idle,) = rank.telemetry.traffic, rank.telemetry.idle_traffic
             assert idle.sent_bytes == pytest.approx(carried.sent_bytes, rel=1e-3)
 
 
