@@ -3,7 +3,8 @@
 Logarithms of step times stand in a layout of rounds x cells: y = round + cell + rest. Of three rounds a row's own
 variance has 2 degrees of freedom, and its interval is as wide as chance makes it; the rest of the whole layout has
 (rounds - 1) (cells - 1) of them (a randomized block design: Box, Hunter & Hunter, "Statistics for Experimenters",
-chapter 4). That rests on cells being equally noisy, so that it is guarded:
+chapter 4). That rests on cells that are independent, which pools.py sees to, and equally noisy, so that it is
+guarded:
 
     * a contrast whose own variance is over 3 x the pooled one keeps its own, with its own degrees of freedom;
     * else its own counts beside the pooled one, 6 times as much as its degrees of freedom are worth (variances are
@@ -11,8 +12,8 @@ chapter 4). That rests on cells being equally noisy, so that it is guarded:
     * no interval is narrower than the windows of its cells imply by their own scatter.
 
 The weights were chosen by simulation, so that intervals hold the truth in 93 to 97 % of runs under noises that are
-independent, slow, drifting and per process start (tests/bench/intervals.py prints it; where windows stall they are
-wider than that).
+independent, slow, drifting and per process start, whether points take turns or are measured alone
+(tests/bench/intervals.py prints it; where windows stall they are wider than that).
 """
 
 from __future__ import annotations

@@ -69,12 +69,20 @@ def _plain_loops(cell: Cell, controls: Controls) -> dict[str, Mapping[int, float
     found: dict[str, Mapping[int, float]] = {}
     for batch_size in {point.workload.batch_size, point.reference.batch_size}:
         alone = controls.by_seat(cell, batch_size)
-        for seat in sorted(alone, key=int)[:: max(1, len(alone) - 1)]:
+        seats = sorted(alone, key=int)[:: max(1, len(alone) - 1)]
+        # One after the other in one stretch of the run, seats resemble each other more than cells do, whose rest
+        # would come out too small.
+        for seat in seats if _took_turns(cell, controls, batch_size) else seats[:1]:
             found[f"alone/{batch_size}/{seat}"] = alone[seat]
     together = controls.together(point)
     if together is not None and together.times:
         found[together.name] = _logs(together)
     return found
+
+
+def _took_turns(cell: Cell, controls: Controls, batch_size: int) -> bool:
+    """Whether the plain loops alone took turns with other points in every round."""
+    return all(time.epoch is not None for time in controls.times_alone(cell, batch_size).values())
 
 
 def _logs(cell: Cell) -> dict[int, float]:

@@ -1,12 +1,15 @@
-"""The intervals of thousands of simulated runs at once: this design, and the one before it, under many noises.
+"""The intervals of thousands of simulated runs at once: points side by side, and the design before it, under many
+noises.
 
 Two devices. The machine's noise is one series of half-second windows; each process start and each window add their
 own. `of_run` repeats, on arrays, what the analysis does with the records of one run; a unit test holds them equal.
+Points that are measured alone stand in simulated_alone.py.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +72,14 @@ class Measured(NamedTuple):
     half_width: float
 
 
+class Design(NamedTuple):
+    """How runs are measured and what is made of them: `times` of devices, rounds, noise and dice are ln step times
+    of runs x rounds x windows x columns, `of_run` the intervals of ln efficiency by world size."""
+
+    times: Callable[[Array, int, Noise, np.random.Generator], Array]
+    of_run: Callable[[Array], dict[int, Interval]]
+
+
 # ---------------------------------------------------------------- what is measured
 
 
@@ -96,21 +107,27 @@ def blocks(seats: Array, rounds: int, noise: Noise, dice: np.random.Generator) -
     machine = series(runs, rounds * BLOCKS * turns, noise, dice).reshape(runs, rounds, BLOCKS, turns)
     order = dice.permuted(np.broadcast_to(np.arange(turns), machine.shape), axis=3)
     machine = np.take_along_axis(machine, order, axis=3)
-    level = np.stack([truth(seats)[column] for column in range(len(TURNS))], axis=1)
+    return of_columns(seats, machine[..., list(TURNS)], noise, dice)
+
+
+def of_columns(seats: Array, machine: Array, noise: Noise, dice: np.random.Generator) -> Array:
+    """ln step times; what the `machine` does in a window of a column is runs x rounds x windows x columns."""
+    runs, rounds, _, columns = machine.shape
+    level = np.stack([truth(seats)[column] for column in range(columns)], axis=1)
     start = noise.start * dice.standard_normal((runs, rounds, 1, len(STARTS)))
-    own = _windows((runs, rounds, BLOCKS, len(TURNS)), noise, dice)
-    return np.asarray(level[:, None, None, :] + start + own + machine[..., list(TURNS)])
+    own = _windows(machine.shape, noise, dice)
+    return np.asarray(level[:, None, None, :] + start + own + machine)
 
 
 def series(runs: int, length: int, noise: Noise, dice: np.random.Generator) -> Array:
     """What the machine does in every half second of a run."""
-    found = np.linspace(0.0, noise.drift, length) * np.ones((runs, 1))
+    found = np.linspace(0.0, noise.drift, length)[:, None] * np.ones(runs)
     if noise.slow:
         now = dice.standard_normal(runs)
         for at in range(length):
-            found[:, at] += noise.slow * now
+            found[at] += noise.slow * now
             now = noise.ar * now + np.sqrt(1 - noise.ar**2) * dice.standard_normal(runs)
-    return np.asarray(found)
+    return np.ascontiguousarray(found.T)
 
 
 def _windows(shape: tuple[int, ...], noise: Noise, dice: np.random.Generator) -> Array:
@@ -118,7 +135,7 @@ def _windows(shape: tuple[int, ...], noise: Noise, dice: np.random.Generator) ->
     return np.asarray(noise.window * dice.standard_normal(shape) + np.log(2.0) * stalled)
 
 
-# ---------------------------------------------------------------- this design
+# ---------------------------------------------------------------- points side by side
 
 
 def of_run(times: Array) -> dict[int, Interval]:
@@ -130,15 +147,19 @@ def of_run(times: Array) -> dict[int, Interval]:
     own = seats.mean(axis=1) - seats.mean(axis=(1, 2))[:, None]
     both = (times[..., :2] - own[:, None, None, :]).mean(axis=3) + harmonic(own)[:, None, None]
     return {
-        2: contrast(both - times[..., TWO], layout),
-        1: contrast(times[..., SEAT_0] - times[..., ONE], layout),
+        2: _of_blocks(both - times[..., TWO], layout),
+        1: _of_blocks(times[..., SEAT_0] - times[..., ONE], layout),
     }
 
 
-def contrast(ratios: Array, layout: Array) -> Interval:
-    """As `pooling.contrast`: `ratios` are runs x rounds x blocks, `layout` runs x rounds x cells."""
+def _of_blocks(ratios: Array, layout: Array) -> Interval:
+    return contrast(trimmed(ratios[..., None])[..., 0], trimmed_variance(ratios), layout)
+
+
+def contrast(by_round: Array, implied: Array, layout: Array) -> Interval:
+    """As `pooling.contrast`: ln ratios and their variance that windows imply are runs x rounds, `layout` is runs x
+    rounds x cells."""
     _, rounds, cells = layout.shape
-    by_round = trimmed(ratios[..., None])[..., 0]
     rest = (
         layout
         - layout.mean(axis=1, keepdims=True)
@@ -148,7 +169,7 @@ def contrast(ratios: Array, layout: Array) -> Interval:
     df = (rounds - 1) * (cells - 1)
     pooled = CONTRAST * (rest**2).sum(axis=(1, 2)) / df
     own = by_round.var(axis=1, ddof=1)
-    floor = FLOOR * trimmed_variance(ratios).mean(axis=1) / rounds
+    floor = FLOOR * implied.mean(axis=1) / rounds
     is_pooled = own <= GUARD * pooled
     weight = OWN_WEIGHT * (rounds - 1)
     shrunk = (weight * own + df * pooled) / (weight + df)
@@ -186,6 +207,9 @@ def trimmed_variance(ratios: Array) -> Array:
     return np.asarray(winsorized.var(axis=-1, ddof=1) * count / (count - 2 * cut) ** 2)
 
 
+SIDE_BY_SIDE = Design(blocks, of_run)
+
+
 # ---------------------------------------------------------------- the design before it
 
 
@@ -211,14 +235,20 @@ def of_old_run(seats: Array, noise: Noise, dice: np.random.Generator) -> Interva
 # ---------------------------------------------------------------- how good they are
 
 
-def measured(noise: Noise, spread: float, rounds: int, *, runs: int, seed: int, size: int = 2) -> Measured:
-    """Of this design: the row with both ranks, or with one."""
+def measured(
+    noise: Noise, spread: float, rounds: int, *, runs: int, seed: int, size: int = 2, design: Design = SIDE_BY_SIDE
+) -> Measured:
+    """Of a design: the row with both ranks, or with one."""
     dice = np.random.default_rng(seed)
-    found = of_run(blocks(devices(runs, spread, dice), rounds, noise, dice))[size]
+    found = design.of_run(design.times(devices(runs, spread, dice), rounds, noise, dice))[size]
     right = EFFICIENCY if size == 2 else SINGLE
     held = np.abs(found.mean - np.log(right)) <= found.half
-    widths = 50 * (np.exp(found.mean + found.half) - np.exp(found.mean - found.half))
-    return Measured(float(held.mean()), float(np.mean(widths)))
+    return Measured(float(held.mean()), float(np.mean(half_width(found))))
+
+
+def half_width(found: Interval) -> Array:
+    """In points of efficiency, by run."""
+    return np.asarray(50 * (np.exp(found.mean + found.half) - np.exp(found.mean - found.half)))
 
 
 def measured_old(noise: Noise, spread: float, *, runs: int, seed: int) -> Measured:
@@ -229,33 +259,30 @@ def measured_old(noise: Noise, spread: float, *, runs: int, seed: int) -> Measur
     return Measured(float(held.mean()), float(100 * np.mean(found.half)))
 
 
-def measured_until(noise: Noise, target: float, first: int, *, runs: int, seed: int, most: int = 20) -> Measured:
-    """Of this design where rounds are added to the `first` until half of both rows' intervals is below so many
+def measured_until(
+    noise: Noise, target: float, first: int, *, runs: int, seed: int, most: int = 20, design: Design = SIDE_BY_SIDE
+) -> Measured:
+    """Of a design where rounds are added to the `first` until half of both rows' intervals is below so many
     points (`--target-ci`), or there are the `most`: the row with both ranks."""
     dice = np.random.default_rng(seed)
-    times = blocks(devices(runs, 0.0, dice), most, noise, dice)
+    times = design.times(devices(runs, 0.0, dice), most, noise, dice)
     open_ = np.ones(runs, bool)
     held, widths = np.zeros(runs, bool), np.zeros(runs)
     for rounds in range(first, most + 1):
-        found = of_run(times[open_, :rounds])
-        half = {
-            size: 50 * (np.exp(one.mean + one.half) - np.exp(one.mean - one.half)) for size, one in found.items()
-        }
+        found = design.of_run(times[open_, :rounds])
+        half = {size: half_width(one) for size, one in found.items()}
         held[open_] = np.abs(found[2].mean - np.log(EFFICIENCY)) <= found[2].half
         widths[open_] = half[2]
         open_[open_] = np.maximum(half[1], half[2]) > target
     return Measured(float(held.mean()), float(np.mean(widths)))
 
 
-def table(runs: int, seed: int) -> list[dict[str, Any]]:
-    """Every noise and spread of the devices, by design."""
-    found = []
-    for name, noise in NOISES.items():
-        for spread in (0.0, 0.02, 0.05):
-            line: dict[str, Any] = {"noise": name, "spread": spread, "old": None}
-            line["old"] = measured_old(noise, spread, runs=runs, seed=seed)
-            for rounds in (4, 6, 10):
-                line[f"R={rounds}"] = measured(noise, spread, rounds, runs=runs, seed=seed)
-            line["N=1"] = measured(noise, spread, 6, runs=runs, seed=seed, size=1)
-            found.append(line)
-    return found
+def table(
+    noise: Noise, spread: float, *, runs: int, seed: int, design: Design = SIDE_BY_SIDE
+) -> dict[str, Measured]:
+    """Of a design with 4, 6 and 10 rounds, and of its row with one rank."""
+    columns = {"R=4": (4, 2), "R=6": (6, 2), "R=10": (10, 2), "N=1": (6, 1)}
+    return {
+        name: measured(noise, spread, rounds, runs=runs, seed=seed, size=size, design=design)
+        for name, (rounds, size) in columns.items()
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import exp, log
 from typing import Any
 
@@ -15,6 +16,7 @@ from scaling.records.point import Point
 from scaling.records.run import PointRecord, RankRecord
 from tests.support import simulated_intervals as simulated
 from tests.support.scripted_records import UNIX_S, by_size, point
+from tests.support.simulated_alone import ALONE, settled
 
 KINDS: tuple[tuple[str, int, tuple[int, ...]], ...] = (
     ("each", 2, (simulated.SEAT_0, simulated.SEAT_1)),
@@ -24,18 +26,21 @@ KINDS: tuple[tuple[str, int, tuple[int, ...]], ...] = (
 )
 
 
-def records(times: Any) -> list[PointRecord]:
-    """Of one run; `times` are rounds x blocks x columns."""
+def records(times: Any, *, alone: Collection[int] = ()) -> list[PointRecord]:
+    """Of one run; `times` are rounds x blocks x columns. Points took turns, but were measured `alone` in these
+    rounds."""
     return [
-        _record(
-            point(kind, size, number, strategy="fake:a" if kind == "exchange" else "fake:plain"), times[number], of
-        )
+        _record(_point(kind, size, number), times[number], of, epoch=None if number in alone else number)
         for number in range(len(times))
         for kind, size, of in KINDS
     ]
 
 
-def _record(of: Point, times: Any, columns: tuple[int, ...]) -> PointRecord:
+def _point(kind: str, size: int, number: int) -> Point:
+    return point(kind, size, number, strategy="fake:a" if kind == "exchange" else "fake:plain")
+
+
+def _record(of: Point, times: Any, columns: tuple[int, ...], *, epoch: int | None) -> PointRecord:
     ranks = tuple(
         RankRecord(
             rank=rank, launch_rank=rank, host="node1", outcome=Finished(), cpus=(rank,),
@@ -45,7 +50,7 @@ def _record(of: Point, times: Any, columns: tuple[int, ...]) -> PointRecord:
     )  # fmt: skip
     return PointRecord(
         point=of, outcome=Finished(), ranks=ranks, started_unix_s=UNIX_S, wall_s=1, startup_s=1, measured_s=1,
-        epoch=of.round,
+        epoch=epoch,
     )  # fmt: skip
 
 
@@ -59,17 +64,39 @@ def _window(index: int, step_s: float) -> Window:
 
 @pytest.mark.parametrize("name", ["iid 3 %", "real", "all"])
 @pytest.mark.parametrize("rounds", [2, 5])
-def test_the_simulation_is_the_analysis(name: str, rounds: int) -> None:
+@pytest.mark.parametrize("design", [simulated.SIDE_BY_SIDE, ALONE], ids=["side by side", "alone"])
+def test_the_simulation_is_the_analysis(name: str, rounds: int, design: simulated.Design) -> None:
     dice = np.random.default_rng(5)
-    times = simulated.blocks(simulated.devices(4, 0.05, dice), rounds, simulated.NOISES[name], dice)
-    found = simulated.of_run(times)
+    times = design.times(simulated.devices(4, 0.05, dice), rounds, simulated.NOISES[name], dice)
+    _is_the_analysis(times, design)
+
+
+def test_the_simulation_is_the_analysis_where_first_windows_are_left_out() -> None:
+    dice = np.random.default_rng(5)
+    times = ALONE.times(simulated.devices(4, 0.05, dice), 4, simulated.Noise(window=0.01), dice)
+    for column in (simulated.SEAT_0, simulated.SEAT_1, simulated.TWO, simulated.BESIDE_1):
+        times[:, 1, 0, column] += 1.0
+    assert not settled(times[..., simulated.TWO])[:, 1, 0].any()
+    _is_the_analysis(times, ALONE)
+
+
+def _is_the_analysis(times: Any, design: simulated.Design) -> None:
+    found = design.of_run(times)
     for run, of_run in enumerate(times):
-        rows = by_size(records(of_run))
+        rows = by_size(records(of_run, alone=range(len(times[0]) if design is ALONE else 0)))
         for size in (1, 2):
             efficiency, expected = rows[size].efficiency, found[size]
             assert efficiency is not None and efficiency.low is not None
             assert log(efficiency.mean) == pytest.approx(float(expected.mean[run]), abs=1e-9)
             assert log(efficiency.mean / efficiency.low) == pytest.approx(float(expected.half[run]), abs=1e-9)
+
+
+def test_seats_of_a_point_that_was_measured_alone_are_one_column() -> None:
+    dice = np.random.default_rng(5)
+    times = simulated.blocks(simulated.devices(1, 0.0, dice), 4, simulated.NOISES["iid 3 %"], dice)[0]
+    for alone, columns in (((), 5), ((2,), 4), (range(4), 4)):
+        efficiency = by_size(records(times, alone=alone))[2].efficiency
+        assert efficiency is not None and efficiency.df == 3 * (columns - 1)
 
 
 @pytest.mark.parametrize("name", ["iid 3 %", "AR 0.8", "drift 5 %", "real", "all"])
@@ -78,6 +105,14 @@ def test_the_truth_is_inside_as_often_as_is_said(name: str, spread: float) -> No
     """1,500 runs: a standard error of 0.6 points about 95 %."""
     found = simulated.measured(simulated.NOISES[name], spread, 6, runs=1500, seed=11)
     assert 0.93 <= found.coverage <= 0.98
+
+
+@pytest.mark.parametrize("name", ["AR 0.5", "AR 0.8", "AR 0.95", "real"])
+@pytest.mark.parametrize("rounds", [4, 10])
+def test_the_truth_is_inside_as_often_where_points_are_measured_alone(name: str, rounds: int) -> None:
+    """4,000 runs: a standard error of 0.4 points."""
+    found = simulated.measured(simulated.NOISES[name], 0.02, rounds, runs=4000, seed=11, design=ALONE)
+    assert 0.93 <= found.coverage <= 0.97
 
 
 @pytest.mark.parametrize("name", ["2 % per start", "real"])
