@@ -80,5 +80,5 @@ class Interrupted(Exception):
 
     @property
     def exit_code(self) -> int:
-        """As shells count: 130 for Ctrl-C, 143 for TERM."""
+        """As shells count: 130 for Ctrl-C, 143 for TERM, 129 for HUP."""
         return 128 + (signal.SIGINT if self.number == signal.SIGUSR1 else self.number)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from scaling.bisect import NAME
 from scaling.command import complain
 from scaling.errors import Interrupted, ScalingError
-from scaling.run.signals import Signals
 from scaling.transport.base import Cluster
 from scaling.transport.launch import as_rank
+from scaling.transport.signals import Signals
 
 if TYPE_CHECKING:
     from scaling.bisect.flags import Asked

@@ -14,7 +14,10 @@ from scaling.records.point import Record
 from scaling.run import panels, run_panels
 from scaling.run.invocation import Invocation, fields
 
-EPILOG = "Exit codes: 0 searched, whatever was found; 1 a point failed, 2 a mistake, 130 Ctrl-C, 143 SIGTERM."
+EPILOG = (
+    "Exit codes: 0 searched, whatever was found; 1 a point failed, 2 a mistake, 130 Ctrl-C, 143 SIGTERM, "
+    "129 SIGHUP."
+)
 KINDS = ["exchange", "solo", "together", "comm"]
 # Starts of each point of the proof, unless --rounds.
 ROUNDS = 3

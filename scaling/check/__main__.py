@@ -6,7 +6,6 @@ mpirun -np 16 python -m scaling.check
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from scaling.hosts import fabric
 from scaling.transport.base import Cluster
 from scaling.transport.launch import as_rank
 from scaling.transport.mailbox import Mailbox
+from scaling.transport.signals import Signals
 
 if TYPE_CHECKING:
     from scaling.check import flags
@@ -37,13 +37,13 @@ WALL_S = 11.0  # from this process's start to the end of the links: without all-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run this rank; returns the exit code."""
+    signals = Signals()
+    return as_rank(lambda cluster: _rank(cluster, signals, sys.argv[1:] if argv is None else argv), NAME)
+
+
+def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     noted: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda number, _frame: noted.append(number))
-    return as_rank(lambda cluster: _rank(cluster, noted, sys.argv[1:] if argv is None else argv), NAME)
-
-
-def _rank(cluster: Cluster, noted: list[int], argv: Sequence[str]) -> int:
+    signals.hand_to(noted.append)
     prober = Prober(cluster, signals=noted)
     prober.enrol(gather.rank_facts(cluster.library))
     if cluster.rank != 0:

@@ -13,7 +13,9 @@ from scaling.errors import UsageError
 from scaling.hosts.fabric import VARIABLE
 from scaling.records.point import Record
 
-EPILOG = "Exit codes: 0 no error found, 1 an error found, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM."
+EPILOG = (
+    "Exit codes: 0 no error found, 1 an error found, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
+)
 
 app = typer.Typer(add_completion=False)
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, TextIO
 from scaling.command import complain
 from scaling.errors import Interrupted, ScalingError
 from scaling.run import NAME
-from scaling.run.signals import Signals
 from scaling.transport.base import Cluster
 from scaling.transport.launch import as_rank
+from scaling.transport.signals import Signals
 
 if TYPE_CHECKING:
     from scaling.run.invocation import Invocation

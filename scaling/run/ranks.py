@@ -23,9 +23,9 @@ from scaling.records.run import Header
 from scaling.run import NAME, against, enrolment, listing, located, measuring, proof, revisions
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
-from scaling.run.signals import Signals
 from scaling.transport.base import Cluster
 from scaling.transport.mailbox import Mailbox
+from scaling.transport.signals import Signals
 
 
 def serve(cluster: Cluster, signals: Signals) -> int:
