@@ -16,7 +16,7 @@ from scaling.command import complain, show
 from scaling.errors import Interrupted, ScalingError, UsageError
 from scaling.hosts import fabric
 from scaling.lab import slowdown
-from scaling.plan import config, plan
+from scaling.plan import config, ignored_by_plan, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
 from scaling.records.run import Header
@@ -93,6 +93,7 @@ class Lead:
         if asked.resume is not None:
             return self._resume(asked, asked.resume)
         made = self.planned(resolve(asked, _settings(asked)))
+        ignored_by_plan.check(made, asked.given)
         if asked.dry_run:
             return self._show(made)
         with revisions.checked_out(made, self.mailbox, self.enrolled) as whole:

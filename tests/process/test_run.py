@@ -30,6 +30,7 @@ def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     ("argv", "words"),
     [
         (("--world-sizes", "1,2", *FAKE), "2 is more than the 1 ranks"),
+        (("--world-sizes", "1", "--kinds", "exchange", "--interleave", *FAKE), "--interleave: no two points"),
         (("--resume", "nowhere"), "nowhere: not a run"),
         (("--like", "nowhere"), "nowhere: not a run"),
         (("--results", "/dev/null/results", *FAKE), "--results /dev/null/results"),
