@@ -127,12 +127,12 @@ def commanded(state: PointState, command: Command, told: int | None = None) -> P
     return replace(state, command=command, phase=phase, ranks=ranks, told=count, chunk_done=0)
 
 
-def without(state: PointState, index: int, ranks: Collection[int]) -> PointState:
-    """The state with the measured windows `index` of these ranks set aside: something else had disturbed them."""
+def without(state: PointState, indices: Collection[int], ranks: Collection[int]) -> PointState:
+    """The state with these measured windows of these ranks set aside: something else had disturbed them."""
     for number in ranks:
         rank = state.ranks[number]
-        kept = tuple(window for window in rank.windows if window.index != index)
-        aside = tuple(window for window in rank.windows if window.index == index)
+        kept = tuple(window for window in rank.windows if window.index not in indices)
+        aside = tuple(window for window in rank.windows if window.index in indices)
         state = _put(state, number, replace(rank, windows=kept, disturbed=(*rank.disturbed, *aside)))
     return state
 
