@@ -93,7 +93,7 @@ class Supervisor:
         return self._stopped_s is not None
 
     def tell(self, command: Command, now_s: float, canary: Canary | None = None) -> None:
-        """Hand it a command, from which on its silence counts; `canary` is noted with its last window."""
+        """Hand it a command, from which on its silence counts; `canary` is noted with its first window."""
         self._told = command
         self._canary = canary
         self._observe(command, now_s)
@@ -148,21 +148,24 @@ class Supervisor:
         elif isinstance(event, Window) and isinstance(self._told, Run | Train):
             self._stepped = True
             if isinstance(self._told, Train) or event.index == self._told.last:
-                return self._answered(event)
+                self._answered(event)
+            return self._with_canary(event)
         elif isinstance(event, Rested | Inspected | Evaluated):
             self._told = None
         elif isinstance(event, Result):
             self._result_s = now_s
         return event
 
-    def _answered(self, last: Window) -> Window:
+    def _answered(self, last: Window) -> None:
         """The last window of what it was told."""
         self._told = None
         if last.measured and self._watch is not None:
             self._watch.done()
-        if self._canary is None:
-            return last
-        return replace(last, canary_s=self._canary.seconds, canary_queued_s=self._canary.queued_s)
+
+    def _with_canary(self, window: Window) -> Window:
+        """With the canary that was tried just before it, if any was."""
+        found, self._canary = self._canary, None
+        return window if found is None else replace(window, canary_s=found.seconds, canary_queued_s=found.queued_s)
 
     def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:
         """End it, unless that was begun already or it is dead; `reason` explains the end."""

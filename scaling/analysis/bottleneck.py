@@ -69,8 +69,7 @@ def _watched_s(rank: RankRecord, epoch: int | None) -> float:
     before them that is not counted; where points take turns there is one before each window."""
     windows = (*rank.windows, *rank.disturbed)
     seconds, steps = sum(window.seconds for window in windows), sum(window.steps for window in windows)
-    uncounted = 1 if epoch is None else len(windows)
-    return seconds * (1 + uncounted / steps) if steps else 0.0
+    return seconds * (1 + rank.uncounted_steps(epoch) / steps) if steps else 0.0
 
 
 def slow(found: Sequence[Path]) -> str:

@@ -209,6 +209,6 @@ def _of_rank(rank: RankRecord, epoch: int | None) -> tuple[float | None, float |
     if rank.ready is None or rank.ready.crossing_bytes_per_step is None:
         return None, None
     windows = (*rank.windows, *rank.disturbed)
-    steps = sum(window.steps for window in windows) + (1 if epoch is None else len(windows))
+    steps = sum(window.steps for window in windows) + rank.uncounted_steps(epoch)
     least, most = rank.ready.crossing_bytes_per_step
     return least * steps, most * steps

@@ -62,9 +62,9 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     window before and this one, untimed. `step_s` are the steps one by one where they are timed so (`together`,
     where a step has ended when it returns). Where points are measured side by side, `index` is the number of the
     block. `canary_s` is what a fixed piece of work took on the rank's core just before, None where it was not
-    tried, `canary_queued_s` how long of that others had the core. `waited_s` is how long the rank was blocked in
-    its feed; None where its batch stays the same or it has none. No step is longer by that where a device computed
-    meanwhile.
+    tried (of a `Run` it is before the first window), `canary_queued_s` how long of that others had the core.
+    `waited_s` is how long the rank was blocked in its feed; None where its batch stays the same or it has none. No
+    step is longer by that where a device computed meanwhile.
     """
 
     index: int

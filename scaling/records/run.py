@@ -80,6 +80,12 @@ class RankRecord(Record, frozen=True, kw_only=True):
         first start to the last end, unless they were measured side by side with those of other points."""
         return sum(window.seconds for window in self.windows)
 
+    def uncounted_steps(self, epoch: int | None) -> int:
+        """The steps that gave all ranks a common start: one before each run of windows, which where points take
+        turns (`epoch`) is each window. Those that were measured again had theirs."""
+        windows = (*self.windows, *self.disturbed)
+        return len(windows) if epoch is not None else sum(one.index == windows[0].index for one in windows)
+
 
 class HelperRecord(Record, frozen=True, kw_only=True):
     """A server, scheduler, rendezvous or computing helper of a point: where it ran, how it ended and what it used

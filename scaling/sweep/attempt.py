@@ -242,9 +242,9 @@ class Attempt:
         """Have ranks that linger leave off."""
         self._command(Rest())
 
-    def again(self, index: int, ranks: Collection[int]) -> None:
-        """Set these ranks' measured window aside: it will be measured again."""
-        self.state = without(self.state, index, ranks)
+    def again(self, indices: Collection[int], ranks: Collection[int]) -> None:
+        """Set these ranks' measured windows aside: they will be measured again."""
+        self.state = without(self.state, indices, ranks)
 
     def train(self) -> bool:
         """Have all ranks do what comes next of a training to an accuracy; False when it is over."""

@@ -7,7 +7,7 @@ goes on with it after each report.
     start all         each is stopped once it is ready
     warm up           one after the other, everyone else stopped
     blocks            in each, every point runs its windows once, in random order, everyone else stopped; then
-                      again those that something else disturbed
+                      again those that something else disturbed; of a point by itself all its windows are one turn
     soak              in the first round some go on for a while and take turns once more (soak.py)
     finish all
 
@@ -50,8 +50,7 @@ PATIENCE_S = 0.5
 class Epoch:
     """Runs some points side by side, or one by itself.
 
-    `attempts` are the newest of each point, `left_s` is what remains of the budget, `soaked_s` how long some have
-    gone on.
+    `attempts` are the newest of each point, `left_s` remains of the budget, `soaked_s` is how long some went on.
     """
 
     def __init__(
@@ -184,9 +183,9 @@ class Epoch:
             yield
 
     def _stops(self, attempt: Attempt) -> bool:
-        """Whether a point must stand still while it is not its turn: others are measured, or its own ranks one by
-        one."""
-        return self._is_shared or attempt.state.point.kind == "each"
+        """Whether a point must stand still while it is not its turn: others are measured, its own ranks one by
+        one, or canaries on its cores, beside which nothing of it should poll or linger."""
+        return self._is_shared or self._course.canary or attempt.state.point.kind == "each"
 
     def _warm_up(self, attempt: Attempt) -> Iterator[None]:
         self.active = attempt
@@ -226,11 +225,18 @@ class Epoch:
         while turns:
             turn, begun_s = turns.popleft(), self._bench.clock()
             yield from self._turn(turn)
+            took_s = self._bench.clock() - begun_s
             if turn.not_before_s:
-                self.left_s -= self._bench.clock() - begun_s
-            if not turn.attempt.fails and self._is_disturbed(turn) and self.left_s > 0:
-                turn.attempt.again(first, turn.ranks)
+                self.left_s -= took_s
+            if not turn.attempt.fails and self._is_disturbed(turn) and self._has_time(turn, took_s):
+                turn.attempt.again(range(first, first + self._course.windows), turn.ranks)
                 turns.append(turn._replace(not_before_s=self._bench.clock() + PATIENCE_S))
+
+    def _has_time(self, turn: Turn, took_s: float) -> bool:
+        """Whether a turn may come again. All windows of a point by itself are one turn, and no point should fail
+        for what was measured of it before."""
+        ends_s = turn.attempt.state.started_s + self._bench.clocks.deadline_s
+        return self.left_s > 0 and (self._is_shared or self._bench.clock() + 2 * took_s < ends_s)
 
     def _seats(self, attempt: Attempt, block: int) -> Sequence[int | None]:
         """Which ranks run by themselves, one after the other; None: all at once."""

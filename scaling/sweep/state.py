@@ -132,12 +132,12 @@ def _unmeasured(state: PointState) -> Phase:
     return "soaking" if any(rank.windows for rank in state.ranks) else "warming"
 
 
-def without(state: PointState, index: int, ranks: Collection[int]) -> PointState:
-    """The state with the measured windows `index` of these ranks set aside: something else had disturbed them."""
+def without(state: PointState, indices: Collection[int], ranks: Collection[int]) -> PointState:
+    """The state with these measured windows of these ranks set aside: something else had disturbed them."""
     for number in ranks:
         rank = state.ranks[number]
-        kept = tuple(window for window in rank.windows if window.index != index)
-        aside = tuple(window for window in rank.windows if window.index == index)
+        kept = tuple(window for window in rank.windows if window.index not in indices)
+        aside = tuple(window for window in rank.windows if window.index in indices)
         state = _put(state, number, replace(rank, windows=kept, disturbed=(*rank.disturbed, *aside)))
     return state
 

@@ -106,7 +106,9 @@ class Sweep:
         """Measure the points of a group that are lacking, and keep their records; `total` is how many are planned
         in all, `index` the group's number in its round. `at_once`: they share no rank, and none waits for another.
         """
-        course = replace(self._course(group, index), at_once=at_once)
+        course = self._course(group, index)
+        if at_once:  # groups beside each other disturb each other's canaries
+            course = replace(course, at_once=True, canary=False)
         # Of which the time so far is: points of a group end together.
         self._points_so_far += sum(point.key not in self._done for point in group.points)
         found = []
@@ -196,8 +198,9 @@ class Sweep:
         finally:
             grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
             current.release("the point is over", grace_s=grace_s)
-        if course.number is not None:
-            self._spare_s = max(current.left_s, 0.0)
+        if course.canary:
+            # Less than nothing, too: of a point by itself that comes again all windows do, whatever is left.
+            self._spare_s = current.left_s
         # No other round has it, so that the time left does not follow from it.
         self._begun_s += current.soaked_s
         ended_s = self._clock()
@@ -209,15 +212,15 @@ class Sweep:
     def _course(self, group: Group, index: int) -> Course:
         config, first = self.plan.config, group.points[0]
         assert config.window_s is not None
-        shared = group.side_by_side
+        shared, canary = group.side_by_side, first.hardware.device == "cpu" and first.regime is None
         return Course(
             number=self._epoch(group, index) if shared else None,
             blocks=config.windows if shared else 1,
             windows=1 if shared else config.windows or defaults.MOST_TURNS,
             window_s=config.window_s,
             seed=f"{config.seed}/{first.round}/{index if shared else None}",
-            canary=shared and first.hardware.device == "cpu",
-            budget_s=self._spare_s + BUDGET * self.plan.seconds(group) if shared else 0.0,
+            canary=canary,
+            budget_s=self._spare_s + BUDGET * self.plan.seconds(group) if canary else 0.0,
             soak_s=self.plan.soak_s if shared else 0.0,
         )
 

@@ -1,4 +1,5 @@
-"""What a unit test must not do: start a process, sleep, open a connection, import a framework, wait for the disk.
+"""What a unit test must not do: start a process, sleep, open a connection, import a framework, wait for the disk
+or for a real core's canary.
 
 The interpreter tells of each by an audit event (docs.python.org/3/library/audit_events.html); a hook cannot be
 taken away again, so this one is told when to look. Of a sleep no event tells before Python 3.13.
@@ -9,13 +10,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from socket import AF_INET, AF_INET6
 from typing import Any
 
 import numpy.testing  # noqa: F401  (runs lscpu when it is imported, which scipy does: now, and not in a test)
 import pytest
+
+from scaling.hosts import canary
 
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod"}
 PROCESSES = {
@@ -28,6 +31,7 @@ ELSEWHERE = {
     "socket.connect": "connects: its place is tests/process",
     "socket.getaddrinfo": "asks for a host's address: its place is tests/process",
 }
+STEADY_S = 0.006
 _watched: list[str] = []
 
 
@@ -67,6 +71,14 @@ def _fsync(fd: Any) -> None:
         _really_fsync(fd)
 
 
+def _tried(cpus: Collection[int]) -> canary.Canary:
+    """Who else uses a real core has no say in a test: only what it has scripted does."""
+    if _watched and (canary.measure, canary.queued_s) == _really_measured:
+        return canary.Canary(STEADY_S)
+    return _really_tried(cpus)
+
+
 _really_sleep, _really_fsync = time.sleep, os.fsync
-time.sleep, os.fsync = _sleep, _fsync
+_really_tried, _really_measured = canary.tried, (canary.measure, canary.queued_s)
+time.sleep, os.fsync, canary.tried = _sleep, _fsync, _tried
 sys.addaudithook(_hook)

@@ -52,6 +52,16 @@ def test_the_step_before_each_window_is_part_of_the_time_where_points_take_turns
     assert found[0].busy_share == pytest.approx(0.3)
 
 
+def test_one_step_is_uncounted_before_all_windows_of_a_point_by_itself() -> None:
+    """Two windows of two steps of 0.1 s, both measured again: 0.03 s of each of ten steps busy."""
+    made = ring({(1, 2): 0.3})
+    window = Window(index=0, measured=True, steps=2, samples=2, start_s=0.0, end_s=0.2, end_unix_s=1.0)
+    both = (window, replace(window, index=1))
+    ranks = tuple(replace(rank, windows=both, disturbed=both) for rank in made.ranks)
+    found = bottleneck.paths([replace(made, ranks=ranks, measured_s=0.4, epoch=None)])
+    assert found[0].busy_share == pytest.approx(0.3)
+
+
 def test_rounds_add_up() -> None:
     found = bottleneck.paths([ring({(1, 2): 0.8}), ring({(1, 2): 0.4})])
     assert found[0].bits_per_s == pytest.approx(16e6 / 1.2)

@@ -28,8 +28,8 @@ def cpu(queued_s: float = 0.0, stolen_s: float = 0.0, wall_s: float = 3.0) -> Te
 def read(
     made: PointRecord,
     *telemetries: Telemetry,
-    canaries_s: Sequence[float] = (USUAL_S, USUAL_S, USUAL_S),
-    again_s: Sequence[float] = (),
+    canaries_s: Sequence[float | None] = (USUAL_S, USUAL_S, USUAL_S),
+    again_s: Sequence[float | None] = (),
 ) -> PointRecord:
     """The same with these readings beside its ranks, and these canaries before each one's windows."""
     ranks = []
@@ -97,6 +97,17 @@ def test_windows_measured_again_and_slow_canaries() -> None:
     (note,) = notes(made)
     assert note == (
         "foreign load on node1: the core was 20 % slower in 1 of 3 windows; 1 measured again, 100 % slower"
+    )
+
+
+def test_windows_that_ran_in_one_go_have_one_canary() -> None:
+    quiet = [read(record(point("exchange", number=n), 0.1), canaries_s=[USUAL_S, None, None]) for n in range(3)]
+    made = read(
+        record(point("exchange", number=3), 0.1), canaries_s=[0.006, None, None], again_s=[0.010, None, None]
+    )
+    (note,) = notes(*quiet, made)
+    assert note == (
+        "foreign load on node1: the core was 20 % slower in 3 of 12 windows; 3 measured again, 100 % slower"
     )
 
 

@@ -214,9 +214,10 @@ def test_less_than_nothing_was_never_sent() -> None:
     assert receipt(("a", "b"), {"a": busier, "b": busier}).sent_bytes == {"ib0": 40 * S, "eth0": 0}
 
 
-def test_what_windows_sent_that_were_measured_again_must_have_moved_too() -> None:
+@pytest.mark.parametrize("epoch", [0, None])
+def test_what_windows_sent_that_were_measured_again_must_have_moved_too(epoch: int | None) -> None:
     both = {host: carried(ib0=1) for host in ("a", "b")}
-    record = replace(point(("a", "b"), both), epoch=0)
+    record = replace(point(("a", "b"), both), epoch=epoch)
     ranks = tuple(replace(rank, disturbed=rank.windows) for rank in record.ranks)
     once, twice = traffic_receipt.of(record), traffic_receipt.of(replace(record, ranks=ranks))
     assert once is not None and twice is not None

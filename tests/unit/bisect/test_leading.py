@@ -13,6 +13,7 @@ from scaling.analysis.analyse import analyse
 from scaling.errors import UsageError
 from scaling.plan.groups import Group
 from scaling.records.run import PointRecord
+from scaling.records.task import Run as RunCommand
 from scaling.report.document import document
 from scaling.sweep.sweep import Sweep
 from tests.support.bisected import bisected
@@ -41,6 +42,8 @@ def test_the_groups_of_a_wave_are_measured_at_the_same_time(tmp_path: Path) -> N
     assert len(orders) == 6
     told = [one for one in found.launch.told if one.task.point.kind == "comm" and one.task.point.round == 0]
     assert max(len({task.point.key for task in one.running}) for one in told) == 3
+    # Beside each other they would slow each other's canaries down.
+    assert not any(one.command.canary for one in told if isinstance(one.command, RunCommand))
 
 
 def test_a_wave_that_never_became_steady_is_measured_again(

@@ -137,11 +137,23 @@ def test_seats_of_each_also_run_one_by_one_where_points_are_measured_alone(tmp_p
     assert all(told.running == (told.task,) for told in seats)
 
 
-def test_a_point_by_itself_is_never_stopped(tmp_path: Path) -> None:
-    launch = Launch(2)
-    found = launch.sweep(tmp_path, **ALONE)
+def test_a_point_by_itself_on_gpus_is_never_stopped(tmp_path: Path) -> None:
+    """And need not rest: no canary is tried on their hosts' cores."""
+    gpus = tuple(Gpu(index=each, name="GPU", uuid=f"GPU-{each}", memory_bytes=1 << 36) for each in range(2))
+    launch = Launch(2, [host(cores=2, gpus=gpus)] * 2)
+    found = launch.sweep(tmp_path, device="cuda", **{**ALONE, "rounds": 1})
     assert {record.epoch for record in found.records} == {None}
     assert {child.pauses for child in launch.children} == {0}
+    assert not any(isinstance(told.command, Rest) for told in launch.told)
+
+
+def test_a_point_by_itself_stands_still_for_its_canary(tmp_path: Path) -> None:
+    """Whoever polls or lingers would be beside it."""
+    launch = Launch(2)
+    found = launch.sweep(tmp_path, **{**ALONE, "rounds": 1})
+    assert {record.epoch for record in found.records} == {None}
+    for child in launch.children:
+        assert child.pauses == child.resumes > 0
 
 
 @pytest.mark.parametrize(
@@ -162,12 +174,6 @@ def test_ranks_that_linger_rest_before_they_are_stopped(
         for before, after in pairwise(commands):
             lingers = isinstance(before, RunCommand) and before.linger
             assert lingers == isinstance(after, Rest)
-
-
-def test_a_point_by_itself_need_not_rest(tmp_path: Path) -> None:
-    launch = Launch(2)
-    launch.sweep(tmp_path, **ALONE)
-    assert not any(isinstance(told.command, Rest) for told in launch.told)
 
 
 def test_whoever_was_stopped_goes_on(tmp_path: Path) -> None:
