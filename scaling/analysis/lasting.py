@@ -3,8 +3,9 @@
 Windows that were measured in a process's first seconds say nothing of a warm-up that takes longer. Where an
 exchange and the plain loop behind it went on and took turns again (sweep/soak.py), the logarithm of their ratio,
 block by block, is compared with that of the measured windows of the same processes: what the machine does hits
-both of a block, and what one start is apart from others is in both. Means are trimmed, variances those of trimmed
-means, the test is Welch's (1947). Blocks are the units, since it is one start: the answer is of this run alone.
+both of a block, and what one start is apart from others is in both. Means are trimmed, with Yuen's test ("The
+two-sample trimmed t for unequal population variances", Biometrika 61, 1974). Blocks are the units, since it is one
+start: the answer is of this run alone.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis.stats import Estimate, trimmed_mean, trimmed_variance
+from scaling.analysis.stats import TRIMMED, Estimate, trimmed_mean, trimmed_variance
 from scaling.analysis.step_time import Blocks, step_time
 from scaling.analysis.welch import Difference, Side, welch
 from scaling.records.point import Record
@@ -23,6 +24,7 @@ from scaling.records.run import PointRecord
 
 # Of an efficiency: less is not worth a stamp, and one in a hundred runs may have one by chance.
 LEAST, ERROR, LEVEL = 0.01, 0.01, 0.05
+LEAST_BLOCKS = 3
 
 
 class Lasting(Record, frozen=True, kw_only=True):
@@ -58,7 +60,7 @@ class _Ratios(NamedTuple):
 
 def _compared(exchange: PointRecord, plain: PointRecord) -> Lasting | None:
     ratios = _ratios(exchange, plain)
-    if ratios is None or min(map(len, ratios)) < 2:
+    if ratios is None or min(map(len, ratios)) < LEAST_BLOCKS:
         return None
     found = welch(_side(ratios.measured), _side(ratios.later))
     return Lasting(change=_estimate(found), after_s=_between_s(exchange), p=found.p)
@@ -87,7 +89,8 @@ def _later(record: PointRecord) -> PointRecord:
 
 
 def _side(values: Sequence[float]) -> Side:
-    return Side(trimmed_mean(values), trimmed_variance(values), len(values) - 1, len(values))
+    kept = len(values) - 2 * int(TRIMMED * len(values))
+    return Side(trimmed_mean(values), trimmed_variance(values), kept - 1, len(values))
 
 
 def _estimate(found: Difference) -> Estimate:

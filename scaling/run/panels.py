@@ -244,7 +244,7 @@ Windows = Annotated[
     int | None,
     _how(
         help="Timed windows of each point and round.",
-        show_default="side by side 5 to 12, as many as last 1.7 s, else 5",
+        show_default="side by side 5 to 12, as many as last 1.3 s, else 5",
     ),
 ]
 WindowS = Annotated[
@@ -258,7 +258,7 @@ SoakS = Annotated[
     float | None,
     _how(
         help="Seconds that exchanges train on after the first round's windows, to see whether these last.",
-        show_default="side by side a ninth of the time planned, at most 8; else 0",
+        show_default="side by side a seventh of the time planned, at most 8; else 0",
     ),
 ]
 Trace = Annotated[

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from scaling import frameworks
+from scaling.plan import defaults
 from scaling.records.point import Point
 from scaling.records.run import LATER_WINDOWS
 from scaling.records.task import Run
@@ -31,14 +32,19 @@ class Soaked(NamedTuple):
 
 
 def commands(attempts: Sequence[Attempt], course: Course, blocks: int) -> Iterator[tuple[Soaked, Run]]:
-    """What is told to whom, one after the other: to go on, then to take so many turns more."""
+    """What is told to whom, one after the other: to go on, then to take up to twice as many turns as before."""
     found = chosen(attempts) if course.soak_s else []
     for one in found:
         yield one, _soak(one, course.soak_s)
-    for block in range(blocks if found else 0):
+    for block in range(turns(blocks) if found else 0):
         random.Random(f"{course.seed}/later {block}").shuffle(found)
         for one in found:
             yield one, _turn(one, block)
+
+
+def turns(blocks: int) -> int:
+    """How many each has then: twice as many as before, up to the most of a round."""
+    return min(2 * blocks, defaults.MOST_TURNS)
 
 
 def chosen(attempts: Sequence[Attempt]) -> list[Soaked]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from math import exp, log
+from statistics import fmean
 
 import pytest
 from msgspec.structs import replace
@@ -18,15 +19,19 @@ from scaling.plan import defaults
 from scaling.records.events import Window
 from scaling.records.point import Kind
 from scaling.records.run import LATER_WINDOWS, PointRecord, RankRecord
+from scaling.sweep import soak
+from scaling.sweep.turns import ORDERS_S
 from tests.support.scripted_records import failed, point, record
 
-# Two steps a window, as of the default model; before each window one that is not counted.
+# Two steps a window, as of the default model; before each window one that is not counted; then others' turns.
 STEP_S, STEPS, UNCOUNTED, WARM = 0.05, 2, 1, 4
+WINDOWS = defaults.turns_in_round(STEP_S * (STEPS + UNCOUNTED) + ORDERS_S)
 # Of an exchange alone, 1 + A exp(-t / tau), by A and tau in seconds: the percentage of default runs on a quiet
-# machine in which they must leave less than a point or be stamped (of 300 runs it were 100, 86 and 61).
+# machine in which they must leave less than a point or be stamped. (Of 200 runs 100, 98, 93, 55 and 37 % of the
+# last five; by slopes alone 95, 45, 15, 5 and 5.)
 WARM_UPS = {
-    (0.5, 1.0): 95, (0.5, 2.5): 95, (0.3, 5.0): 95, (0.1, 2.5): 95, (0.1, 5.0): 95, (0.1, 10.0): 95,
-    (0.1, 20.0): 75, (0.05, 10.0): 45,
+    (0.5, 1.0): 95, (0.5, 2.5): 95, (0.3, 5.0): 95, (0.1, 2.5): 95, (0.1, 5.0): 95, (0.1, 10.0): 75,
+    (0.1, 20.0): 35, (0.05, 10.0): 20,
 }  # fmt: skip
 ROUNDS, NOISE = 6, 0.015
 
@@ -59,12 +64,12 @@ def window(index: int, seconds: float, *, measured: bool = True) -> Window:
 
 def trained(rank: RankRecord, process: Process, number: int) -> RankRecord:
     """A rank at the shipped pace; in the first round it goes on."""
-    windows = tuple(window(index, process.window_s()) for index in range(defaults.MOST_TURNS))
+    windows = tuple(window(index, process.window_s()) for index in range(WINDOWS))
     if number > 0:
         return replace(rank, windows=windows)
     process.soak()
     later = [replace(window(0, defaults.SOAK_S, measured=False), steps=round(defaults.SOAK_S / STEP_S))]
-    for block in range(1, defaults.MOST_TURNS + 1):
+    for block in range(1, soak.turns(WINDOWS) + 1):
         seconds, first = process.window_s(uncounted=STEPS), LATER_WINDOWS * block
         later += [window(first, seconds, measured=False), window(first + 1, seconds, measured=False)]
     return replace(rank, windows=windows, later=tuple(later))
@@ -125,7 +130,7 @@ def test_a_warm_up_leaves_less_than_a_point_or_is_stamped(amplitude: float, tau_
 def test_what_lasts_is_not_stamped() -> None:
     """One in a hundred is."""
     dice = random.Random(3)
-    assert sum(soaked(sweep(0.0, 1.0, dice)).is_told for _ in range(200)) <= 5
+    assert sum(soaked(sweep(0.0, 1.0, dice)).is_told for _ in range(400)) <= 10
 
 
 def test_plain_loops_that_warm_up_alike_leave_no_bias() -> None:
@@ -135,9 +140,11 @@ def test_plain_loops_that_warm_up_alike_leave_no_bias() -> None:
 
 
 def test_the_change_is_that_of_the_efficiency() -> None:
-    """From 1 / 1.087 of the long run to 1 / 1.035, by the ages at which it is measured."""
-    found = soaked(sweep(0.1, 10.0, random.Random(5)))
-    assert found.change.mean == pytest.approx(1.087 / 1.035 - 1, abs=0.015)
+    """From 1 / 1.091 of the long run to 1 / 1.034, by the ages at which it is measured; mean of twenty."""
+    dice = random.Random(5)
+    many = [soaked(sweep(0.1, 10.0, dice)) for _ in range(20)]
+    assert fmean(one.change.mean for one in many) == pytest.approx(1.091 / 1.034 - 1, abs=0.006)
+    found = many[0]
     assert found.change.low is not None and found.change.high is not None
     assert found.change.low < found.change.mean < found.change.high
     assert found.after_s == pytest.approx(defaults.SOAK_S, rel=0.05)

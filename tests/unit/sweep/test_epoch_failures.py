@@ -60,7 +60,7 @@ def failed(run: Run, kind: str = "exchange", size: int = 2) -> PointRecord:
         (["fail=nan"], WARM + BLOCK + 2, "the second block"),
         (["fail=raise"], WARM + BLOCKS * BLOCK + 2, "the soak"),
         (["fail=raise"], WARM + BLOCKS * BLOCK + SOAK + LATER + 1, "the second turn after it"),
-        (["fail=raise"], WARM + BLOCKS * BLOCK + SOAK + BLOCKS * LATER + 1, "the closer look"),
+        (["fail=raise"], WARM + BLOCKS * BLOCK + SOAK + 2 * BLOCKS * LATER + 1, "the closer look"),
         (["fail=digest"], 1, "the end"),
         (["fail=port-always"], 1, "the start"),
     ],

@@ -13,6 +13,7 @@ from scaling.plan import config as configuration
 from scaling.plan import defaults, ignored, plan, validation
 from scaling.records.task import Inspect
 from scaling.records.task import Run as RunCommand
+from scaling.sweep import soak
 from tests.support.inline import Launch, enrol, host
 from tests.support.inline_child import Told
 from tests.support.turns import BLOCKS, SIDE_BY_SIDE, cell, scripted_canaries, sweep
@@ -52,10 +53,10 @@ def test_they_go_on_one_after_the_other_and_then_take_turns(tmp_path: Path) -> N
     sweep(tmp_path, launch)
     once = [(cell(told), run.first, run.windows) for told, run in soaks(launch) if told.task.rank == 0]
     assert sorted(once[:2]) == [("each N=2", 0, 1), ("exchange N=2", 0, 1)]
-    turns = [once[2 * block : 2 * block + 2] for block in range(1, BLOCKS + 1)]
+    turns = [once[2 * block : 2 * block + 2] for block in range(1, soak.turns(BLOCKS) + 1)]
     for block, turn in enumerate(turns):
         assert sorted(turn) == [(name, 2 * block + 2, 2) for name in ("each N=2", "exchange N=2")]
-    assert len(once) == 2 + 2 * BLOCKS
+    assert len(once) == 2 + 2 * soak.turns(BLOCKS)
 
 
 def test_whoever_does_not_go_on_is_stopped_meanwhile(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_figures_are_those_without_it(tmp_path: Path) -> None:
         assert getattr(one, name) == getattr(other, name)
     (exchange,), (plain,) = having.of(size=2), having.of("each", 2)
     windows = [[window.index for window in rank.later] for rank in (*exchange.ranks, *plain.ranks)]
-    assert windows == [[0, 2, 3, 4, 5, 6, 7]] * 3 + [[]]
+    assert windows == [[0, *range(2, 2 * soak.turns(BLOCKS) + 2)]] * 3 + [[]]
     assert not any(window.measured for rank in exchange.ranks for window in rank.later)
     assert len(exchange.ranks[0].windows) == BLOCKS and len(exchange.ranks[0].warmup) == 3
 
