@@ -19,6 +19,7 @@ from tests.support.waiting import LIMIT_S, eventually
 SLEEPER = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 KILLED = """
 import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
 from tests.process.test_bench_turns import Sleeper
 from tests.bench.turns import Guard, Program
 with Guard() as guard, Program("sleeps", guard, asynchronous=False) as program:
