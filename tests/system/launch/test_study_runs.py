@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,15 @@ open(sys.argv[1], "w").close()
 """
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """As in the foreground: a shell's background jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_ctrl_c_is_obeyed_by_the_run_first(tmp_path: Path) -> None:
     with pytest.raises(study.Failed) as failed:
         study.obeyed([sys.executable, "-c", OBEYS, str(tmp_path / "table")])
