@@ -199,8 +199,8 @@ class Sweep:
             grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
             current.release("the point is over", grace_s=grace_s)
         if course.canary:
-            # Less than nothing, too: of a point by itself that comes again all windows do, whatever is left.
-            self._spare_s = current.left_s
+            # Of a point by itself all windows come again at once, whatever is left: it may be less than nothing.
+            self._spare_s = current.left_s if course.number is None else max(current.left_s, 0.0)
         # No other round has it, so that the time left does not follow from it.
         self._begun_s += current.soaked_s
         ended_s = self._clock()
