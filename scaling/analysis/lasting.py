@@ -3,9 +3,9 @@
 Windows that were measured in a process's first seconds say nothing of a warm-up that takes longer. Where an
 exchange and the plain loop behind it went on and took turns again (sweep/soak.py), the logarithm of their ratio,
 block by block, is compared with that of the measured windows of the same processes: what the machine does hits
-both of a block, and what one start is apart from others is in both. Means are trimmed, with Yuen's test ("The
-two-sample trimmed t for unequal population variances", Biometrika 61, 1974). Blocks are the units, since it is one
-start: the answer is of this run alone.
+both of a block, and what one start is apart from others is in both. Trimmed means are compared by Student's t with
+their degrees of freedom (Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61, 1974).
+Blocks are the units, since it is one start: the answer is of this run alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis.stats import TRIMMED, Estimate, trimmed_mean, trimmed_variance
+from scaling.analysis.stats import Estimate, trimmed_df, trimmed_mean, trimmed_variance
 from scaling.analysis.step_time import Blocks, step_time
 from scaling.analysis.welch import Difference, Side, welch
 from scaling.records.point import Record
@@ -89,8 +89,7 @@ def _later(record: PointRecord) -> PointRecord:
 
 
 def _side(values: Sequence[float]) -> Side:
-    kept = len(values) - 2 * int(TRIMMED * len(values))
-    return Side(trimmed_mean(values), trimmed_variance(values), kept - 1, len(values))
+    return Side(trimmed_mean(values), trimmed_variance(values), trimmed_df(len(values)), len(values))
 
 
 def _estimate(found: Difference) -> Estimate:

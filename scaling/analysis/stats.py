@@ -99,9 +99,8 @@ def geometric(values: Sequence[float]) -> Estimate:
 
 def trimmed_mean(values: Sequence[float]) -> float:
     """Return the mean without the lowest and the highest fifth (Tukey & McLaughlin, 1963)."""
-    kept = sorted(values)
-    cut = int(TRIMMED * len(kept))
-    return fmean(kept[cut : len(kept) - cut])
+    ordered, cut = sorted(values), _cut(len(values))
+    return fmean(ordered[cut : len(ordered) - cut])
 
 
 def trimmed_variance(values: Sequence[float]) -> float | None:
@@ -110,9 +109,19 @@ def trimmed_variance(values: Sequence[float]) -> float | None:
     ordered, count = sorted(values), len(values)
     if count < 2:
         return None
-    cut = int(TRIMMED * count)
+    cut = _cut(count)
     low, high = ordered[cut], ordered[count - cut - 1]
     return variance([min(max(value, low), high) for value in ordered]) * count / (count - 2 * cut) ** 2
+
+
+def trimmed_df(count: int) -> int:
+    """Return the degrees of freedom of that variance: one less than the values that are kept (Yuen, 1974)."""
+    return count - 2 * _cut(count) - 1
+
+
+def _cut(count: int) -> int:
+    """How many of so many values are left out at either end."""
+    return int(TRIMMED * count)
 
 
 def is_distinguishable(difference: Estimate) -> bool:

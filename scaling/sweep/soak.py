@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from scaling import frameworks
 from scaling.plan import defaults
+from scaling.records.events import Window
 from scaling.records.point import Point
 from scaling.records.run import LATER_WINDOWS
 from scaling.records.task import Run
@@ -30,9 +31,14 @@ class Soaked(NamedTuple):
     attempt: Attempt
     rank: int | None
 
+    @property
+    def last(self) -> Window:
+        """The last window that was measured of it."""
+        return self.attempt.state.ranks[self.rank or 0].windows[-1]
+
 
 def commands(attempts: Sequence[Attempt], course: Course, blocks: int) -> Iterator[tuple[Soaked, Run]]:
-    """What is told to whom, one after the other: to go on, then to take up to twice as many turns as before."""
+    """What is told to whom, one after the other: to go on for a while, then to have turns again."""
     found = chosen(attempts) if course.soak_s else []
     for one in found:
         yield one, _soak(one, course.soak_s)
@@ -83,11 +89,10 @@ def _is_behind(plain: Point, exchange: Point) -> bool:
 
 def _soak(one: Soaked, soak_s: float) -> Run:
     """A single window of about so many seconds."""
-    window = one.attempt.state.ranks[one.rank or 0].windows[-1]
+    window = one.last
     return Run(windows=1, steps=max(1, round(soak_s / window.seconds * window.steps)), measured=False)
 
 
 def _turn(one: Soaked, block: int) -> Run:
     """Two windows, of which the second counts: the command reaches ranks at different times."""
-    steps = one.attempt.state.ranks[one.rank or 0].windows[-1].steps
-    return Run(windows=LATER_WINDOWS, steps=steps, measured=False, first=LATER_WINDOWS * (block + 1))
+    return Run(windows=LATER_WINDOWS, steps=one.last.steps, measured=False, first=LATER_WINDOWS * (block + 1))

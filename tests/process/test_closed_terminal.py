@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from scaling.bisect import flags as bisecting
 from scaling.check import flags as checking
+from tests.support.closed_terminal import outlived
 
 # Each says a line once it is led, and would go on for ever.
 COMMANDS = {
@@ -47,17 +47,9 @@ def test_a_closed_terminal_ends_a_command_but_not_with_nohup(
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline()
-        process.send_signal(signal.SIGHUP)
-        if last != "HUP":
-            process.send_signal(signal.Signals[f"SIG{last}"])
-        _, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    assert (process.returncode, err) == (code, "")
+    assert process.stdout is not None
+    ended, _, err = outlived(process, process.stdout.readline, last)
+    assert (ended, err) == (code, "")
 
 
 @pytest.mark.parametrize("flags", [checking, bisecting])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.support.closed_terminal import outlived
 from tests.support.waiting import eventually
 
 # A worker sleeps in each step: the run does not end by itself before it is asked to.
@@ -29,14 +30,7 @@ def test_a_closed_terminal_ends_a_run_but_not_with_nohup(
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    try:
-        eventually(lambda: any(tmp_path.glob("results/*/logs/*")), of=process)
-        process.send_signal(signal.SIGHUP)
-        if last != "HUP":
-            process.send_signal(signal.Signals[f"SIG{last}"])
-        out, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
-        process.wait()
-    assert (process.returncode, err) == (code, "")
+    logs = partial(eventually, lambda: any(tmp_path.glob("results/*/logs/*")), of=process)
+    ended, out, err = outlived(process, logs, last)
+    assert (ended, err) == (code, "")
     assert out.splitlines()[-1] == "scaling: nothing measured"

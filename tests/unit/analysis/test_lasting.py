@@ -27,8 +27,8 @@ from tests.support.scripted_records import failed, point, record
 STEP_S, STEPS, UNCOUNTED, WARM = 0.05, 2, 1, 4
 WINDOWS = defaults.turns_in_round(STEP_S * (STEPS + UNCOUNTED) + ORDERS_S)
 # Of an exchange alone, 1 + A exp(-t / tau), by A and tau in seconds: the percentage of default runs on a quiet
-# machine in which they must leave less than a point or be stamped. (Of 200 runs 100, 98, 93, 55 and 37 % of the
-# last five; by slopes alone 95, 45, 15, 5 and 5.)
+# machine in which they must leave less than a point or be stamped. (Of 300 runs 99, 98, 90, 50 and 37 % of the
+# last five; by slopes alone 47, 11, 6, 1 and 3.)
 WARM_UPS = {
     (0.5, 1.0): 95, (0.5, 2.5): 95, (0.3, 5.0): 95, (0.1, 2.5): 95, (0.1, 5.0): 95, (0.1, 10.0): 75,
     (0.1, 20.0): 35, (0.05, 10.0): 20,

@@ -1,14 +1,12 @@
-"""The description of a host, and of the code that runs on it."""
+"""The description of a host."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +20,6 @@ from scaling import frameworks
 from scaling.errors import LaunchError
 from scaling.hosts import allocator, interfaces, proc
 from scaling.hosts.info import check_names, describe, gather, pick_cpus
-from scaling.hosts.revision import code_hash
 from scaling.records.host import Gpu, HostInfo
 from tests.support.fake_nvml import FakeGpu, Install, installer
 
@@ -255,41 +252,6 @@ def test_pick_cpus(local_rank: int, per_rank: int, expected: tuple[int, ...]) ->
 def test_ranks_that_fit_share_no_cpu() -> None:
     picked = [cpu for rank in range(2) for cpu in pick_cpus(CORES, local_rank=rank, per_rank=2)]
     assert sorted(picked) == list(range(8))
-
-
-# ---------------------------------------------------------------- code
-
-
-@pytest.fixture
-def package(tmp_path: Path) -> Path:
-    """A folder with the package `scaling` in it."""
-    folder = tmp_path / "repo/scaling"
-    (folder / "worker").mkdir(parents=True)
-    (folder / "__init__.py").write_text("one")
-    (folder / "worker/loop.py").write_text("two")
-    return folder
-
-
-def test_code_hash_knows_names_and_contents(package: Path) -> None:
-    hashes = [code_hash(package)]
-    (package / "worker/loop.py").write_text("three")
-    hashes.append(code_hash(package))
-    (package / "worker/loop.py").rename(package / "loop.py")
-    hashes.append(code_hash(package))
-    (package / "empty.py").touch()
-    hashes.append(code_hash(package))
-    assert len(set(hashes)) == 4
-    assert all(len(text) == 12 and set(text) <= set("0123456789abcdef") for text in hashes)
-
-
-def test_code_hash_is_equal_on_hosts_that_have_the_same_code(package: Path, tmp_path: Path) -> None:
-    before = code_hash(package)
-    copy = tmp_path / "elsewhere"
-    shutil.copytree(package, copy)
-    (copy / "__pycache__").mkdir()
-    (copy / "__pycache__/loop.cpython-311.pyc").write_bytes(b"compiled")
-    (copy / "README.md").write_text("for people")
-    assert code_hash(copy) == before
 
 
 # ---------------------------------------------------------------- names
