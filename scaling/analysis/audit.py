@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Literal, get_args
 
 from scaling.analysis.stats import Estimate
-from scaling.records.events import Finished
+from scaling.records.events import Finished, Window
 from scaling.records.run import PointRecord, RankRecord
 
 Flag = Literal[
@@ -45,13 +45,17 @@ def _samples(record: PointRecord) -> Iterator[str]:
 def _clock(rank: RankRecord) -> Iterator[str]:
     if len(rank.windows) < 2:
         return
-    first, last = rank.windows[0], rank.windows[-1]
+    first, last = min(rank.windows, key=_end_s), max(rank.windows, key=_end_s)
     steady_s, wall_s = last.end_s - first.end_s, last.end_unix_s - first.end_unix_s
     if steady_s > CLOCK_SPAN_S and abs(wall_s - steady_s) > TOLERANCE * steady_s:
         yield (
             f"audit: rank {rank.rank} on {rank.host} measured {steady_s:.2f} s "
             f"while its wall clock moved by {wall_s:.2f} s"
         )
+
+
+def _end_s(window: Window) -> float:
+    return window.end_s
 
 
 def flags(records: Sequence[PointRecord], audits: Collection[str], throttled: Collection[str]) -> frozenset[Flag]:

@@ -6,8 +6,8 @@ goes on with it after each report.
 
     start all         each is stopped once it is ready
     warm up           one after the other, everyone else stopped
-    blocks            in each, every point runs its windows once, in random order, everyone else stopped; then
-                      again those that something else disturbed; of a point by itself all its windows are one turn
+    blocks            in each, every point runs its windows once, in random order, everyone else stopped; those
+                      that something else disturbed run again; of a point by itself all its windows are one turn
     soak              in the first round some go on for a while and take turns once more (soak.py)
     finish all
 
@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
-from scaling.hosts.canary import Canaries, Canary
+from scaling.hosts.canary import Canaries
 from scaling.plan import defaults
 from scaling.plan.groups import seats
 from scaling.records.events import Finished
@@ -127,7 +127,9 @@ class Epoch:
 
     def _at_once(self) -> Iterator[None]:
         """Each goes its way, whatever the others do."""
-        ways = [chain(self._warm_up(attempt), self._block([attempt], 0)) for attempt in self._running]
+        ways = [
+            chain(self._warm_up(attempt), self._measure(self._turns([attempt], 0))) for attempt in self._running
+        ]
         while ways := [way for way in ways if next(way, "over") is None]:
             yield
 
@@ -138,11 +140,13 @@ class Epoch:
             self._blocks = blocks_that_fit(attempt.state for attempt in self._running)
             for attempt in self._running:
                 attempt.expect(self._blocks)
-        for block in range(self._blocks):
-            order = self._running
-            random.Random(f"{self._course.seed}/{block}").shuffle(order)
-            yield from self._block(order, block)
+        yield from self._measure(chain.from_iterable(map(self._shuffled, range(self._blocks))))
         yield from self._soak()
+
+    def _shuffled(self, block: int) -> Iterator[Turn]:
+        order = self._running
+        random.Random(f"{self._course.seed}/{block}").shuffle(order)
+        return self._turns(order, block)
 
     def _soak(self) -> Iterator[None]:
         begun_s = self._bench.clock()
@@ -215,22 +219,32 @@ class Epoch:
 
     # ------------------------------------------------------------ measuring
 
-    def _block(self, order: Sequence[Attempt], block: int) -> Iterator[None]:
-        """These points' windows of a block; those of `each`, seat by seat.
-
-        What something else disturbed comes again at the end, while the budget lasts: it may be over by then.
-        """
+    def _turns(self, order: Sequence[Attempt], block: int) -> Iterator[Turn]:
+        """These points' windows of a block; those of `each`, seat by seat."""
         first = block * self._course.windows
-        turns = deque(Turn(attempt, rank, first) for attempt in order for rank in self._seats(attempt, block))
-        while turns:
-            turn, begun_s = turns.popleft(), self._bench.clock()
-            yield from self._turn(turn)
-            took_s = self._bench.clock() - begun_s
-            if turn.not_before_s:
-                self.left_s -= took_s
-            if not turn.attempt.fails and self._is_disturbed(turn) and self._has_time(turn, took_s):
-                turn.attempt.again(range(first, first + self._course.windows), turn.ranks)
-                turns.append(turn._replace(not_before_s=self._bench.clock() + PATIENCE_S))
+        return (Turn(attempt, rank, first) for attempt in order for rank in self._seats(attempt, block))
+
+    def _measure(self, turns: Iterable[Turn]) -> Iterator[None]:
+        """These turns, one after the other. What something else disturbed comes again when that may be over, while
+        the budget lasts; others have their turns meanwhile."""
+        again: deque[Turn] = deque()
+        for turn in turns:
+            while again and again[0].not_before_s <= self._bench.clock():
+                yield from self._try(again.popleft(), again)
+            yield from self._try(turn, again)
+        while again:
+            yield from self._try(again.popleft(), again)
+
+    def _try(self, turn: Turn, again: deque[Turn]) -> Iterator[None]:
+        """A turn, which joins those that come `again` if it was disturbed."""
+        begun_s = self._bench.clock()
+        yield from self._turn(turn)
+        took_s = self._bench.clock() - begun_s
+        if turn.not_before_s:
+            self.left_s -= took_s
+        if not turn.attempt.fails and self._is_disturbed(turn) and self._has_time(turn, took_s):
+            turn.attempt.again(range(turn.first, turn.first + self._course.windows), turn.ranks)
+            again.append(turn._replace(not_before_s=self._bench.clock() + PATIENCE_S))
 
     def _has_time(self, turn: Turn, took_s: float) -> bool:
         """Whether a turn may come again. All windows of a point by itself are one turn, and no point should fail
@@ -274,18 +288,7 @@ class Epoch:
 
     def _is_disturbed(self, turn: Turn) -> bool:
         company = "alone" if len(turn.ranks) == 1 else "together"
-        return self._canaries.disturbed((rank, company, one) for rank, one in _canaries(turn))
-
-
-def _canaries(turn: Turn) -> Iterator[tuple[int, Canary]]:
-    """Those before a turn's windows, by launch rank. Ranks that share a core queue behind each other there, which
-    tells of nobody else."""
-    state = turn.attempt.state
-    for one in (state.ranks[number] for number in turn.ranks):
-        for window in one.windows:
-            if window.index == turn.first and window.canary_s is not None:
-                queued_s = 0.0 if state.oversubscribed else window.canary_queued_s
-                yield one.task.launch_rank, Canary(window.canary_s, queued_s)
+        return self._canaries.disturbed((rank, company, one) for rank, one in turn.canaries())
 
 
 def _retries(attempt: Attempt) -> tuple[str, ...]:

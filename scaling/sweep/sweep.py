@@ -32,9 +32,10 @@ from scaling.sweep.turns import Course
 from scaling.sweep.view.base import View
 from scaling.transport.mailbox import Mailbox
 
-# Of the time that epochs were planned to take: what disturbed windows may cost until they are measured
-# undisturbed. As much as a burner takes that comes for 10 s of every 40; what one leaves, later ones may need.
-BUDGET = 0.25
+# Of the time that all rounds were planned to take: what disturbed windows may cost until they are measured
+# undisturbed. Who waits until a burner that has a core for 10 s of every 40 is gone waits for a third of it.
+# Whoever is disturbed first may spend it, but no group more than it was planned to take.
+BUDGET = 0.5
 
 
 class Sweep:
@@ -85,30 +86,39 @@ class Sweep:
     def _run(self, later: bool) -> None:
         """All rounds of one stage."""
         number, planned = 0, self.plan.rounds
+        for ahead in range(planned):
+            self._allow(ahead, later)
         while number < planned:
             listen(self.plan, self.mailbox)
             for index, group in enumerate(self.plan.round(number)):
                 if self.plan.is_later(group) == later:
-                    self.measure(group, len(self.plan.cells) * planned, index=index)
+                    self._measure(group, len(self.plan.cells) * planned, self._course(group, index))
             number += 1
             if number == planned and self._too_wide() and planned < self.plan.config.max_rounds:
+                self._allow(planned, later)
                 planned += 1
                 self.view.extended(len(self.plan.cells) * planned)
+
+    def _allow(self, number: int, later: bool) -> None:
+        """Add to the budget what a round of a stage may spend."""
+        groups = (group for group in self.plan.round(number) if self.plan.is_later(group) == later)
+        lacking = (group for group in groups if any(point.key not in self._done for point in group.points))
+        self._spare_s += BUDGET * sum(map(self.plan.seconds, lacking))
 
     def begin(self) -> None:
         """Have agents import what their workers will need."""
         preload(self.plan, self.mailbox, self._bench.clocks.startup_s)
         self._begun_s = self._clock()
 
-    def measure(
-        self, group: Group, total: int, *, index: int = 0, at_once: bool = False
-    ) -> tuple[PointRecord, ...]:
-        """Measure the points of a group that are lacking, and keep their records; `total` is how many are planned
-        in all, `index` the group's number in its round. `at_once`: they share no rank, and none waits for another.
-        """
-        course = self._course(group, index)
+    def measure(self, group: Group, total: int, *, at_once: bool = False) -> tuple[PointRecord, ...]:
+        """Measure the points of a group that no round of the plan has, and keep their records; `total` is how many
+        there are in all. `at_once`: they share no rank, and none waits for another."""
         if at_once:  # groups beside each other disturb each other's canaries
-            course = replace(course, at_once=True, canary=False)
+            return self._measure(group, total, replace(self._course(group, 0), at_once=True, canary=False))
+        self._spare_s += BUDGET * self.plan.seconds(group)
+        return self._measure(group, total, self._course(group, 0))
+
+    def _measure(self, group: Group, total: int, course: Course) -> tuple[PointRecord, ...]:
         # Of which the time so far is: points of a group end together.
         self._points_so_far += sum(point.key not in self._done for point in group.points)
         found = []
@@ -198,9 +208,7 @@ class Sweep:
         finally:
             grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
             current.release("the point is over", grace_s=grace_s)
-        if course.canary:
-            # Of a point by itself all windows come again at once, whatever is left: it may be less than nothing.
-            self._spare_s = current.left_s if course.number is None else max(current.left_s, 0.0)
+        self._spare_s -= course.budget_s - current.left_s
         # No other round has it, so that the time left does not follow from it.
         self._begun_s += current.soaked_s
         ended_s = self._clock()
@@ -220,7 +228,7 @@ class Sweep:
             window_s=config.window_s,
             seed=f"{config.seed}/{first.round}/{index if shared else None}",
             canary=canary,
-            budget_s=self._spare_s + BUDGET * self.plan.seconds(group) if canary else 0.0,
+            budget_s=max(0.0, min(self._spare_s, self.plan.seconds(group))) if canary else 0.0,
             soak_s=self.plan.soak_s if shared else 0.0,
         )
 

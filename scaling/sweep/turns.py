@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from scaling.hosts.canary import Canary
 from scaling.plan import defaults
 from scaling.records.point import Record
 from scaling.sweep.attempt import Attempt
@@ -47,6 +48,16 @@ class Turn(NamedTuple):
     def ranks(self) -> Sequence[int]:
         """The numbers of those that run."""
         return range(len(self.attempt.state.ranks)) if self.rank is None else (self.rank,)
+
+    def canaries(self) -> Iterator[tuple[int, Canary]]:
+        """Those before its windows, by launch rank. Ranks that share a core queue behind each other there, which
+        tells of nobody else."""
+        state = self.attempt.state
+        for one in (state.ranks[number] for number in self.ranks):
+            for window in one.windows:
+                if window.index == self.first and window.canary_s is not None:
+                    queued_s = 0.0 if state.oversubscribed else window.canary_queued_s
+                    yield one.task.launch_rank, Canary(window.canary_s, queued_s)
 
 
 def blocks_that_fit(states: Iterable[PointState]) -> int:

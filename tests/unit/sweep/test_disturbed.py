@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import count, repeat
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,6 @@ def disturbed(run: Run) -> list[tuple[str, int, float | None]]:
 
 # One cell alone: its canaries come one per block.
 ONE_CELL: dict[str, Any] = {"kinds": ["exchange", "each"], "windows": 12}
-# In a block: exchanges of both world sizes, two seats one by one.
-TURNS = 4
 
 
 def test_a_disturbed_window_is_measured_again_on_record(
@@ -61,16 +60,28 @@ def test_a_disturbed_window_is_measured_again_on_record(
         assert all(window.canary_s == STEADY_S for rank in record.ranks for window in rank.windows)
 
 
-def test_a_disturbed_window_comes_again_when_the_rest_of_its_block_is_done(
-    tmp_path: Path, canaries: list[float]
+def test_a_disturbed_window_comes_again_after_a_while_and_others_have_their_turns_meanwhile(
+    tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be over by then."""
-    slow(canaries, after=40, times=[2 * STEADY_S])  # the first of the ninth block
+    """It may be over by then, and nobody waits for that with nothing to do."""
+    monkeypatch.setattr(epoch, "PATIENCE_S", 0.3)
+    slow(canaries, after=20, times=[2 * STEADY_S])  # the first of the fifth block
     launch = Launch(2)
-    ((label, index),) = {(label, index) for label, index, _ in disturbed(sweep(tmp_path, launch, **ONE_CELL))}
-    turns = [told.task.point.label for told, run in measured(launch) if run.first == index]
-    assert turns[0] == turns[-1] == label
-    assert len(set(turns)) == 3
+    found = sweep(tmp_path, launch, **ONE_CELL)
+    ((label, index),) = {(label, index) for label, index, _ in disturbed(found)}
+    turns = [(told.task.point.label, run.first) for told, run in measured(launch)]
+    first, last = (place for place in (turns.index((label, index)), -1 - turns[::-1].index((label, index))))
+    meanwhile = {block for _, block in turns[first:last]}
+    assert {index, index + 1} <= meanwhile and 11 not in meanwhile
+    ((aside, kept),) = {
+        (old.end_s, new.start_s)
+        for record in found.records
+        for rank in record.ranks[:1]
+        for old in rank.disturbed
+        for new in rank.windows
+        if new.index == index and record.point.label == label
+    }
+    assert kept - aside >= epoch.PATIENCE_S
 
 
 def test_ranks_that_share_a_core_disturb_only_each_other(
@@ -91,51 +102,81 @@ def test_the_first_canaries_of_a_core_are_judged_by_none(tmp_path: Path, canarie
 
 
 # Of an epoch: so long were all its points planned to take, of which a part is for windows that are disturbed.
-PLANNED_S = 10.0
+PLANNED_S = 5.0
 
 
-def repeated(run: Run, round_number: int = 0) -> int:
-    """How many turns of a round were measured again."""
-    return len(
-        {
-            (record.point.cell, window.start_s)
-            for record in run.records
-            if record.point.round == round_number
-            for window in record.ranks[-1].disturbed or record.ranks[0].disturbed
-        }
-    )
-
-
-def test_what_is_disturbed_for_good_is_measured_within_the_budget(
-    tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each canary slower than the one before, so that all are off: each epoch spends its budget, and all ends."""
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plan, "seconds", lambda plan, group: PLANNED_S)
-    canaries.extend(STEADY_S * 1.1**number for number in range(4000))
-    found = sweep(tmp_path, rounds=2, **ONE_CELL)
-    for number in range(2):
-        # The turns of a block are patient together, and then take their windows with the agents' turns.
-        waits = sweep_module.BUDGET * PLANNED_S / epoch.PATIENCE_S + 1
-        assert waits / 2 <= repeated(found, number) <= TURNS * waits
+
+
+def walls_s(run: Run) -> list[float]:
+    """How long each round took."""
+    rounds: defaultdict[int, list[float]] = defaultdict(list)
+    for record in run.records:
+        rounds[record.point.round].append(record.wall_s)
+    return [max(found) for _, found in sorted(rounds.items())]
+
+
+def ever_slower() -> Iterator[float]:
+    """Canaries of which each is disturbed."""
+    return (STEADY_S * 1.1**number for number in range(1, 7000))
+
+
+@pytest.fixture
+def quiet_s(tmp_path: Path) -> list[float]:
+    """What each of four rounds takes in which nothing is disturbed."""
+    return walls_s(sweep(tmp_path / "quiet", rounds=4, **ONE_CELL))
+
+
+# The last turn may go on when the budget is over, and its patience and the agents' turns take a while.
+SPILL_S = epoch.PATIENCE_S + 0.5
+
+
+def spent(walls_s: Iterable[float], quiet_s: Iterable[float], seconds: Iterable[float]) -> list[bool]:
+    """Of each round whether it took so many seconds more than a quiet one."""
+    rounds = zip(walls_s, quiet_s, seconds, strict=False)
+    return [abs(wall_s - one_s - more_s) < SPILL_S for wall_s, one_s, more_s in rounds]
+
+
+@pytest.mark.usefixtures("planned")
+def test_what_is_disturbed_for_good_is_measured_within_the_budget(
+    tmp_path: Path, canaries: list[float], quiet_s: list[float]
+) -> None:
+    """Who comes first may spend what all have, but no more than it was planned to take, and all ends."""
+    canaries.extend(ever_slower())
+    found = sweep(tmp_path, rounds=3, **ONE_CELL)
+    assert sweep_module.BUDGET * 3 == 1.5
+    assert spent(walls_s(found), quiet_s, [PLANNED_S, PLANNED_S / 2, 0.0]) == [True] * 3
     for record in found.records:
         assert isinstance(record.outcome, Finished)
         assert indices(record) == [list(range(12))] * len(record.ranks)
 
 
-def test_what_a_quiet_epoch_leaves_of_the_budget_a_later_one_may_spend(
-    tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("planned")
+@pytest.mark.parametrize(("rounds", "seconds"), [(1, PLANNED_S / 2), (2, PLANNED_S), (4, PLANNED_S)])
+def test_what_quiet_epochs_leave_of_the_budget_the_last_one_may_spend(
+    tmp_path: Path, canaries: list[float], quiet_s: list[float], rounds: int, seconds: float
 ) -> None:
-    def again(first_s: float) -> int:
-        """Turns measured again in the second epoch, which is disturbed for good; the first was planned so long."""
-        monkeypatch.setattr(Plan, "seconds", lambda _, group: first_s if group.points[0].round == 0 else PLANNED_S)
-        canaries.clear()
-        ever_slower = (STEADY_S * 1.1**number for number in range(1, 4000))
-        slow(canaries, after=12 * 5, times=ever_slower)  # in a round, where an exchange has one of each rank
-        found = sweep(tmp_path / str(first_s), rounds=2, **ONE_CELL)
-        assert repeated(found, 0) == 0
-        return repeated(found, 1)
+    canaries_of_round = 12 * 5  # an exchange has one of each rank
+    slow(canaries, after=canaries_of_round * (rounds - 1), times=ever_slower())
+    found = walls_s(sweep(tmp_path, rounds=rounds, **ONE_CELL))
+    assert spent(found, quiet_s, [*repeat(0.0, rounds - 1), seconds]) == [True] * rounds
 
-    assert again(PLANNED_S) > 1.5 * again(0.0)
+
+@pytest.mark.usefixtures("planned")
+def test_a_resumed_run_has_the_budget_of_what_is_lacking(
+    tmp_path: Path, canaries: list[float], quiet_s: list[float]
+) -> None:
+    first = sweep(tmp_path, rounds=3, **ONE_CELL)
+    assert disturbed(first) == []
+    file = first.folder / "run.jsonl"
+    kept = [line for line in file.read_bytes().splitlines(keepends=True) if b'"round":1' not in line]
+    assert len(kept) == 1 + len(first.records) * 2 / 3
+    file.write_bytes(b"".join(kept))
+    canaries.extend(ever_slower())
+    found = sweep(tmp_path, rounds=3, resume=first.folder, **ONE_CELL)
+    assert spent(walls_s(found)[1:2], quiet_s[1:], [PLANNED_S / 2]) == [True]
 
 
 def test_without_a_budget_nothing_is_measured_again(
