@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scaling.analysis.trace_split import gpu_time
+from scaling.analysis.trace_split import Event, gpu_time
 from scaling.analysis.traces import split
 from scaling.records.gpu_time import WINDOW, GpuTime
 
@@ -143,3 +143,29 @@ def test_annotations_of_a_collective_are_no_communication(cat: str) -> None:
     whole = excerpt(LAYER_0)
     annotations = [{**event, "cat": cat, "name": "nccl:all_reduce"} for event in whole.on(COMMUNICATING)]
     assert whole.split(annotations) == whole.split()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        # NCCL, oldest first
+        "ncclAllReduceRingLLKernel_sum_f32(ncclColl)",
+        "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
+        "ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclWorkElem)",
+        "ncclKernel_AllReduce_RING_LL_Sum_half(ncclDevComm*, unsigned long, ncclWork*)",
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)",
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "ncclSymkDevKernel_AllReduce_RSxLDMC_AGxSTMC",
+        # RCCL: one kernel for all collectives; in older versions MSCCL's and MSCCL++'s beside it
+        "ncclDevKernel_Generic(ncclDevComm*, channelMasks, ncclWork*)",
+        "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)",
+        "mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)",
+        "mscclKernel_Sum_hip_bfloat16_Simple_false",
+        "void allreduce7<float>(float*, float*, float*, mscclpp::DeviceHandle<mscclpp::SmChannel>*, unsigned long,"
+        " unsigned long, int, int, int, unsigned long, unsigned int)",
+    ],
+)
+def test_kernels_of_all_libraries_communicate(name: str) -> None:
+    """Names in profiles and sources that others published; the last is what the signature in MSCCL++ makes."""
+    assert Event(name=name, cat="kernel").communicates
