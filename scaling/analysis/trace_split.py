@@ -4,8 +4,9 @@ By union of intervals on the GPU, in the span of the traced steps, each moment c
 
     span = computing + communication that no computing hides + idle
 
-Communication are NCCL's kernels (RCCL's have the same names), computing all other kernels, copies and fills. A
-collective's kernel also waits for the other ranks: `traces.py` parts the two by comparison over ranks.
+Communication are NCCL's kernels (RCCL's have the same names, but for those of MSCCL in it), computing all other
+kernels, copies and fills. A collective's kernel also waits for the other ranks: `traces.py` parts the two by
+comparison over ranks.
 
 Fields are those of Chrome's trace event format as Kineto writes it: `ts` and `dur` in microseconds, `cat` one of
 `kernel`, `gpu_memcpy`, `gpu_memset` for what runs on a GPU.
@@ -24,7 +25,8 @@ from scaling.records.gpu_time import WINDOW, Collective, GpuTime, Kernels
 from scaling.records.point import Record
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
-COMMUNICATION = "nccl"
+# In names of kernels: of NCCL and RCCL, and of MSCCL and MSCCL++, by which RCCL exchanges on some GPUs.
+COMMUNICATION = ("nccl", "msccl")
 MICRO = 1e-6
 
 # From the begin to the end, in microseconds.
@@ -51,7 +53,8 @@ class Event(Record, frozen=True, kw_only=True):
     @property
     def communicates(self) -> bool:
         """Whether it is a communication kernel."""
-        return self.cat == "kernel" and COMMUNICATION in self.name.lower()
+        name = self.name.lower()
+        return self.cat == "kernel" and any(library in name for library in COMMUNICATION)
 
 
 class Trace(Record, frozen=True, kw_only=True, rename="camel"):

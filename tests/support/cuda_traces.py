@@ -1,7 +1,7 @@
 """Traces of GPUs in the words of torch.profiler, made by hand: no GPU recorded them.
 
 Fields are those that Kineto writes of a CUDA device (`ts` and `dur` in microseconds, `pid` the device, `tid` the
-stream); recorded ones of CPUs stand in tests/traces.
+stream); recorded ones stand in tests/traces.
 """
 
 from __future__ import annotations
