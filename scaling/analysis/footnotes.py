@@ -94,7 +94,7 @@ def _later(later: Lasting | None) -> Iterator[str]:
         change = later.change.mean
         yield (
             f"DRIFTING: after {later.after_s:.0f} s more of training its efficiency was {100 * abs(change):.1f} % "
-            f"of itself {'higher' if change > 0 else 'lower'}: it was not yet what it is in the long run"
+            f"of itself {'higher' if change > 0 else 'lower'}: what is measured in the first seconds does not last"
         )
 
 

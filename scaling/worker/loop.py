@@ -75,6 +75,7 @@ class Worker:
         self._learner = learner
         self._waited_s = waited_s
         self._result: Result | None = None
+        self._phase = "warm-up"
 
     def obey(self, command: Command) -> bool:
         """Carry out one command; False after the last. Raises NanLoss and whatever the strategy raises."""
@@ -108,6 +109,9 @@ class Worker:
             # The command reaches the ranks at different times: whoever has it first would count its waiting
             # for the last. One exchange that is not counted gives them a common start.
             trainer.step()
+            self._phase = "measured"
+        elif self._phase == "measured":
+            self._phase = "soak"
         trainer.sync()
         start_s = self._clock()
         for number in range(run.windows):
@@ -115,7 +119,7 @@ class Worker:
             window = replace(
                 self.timed(trainer.step, run.steps, index, start_s),
                 measured=run.measured,
-                loss=_finite(trainer.loss(), index, measured=run.measured),
+                loss=_finite(trainer.loss(), index, self._phase),
                 staleness=self._stale.staleness() if self._stale else None,
             )
             self._send(window, hold=run.measured and number + 1 < run.windows)
@@ -128,7 +132,7 @@ class Worker:
         """From the command to the device's end of its last step: no step of a training goes uncounted."""
         assert self._learner is not None
         window = self.timed(self._learner.stepping(train, self.trainer.step), train.steps, train.number)
-        loss = _finite(self.trainer.loss(), train.number, measured=True)
+        loss = _finite(self.trainer.loss(), train.number, "measured")
         return replace(
             window, measured=True, loss=loss, staleness=self._stale.staleness() if self._stale else None
         )
@@ -195,8 +199,7 @@ def _since(before_s: float | None, now_s: float | None) -> float | None:
     return None if before_s is None or now_s is None else now_s - before_s
 
 
-def _finite(loss: float | None, index: int, *, measured: bool) -> float | None:
+def _finite(loss: float | None, index: int, phase: str) -> float | None:
     if loss is not None and not math.isfinite(loss):
-        phase = "measured" if measured else "warm-up"
         raise NanLoss(f"the loss is {loss} after {phase} window {index + 1}")
     return loss

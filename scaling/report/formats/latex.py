@@ -5,10 +5,10 @@ A document needs `\\usepackage{booktabs}` alone. Everything that comes from a ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from scaling.report import words
-from scaling.report.parts import Baselines, Document, Line, Section
+from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Section
 from scaling.text import one_line
 
 _ESCAPES = {
@@ -48,8 +48,10 @@ def _section(section: Section, doc: Document) -> Iterator[str]:
         rows.append(_row([*map(escaped, texts), _stamps(line)]))
     kinds = "".join("l" if column.is_text else "r" for column in columns)
     headings = [escaped(column.heading) for column in columns]
-    numbers = {number for line in section.lines for number in line.marks}
-    yield from _table(section.title, f"{kinds}l", [*headings, ""], rows, numbers, doc)
+    # Below a curve they are many; below a comparison they say which differences it can tell.
+    details = () if section.is_curve else section.details
+    below = [*_footnotes(section.lines, doc), *map(_detail, details)]
+    yield from _table(section.title, f"{kinds}l", [*headings, ""], rows, below)
 
 
 def _baselines(table: Baselines, doc: Document) -> Iterator[str]:
@@ -57,9 +59,9 @@ def _baselines(table: Baselines, doc: Document) -> Iterator[str]:
     for line in table.lines:
         texts = [escaped(words.plus_minus(*cell).strip()) for cell in words.baseline(line)]
         rows.append(_row([*texts, escaped(words.stamped(*line.flags)) + _notes(line.marks)]))
-    numbers = {number for line in table.lines for number in line.marks}
     title = f"Baselines, {table.rate_unit}"
-    yield from _table(title, "lrrrl", ["", "", escaped(table.rate_unit), "", ""], rows, numbers, doc)
+    headings = ["", "", escaped(table.rate_unit), "", ""]
+    yield from _table(title, "lrrrl", headings, rows, _footnotes(table.lines, doc))
 
 
 def _stamps(line: Line) -> str:
@@ -75,8 +77,17 @@ def _row(cells: Sequence[str]) -> str:
     return f"{' & '.join(cells)} \\\\"
 
 
+def _footnotes(lines: Iterable[Line | Baseline], doc: Document) -> Iterator[str]:
+    for number in sorted({number for line in lines for number in line.marks}):
+        yield rf"\textsuperscript{{{number}}} {escaped(doc.footnotes[number - 1])}"
+
+
+def _detail(detail: Detail) -> str:
+    return escaped(f"{detail.label}: {', '.join(map(words.value, detail.values))}")
+
+
 def _table(
-    title: str, kinds: str, headings: Sequence[str], rows: Sequence[str], numbers: set[int], doc: Document
+    title: str, kinds: str, headings: Sequence[str], rows: Sequence[str], below: Iterable[str]
 ) -> Iterator[str]:
     yield r"\begin{table}"
     yield rf"\caption{{{escaped(title)}}}"
@@ -87,6 +98,5 @@ def _table(
     yield from rest
     yield r"\bottomrule"
     yield r"\end{tabular}"
-    for number in sorted(numbers):
-        yield rf"\par\footnotesize\textsuperscript{{{number}}} {escaped(doc.footnotes[number - 1])}"
+    yield from (rf"\par\footnotesize {text}" for text in below)
     yield r"\end{table}"

@@ -8,6 +8,7 @@ import pytest
 
 from scaling.report.document import document
 from scaling.report.formats import latex
+from scaling.report.parts import Section
 from tests.support.report_scenes import SCENES
 
 
@@ -37,3 +38,15 @@ def test_marks_are_notes_below_their_table() -> None:
     text = latex.render(doc)
     assert r"MISLABELLED\textsuperscript{3,1}" in text
     assert rf"\textsuperscript{{3}} {latex.escaped(doc.footnotes[2])}" in text
+
+
+def test_what_a_comparison_can_tell_stands_below_it_and_the_details_of_a_curve_do_not() -> None:
+    doc = document(*SCENES["frameworks"]())
+    text = latex.render(doc)
+    compared = [section for section in doc.tables if isinstance(section, Section) and not section.is_curve]
+    told = [detail.label for section in compared for detail in section.details]
+    assert any("rounds tell" in label for label in told)
+    assert all(rf"\par\footnotesize {latex.escaped(label)}: N=" in text for label in told)
+    curves = [section for section in doc.tables if isinstance(section, Section) and section.is_curve]
+    assert curves and curves[0].details
+    assert not any(f"{latex.escaped(detail.label)}: N=" in text for detail in curves[0].details)

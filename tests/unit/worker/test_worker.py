@@ -133,6 +133,15 @@ def test_a_loss_that_is_no_number_ends_it() -> None:
         loop.obey(Run(windows=3, steps=3, measured=True))
 
 
+@pytest.mark.parametrize(("fail_step", "phase"), [("1", "warm-up window 1"), ("9", "soak window 4")])
+def test_it_says_when_that_was(fail_step: str, phase: str) -> None:
+    loop, _, _ = worker(options={"fail": "nan", "fail_step": fail_step})
+    with pytest.raises(NanLoss, match=f"the loss is nan after {phase}"):
+        loop.obey(Run(windows=1, steps=2, measured=False))
+        loop.obey(Run(windows=1, steps=2, measured=True))
+        loop.obey(Run(windows=2, steps=2, measured=False, first=2))
+
+
 class OutOfMemoryError(RuntimeError):
     """As torch.cuda names its own."""
 
