@@ -24,7 +24,8 @@ from scaling.records.run import PointRecord
 class AloneTime(Record, frozen=True, kw_only=True):
     """Seconds of one step of a row's seats, each alone, in one round: means of rates and of times.
 
-    `blocks` are logarithms of the harmonic mean, window by window; `use` is the CPU time of a step, if known.
+    `blocks` are logarithms of the harmonic mean, window by window; `measured` says how many seats this round has;
+    `use` is the CPU time of a step, if known.
     """
 
     harmonic_s: float
@@ -33,6 +34,7 @@ class AloneTime(Record, frozen=True, kw_only=True):
     blocks: Blocks
     epoch: int | None
     use: Use | None
+    measured: int
 
 
 class Alone:
@@ -136,6 +138,7 @@ def _alone(
         blocks=_blocks(time, columns) if known else time.blocks,
         epoch=time.epoch,
         use=_use(cpu, known),
+        measured=max(1, len(known.keys() & time.seats.keys())),
     )
 
 

@@ -23,7 +23,7 @@ from scaling.analysis.lasting import Lasting, lasting
 from scaling.analysis.nccl import with_algorithms
 from scaling.analysis.pooling import Residual, contrast
 from scaling.analysis.pools import Shared
-from scaling.analysis.rounds import Round, floor, logs, relative, rounds
+from scaling.analysis.rounds import Round, floor, logs, relative, rounds, scatter
 from scaling.analysis.rows import Baseline, Row
 from scaling.analysis.stats import Estimate, geometric
 from scaling.analysis.traces import Traced
@@ -42,7 +42,7 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
     pooled = pool.residual
     by_round = rounds(cell, controls)
     claimed = by_round if cell.claims_efficiency else ()
-    efficiency = contrast(logs(claimed), pooled, floor=floor(claimed)).exp() if claimed else None
+    efficiency = _efficiency(claimed, pooled) if claimed else None
     clocks = _clocks(cell, controls)
     later = _lasting(cell, controls) if claimed else None
     flags = _flags(cell, efficiency, pool.drifts if claimed else (), clocks, later)
@@ -63,6 +63,10 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
         footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks, later)),
     )
     return Measured(row, {one.number: one.efficiency for one in claimed})
+
+
+def _efficiency(claimed: Sequence[Round], pooled: Residual | None) -> Estimate:
+    return contrast(logs(claimed), pooled, floor=floor(claimed), cells=scatter(claimed)).exp()
 
 
 def _lasting(cell: Cell, controls: Controls) -> Lasting | None:

@@ -1,7 +1,7 @@
 """Coverage and width of the 95 % interval of efficiency, simulated: python -m tests.bench.intervals [RUNS [SEED]]
 
 A line per noise and spread of the devices: coverage and mean half-width in points of this design (6 blocks a
-round, every seat alone, pooled variance) with 4, 6 and 10 rounds, of its row with one rank, and of the design
+round, every seat alone, pooled variance) with 4, 6 and 10 rounds, of both ranks and of one, and of the design
 before it (3 rounds of 10 windows, t(2), the first seat alone), which takes as long as 6 rounds do. It should hold
 the truth in 93 to 97 % of the runs; under the noise called real its half-width must be at most 0.6 of the other's.
 Then the same of both ranks where rounds are added to 4 and to 6 until intervals are narrow, as by --target-ci.
@@ -16,16 +16,19 @@ from collections.abc import Iterator
 from tests.support.simulated_alone import ALONE
 from tests.support.simulated_intervals import (
     NOISES,
+    ROUNDS,
     SIDE_BY_SIDE,
+    SIZES,
     Design,
     Measured,
     Noise,
     measured_old,
     measured_until,
+    name_of,
     table,
 )
 
-NAMES = ("R=4", "R=6", "R=10", "N=1")
+NAMES = tuple(name_of(size, rounds) for size in SIZES for rounds in ROUNDS)
 SPREADS = (0.0, 0.02, 0.05)
 TARGETS = (1.0, 1.5, 2.0, 3.0)
 
@@ -60,7 +63,7 @@ def _lines(name: str, noise: Noise, design: Design, runs: int, seed: int) -> Ite
 def _is_too_wide(name: str, line: dict[str, Measured]) -> bool:
     if name != "real" or "old" not in line:
         return False
-    ratio = line["R=6"].half_width / line["old"].half_width
+    ratio = line[name_of(2, 6)].half_width / line["old"].half_width
     print(f"{'':<22}half-width {ratio:.2f} x that of the design before")
     return ratio > 0.6
 

@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from scaling.analysis.pooling import CONTRAST, FLOOR, GUARD, OWN_WEIGHT
+from scaling.analysis.pooling import CONTRAST, FLOOR, GUARD, OWN_SHARE, SLACK
 from scaling.analysis.stats import TRIMMED
 
 Array = NDArray[np.float64]
+SIZES = (2, 1)
+ROUNDS = (4, 6, 10)
 BLOCKS = 6
 EFFICIENCY = 0.85
 SINGLE = 0.99
@@ -147,35 +149,36 @@ def of_run(times: Array) -> dict[int, Interval]:
     own = seats.mean(axis=1) - seats.mean(axis=(1, 2))[:, None]
     both = (times[..., :2] - own[:, None, None, :]).mean(axis=3) + harmonic(own)[:, None, None]
     return {
-        2: _of_blocks(both - times[..., TWO], layout),
+        2: _of_blocks(both - times[..., TWO], layout, cells=1.5),
         1: _of_blocks(times[..., SEAT_0] - times[..., ONE], layout),
     }
 
 
-def _of_blocks(ratios: Array, layout: Array) -> Interval:
-    return contrast(trimmed(ratios[..., None])[..., 0], trimmed_variance(ratios), layout)
+def _of_blocks(ratios: Array, layout: Array, *, cells: float = CONTRAST) -> Interval:
+    return contrast(trimmed(ratios[..., None])[..., 0], trimmed_variance(ratios), layout, cells=cells)
 
 
-def contrast(by_round: Array, implied: Array, layout: Array) -> Interval:
+def contrast(by_round: Array, implied: Array, layout: Array, *, cells: float = CONTRAST) -> Interval:
     """As `pooling.contrast`: ln ratios and their variance that windows imply are runs x rounds, `layout` is runs x
     rounds x cells."""
-    _, rounds, cells = layout.shape
+    _, rounds, columns = layout.shape
     rest = (
         layout
         - layout.mean(axis=1, keepdims=True)
         - layout.mean(axis=2, keepdims=True)
         + layout.mean(axis=(1, 2), keepdims=True)
     )
-    df = (rounds - 1) * (cells - 1)
-    pooled = CONTRAST * (rest**2).sum(axis=(1, 2)) / df
+    df, own_df = (rounds - 1) * (columns - 1), rounds - 1
+    pooled = cells * (rest**2).sum(axis=(1, 2)) / df
     own = by_round.var(axis=1, ddof=1)
     floor = FLOOR * implied.mean(axis=1) / rounds
     is_pooled = own <= GUARD * pooled
-    weight = OWN_WEIGHT * (rounds - 1)
-    shrunk = (weight * own + df * pooled) / (weight + df)
+    of_own, of_pooled = OWN_SHARE * own, (1 - OWN_SHARE) * pooled
+    shrunk = of_own + of_pooled
+    satterthwaite = shrunk**2 / (of_own**2 / own_df + of_pooled**2 / df)
     variance = np.maximum(np.where(is_pooled, shrunk, own) / rounds, floor)
-    quantile = np.where(is_pooled, stdtrit(df, 0.975), stdtrit(rounds - 1, 0.975))
-    return Interval(by_round.mean(axis=1), quantile * np.sqrt(variance))
+    freedom = np.where(is_pooled, np.minimum(df, np.floor(satterthwaite + SLACK)), own_df)
+    return Interval(by_round.mean(axis=1), stdtrit(freedom, 0.975) * np.sqrt(variance))
 
 
 def slowest(times: Array) -> Array:
@@ -280,9 +283,14 @@ def measured_until(
 def table(
     noise: Noise, spread: float, *, runs: int, seed: int, design: Design = SIDE_BY_SIDE
 ) -> dict[str, Measured]:
-    """Of a design with 4, 6 and 10 rounds, and of its row with one rank."""
-    columns = {"R=4": (4, 2), "R=6": (6, 2), "R=10": (10, 2), "N=1": (6, 1)}
+    """Of a design with 4, 6 and 10 rounds: of the row with both ranks and of that with one."""
     return {
-        name: measured(noise, spread, rounds, runs=runs, seed=seed, size=size, design=design)
-        for name, (rounds, size) in columns.items()
+        name_of(size, rounds): measured(noise, spread, rounds, runs=runs, seed=seed, size=size, design=design)
+        for size in SIZES
+        for rounds in ROUNDS
     }
+
+
+def name_of(size: int, rounds: int) -> str:
+    """A column of the table."""
+    return f"N={size} R={rounds}"

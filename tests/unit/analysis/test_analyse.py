@@ -46,11 +46,11 @@ def test_efficiency_speedup_and_their_intervals_under_the_weak_rule() -> None:
     # N=4: 4 x 0.1 / 0.16 = 2.5 times, 62.5 %, the same in all rounds; but of the six cells of the layout (solo,
     # three exchanges, two together) N=2 alone varies: ln of its step times is d = -ln(0.80, 0.82, 0.84) less their
     # mean, of which 5/6 stay when the means of rounds (d/6) are taken off: a sum of squares of 5/6 sum(d^2) over
-    # df = 5 x 2. A contrast of two cells has twice that; N=4's own variance of 0 counts with 6 x 2 beside 10.
+    # df = 5 x 2. A contrast of two cells has twice that; N=4's own of 0 is three fifths of its variance.
     logs = [log(two) for two in (0.80, 0.82, 0.84)]
     squares = sum((one - fmean(logs)) ** 2 for one in logs) * 5 / 6
     # t(0.975, 10) = 2.2281389
-    width = 2.2281389 * sqrt(2 * squares / 10 * 10 / 22 / 3)
+    width = 2.2281389 * sqrt(2 * squares / 10 * 0.4 / 3)
     assert table[4].efficiency == Estimate(
         mean=close(0.625), low=close(0.625 * exp(-width)), high=close(0.625 * exp(width)), n=3, df=10
     )

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scaling.analysis.controls import Controls
+from scaling.analysis.curves import exchanges
 from scaling.analysis.pooling import Residual, additive, contrast, residual
+from scaling.analysis.pools import shared
 from scaling.analysis.stats import interval, trimmed_mean, trimmed_variance
 from scaling.records.events import Finished, Window
 from scaling.records.point import Point
@@ -95,8 +98,9 @@ def test_seats_of_a_point_that_was_measured_alone_are_one_column() -> None:
     dice = np.random.default_rng(5)
     times = simulated.blocks(simulated.devices(1, 0.0, dice), 4, simulated.NOISES["iid 3 %"], dice)[0]
     for alone, columns in (((), 5), ((2,), 4), (range(4), 4)):
-        efficiency = by_size(records(times, alone=alone))[2].efficiency
-        assert efficiency is not None and efficiency.df == 3 * (columns - 1)
+        measured = records(times, alone=alone)
+        (found,) = shared(exchanges(measured), Controls(measured)).values()
+        assert found.residual is not None and found.residual.df == 3 * (columns - 1)
 
 
 @pytest.mark.parametrize("name", ["iid 3 %", "AR 0.8", "drift 5 %", "real", "all"])
@@ -119,6 +123,15 @@ def test_the_truth_is_inside_as_often_where_points_are_measured_alone(name: str,
 def test_the_truth_is_inside_also_where_rounds_are_added_until_intervals_are_narrow(name: str) -> None:
     found = simulated.measured_until(simulated.NOISES[name], 1.5, 4, runs=1500, seed=11)
     assert 0.92 <= found.coverage <= 0.98 and found.half_width <= 1.5
+
+
+def test_a_row_noisier_than_many_others_is_not_lost_among_them() -> None:
+    """20 cells, the last twice as noisy, 4,000 runs: 92 %, and 87 % where its own variance counts the less
+    the more cells there are."""
+    layout = np.random.default_rng(11).standard_normal((4000, 6, 20))
+    layout[..., -1] *= 2
+    found = simulated.contrast(layout[..., 0] - layout[..., -1], np.zeros((4000, 6)), layout)
+    assert np.mean(np.abs(found.mean) <= found.half) >= 0.9
 
 
 def test_it_is_half_as_wide_as_in_the_same_time_before() -> None:
@@ -162,9 +175,25 @@ def test_a_contrast_much_noisier_than_the_layout_keeps_its_own_variance() -> Non
     own = interval(values)
     assert contrast(values, Residual(variance=0.01 / 6.1, df=12)) == own
     shrunk = contrast(values, Residual(variance=0.01 / 2, df=12))
-    assert shrunk.df == 12 and own.half_width is not None
-    # the same variance, t(0.975, 12) = 2.178813 instead of t(0.975, 2) = 4.302653
-    assert shrunk.half_width == pytest.approx(own.half_width * 2.178813 / 4.302653, rel=1e-6)
+    # the same variance, three fifths of it own: 1 / (0.6^2 / 2 + 0.4^2 / 12) = 5.17 degrees of freedom
+    assert shrunk.df == 5 and own.half_width is not None
+    # t(0.975, 5) = 2.570582 instead of t(0.975, 2) = 4.302653
+    assert shrunk.half_width == pytest.approx(own.half_width * 2.570582 / 4.302653, rel=1e-6)
+
+
+def test_a_contrast_without_scatter_of_its_own_has_the_freedom_of_the_others() -> None:
+    found = contrast([0.0, 0.0, 0.0], Residual(variance=0.01, df=12))
+    assert found.df == 12
+    # two fifths of 2 x 0.01, over 3 rounds
+    assert found.half_width == pytest.approx(2.178813 * (0.008 / 3) ** 0.5, rel=1e-6)
+    assert contrast([0.0, 0.0, 0.0], Residual(variance=0.0, df=12)).half_width == 0.0
+
+
+def test_a_mean_of_several_seats_is_quieter_than_one() -> None:
+    values = [0.0, 0.0, 0.0]
+    of_one = contrast(values, Residual(variance=0.01, df=12)).half_width
+    of_four = contrast(values, Residual(variance=0.01, df=12), cells=1.25).half_width
+    assert of_one is not None and of_four == pytest.approx(of_one * (1.25 / 2) ** 0.5)
 
 
 def test_no_interval_is_narrower_than_windows_imply() -> None:
