@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -87,14 +88,34 @@ class ForkServer:
             self.ready = self._socket.recv(MAX_BYTES) == READY
 
     def fork(self, environ: Mapping[str, str], fds: Fds) -> Started:
-        """Have it fork a child, which becomes this process's own. Raises OSError; then it is of no more use,
-        unless the environment alone was at fault."""
+        """Have it fork a child. Raises OSError; then it is of no more use, unless the environment alone was at
+        fault."""
         if not self.ready:
             raise ConnectionError("the fork server is gone")
         try:
             request = msgspec.json.encode(Request(environ=dict(environ)))
         except UnicodeEncodeError as error:  # a variable of the user's, in another encoding
             raise OSError(f"no message of this environment: {error}") from None
+        pid = self._asked(request, fds)
+        return Started(pid, partial(self._reaped, pid))
+
+    def _reaped(self, pid: int) -> int:
+        """How a fork has ended. This process has adopted those that outlive the server, and those of another
+        revision's server, which forks twice."""
+        try:
+            status = os.waitpid(pid, 0)[1]
+        except ChildProcessError:
+            status = self._status(pid)
+        return os.waitstatus_to_exitcode(status)
+
+    def _status(self, pid: int) -> int:
+        try:
+            return self._asked(str(pid).encode())
+        except OSError:
+            return os.waitpid(pid, 0)[1]  # the server has ended meanwhile
+
+    def _asked(self, request: bytes, fds: Collection[int] = ()) -> int:
+        """The server's answer. Raises OSError; then it has ended."""
         try:
             self._socket.settimeout(ANSWER_S)
             socket.send_fds(self._socket, [request], list(fds))
@@ -105,8 +126,7 @@ class ForkServer:
         if not answer:
             self.close()
             raise ConnectionError("the fork server has died")
-        pid = int(answer)
-        return Started(pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return int(answer)
 
     def close(self) -> None:
         """End it; its children are none of its own."""

@@ -15,6 +15,7 @@ MAX_BYTES = 1 << 17
 
 
 class Request(Record, frozen=True, kw_only=True):
-    """Fork a worker with this environment; its commands, its events and its log come as file descriptors."""
+    """Fork a worker with this environment; its commands, its events and its log come as file descriptors. A
+    message without any is a worker's pid, to be waited for."""
 
     environ: dict[str, str]
