@@ -22,7 +22,7 @@ from scaling import frameworks
 from scaling.agent import interpreters, other_code, strategies
 from scaling.agent.environment import child_environ
 from scaling.errors import ScalingError
-from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, READY, Request
+from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, OPTIONAL, READY, Request
 from scaling.records.task import Task
 
 # A mark is written over this in a fork's environment.
@@ -145,14 +145,16 @@ class Starter:
         self._base = base
         self._servers: dict[tuple[str, int, str, str], ForkServer] = {}
 
-    def preload(self, task: Task) -> None:
-        """Have a fork server for children like this task's import their framework, where forks can serve."""
+    def preload(self, task: Task, names: Collection[str] = ()) -> None:
+        """Have a fork server for children like this task's import their framework, where forks can serve, and what
+        strategies of these names want imported."""
         key, modules = self._key(task), frameworks.of_baseline(_baseline(task)).preload
         if task.fresh or not modules or task.point.hardware.device == "cuda" or key in self._servers:
             return
         with suppress(OSError, ScalingError):  # children then start fresh
             environ = child_environ(self._base, task, strategies.environ(task))
-            self._servers[key] = ForkServer(self._python(task), modules, environ, task.code)
+            wanted = (*modules, *_optional(task, names))
+            self._servers[key] = ForkServer(self._python(task), wanted, environ, task.code)
 
     def fds(self) -> list[int]:
         """What becomes readable when a fork server is ready or gone."""
@@ -188,3 +190,11 @@ class Starter:
 
 def _baseline(task: Task) -> str:
     return frameworks.load(task.point.strategy).baseline
+
+
+def _optional(task: Task, names: Collection[str]) -> tuple[str, ...]:
+    """What strategies of the task's framework want imported. Another revision may not have it."""
+    loaded = [] if task.code else [frameworks.load(name) for name in names]
+    wanted = [getattr(one, "preload", ()) for one in loaded if one.baseline == _baseline(task)]
+    found = dict.fromkeys(module for modules in wanted for module in modules)
+    return (OPTIONAL, *found) if found else ()

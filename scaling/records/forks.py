@@ -10,6 +10,8 @@ FORK_FD = "SCALING_FORK_FD"
 MARK = "SCALING_CHILD"
 # What the server says once its framework is imported.
 READY = b"ready"
+# Among a server's arguments: what follows may be lacking.
+OPTIONAL = "--"
 # The longest request: an environment.
 MAX_BYTES = 1 << 17
 

@@ -1,6 +1,6 @@
 """A process that has imported a framework, initialised nothing, and forks a worker whenever its agent asks.
 
-python -m scaling.worker.fork_server MODULE...      (started by an agent only)
+python -m scaling.worker.fork_server MODULE... [-- MODULE...]      (started by an agent only)
 
 Half of a short run would else be imports. A request is one message on a socket: the worker's environment, with its
 commands, its events and its log as file descriptors; the answer is its pid. The worker stays this process's child,
@@ -18,13 +18,14 @@ import signal
 import socket
 import sys
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
-from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, READY, Request
+from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, OPTIONAL, READY, Request
 from scaling.worker import run_task
 
 # Of /proc/PID/stat after the command's closing bracket: where the environment begins, the 50th of proc(5).
@@ -38,9 +39,7 @@ def main(modules: list[str]) -> int:
     if select.select([agent], [], [], 0)[0]:
         return 0  # nothing is asked before it is ready: the agent was gone before that
     run_task.draw_nothing()
-    for module in modules:
-        import_module(module)
-    import_module("scaling.frameworks.base")
+    _import(modules)
     gc.collect()
     gc.freeze()  # what was imported is then not copied by each worker's first collection
     agent.send(READY)
@@ -54,6 +53,17 @@ def main(modules: list[str]) -> int:
             _become_worker(agent, data, fds)
         for fd in fds:
             os.close(fd)
+
+
+def _import(modules: list[str]) -> None:
+    """All of them; of those after OPTIONAL whatever can be imported: the children that need the others tell why
+    not."""
+    first = modules.index(OPTIONAL) if OPTIONAL in modules else len(modules)
+    for module in (*modules[:first], "scaling.frameworks.base"):
+        import_module(module)
+    for module in modules[first + 1 :]:
+        with suppress(Exception):
+            import_module(module)
 
 
 def _become_worker(agent: socket.socket, data: bytes, fds: list[int]) -> NoReturn:

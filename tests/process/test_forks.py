@@ -14,6 +14,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from scaling import frameworks
 from scaling.agent import forks
 from scaling.agent.forks import Starter
 from scaling.records.events import Failed, Finished, Ready, Window
@@ -96,6 +97,21 @@ def test_what_was_imported_is_there_before_its_task(
         found[way] = "wave" in telling.told(task).modules
         end(child)
     assert found == {"fresh": False, "forked": True}
+
+
+def test_what_a_strategy_wants_imported_is_there_too_as_far_as_it_can_be(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What cannot is its own workers' to tell; of strategies of another framework nothing is."""
+    name = f"{telling.MODULE}:plain"
+    monkeypatch.setattr(frameworks.load(name), "preload", ("not_there", "wave"), raising=False)
+    monkeypatch.setattr(frameworks.load("torch:gloo"), "preload", ("sndhdr",))
+    starter.preload(task_of(tmp_path, name), (name, "torch:gloo"))
+    child = started(starter, task_of(tmp_path, name))
+    heard(child, Ready)
+    found = telling.told(child.task).modules
+    assert ("wave" in found, "sndhdr" in found) == (True, False)
+    end(child)
 
 
 FAULTS = {
