@@ -195,10 +195,10 @@ class Agent:
                 self._say(Reserved(attempt=order.attempt, slot=order.slot, ports=ports))
             case Listen(seconds=seconds):
                 self._idle.listen(seconds, self._clock())
-            case Preload(tasks=tasks):
+            case Preload(tasks=tasks, strategies=names):
                 self._preloading = True
                 for task in tasks:
-                    self._starter.preload(task)
+                    self._starter.preload(task, names)
             case Assign(task=task):
                 self._start(task)
             case Tell():

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -64,6 +65,9 @@ class Child:
         Path(task.log).parent.mkdir(parents=True, exist_ok=True)
         self.pid, self._wait = self._start(environ, start or (lambda _, *asked: forks.fresh(*asked)))
         self.exit_fd = _pidfd(self.pid)
+        self._exit = select.poll()
+        if self.exit_fd >= 0:
+            self._exit.register(self.exit_fd, select.POLLIN)
         self._send(msgspec.json.encode(other_code.told(task)))
 
     def _start(self, environ: Mapping[str, str], start: Start) -> forks.Started:
@@ -159,7 +163,9 @@ class Child:
 
     def ended(self) -> bool:
         """Whether it has ended; its events are still to be taken, then it is reaped."""
-        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        if self.exit_fd >= 0:
+            return bool(self._exit.poll(0))
+        return proc.is_over(self.pid)
 
     def reap(self) -> Outcome:
         """How it ended. Afterwards nothing of it runs and its pipes are closed."""

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +22,7 @@ from scaling import frameworks
 from scaling.agent import interpreters, other_code, strategies
 from scaling.agent.environment import child_environ
 from scaling.errors import ScalingError
-from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, READY, Request
+from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, OPTIONAL, READY, Request
 from scaling.records.task import Task
 
 # A mark is written over this in a fork's environment.
@@ -87,14 +88,34 @@ class ForkServer:
             self.ready = self._socket.recv(MAX_BYTES) == READY
 
     def fork(self, environ: Mapping[str, str], fds: Fds) -> Started:
-        """Have it fork a child, which becomes this process's own. Raises OSError; then it is of no more use,
-        unless the environment alone was at fault."""
+        """Have it fork a child. Raises OSError; then it is of no more use, unless the environment alone was at
+        fault."""
         if not self.ready:
             raise ConnectionError("the fork server is gone")
         try:
             request = msgspec.json.encode(Request(environ=dict(environ)))
         except UnicodeEncodeError as error:  # a variable of the user's, in another encoding
             raise OSError(f"no message of this environment: {error}") from None
+        pid = self._asked(request, fds)
+        return Started(pid, partial(self._reaped, pid))
+
+    def _reaped(self, pid: int) -> int:
+        """How a fork has ended. This process has adopted those that outlive the server, and those of another
+        revision's server, which forks twice."""
+        try:
+            status = os.waitpid(pid, 0)[1]
+        except ChildProcessError:
+            status = self._status(pid)
+        return os.waitstatus_to_exitcode(status)
+
+    def _status(self, pid: int) -> int:
+        try:
+            return self._asked(str(pid).encode())
+        except OSError:
+            return os.waitpid(pid, 0)[1]  # the server has ended meanwhile
+
+    def _asked(self, request: bytes, fds: Collection[int] = ()) -> int:
+        """The server's answer. Raises OSError; then it has ended."""
         try:
             self._socket.settimeout(ANSWER_S)
             socket.send_fds(self._socket, [request], list(fds))
@@ -105,8 +126,7 @@ class ForkServer:
         if not answer:
             self.close()
             raise ConnectionError("the fork server has died")
-        pid = int(answer)
-        return Started(pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        return int(answer)
 
     def close(self) -> None:
         """End it; its children are none of its own."""
@@ -125,14 +145,16 @@ class Starter:
         self._base = base
         self._servers: dict[tuple[str, int, str, str], ForkServer] = {}
 
-    def preload(self, task: Task) -> None:
-        """Have a fork server for children like this task's import their framework, where forks can serve."""
+    def preload(self, task: Task, names: Collection[str] = ()) -> None:
+        """Have a fork server for children like this task's import their framework, where forks can serve, and what
+        strategies of these names want imported."""
         key, modules = self._key(task), frameworks.of_baseline(_baseline(task)).preload
         if task.fresh or not modules or task.point.hardware.device == "cuda" or key in self._servers:
             return
         with suppress(OSError, ScalingError):  # children then start fresh
             environ = child_environ(self._base, task, strategies.environ(task))
-            self._servers[key] = ForkServer(self._python(task), modules, environ, task.code)
+            wanted = (*modules, *_optional(task, names))
+            self._servers[key] = ForkServer(self._python(task), wanted, environ, task.code)
 
     def fds(self) -> list[int]:
         """What becomes readable when a fork server is ready or gone."""
@@ -168,3 +190,11 @@ class Starter:
 
 def _baseline(task: Task) -> str:
     return frameworks.load(task.point.strategy).baseline
+
+
+def _optional(task: Task, names: Collection[str]) -> tuple[str, ...]:
+    """What strategies of the task's framework want imported. Another revision may not have it."""
+    loaded = [] if task.code else [frameworks.load(name) for name in names]
+    wanted = [getattr(one, "preload", ()) for one in loaded if one.baseline == _baseline(task)]
+    found = dict.fromkeys(module for modules in wanted for module in modules)
+    return (OPTIONAL, *found) if found else ()

@@ -55,16 +55,20 @@ class Traits(Record, frozen=True, kw_only=True):
 
 class Helper(Record, frozen=True, kw_only=True):
     """A child that is not a worker (server, scheduler, rendezvous), run by rank `rank`'s agent, or where
-    `task.servers[server]` is. It reports `Announce` before any worker starts and ends with the point.
+    `task.servers[server]` is. It reports `Announce` once it can be reached and ends with the point.
 
     It may use all CPUs of its agent, unless it computes for its rank (`computes`): then it has the rank's
     CPUs, threads and device.
+
+    awaited: workers start once it has announced itself; if not, with it, and see for themselves when it can be
+    reached (listening.py). What it announces they are then not told.
     """
 
     name: str
     rank: int = 0
     server: int | None = None
     computes: bool = False
+    awaited: bool = True
 
 
 class Trainer(Protocol):
@@ -106,7 +110,9 @@ class Strategy:
     against, and overrides what differs from the defaults: no helpers, nothing refused, nothing missing. Its file
     imports no framework. `trainer` and `server` name the modules that the worker and the helpers load: a
     `TrainerModule` and a `ServerModule`; by default they are the strategy's own, which may then import its
-    framework only inside functions. `native_formats` are those that its own pipeline (native_feed.py) reads.
+    framework only inside functions. `native_formats` are those that its own pipeline (native_feed.py) reads,
+    `preload` modules that a fork server imports so that its children need not, beside its framework's: importing
+    them starts no thread and opens no device.
     """
 
     names: tuple[str, ...] = ()
@@ -115,6 +121,7 @@ class Strategy:
     trainer: str = ""
     server: str = ""
     native_formats: tuple[str, ...] = ()
+    preload: tuple[str, ...] = ()
 
     @property
     def trainer_module(self) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from scaling.frameworks import network_env
 from scaling.frameworks.base import Helper, Option, Strategy, Traits, read_options, timeout_s
+from scaling.frameworks.listening import until_it_listens
 from scaling.frameworks.options import count_from_0, number_from_0, one_of
 from scaling.records import crossing
 from scaling.records.crossing import Parts
@@ -53,6 +54,7 @@ class Horovod(Strategy):
     framework = ""
     accuracy: tuple[Skill, ...] = ()
     server = "scaling.frameworks.horovod_rendezvous"
+    preload: tuple[str, ...] = (server,)
 
     def traits(self, _name: str) -> Traits:
         """One port, for the rendezvous.
@@ -82,7 +84,7 @@ class Horovod(Strategy):
 
     def helpers(self, _task: Task) -> list[Helper]:
         """The rendezvous, on rank 0."""
-        return [Helper(name=RENDEZVOUS)]
+        return [Helper(name=RENDEZVOUS, awaited=False)]
 
     def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
         """Horovod's variables of a worker; nothing for the rendezvous."""
@@ -113,6 +115,11 @@ class Horovod(Strategy):
         """Halves, both ways, where gradients travel as fp16."""
         half = options_of(point)["compression"] == "fp16"
         return (0.5, 0.5) if half else crossing.WHOLE
+
+
+def await_rendezvous(task: Task) -> None:
+    """Worker's side: a rank may start before it."""
+    until_it_listens(task.address, task.ports[0], timeout_s(task.clocks))
 
 
 def _calls_nccl(binding: Path) -> bool:

@@ -1,12 +1,15 @@
-"""Whether a process of a framework's own listens where it was told to."""
+"""Whether a process that others connect to listens where it was told to."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import socket
+import time
 
 CONNECT_S = 1.0
+# Between two looks.
+LOOK_S = 0.005
 
 
 def refuses(address: str, port: int) -> bool:
@@ -16,3 +19,13 @@ def refuses(address: str, port: int) -> bool:
         probe.settimeout(CONNECT_S)
         return probe.connect_ex((address, port)) == errno.ECONNREFUSED
     return False
+
+
+def until_it_listens(address: str, port: int, within_s: float) -> None:
+    """Wait for who serves a reserved address, so much at most: what then connects, refused once, would wait long
+    before it tries again (torch's store and Horovod half a second, ZeroMQ a tenth). That nobody ever listens it
+    says."""
+    for _ in range(round(within_s / LOOK_S)):
+        if not refuses(address, port):
+            return
+        time.sleep(LOOK_S)

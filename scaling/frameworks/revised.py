@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.frameworks.base import Strategy
+from scaling.frameworks.base import Helper, Strategy
 from scaling.records.other_code import own
 from scaling.records.point import Point
 from scaling.records.task import Task
@@ -17,6 +17,10 @@ class Revised:
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
+
+    def helpers(self, task: Task) -> list[Helper]:
+        """Workers of another revision may not wait for them."""
+        return [replace(one, awaited=True) for one in self._strategy.helpers(_own_task(task))]
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._strategy, name)
@@ -31,5 +35,9 @@ def _known(asked: object) -> object:
         case Point():
             return replace(asked, strategy=own(asked.strategy))
         case Task():
-            return replace(asked, point=replace(asked.point, strategy=own(asked.point.strategy)))
+            return _own_task(asked)
     return asked
+
+
+def _own_task(task: Task) -> Task:
+    return replace(task, point=replace(task.point, strategy=own(task.point.strategy)))

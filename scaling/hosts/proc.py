@@ -157,6 +157,15 @@ def _container(environ: Mapping[str, str], root: Path) -> str:
     return environ.get("container", "")
 
 
+# ---------------------------------------------------------------- processes
+
+
+def is_over(pid: int, root: Path = ROOT) -> bool:
+    """Whether a process has ended, reaped or not, also one that is no child of this one."""
+    # After the command's closing bracket, which may stand in the command too.
+    return _read(root / f"proc/{pid}/stat").rpartition(")")[2].split()[:1] in ([], ["Z"], ["X"])
+
+
 # ---------------------------------------------------------------- files and commands
 
 

@@ -10,11 +10,14 @@ FORK_FD = "SCALING_FORK_FD"
 MARK = "SCALING_CHILD"
 # What the server says once its framework is imported.
 READY = b"ready"
+# Among a server's arguments: what follows may be lacking.
+OPTIONAL = "--"
 # The longest request: an environment.
 MAX_BYTES = 1 << 17
 
 
 class Request(Record, frozen=True, kw_only=True):
-    """Fork a worker with this environment; its commands, its events and its log come as file descriptors."""
+    """Fork a worker with this environment; its commands, its events and its log come as file descriptors. A
+    message without any is a worker's pid, to be waited for."""
 
     environ: dict[str, str]

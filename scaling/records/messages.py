@@ -166,9 +166,11 @@ class Listen(Record, frozen=True, kw_only=True, tag="listen"):
 
 
 class Preload(Record, frozen=True, kw_only=True, tag="preload"):
-    """Import what children of tasks like these need, to fork them from; the answer is Preloaded."""
+    """Import what children of tasks like these need, and of these strategies, to fork them from; the answer is
+    Preloaded."""
 
     tasks: tuple[Task, ...]
+    strategies: tuple[str, ...] = ()
 
 
 class Assign(Record, frozen=True, kw_only=True, tag="assign"):

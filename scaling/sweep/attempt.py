@@ -141,7 +141,7 @@ class Attempt:
         self._started = True
 
     def _start_all(self) -> None:
-        """Start the helpers; the workers follow when all helpers can be reached."""
+        """Start the helpers; the workers follow when all that they do not wait for themselves can be reached."""
         self._tasks = ports.assigned(self._tasks, self._traits, self._held)
         state = self.state
         tasks = worker_tasks(self._tasks, self._traits)
@@ -155,14 +155,14 @@ class Attempt:
         self.state = replace(self.state, helpers=helpers)
         for helper in helpers:
             self._start(helper.task)
-        if not helpers:
+        if not self.state.waits_for_helpers:
             self._start_workers()
 
     def _helpers(self) -> tuple[HelperState, ...]:
         """What the strategy wants beside the workers. It may be anybody's code: raises StrategyError."""
         try:
             wanted = self._strategy.helpers(self._tasks[0])
-            return tuple(HelperState(task=helper_task(self._tasks, helper)) for helper in wanted)
+            return tuple(HelperState(task=helper_task(self._tasks, each), awaited=each.awaited) for each in wanted)
         except Exception as error:
             raise StrategyError(self.state.point.strategy, "helpers", error) from error
 
@@ -182,7 +182,7 @@ class Attempt:
     def hear(self, report: Report) -> None:
         """Fold one report; start the workers once all helpers can be reached, end all when one has failed."""
         before, self.state = self.state, fold(self.state, report)
-        if before.ready < self.state.ready == len(self.state.ranks):
+        if self.state.all_ready and not before.all_ready:
             self.state = replace(self.state, ready_at_s=self._bench.clock())
         if isinstance(report.event, Ended):
             self._alive.discard((report.rank, report.role))
@@ -203,7 +203,7 @@ class Attempt:
         """Whether all ranks that were told something have done it and wait for more."""
         state = self.state
         if state.phase == "starting":
-            return state.ready == len(state.ranks)
+            return state.all_ready
         if state.phase == "inspecting":
             return state.inspected == len(state.ranks)
         return state.phase in ("warming", "measuring", "soaking", "evaluating") and state.chunk_complete

@@ -34,8 +34,9 @@ def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> 
         )  # fmt: skip
         for task in tasks:
             wanted[task.launch_rank].append(task)
+    names = tuple(dict.fromkeys(cell.strategy for cell in plan.cells if cell.strategy not in plan.missing))
     for rank, tasks_here in wanted.items():
-        mailbox.order([rank], Preload(tasks=tuple(tasks_here)))
+        mailbox.order([rank], Preload(tasks=tuple(tasks_here), strategies=names))
     if wanted:
         mailbox.answers(Preloaded, wanted.keys(), within_s)
 

@@ -55,9 +55,11 @@ class RankState(Record, frozen=True, kw_only=True):
 
 
 class HelperState(Record, frozen=True, kw_only=True):
-    """One helper, as far as its events tell; `announced` is None until it can be reached."""
+    """One helper, as far as its events tell; `announced` is None until it can be reached. Workers wait
+    for it where it is not `awaited`."""
 
     task: Task
+    awaited: bool = True
     pid: int = 0
     announced: dict[str, str] | None = None
     ended: Ended | None = None
@@ -103,8 +105,13 @@ class PointState(Record, frozen=True, kw_only=True):
 
     @property
     def waits_for_helpers(self) -> bool:
-        """Whether some helper cannot be reached yet."""
-        return any(helper.announced is None for helper in self.helpers)
+        """Whether workers must not start yet: a helper cannot be reached that they do not wait for themselves."""
+        return any(helper.awaited and helper.announced is None for helper in self.helpers)
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every worker is ready and every helper can be reached."""
+        return self.ready == len(self.ranks) and all(helper.announced is not None for helper in self.helpers)
 
     @property
     def chunk_complete(self) -> bool:

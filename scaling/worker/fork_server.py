@@ -1,10 +1,11 @@
 """A process that has imported a framework, initialised nothing, and forks a worker whenever its agent asks.
 
-python -m scaling.worker.fork_server MODULE...      (started by an agent only)
+python -m scaling.worker.fork_server MODULE... [-- MODULE...]      (started by an agent only)
 
 Half of a short run would else be imports. A request is one message on a socket: the worker's environment, with its
-commands, its events and its log as file descriptors; the answer is its pid. The worker is forked twice, so that it
-becomes its agent's own child, which waits for it, ends it and reaps what it leaves as it does with any other.
+commands, its events and its log as file descriptors; the answer is its pid. The worker stays this process's child,
+which waits for it when its agent sends that pid, and answers with its wait status: a second fork, by which the
+agent would adopt it, copies and frees a framework's page tables once more (torch: 24 ms after another 24).
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ import select
 import signal
 import socket
 import sys
-import time
 import traceback
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
-from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, READY, Request
+from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, OPTIONAL, READY, Request
 from scaling.worker import run_task
 
 # Of /proc/PID/stat after the command's closing bracket: where the environment begins, the 50th of proc(5).
@@ -38,9 +39,7 @@ def main(modules: list[str]) -> int:
     if select.select([agent], [], [], 0)[0]:
         return 0  # nothing is asked before it is ready: the agent was gone before that
     run_task.draw_nothing()
-    for module in modules:
-        import_module(module)
-    import_module("scaling.frameworks.base")
+    _import(modules)
     gc.collect()
     gc.freeze()  # what was imported is then not copied by each worker's first collection
     agent.send(READY)
@@ -48,33 +47,37 @@ def main(modules: list[str]) -> int:
         data, fds, _, _ = socket.recv_fds(agent, MAX_BYTES, 3)
         if not data:
             return 0
-        middle = os.fork()
-        if middle == 0:
-            _become_parent(agent, data, fds)
+        if not fds:
+            agent.send(str(os.waitpid(int(data), 0)[1]).encode())
+        elif os.fork() == 0:
+            _become_worker(agent, data, fds)
         for fd in fds:
             os.close(fd)
-        if os.waitpid(middle, 0)[1] != 0:
-            return 1
 
 
-def _become_parent(agent: socket.socket, data: bytes, fds: list[int]) -> NoReturn:
-    """Fork the worker and end, so that the agent adopts it. Whatever is raised in here ends here: an orderly exit
-    is the server's own."""
+def _import(modules: list[str]) -> None:
+    """All of them; of those after OPTIONAL whatever can be imported: the children that need the others tell why
+    not."""
+    first = modules.index(OPTIONAL) if OPTIONAL in modules else len(modules)
+    for module in (*modules[:first], "scaling.frameworks.base"):
+        import_module(module)
+    for module in modules[first + 1 :]:
+        with suppress(Exception):
+            import_module(module)
+
+
+def _become_worker(agent: socket.socket, data: bytes, fds: list[int]) -> NoReturn:
+    """Whatever is raised in here ends here: an orderly exit is the server's own."""
     try:
-        _fork(agent, msgspec.json.decode(data, type=Request), fds)
+        _work(agent, msgspec.json.decode(data, type=Request), fds)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
-def _fork(agent: socket.socket, request: Request, fds: list[int]) -> NoReturn:
-    middle = os.getpid()
-    if os.fork() != 0:
-        os._exit(0)
+def _work(agent: socket.socket, request: Request, fds: list[int]) -> NoReturn:
     os.setsid()
-    while os.getppid() == middle:  # until the agent has adopted it, which then may wait for it
-        time.sleep(0.0005)
     agent.send(str(os.getpid()).encode())
     agent.close()
     commands_fd, events_fd, log_fd = fds

@@ -35,6 +35,8 @@ SYNCHRONOUS = [
 ]  # fmt: skip
 
 
+# Long enough for a worker to need its helper.
+LATE_S = 1.5
 STARTER = Starter(os.environ)
 
 
@@ -48,14 +50,16 @@ def servers() -> Iterator[None]:
 def ready(task: Task) -> Starter:
     """With a fork server for children like this task's, where there can be any."""
     plain = frameworks.load(task.point.strategy).baseline
-    STARTER.preload(replace(task, point=replace(task.point, strategy=plain, kind="solo", options={})))
+    sample = replace(task, point=replace(task.point, strategy=plain, kind="solo", options={}))
+    STARTER.preload(sample, [one for one in frameworks.NAMES if not frameworks.load(one).missing(one)])
     eventually(STARTER.settled, within_s=ranks.LIMIT_S)
     return STARTER
 
 
 @contextmanager
 def running(name: str, *, fresh: bool) -> Iterator[list[Child]]:
-    """The workers of two ranks, ready to be told what to do."""
+    """The workers of two ranks, ready to be told what to do. Helpers that they wait for themselves come last, as
+    may happen on a busy machine."""
     adopt_orphans()
     with ExitStack() as stack:
         folder = stack.enter_context(TemporaryDirectory())
@@ -65,14 +69,19 @@ def running(name: str, *, fresh: bool) -> Iterator[list[Child]]:
         starter = ready(tasks[0])
         tasks = [replace(task, log=str(Path(folder, f"{task.rank}.log"))) for task in tasks]
         strategy = frameworks.load(name)
-        helpers = [helper_task(tasks, helper) for helper in strategy.helpers(tasks[0])]
+        helpers = [(helper_task(tasks, helper), helper) for helper in strategy.helpers(tasks[0])]
         announced: dict[str, str] = {}
-        for child in [start(stack, starter, task) for task in helpers]:
+        for child in [start(stack, starter, task) for task, each in helpers if each.awaited]:
             event = heard(child, Announce)
             assert isinstance(event, Announce)
             announced |= event.values
         of_workers = [replace(task, announced=announced) for task in worker_tasks(tasks, strategy.traits(name))]
         children = [start(stack, starter, task) for task in of_workers]
+        late = [task for task, each in helpers if not each.awaited]
+        if late:
+            time.sleep(LATE_S)
+        for child in [start(stack, starter, task) for task in late]:
+            heard(child, Announce)
         for child in children:
             heard(child, Ready)
         yield children

@@ -37,22 +37,19 @@ both = pytest.mark.parametrize("way", ["fresh", "forked"])
 pytestmark = pytest.mark.usefixtures("adopting")
 
 
-# A host without room for another process: the second of the two forks that a worker takes.
-FORKS_ONCE = """
+# A host without room for another process.
+FORKS_NOT = """
 import os
-fork, server = os.fork, os.getpid()
-def once():
-    if os.getpid() != server:
-        raise BlockingIOError(11, "planted")
-    return fork()
-os.fork = once
+def refused():
+    raise BlockingIOError(11, "planted")
+os.fork = refused
 """
 BROKEN = {
     "is not there": None,
     "raises": "raise ImportError('planted')",
     "exits": "import os; os._exit(0)",
     "crashes": "import ctypes; ctypes.string_at(0)",
-    "cannot fork": FORKS_ONCE,
+    "cannot fork": FORKS_NOT,
 }
 
 

@@ -14,6 +14,8 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from scaling import frameworks
+from scaling.agent import forks
 from scaling.agent.forks import Starter
 from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.forks import MARK
@@ -55,7 +57,7 @@ def test_it_trains_and_ends(starter: Starter, tmp_path: Path, way: str) -> None:
 def test_it_has_what_its_task_says_and_nothing_of_the_server_or_of_others(
     starter: Starter, tmp_path: Path
 ) -> None:
-    """A fresh one and two forked ones at once: environment, CPUs, session, parent and descriptors are alike."""
+    """A fresh one and two forked ones at once: environment, CPUs, session and descriptors are alike."""
     name = f"{telling.MODULE}:plain"
     ways = ["fresh", "forked", "forked"]
     tasks = [task_of(tmp_path, name, attempt=number) for number in range(3)]
@@ -63,8 +65,10 @@ def test_it_has_what_its_task_says_and_nothing_of_the_server_or_of_others(
     for child in children:
         heard(child, Ready)
     told = [telling.told(task) for task in tasks]
+    server = server_of(starter).pid
+    assert [one.parent for one in told] == [os.getpid(), server, server]
     for child, task, one in zip(children, tasks, told, strict=True):
-        assert (one.pid, one.session, one.group, one.parent) == (child.pid, child.pid, child.pid, os.getpid())
+        assert (one.pid, one.session, one.group) == (child.pid, child.pid, child.pid)
         assert one.affinity == list(task.cpus)
         assert one.environ[MARK] == child.mark
         assert one.environ["PLANTED"] == "by the agent" and one.environ["ASKED"] == "by the strategy"
@@ -93,6 +97,21 @@ def test_what_was_imported_is_there_before_its_task(
         found[way] = "wave" in telling.told(task).modules
         end(child)
     assert found == {"fresh": False, "forked": True}
+
+
+def test_what_a_strategy_wants_imported_is_there_too_as_far_as_it_can_be(
+    starter: Starter, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What cannot is its own workers' to tell; of strategies of another framework nothing is."""
+    name = f"{telling.MODULE}:plain"
+    monkeypatch.setattr(frameworks.load(name), "preload", ("not_there", "wave"), raising=False)
+    monkeypatch.setattr(frameworks.load("torch:gloo"), "preload", ("sndhdr",))
+    starter.preload(task_of(tmp_path, name), (name, "torch:gloo"))
+    child = started(starter, task_of(tmp_path, name))
+    heard(child, Ready)
+    found = telling.told(child.task).modules
+    assert ("wave" in found, "sndhdr" in found) == (True, False)
+    end(child)
 
 
 FAULTS = {
@@ -237,6 +256,20 @@ def test_its_memory_is_freed_and_the_server_does_not_grow(starter: Starter, tmp_
         assert not psutil.pid_exists(child.pid)
     assert server.memory_info().rss - before < telling.LARGE_BYTES / 10
     assert server.children() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_it_outlives_its_server_and_is_reaped(
+    starter: Starter, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that dies, and one that does not answer when it is asked to wait."""
+    monkeypatch.setattr(forks, "ANSWER_S", 0.2)
+    one, other = (started(starter, task_of(tmp_path, attempt=attempt)) for attempt in (1, 2))
+    server_of(starter).send_signal(number)
+    assert well(one)
+    heard(other, Ready)
+    assert cause(end(other)) == "crash(SIGTERM)"
+    assert not any(psutil.pid_exists(child.pid) for child in (one, other))
 
 
 def test_closing_ends_the_server_and_no_child(starter: Starter, tmp_path: Path) -> None:

@@ -130,7 +130,11 @@ def test_whoever_is_not_measured_is_stopped(launch: Launch, tmp_path: Path) -> N
         told.append(state)
         if all(same is state for same in told[-5:]) and len(told) > 5:
             own = {rank.pid for rank in state.ranks}
-            others = [child for child in psutil.Process().children() if child.pid not in own and is_worker(child)]
+            others = [
+                child
+                for child in psutil.Process().children(recursive=True)
+                if child.pid not in own and is_worker(child)
+            ]
             assert len(others) > 1
             found.setdefault(state.point.label, set()).update(child.status() for child in others)
         return False
@@ -195,7 +199,7 @@ def test_a_worker_that_is_killed_while_it_is_stopped_costs_its_cell(launch: Laun
         own = {rank.pid for rank in state.ranks}
         stopped = [
             child
-            for child in psutil.Process().children()
+            for child in psutil.Process().children(recursive=True)
             if child.pid not in own and child.status() == psutil.STATUS_STOPPED
         ]
         if stopped:

@@ -29,7 +29,7 @@ def fork(task: Task, environ: Mapping[str, str], fds: Fds) -> Started:
     """Start what the task asks for as a fork, as an agent does. Raises OSError."""
     key = (frameworks.load(task.point.strategy).baseline, task.threads, task.malloc)
     if key not in _servers:
-        adopt_orphans()  # a fork becomes this process's own child
+        adopt_orphans()  # a fork whose server has ended becomes this process's own child
         _servers[key] = _server(task)
     return _servers[key].fork(environ, fds)
 

@@ -118,7 +118,7 @@ def run(
             stack.callback(process.end)
         for process in processes:
             process.wait()
-        helpers = [address for child in psutil.Process().children() for address in listening(child)]
+        helpers = [address for child in psutil.Process().children(recursive=True) for address in listening(child)]
         found = [Trained(**pickle.loads(file.read_bytes())) for _, file in workers]
         return [one._replace(listening=one.listening.union(helpers)) for one in found]
 

@@ -55,6 +55,7 @@ class DistKvstore(MXNetStrategy):
     }
     trainer = "scaling.frameworks.mx.dist_kvstore_trainer"
     server = "scaling.frameworks.mx.ps_lite"
+    preload = (trainer, server)
 
     def traits(self, name: str) -> Traits:
         """The scheduler's port beside rank 0, and servers."""
@@ -74,8 +75,10 @@ class DistKvstore(MXNetStrategy):
 
     def helpers(self, task: Task) -> list[Helper]:
         """The scheduler beside rank 0, and the point's servers where they are placed."""
-        servers = range(len(task.servers))
-        return [Helper(name=SCHEDULER), *(Helper(name=f"{SERVER}{index}", server=index) for index in servers)]
+        servers = [
+            Helper(name=f"{SERVER}{index}", server=index, awaited=False) for index in range(len(task.servers))
+        ]
+        return [Helper(name=SCHEDULER, awaited=False), *servers]
 
     def wire_parts(self, point: Point) -> Parts:
         """Two bits of 32 go out where that is asked; what servers send back is whole."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from scaling.frameworks.base import Trainer, read_options
+from scaling.frameworks.base import Trainer, read_options, timeout_s
+from scaling.frameworks.listening import until_it_listens
 from scaling.frameworks.mx.counting_sgd import CountingSGD
 from scaling.frameworks.mx.dist_kvstore import ASYNCHRONOUS, STRATEGY
 from scaling.frameworks.mx.library import mx
@@ -23,6 +25,11 @@ def connect(task: Task) -> Trainer:
 class Kvstore(Exchange):
     """A Trainer with a distributed kvstore."""
 
+    def __init__(self, task: Task) -> None:
+        # ps-lite looks ten times a second whether all are there (Van::Start): meanwhile the model is built.
+        self._met = ThreadPoolExecutor(1).submit(_meet, task)
+        super().__init__(task)
+
     def update_samples(self) -> int:
         """Those of all ranks, whose gradients the servers sum."""
         return super().update_samples() * self.task.point.world_size
@@ -38,7 +45,7 @@ class Kvstore(Exchange):
         return mx.gluon.Trainer(
             parameters,
             optimizer,
-            kvstore=self.task.point.strategy.partition(":")[2],
+            kvstore=self._met.result(),
             compression_params=self.compression,
             update_on_kvstore=chosen["update_on_kvstore"],
         )
@@ -53,6 +60,11 @@ class Kvstore(Exchange):
         # and where the servers only sum, it would take that gradient for weights.
         mx.nd.waitall()
         self.trainer._kvstore._barrier()
+
+
+def _meet(task: Task) -> mx.kvstore.KVStore:
+    until_it_listens(task.address, task.ports[0], timeout_s(task.clocks))
+    return mx.kvstore.create(task.point.strategy.partition(":")[2])
 
 
 def _split_pushpull(kvstore: mx.kvstore.KVStore) -> None:

@@ -25,6 +25,7 @@ class MXNetHorovod(hvd.Horovod, MXNetStrategy):
     accuracy = evaluating.ALL
     options = {**hvd.OPTIONS, **MXNetStrategy.options}
     trainer = "scaling.frameworks.mx.hvd_trainer"
+    preload = (*hvd.Horovod.preload, trainer)
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Found in the installed files; neither MXNet nor Horovod is imported."""

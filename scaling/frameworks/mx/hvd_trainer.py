@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.hvd import options_of
+from scaling.frameworks.hvd import await_rendezvous, options_of
 from scaling.frameworks.mx import loop
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.tracing import Tracer, timelines
@@ -29,6 +29,7 @@ class Exchange(loop.Exchange):
         self, parameters: dict[str, mx.gluon.Parameter], optimizer: mx.optimizer.Optimizer
     ) -> mx.gluon.Trainer:
         """Join the other ranks, whose number the trainer wants to know."""
+        await_rendezvous(self.task)
         hvd.init()
         self.versions["horovod"] = metadata.version("horovod")
         named = options_of(self.task.point)["compression"]

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from scaling.frameworks.listening import refuses
+from scaling.frameworks.listening import refuses, until_it_listens
 from scaling.frameworks.mx import cuda_libraries, numpy_names
 from scaling.frameworks.mx.dist_kvstore import address_of, server_of
 from scaling.records.task import Task
 
-PROBE_S = 0.02
+PROBE_S = 0.005
+# What a server lets the scheduler have before it leaves the waiting to ZeroMQ.
+SCHEDULER_S = 1.0
 
 
 def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
@@ -25,10 +27,13 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
     watch.start()
     # Not by way of library.py: what workers send is loaded while this import runs, and has `mx` from there.
     is_imported = "mxnet" in sys.modules
-    cuda_libraries.preload()
-    with numpy_names.restored():
-        import_module("mxnet")
-    if is_imported:  # in a fork of a process that has imported it, as a worker
+    if server is not None:
+        until_it_listens(task.address, task.ports[0], SCHEDULER_S)
+    if not is_imported:
+        cuda_libraries.preload()
+        with numpy_names.restored():
+            import_module("mxnet")
+    else:  # in a fork of a process that has imported it, as a worker
         server_module: Any = import_module("mxnet.kvstore.kvstore_server")
         server_module._init_kvstore_server_module()
 

@@ -18,6 +18,7 @@ class PyTorchHorovod(hvd.Horovod, TorchStrategy):
     accuracy = evaluating.ALL
     options = {**hvd.OPTIONS, **TorchStrategy.options}
     trainer = "scaling.frameworks.pytorch.hvd_trainer"
+    preload = (*hvd.Horovod.preload, trainer)
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Found in the installed files; neither PyTorch nor Horovod is imported."""

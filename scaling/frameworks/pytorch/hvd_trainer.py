@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.hvd import options_of
+from scaling.frameworks.hvd import await_rendezvous, options_of
 from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch.compute import Optimizer
 from scaling.frameworks.pytorch.exchange import Exchange, alongside
@@ -121,6 +121,7 @@ class GradientExchange(Exchange):
 
 
 def _join(rank: TorchRank) -> None:
+    await_rendezvous(rank.task)
     hvd.init()
     rank.versions["horovod"] = metadata.version("horovod")
 

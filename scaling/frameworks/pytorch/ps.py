@@ -49,6 +49,7 @@ class ParameterServer(TorchStrategy):
     }
     trainer = "scaling.frameworks.pytorch.ps_trainer"
     server = "scaling.frameworks.pytorch.ps_server"
+    preload = (trainer, server)
 
     def traits(self, name: str) -> Traits:
         """Server 0 hosts the rendezvous on its own port."""
@@ -64,7 +65,7 @@ class ParameterServer(TorchStrategy):
 
     def helpers(self, task: Task) -> list[Helper]:
         """The servers, where the launch places them."""
-        return [Helper(name=f"server-{index}", server=index) for index in range(len(task.servers))]
+        return [Helper(name=f"server-{index}", server=index, awaited=False) for index in range(len(task.servers))]
 
     def environ(self, task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
         """The interface that carries the exchange."""

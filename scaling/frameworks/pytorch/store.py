@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import socket
-import time
 from datetime import timedelta
 
 from torch.distributed import TCPStore
 
-from scaling.frameworks.listening import refuses
-
-# Between looks whether the store listens.
-LOOK_S = 0.005
+from scaling.frameworks.listening import until_it_listens
 
 
 def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> TCPStore:
@@ -21,7 +17,7 @@ def open_store(address: str, port: int, *, hosts: bool, timeout: timedelta) -> T
     """
     listening = _bound(address, port) if hosts else None
     if not hosts:
-        _until_it_listens(address, port, timeout)
+        until_it_listens(address, port, timeout.total_seconds())
     return TCPStore(
         address, port, is_master=hosts, timeout=timeout, wait_for_workers=False, master_listen_fd=listening
     )
@@ -33,11 +29,3 @@ def _bound(address: str, port: int) -> int:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind((address, port))
         return one.detach()
-
-
-def _until_it_listens(address: str, port: int, timeout: timedelta) -> None:
-    """Torch's client, refused once, looks again only after half a second. That nobody ever listens it says."""
-    for _ in range(round(timeout.total_seconds() / LOOK_S)):
-        if not refuses(address, port):
-            return
-        time.sleep(LOOK_S)

@@ -92,6 +92,7 @@ class Exchange:
     """Horovod, joined, with the point's compression."""
 
     def __init__(self, rank: TensorFlowRank) -> None:
+        hvd.await_rendezvous(rank.task)
         horovod.init()
         rank.versions["horovod"] = metadata.version("horovod")
         named = hvd.options_of(rank.task.point)["compression"]

@@ -98,9 +98,17 @@ def test_the_plain_loop_is_not_told_of_horovod(name: str, kind: Kind) -> None:
 @every_binding
 def test_the_rendezvous_is_no_rank(name: str) -> None:
     (wanted,) = STRATEGIES[name].helpers(on_two_hosts(name)[0])
-    assert wanted == Helper(name="rendezvous")
+    assert wanted == Helper(name="rendezvous", awaited=False)
     helper = helper_task(on_two_hosts(name), wanted)
     assert not [key for key in STRATEGIES[name].environ(helper, {}) if key.startswith("HOROVOD")]
+
+
+@every_binding
+def test_workers_of_another_revision_have_their_rendezvous_awaited(name: str) -> None:
+    of = on_two_hosts(name)[0]
+    task = replace(of, point=replace(of.point, strategy=f"{name}@v1"))
+    (wanted,) = frameworks.load(f"{name}@v1").helpers(task)
+    assert wanted.awaited
 
 
 def test_options_reach_horovod() -> None:

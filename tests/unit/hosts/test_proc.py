@@ -251,3 +251,11 @@ def test_containers(tmp_path: Path, file: str, environ: dict[str, str], expected
 def test_who_counts_what_the_kernel_ended_for_memory(tmp_path: Path, files: dict[str, str], expected: int) -> None:
     write(tmp_path, files)
     assert proc.oom_kills(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("stat", "expected"), [("7 (a) Z b) S 1 7", False), ("7 (a) Z 1 7", True), ("7 (a) T 1 7", False), ("", True)]
+)
+def test_whether_a_process_has_ended(tmp_path: Path, stat: str, expected: bool) -> None:
+    write(tmp_path, {"proc/7/stat": stat} if stat else {})
+    assert proc.is_over(7, tmp_path) == expected

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from scaling import frameworks
 from scaling.analysis.analyse import Row
+from scaling.frameworks.base import Helper
 from scaling.plan import groups
+from scaling.records.events import Finished
 from scaling.records.host import Gpu
 from scaling.records.run import PointRecord
 from scaling.records.task import Finish, Rest
@@ -208,6 +211,21 @@ def test_all_workers_and_helpers_have_the_heap_and_the_start_that_are_asked_for(
     assert {(task.malloc, task.fresh) for task in tasks} == {asked}
     assert {task.point.kind for task in tasks} == {"exchange", "each", "together", "comm"}
     assert len({task.role for task in tasks}) > 1
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_workers_that_wait_for_their_helpers_themselves_start_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, awaited: bool
+) -> None:
+    """They are then told nothing of what helpers announce."""
+    helper = Helper(name="server-0", server=0, awaited=awaited)
+    monkeypatch.setattr(type(frameworks.load("fake:ps")), "helpers", lambda *_: [helper])
+    launch = Launch(2)
+    found = sweep(tmp_path, launch, strategy=["fake:ps"], kinds=["exchange"])
+    assert all(isinstance(record.outcome, Finished) for record in found.records)
+    workers = [one.task for one in launch.children if one.task.role == "worker" and one.task.servers]
+    assert workers
+    assert all(bool(task.announced) == awaited for task in workers)
 
 
 def test_where_memory_does_not_hold_all_points_each_world_size_is_an_epoch(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Agents:
                 order = AGENT_DECODER.decode(message[1])
                 assert isinstance(order, Preload)
                 assert rank not in self.tasks
-                self.tasks[rank] = order.tasks
+                self.tasks[rank], self.strategies = order.tasks, set(order.strategies)
                 if rank != self._silent:
                     send_news(self._hub.rank(rank), Preloaded())
 
@@ -72,6 +72,11 @@ def test_the_environment_to_import_in_can_be_told_without_ports(name: str, kinds
     agents = told(strategy=[name], kinds=kinds)
     for task in (task for rank in (0, 1) for task in agents.tasks[rank]):
         assert "MASTER_PORT" not in strategies.environ(task)
+
+
+def test_what_strategies_import_is_asked_for_of_those_that_run() -> None:
+    agents = told(strategy=["torch:gloo", "torch:horovod", "torch:ps-sync"], missing={"torch:ps-sync": "planted"})
+    assert agents.strategies == {"torch:gloo", "torch:horovod", "torch:plain"}
 
 
 def test_threads_and_heap_are_those_of_the_points() -> None:

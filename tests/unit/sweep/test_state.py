@@ -138,6 +138,16 @@ def test_a_helper_announces_and_its_death_is_the_points() -> None:
     assert over.failure is None  # it is ended with the point
 
 
+def test_a_point_is_ready_once_its_helpers_can_be_reached_too() -> None:
+    """Also where workers were there first: nothing of a helper is read before it announces itself."""
+    (helper,) = with_helper(start()).helpers
+    state = replace(start(), helpers=(replace(helper, awaited=False),))
+    assert not state.waits_for_helpers
+    state = folded(state, (0, READY), (1, READY))
+    assert not state.all_ready
+    assert folded(state, (0, Announce(values={})), role="server").all_ready
+
+
 def test_a_killed_server_is_the_cause_and_not_how_workers_take_it() -> None:
     """Some frameworks raise, some abort; rank 0 may hear of that before it hears of the server's end."""
     aborted = Ended(outcome=Failed(cause="crash(SIGABRT)", message="ended by SIGABRT", may_follow=True))

@@ -78,9 +78,9 @@ def test_a_bound_that_no_array_reaches_is_told_as_mxnet_can_read_it() -> None:
 
 def test_helpers_are_a_scheduler_and_the_servers() -> None:
     assert STRATEGY.helpers(on_two_hosts()[0]) == [
-        Helper(name="scheduler"),
-        Helper(name="server-0", server=0),
-        Helper(name="server-1", server=1),
+        Helper(name="scheduler", awaited=False),
+        Helper(name="server-0", server=0, awaited=False),
+        Helper(name="server-1", server=1, awaited=False),
     ]
 
 
