@@ -248,7 +248,7 @@ class Agent:
         found = None
         if isinstance(order.command, Run) and order.command.canary:
             found = canary.tried(worker.child.task.cpus)
-            if self._canaries.disturbed([(0, "", found)]) or found.is_shared:
+            if self._canaries.disturbed([(0, "", found)], again=worker.is_again(order.command)) or found.is_shared:
                 worker.suspect()
         worker.tell(order.command, self._clock(), found)
 

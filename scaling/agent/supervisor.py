@@ -80,6 +80,7 @@ class Supervisor:
         self._is_late = False  # in leaving, after its result
         self._watch: Watch | None = None
         self._canary: Canary | None = None
+        self._measured: set[int] = set()
 
     @property
     def measuring(self) -> bool:
@@ -102,6 +103,10 @@ class Supervisor:
         self._spoke_s = now_s
         self.child.tell(command)
 
+    def is_again(self, run: Run) -> bool:
+        """Whether these windows were measured before."""
+        return run.first in self._measured
+
     def suspect(self) -> None:
         """Its core is slower than it mostly is, or shared: look who runs during the next measured windows."""
         if self._watch is not None:
@@ -120,6 +125,7 @@ class Supervisor:
         elif isinstance(command, Train):
             self._watch.begin(command.steps, now_s)
         elif command.measured:
+            self._measured.add(command.first)
             # Before them one step is not counted.
             self._watch.begin(command.windows * command.steps + 1, now_s)
 

@@ -149,7 +149,7 @@ def _of_seat(ranks: Sequence[RankRecord], *, is_alone: bool) -> Load:
     host, seat = ranks[0].host, Seat(ranks[0].rank, ranks[0].host)
     windows = [window for rank in ranks for window in rank.windows]
     again = [window for rank in ranks for window in rank.disturbed]
-    known_s = _canaries_s((*windows, *again))
+    known_s = _canaries_s((*windows, *chain.from_iterable(_first_tries(rank) for rank in ranks)))
     queued, stolen = (_share(ranks, seconds) for seconds in (_kept_waiting_s, _stolen_s))
     load = Load(
         used=_added((host, rank.telemetry.foreign) for rank in ranks if rank.telemetry.foreign),
@@ -162,6 +162,15 @@ def _of_seat(ranks: Sequence[RankRecord], *, is_alone: bool) -> Load:
     )
     told = who(load.used) or load.slower or load.slower_again or load.queued or load.stolen
     return replace(load, hosts=(host,) if told else ())
+
+
+def _first_tries(rank: RankRecord) -> Iterator[Window]:
+    """Of the windows that were measured again, each as it was at first: those that waited for a burner's end would
+    make its slowness usual."""
+    by_index: dict[int, Window] = {}
+    for window in rank.disturbed:
+        by_index.setdefault(window.index, window)
+    return iter(by_index.values())
 
 
 def _canaries_s(windows: Iterable[Window]) -> list[float]:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,17 +84,24 @@ class Canaries:
     def __init__(self) -> None:
         self._seen: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
 
-    def disturbed(self, canaries: Iterable[tuple[int, str, Canary]]) -> bool:
-        """Take the newest canaries, (launch rank, company, canary); whether any of their cores was disturbed."""
-        found = [self._is_disturbed((rank, company), one) for rank, company, one in canaries]
+    def disturbed(self, canaries: Iterable[tuple[int, str, Canary]], *, again: bool = False) -> bool:
+        """Take the newest canaries, (launch rank, company, canary); whether any of their cores was disturbed.
+        `again`: it was before, and this is another try."""
+        found = [self._is_disturbed((rank, company), one, again) for rank, company, one in canaries]
         return any(found)
 
-    def _is_disturbed(self, key: tuple[int, str], one: Canary) -> bool:
+    def _is_disturbed(self, key: tuple[int, str], one: Canary, again: bool) -> bool:
         """Slower than it mostly is. Among the first of all that is not known yet, and who began beside a burner
         would take its slowness for usual: there it is disturbed if others had its core."""
         seen = self._seen[key]
         seen.append(one.seconds)
+        found = self._stands_out(seen, one)
+        if found and again:
+            seen.pop()  # or whoever waits for a burner's end would make its slowness usual
         del seen[:-NEWEST]
+        return found
+
+    def _stands_out(self, seen: Sequence[float], one: Canary) -> bool:
         if len(seen) <= YOUNG and one.is_shared:
             return True
         return len(seen) > LEAST and one.seconds > slow_above_s(seen)

@@ -1,5 +1,4 @@
-"""Points that live side by side: started together, warmed up one after the other, measured in turns, ended
-together.
+"""Points that live side by side: started together, warmed up one by one, measured in turns, ended together.
 
 A point by itself is an epoch of one. The course of an epoch is a generator that yields while it waits; the sweep
 goes on with it after each report.
@@ -16,7 +15,7 @@ Points on nodes of their own may also be warmed up and measured at the same time
 A training to an accuracy has neither warm-up nor blocks: epochs and evaluations follow each other (training.py).
 
 Taking turns is what beats a machine that wanders for seconds: it hits all points of a block alike. Everyone else
-is stopped (SIGSTOP) since some frameworks poll while they wait.
+is stopped (SIGSTOP), since some frameworks poll.
 """
 
 from __future__ import annotations
@@ -288,7 +287,8 @@ class Epoch:
 
     def _is_disturbed(self, turn: Turn) -> bool:
         company = "alone" if len(turn.ranks) == 1 else "together"
-        return self._canaries.disturbed((rank, company, one) for rank, one in turn.canaries())
+        found = ((rank, company, one) for rank, one in turn.canaries())
+        return self._canaries.disturbed(found, again=turn.not_before_s > 0)
 
 
 def _retries(attempt: Attempt) -> tuple[str, ...]:

@@ -57,3 +57,24 @@ def test_a_core_that_is_slower_than_it_mostly_is_though_nobody_queued(
     monkeypatch.setattr(canary, "measure", lambda cpus: next(taken_s))
     measure(tmp_path)
     assert len(suspected) == 1
+
+
+def test_a_core_that_is_slow_in_every_other_try_until_its_windows_are_measured_undisturbed(
+    tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tries of the same windows tell nothing of what the core mostly does."""
+    queueing(monkeypatch, count(7.0, 0.0))
+    monkeypatch.setattr(sweep, "BUDGET", 1000.0)
+    tries, slow = count(), set[int]()
+
+    def taken_s(_: object) -> float:
+        number = next(tries)
+        if number < 16 or number % 8 == 0:
+            return CANARY_S
+        slow.add(number)
+        return 2 * CANARY_S
+
+    monkeypatch.setattr(canary, "measure", taken_s)
+    measure(tmp_path)
+    assert len(slow) > 16
+    assert len(suspected) == len(slow)

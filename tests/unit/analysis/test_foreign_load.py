@@ -100,6 +100,14 @@ def test_windows_measured_again_and_slow_canaries() -> None:
     )
 
 
+def test_whoever_waited_for_a_burners_end_does_not_make_it_usual() -> None:
+    slow_s = 5 * [0.010]
+    made = read(record(point("exchange"), 0.1), canaries_s=[USUAL_S, USUAL_S, USUAL_S], again_s=slow_s)
+    same = replace(made.ranks[0], disturbed=tuple(replace(one, index=2) for one in made.ranks[0].disturbed))
+    (note,) = notes(replace(made, ranks=(same, *made.ranks[1:])))
+    assert note == "foreign load on node1: 5 windows measured again, 100 % slower"
+
+
 def test_windows_that_ran_in_one_go_have_one_canary() -> None:
     quiet = [read(record(point("exchange", number=n), 0.1), canaries_s=[USUAL_S, None, None]) for n in range(3)]
     made = read(

@@ -78,6 +78,17 @@ def test_a_burner_that_comes_and_goes_does_not_move_what_it_mostly_takes() -> No
     assert found[NEWEST:] == [turn % 4 == 3 for turn in range(NEWEST, 200)]
 
 
+def test_whoever_waits_for_a_burners_end_does_not_make_it_usual() -> None:
+    """Of the first tries half are beside it, and each is tried thrice until it has gone."""
+    canaries = Canaries()
+    slow, quick = Canary(2 * STEADY_S), Canary(STEADY_S)
+    steady(canaries)
+    for _ in range(NEWEST):
+        assert not canaries.disturbed([(0, "", quick)])
+        assert all(canaries.disturbed([(0, "", slow)], again=again) for again in (False, True, True))
+        assert not canaries.disturbed([(0, "", quick)], again=True)
+
+
 def test_a_core_that_wanders_by_itself_is_not_disturbed_all_the_time() -> None:
     """As some virtual machines': 14 % from one look to the next. What stands out of it is still found."""
     noise = random.Random(3)

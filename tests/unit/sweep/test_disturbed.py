@@ -179,6 +179,38 @@ def test_a_resumed_run_has_the_budget_of_what_is_lacking(
     assert spent(walls_s(found)[1:2], quiet_s[1:], [PLANNED_S / 2]) == [True]
 
 
+BURNS_S = 10.0
+
+
+def burning(launch: Launch, monkeypatch: pytest.MonkeyPatch, *, from_s: float) -> list[float]:
+    """A burner that halves all cores from so many seconds after now on for a while: when canaries met it."""
+    began_s, met_s = launch.now() + from_s, list[float]()
+
+    def measure(_: object) -> float:
+        if not began_s <= launch.now() < began_s + BURNS_S:
+            return STEADY_S
+        met_s.append(launch.now())
+        return 2 * STEADY_S
+
+    monkeypatch.setattr(canary, "measure", measure)
+    return met_s
+
+
+def test_a_burner_is_waited_out_however_often_windows_are_tried_beside_it(
+    tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins when some canaries were quick: the many tries beside it do not make its slowness usual."""
+    monkeypatch.setattr(Plan, "seconds", lambda plan, group: 2 * BURNS_S)
+    launch = Launch(2)
+    met_s = burning(launch, monkeypatch, from_s=1.8)
+    found = sweep(tmp_path, launch, **ONE_CELL)
+    assert len(met_s) > 12 * 4  # more often than there are windows
+    assert len(disturbed(found)) > 12 * 4
+    assert all(
+        window.canary_s == STEADY_S for record in found.records for rank in record.ranks for window in rank.windows
+    )
+
+
 def test_without_a_budget_nothing_is_measured_again(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
