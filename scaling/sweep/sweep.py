@@ -33,9 +33,10 @@ from scaling.sweep.view.base import View
 from scaling.transport.mailbox import Mailbox
 
 # Of the time that all rounds were planned to take: what disturbed windows may cost until they are measured
-# undisturbed. Who waits until a burner that has a core for 10 s of every 40 is gone waits for a third of it.
-# Whoever is disturbed first may spend it, but no group more than it was planned to take.
-BUDGET = 0.5
+# undisturbed. Who waits until a burner that has a core for 10 s of every 40 is gone waits for a third of it, and
+# what is tried meanwhile takes time. Whoever is disturbed first may spend it, up to so many times what the group
+# was planned to take.
+BUDGET, MOST_OF_GROUP = 2 / 3, 1.5
 
 
 class Sweep:
@@ -228,7 +229,7 @@ class Sweep:
             window_s=config.window_s,
             seed=f"{config.seed}/{first.round}/{index if shared else None}",
             canary=canary,
-            budget_s=max(0.0, min(self._spare_s, self.plan.seconds(group))) if canary else 0.0,
+            budget_s=max(0.0, min(self._spare_s, MOST_OF_GROUP * self.plan.seconds(group))) if canary else 0.0,
             soak_s=self.plan.soak_s if shared else 0.0,
         )
 

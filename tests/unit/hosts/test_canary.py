@@ -78,6 +78,15 @@ def test_a_burner_that_comes_and_goes_does_not_move_what_it_mostly_takes() -> No
     assert found[NEWEST:] == [turn % 4 == 3 for turn in range(NEWEST, 200)]
 
 
+def test_a_run_that_began_beside_a_burner_finds_it_when_it_is_back() -> None:
+    """Nobody queued, as beside a load on another hyperthread, and soon most of its canaries were slow."""
+    noise, canaries = random.Random(5), Canaries()
+    slow = [Canary(STEADY_S * noise.uniform(1.3, 2)) for _ in range(16)]
+    for one in (*slow[:6], *8 * [Canary(STEADY_S)]):
+        canaries.disturbed([(0, "", one)])
+    assert all(canaries.disturbed([(0, "", one)]) for one in slow[6:])
+
+
 def test_whoever_waits_for_a_burners_end_does_not_make_it_usual() -> None:
     """Of the first tries half are beside it, and each is tried thrice until it has gone."""
     canaries = Canaries()
