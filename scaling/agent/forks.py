@@ -129,7 +129,7 @@ class ForkServer:
         return int(answer)
 
     def close(self) -> None:
-        """End it; its children are none of its own."""
+        """End it; its children go on, and this process adopts them."""
         self.ready = False
         self._socket.close()
         with suppress(ProcessLookupError):

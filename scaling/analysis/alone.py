@@ -24,8 +24,8 @@ from scaling.records.run import PointRecord
 class AloneTime(Record, frozen=True, kw_only=True):
     """Seconds of one step of a row's seats, each alone, in one round: means of rates and of times.
 
-    `blocks` are logarithms of the harmonic mean, window by window; `measured` says how many seats this round has;
-    `use` is the CPU time of a step, if known.
+    `blocks` are logarithms of the harmonic mean, window by window; `seats_measured` is how many of them this
+    round has; `use` is the CPU time of a step, if known.
     """
 
     harmonic_s: float
@@ -34,7 +34,7 @@ class AloneTime(Record, frozen=True, kw_only=True):
     blocks: Blocks
     epoch: int | None
     use: Use | None
-    measured: int
+    seats_measured: int
 
 
 class Alone:
@@ -138,7 +138,7 @@ def _alone(
         blocks=_blocks(time, columns) if known else time.blocks,
         epoch=time.epoch,
         use=_use(cpu, known),
-        measured=max(1, len(known.keys() & time.seats.keys())),
+        seats_measured=max(1, len(known.keys() & time.seats.keys())),
     )
 
 

@@ -23,7 +23,7 @@ from scaling.analysis.lasting import Lasting, lasting
 from scaling.analysis.nccl import with_algorithms
 from scaling.analysis.pooling import Residual, contrast
 from scaling.analysis.pools import Shared
-from scaling.analysis.rounds import Round, floor, logs, relative, rounds, scatter
+from scaling.analysis.rounds import Round, cell_variances, floor, logs, relative, rounds
 from scaling.analysis.rows import Baseline, Row
 from scaling.analysis.stats import Estimate, geometric
 from scaling.analysis.traces import Traced
@@ -66,7 +66,8 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
 
 
 def _efficiency(claimed: Sequence[Round], pooled: Residual | None) -> Estimate:
-    return contrast(logs(claimed), pooled, floor=floor(claimed), cells=scatter(claimed)).exp()
+    found = contrast(logs(claimed), pooled, floor=floor(claimed), cell_variances=cell_variances(claimed))
+    return found.exp()
 
 
 def _lasting(cell: Cell, controls: Controls) -> Lasting | None:

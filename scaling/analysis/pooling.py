@@ -71,19 +71,21 @@ def residual(layout: Layout) -> Residual | None:
 
 
 def contrast(
-    by_round: Sequence[float], pooled: Residual | None, *, floor: float = 0.0, cells: float = CONTRAST
+    by_round: Sequence[float], pooled: Residual | None, *, floor: float = 0.0, cell_variances: float = CONTRAST
 ) -> Estimate:
     """The mean over rounds of the difference of two cells' logarithms, with its guarded interval.
 
-    `floor` is the variance of the mean that windows imply; `cells` is the difference's variance in those of one
-    cell. One round has no interval.
+    `floor` is the variance of the mean that windows imply; `cell_variances` is the difference's variance in those
+    of one cell. One round has no interval.
     """
     count, mean = len(by_round), fmean(by_round)
     if count == 1:
         return Estimate(mean=mean, low=None, high=None, n=1)
     found = Residual(variance(by_round), count - 1)
-    if pooled is not None and pooled.df > found.df and found.variance <= GUARD * cells * pooled.variance:
-        found = _shrunk(found, Residual(cells * pooled.variance, pooled.df))
+    if pooled is not None:
+        others = Residual(cell_variances * pooled.variance, pooled.df)
+        if others.df > found.df and found.variance <= GUARD * others.variance:
+            found = _shrunk(found, others)
     return student(mean, max(found.variance / count, FLOOR * floor), count, found.df)
 
 

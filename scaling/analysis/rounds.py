@@ -38,7 +38,7 @@ class Round(Record, frozen=True, kw_only=True):
     `ideal_s` is what a step would take at efficiency 1; `alone` the row's devices one by one at the point's batch,
     `together` beside each other; `comm_s` is one exchange alone, `comm_beside_s` while the devices compute; `data`
     what they wait for samples. `noise` is the variance of the logarithm of
-    efficiency that the scatter of its windows implies; `cells` how many seats' own noise its ideal is the mean of.
+    efficiency that the scatter of its windows implies; `seats` how many seats' own noise its ideal is the mean of.
     """
 
     number: int
@@ -51,7 +51,7 @@ class Round(Record, frozen=True, kw_only=True):
     synchronous: bool = True
     cpu: CpuStep | None = None
     noise: float = 0.0
-    cells: int = 1
+    seats: int = 1
     data: DataTimes | None = None
 
     @property
@@ -122,7 +122,7 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
                 synchronous=cell.synchronous,
                 cpu=cell.cpu.get(number),
                 noise=_noise(time, reference[number]),
-                cells=_cells(time, reference[number]),
+                seats=_seats(time, reference[number]),
                 data=_data(number, cell, fed, _Loops(own.get(number), alone, beside)),
             )
         )
@@ -165,9 +165,9 @@ def _noise(time: StepTime, ideal: AloneTime) -> float:
     return sum(variance(values) / len(values) for values in each if len(values) > 1)
 
 
-def _cells(time: StepTime, ideal: AloneTime) -> int:
+def _seats(time: StepTime, ideal: AloneTime) -> int:
     """Seats that took turns are each as noisy as a cell; in one stretch of the run they resemble each other."""
-    return ideal.measured if _ratios(time, ideal.blocks, ideal.epoch) else 1
+    return ideal.seats_measured if _ratios(time, ideal.blocks, ideal.epoch) else 1
 
 
 def _ideal_s(time: StepTime, reference: AloneTime, own: AloneTime | None, point: Point) -> float:
@@ -271,6 +271,6 @@ def floor(measured: Sequence[Round]) -> float:
     return fmean(one.noise for one in measured) / len(measured)
 
 
-def scatter(measured: Sequence[Round]) -> float:
-    """The variance of `logs` in those of one cell: the exchange's, and its share of the seats'."""
-    return 1 + fmean(1 / one.cells for one in measured)
+def cell_variances(measured: Sequence[Round]) -> float:
+    """The variance of `logs` in those of one cell: the exchange's, and that of the mean of its seats."""
+    return 1 + fmean(1 / one.seats for one in measured)

@@ -23,8 +23,8 @@ def refuses(address: str, port: int) -> bool:
 
 def until_it_listens(address: str, port: int, within_s: float) -> None:
     """Wait for who serves a reserved address, so much at most: what then connects, refused once, would wait long
-    before it tries again (torch's store and Horovod half a second, ZeroMQ a tenth). That nobody ever listens it
-    says."""
+    before it tries again (torch's store and Horovod half a second, ZeroMQ a tenth). Where nobody listens in
+    time, whoever connects will say so."""
     for _ in range(round(within_s / LOOK_S)):
         if not refuses(address, port):
             return

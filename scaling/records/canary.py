@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 # A core is disturbed on which the piece of work takes this much longer than it mostly does ...
 SLOWER = 1.15
-# ... and so many times as far above the lower quartile as that is above the twentieth part. Cores of some virtual
-# machines change their speed by a third within a second, all day, with nothing else to be seen: no window of
-# theirs stands out. (Of simulated cores that wander by 14 %, 3 % of canaries are beyond.)
+# ... and so many times as far above the lower quartile as that is above the lowest twentieth. Cores of some
+# virtual machines change their speed by a third within a second, all day, with nothing else to be seen: no window
+# of theirs stands out. (Of simulated cores that wander by 14 %, 3 % of canaries are beyond.)
 FENCE = 4.5
 # The quartiles of a normal distribution lie so many standard deviations from its median.
 QUARTILE_SD = 0.674
@@ -21,8 +21,8 @@ def slow_above_s(canaries_s: Sequence[float]) -> float:
     The spread is read from the quickest quarter, as what is usual is: a burner that comes and goes moves neither,
     even where it had the core for most of those few that a run begins with.
     """
-    quick_s, usual = sorted(canaries_s)[len(canaries_s) // 20], usual_s(canaries_s)
-    return max(SLOWER * usual, usual + FENCE * (usual - quick_s))
+    quickest_s, quartile_s = sorted(canaries_s)[len(canaries_s) // 20], usual_s(canaries_s)
+    return max(SLOWER * quartile_s, quartile_s + FENCE * (quartile_s - quickest_s))
 
 
 def usual_s(canaries_s: Sequence[float]) -> float:

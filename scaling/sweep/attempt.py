@@ -180,7 +180,7 @@ class Attempt:
             self._start(rank.task)
 
     def hear(self, report: Report) -> None:
-        """Fold one report; start the workers once all helpers can be reached, end all when one has failed."""
+        """Fold one report; start the workers once they need not wait for a helper, end all when one has failed."""
         before, self.state = self.state, fold(self.state, report)
         if self.state.all_ready and not before.all_ready:
             self.state = replace(self.state, ready_at_s=self._bench.clock())

@@ -239,7 +239,7 @@ class Epoch:
         begun_s = self._bench.clock()
         yield from self._turn(turn)
         took_s = self._bench.clock() - begun_s
-        if turn.not_before_s:
+        if turn.is_again:
             self.left_s -= took_s
         if not turn.attempt.fails and self._is_disturbed(turn) and self._has_time(turn, took_s):
             turn.attempt.again(range(turn.first, turn.first + self._course.windows), turn.ranks)
@@ -288,7 +288,7 @@ class Epoch:
     def _is_disturbed(self, turn: Turn) -> bool:
         company = "alone" if len(turn.ranks) == 1 else "together"
         found = ((rank, company, one) for rank, one in turn.canaries())
-        return self._canaries.disturbed(found, again=turn.not_before_s > 0)
+        return self._canaries.disturbed(found, again=turn.is_again)
 
 
 def _retries(attempt: Attempt) -> tuple[str, ...]:

@@ -91,9 +91,8 @@ class Sweep:
             self._allow(ahead, later)
         while number < planned:
             listen(self.plan, self.mailbox)
-            for index, group in enumerate(self.plan.round(number)):
-                if self.plan.is_later(group) == later:
-                    self._measure(group, len(self.plan.cells) * planned, self._course(group, index))
+            for index, group in self._groups(number, later):
+                self._measure(group, len(self.plan.cells) * planned, self._course(group, index))
             number += 1
             if number == planned and self._too_wide() and planned < self.plan.config.max_rounds:
                 self._allow(planned, later)
@@ -102,9 +101,14 @@ class Sweep:
 
     def _allow(self, number: int, later: bool) -> None:
         """Add to the budget what a round of a stage may spend."""
-        groups = (group for group in self.plan.round(number) if self.plan.is_later(group) == later)
+        groups = (group for _, group in self._groups(number, later))
         lacking = (group for group in groups if any(point.key not in self._done for point in group.points))
         self._spare_s += BUDGET * sum(map(self.plan.seconds, lacking))
+
+    def _groups(self, number: int, later: bool) -> list[tuple[int, Group]]:
+        """Those of a round that a stage measures, with their places in the round."""
+        every = enumerate(self.plan.round(number))
+        return [(index, group) for index, group in every if self.plan.is_later(group) == later]
 
     def begin(self) -> None:
         """Have agents import what their workers will need."""

@@ -45,6 +45,11 @@ class Turn(NamedTuple):
     not_before_s: float = 0.0
 
     @property
+    def is_again(self) -> bool:
+        """Whether it was disturbed before."""
+        return self.not_before_s > 0
+
+    @property
     def ranks(self) -> Sequence[int]:
         """The numbers of those that run."""
         return range(len(self.attempt.state.ranks)) if self.rank is None else (self.rank,)

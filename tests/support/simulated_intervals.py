@@ -149,16 +149,17 @@ def of_run(times: Array) -> dict[int, Interval]:
     own = seats.mean(axis=1) - seats.mean(axis=(1, 2))[:, None]
     both = (times[..., :2] - own[:, None, None, :]).mean(axis=3) + harmonic(own)[:, None, None]
     return {
-        2: _of_blocks(both - times[..., TWO], layout, cells=1.5),
+        2: _of_blocks(both - times[..., TWO], layout, cell_variances=1.5),
         1: _of_blocks(times[..., SEAT_0] - times[..., ONE], layout),
     }
 
 
-def _of_blocks(ratios: Array, layout: Array, *, cells: float = CONTRAST) -> Interval:
-    return contrast(trimmed(ratios[..., None])[..., 0], trimmed_variance(ratios), layout, cells=cells)
+def _of_blocks(ratios: Array, layout: Array, *, cell_variances: float = CONTRAST) -> Interval:
+    by_round = trimmed(ratios[..., None])[..., 0]
+    return contrast(by_round, trimmed_variance(ratios), layout, cell_variances=cell_variances)
 
 
-def contrast(by_round: Array, implied: Array, layout: Array, *, cells: float = CONTRAST) -> Interval:
+def contrast(by_round: Array, implied: Array, layout: Array, *, cell_variances: float = CONTRAST) -> Interval:
     """As `pooling.contrast`: ln ratios and their variance that windows imply are runs x rounds, `layout` is runs x
     rounds x cells."""
     _, rounds, columns = layout.shape
@@ -169,7 +170,7 @@ def contrast(by_round: Array, implied: Array, layout: Array, *, cells: float = C
         + layout.mean(axis=(1, 2), keepdims=True)
     )
     df, own_df = (rounds - 1) * (columns - 1), rounds - 1
-    pooled = cells * (rest**2).sum(axis=(1, 2)) / df
+    pooled = cell_variances * (rest**2).sum(axis=(1, 2)) / df
     own = by_round.var(axis=1, ddof=1)
     floor = FLOOR * implied.mean(axis=1) / rounds
     is_pooled = own <= GUARD * pooled

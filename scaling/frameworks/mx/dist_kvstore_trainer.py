@@ -27,7 +27,9 @@ class Kvstore(Exchange):
 
     def __init__(self, task: Task) -> None:
         # ps-lite looks ten times a second whether all are there (Van::Start): meanwhile the model is built.
-        self._met = ThreadPoolExecutor(1).submit(_meet, task)
+        meeting = ThreadPoolExecutor(1)
+        self._met = meeting.submit(_meet, task)
+        meeting.shutdown(wait=False)  # no thread stays beside the training
         super().__init__(task)
 
     def update_samples(self) -> int:

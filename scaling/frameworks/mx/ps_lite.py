@@ -9,12 +9,11 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from scaling.frameworks.listening import refuses, until_it_listens
+from scaling.frameworks.listening import LOOK_S, refuses, until_it_listens
 from scaling.frameworks.mx import cuda_libraries, numpy_names
 from scaling.frameworks.mx.dist_kvstore import address_of, server_of
 from scaling.records.task import Task
 
-PROBE_S = 0.005
 # What a server lets the scheduler have before it leaves the waiting to ZeroMQ.
 SCHEDULER_S = 1.0
 
@@ -41,5 +40,5 @@ def serve(task: Task, announce: Callable[[dict[str, str]], None]) -> None:
 def _announce_when_up(address: str, port: int, announce: Callable[[dict[str, str]], None]) -> None:
     """Announce once something listens; the address that is reserved for us but not yet served refuses."""
     while refuses(address, port):
-        time.sleep(PROBE_S)
+        time.sleep(LOOK_S)
     announce({})

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from scaling.agent.child import Child
 from scaling.agent.environment import child_environ
+from scaling.frameworks.listening import LOOK_S
 from scaling.frameworks.mx import ps_lite
 from scaling.frameworks.mx.dist_kvstore import STRATEGY
 from scaling.plan import tasks
@@ -44,7 +45,7 @@ def test_a_reserved_port_is_no_server(held: socket.socket) -> None:
     said: list[dict[str, str]] = []
     watch = threading.Thread(target=ps_lite._announce_when_up, args=(*held.getsockname(), said.append))
     watch.start()
-    time.sleep(5 * ps_lite.PROBE_S)
+    time.sleep(5 * LOOK_S)
     assert said == []
     held.listen()
     watch.join(10)

@@ -59,10 +59,10 @@ def test_a_core_that_is_slower_than_it_mostly_is_though_nobody_queued(
     assert len(suspected) == 1
 
 
-def test_a_core_that_is_slow_in_every_other_try_until_its_windows_are_measured_undisturbed(
+def test_a_core_that_is_slow_in_most_tries_of_the_same_windows(
     tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tries of the same windows tell nothing of what the core mostly does."""
+    """They tell nothing of what it mostly does: each slow one is looked into."""
     queueing(monkeypatch, count(7.0, 0.0))
     monkeypatch.setattr(sweep, "BUDGET", 1000.0)
     tries, slow = count(), set[int]()

@@ -192,7 +192,7 @@ def test_a_contrast_without_scatter_of_its_own_has_the_freedom_of_the_others() -
 def test_a_mean_of_several_seats_is_quieter_than_one() -> None:
     values = [0.0, 0.0, 0.0]
     of_one = contrast(values, Residual(variance=0.01, df=12)).half_width
-    of_four = contrast(values, Residual(variance=0.01, df=12), cells=1.25).half_width
+    of_four = contrast(values, Residual(variance=0.01, df=12), cell_variances=1.25).half_width
     assert of_one is not None and of_four == pytest.approx(of_one * (1.25 / 2) ** 0.5)
 
 
