@@ -246,9 +246,9 @@ class Agent:
         if worker is None:
             return
         found = None
-        if isinstance(order.command, Run) and order.command.canary:
-            found = canary.tried(worker.child.task.cpus)
-            if self._canaries.disturbed([(0, "", found)], again=worker.is_again(order.command)) or found.is_shared:
+        if isinstance(run := order.command, Run) and run.canary:
+            found, again = canary.tried(worker.child.task.cpus), worker.is_again(run)
+            if run.measured and (self._canaries.disturbed([(0, "", found)], again=again) or found.is_shared):
                 worker.suspect()
         worker.tell(order.command, self._clock(), found)
 

@@ -85,8 +85,7 @@ class Supervisor:
     @property
     def measuring(self) -> bool:
         """Whether windows run whose time is kept: measured ones, or those that follow later."""
-        # Windows of a warm-up are counted from 0 in each command; those after a soak go on.
-        is_later = isinstance(self._told, Inspect) or (isinstance(self._told, Run) and self._told.first > 0)
+        is_later = isinstance(self._told, Inspect) or (isinstance(self._told, Run) and self._told.is_later)
         return is_later or (self._watch is not None and self._watch.measuring)
 
     @property

@@ -1,35 +1,40 @@
-"""Whether an efficiency lasts: what it was when the same processes had trained on for a while. Pure.
+"""Whether an efficiency lasts: what it becomes while the same processes train on. Pure.
 
 Windows that were measured in a process's first seconds say nothing of a warm-up that takes longer. Where an
-exchange and the plain loop behind it went on and took turns again (sweep/soak.py), the logarithm of their ratio,
-block by block, is compared with that of the measured windows of the same processes: what the machine does hits
-both of a block, and what one start is apart from others is in both. Trimmed means are compared by Student's t with
-their degrees of freedom (Yuen, "The two-sample trimmed t for unequal population variances", Biometrika 61, 1974).
-Blocks are the units, since it is one start: the answer is of this run alone.
+exchange and the plain loop behind it go on taking turns (sweep/soak.py), the logarithm of their ratio, block by
+block from the first measured one on, is tested for a trend by rank (Mann, "Nonparametric tests against trend",
+Econometrica 13, 1945; Kendall's tau): what the machine does hits both of a block, what one start is apart from
+others is in all of them, and a stall is one rank among many. How large the change is, is the mean of the last
+blocks less that of the measured ones, trimmed (Yuen & Dixon, "The approximate behaviour and performance of the
+two-sample trimmed t", Biometrika 60, 1973). Blocks are the units, since it is one start: the answer is of this run
+alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import expm1
+from math import expm1, isfinite, sqrt
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis.stats import Estimate, trimmed_df, trimmed_mean, trimmed_variance
+from scaling.analysis.stats import Estimate, quantile, trimmed_df, trimmed_mean, trimmed_variance
 from scaling.analysis.step_time import Blocks, step_time
-from scaling.analysis.welch import Difference, Side, welch
+from scaling.records import canary
+from scaling.records.events import Window
 from scaling.records.point import Record
-from scaling.records.run import PointRecord
+from scaling.records.run import PointRecord, RankRecord
 
 # Of an efficiency: less is not worth a stamp, and one in a hundred runs may have one by chance.
-LEAST, ERROR, LEVEL = 0.01, 0.01, 0.05
+LEAST, ERROR = 0.01, 0.01
 LEAST_BLOCKS = 3
+# Of what they trained on: the blocks after it tell what has become of the efficiency.
+LATE = 2 / 3
 
 
 class Lasting(Record, frozen=True, kw_only=True):
     """By which part of itself an efficiency had changed once its processes had trained for `after_s` seconds more,
-    with its 95 % interval; `p` is how often noise alone would do as much."""
+    with its 95 % interval; `p` is how often noise alone would make as much of a trend."""
 
     change: Estimate
     after_s: float
@@ -52,21 +57,27 @@ def lasting(exchanges: Iterable[PointRecord], plain_loops: Sequence[PointRecord]
 
 
 class _Ratios(NamedTuple):
-    """Of the plain loop's step time over the exchange's, logarithms block by block: then and later."""
+    """Of the plain loop's step time over the exchange's, logarithms block by block: of the measured windows and of
+    those that followed, of which the `late` begin with this one."""
 
     measured: Sequence[float]
     later: Sequence[float]
+    late: int
 
 
 def _compared(exchange: PointRecord, plain: PointRecord) -> Lasting | None:
-    ratios = _ratios(exchange, plain)
-    if ratios is None or min(map(len, ratios)) < LEAST_BLOCKS:
+    after_s = _late_s(exchange)
+    ratios = _ratios(exchange, plain, after_s)
+    if ratios is None:
         return None
-    found = welch(_side(ratios.measured), _side(ratios.later))
-    return Lasting(change=_estimate(found), after_s=_between_s(exchange), p=found.p)
+    measured, late = ratios.measured, ratios.later[ratios.late :]
+    if min(len(measured), len(late)) < LEAST_BLOCKS:
+        return None
+    p = _trend_p((*measured, *ratios.later))
+    return Lasting(change=_change(measured, late), after_s=after_s, p=p)
 
 
-def _ratios(exchange: PointRecord, plain: PointRecord) -> _Ratios | None:
+def _ratios(exchange: PointRecord, plain: PointRecord, after_s: float) -> _Ratios | None:
     """On the seat of the plain loop that went on."""
     later = step_time(_later(exchange)), step_time(_later(plain))
     before = step_time(exchange), step_time(plain)
@@ -76,29 +87,77 @@ def _ratios(exchange: PointRecord, plain: PointRecord) -> _Ratios | None:
     if seat not in before[1].seats:
         return None
     measured = _ratio(before[0].blocks, before[1].seats[seat].blocks)
-    return _Ratios(measured, _ratio(later[0].blocks, later[1].blocks))
+    followed = _ratio(later[0].blocks, later[1].blocks)
+    ages_s = _ages_s(exchange)
+    late = sum(ages_s[index] < after_s for index in followed)
+    return _Ratios(list(measured.values()), list(followed.values()), late)
 
 
-def _ratio(exchange: Blocks, plain: Blocks) -> list[float]:
-    return [plain[index] - exchange[index] for index in sorted(exchange.keys() & plain.keys())]
+def _ratio(exchange: Blocks, plain: Blocks) -> dict[int, float]:
+    return {index: plain[index] - exchange[index] for index in sorted(exchange.keys() & plain.keys())}
+
+
+def _trend_p(values: Sequence[float]) -> float:
+    """How often values in random order would rise or fall as steadily."""
+    from scipy.stats import kendalltau  # type: ignore[import-untyped]
+
+    p = float(kendalltau(range(len(values)), values).pvalue)
+    return p if isfinite(p) else 1.0
+
+
+# ---------------------------------------------------------------- of one point
 
 
 def _later(record: PointRecord) -> PointRecord:
     """The same point as it was later; ranks that ended with their windows have none."""
-    return replace(record, ranks=tuple(replace(rank, windows=rank.soaked) for rank in record.ranks))
+    return replace(record, ranks=tuple(replace(rank, windows=_undisturbed(rank)) for rank in record.ranks))
 
 
-def _side(values: Sequence[float]) -> Side:
-    return Side(trimmed_mean(values), trimmed_variance(values), trimmed_df(len(values)), len(values))
+def _undisturbed(rank: RankRecord) -> tuple[Window, ...]:
+    """Those of its later windows before whose turn its core was as quick as it mostly is."""
+    windows = (*rank.windows, *rank.soaked)
+    known_s = [window.canary_s for window in windows if window.canary_s is not None]
+    if not known_s:
+        return rank.soaked
+    limit_s, found, is_slow = canary.slow_above_s(known_s), list[Window](), False
+    for window in rank.soaked:
+        is_slow = is_slow if window.canary_s is None else window.canary_s > limit_s
+        found += [] if is_slow else [window]
+    return tuple(found)
 
 
-def _estimate(found: Difference) -> Estimate:
-    half = found.half(LEVEL) or 0.0
-    ends = expm1(found.mean - half), expm1(found.mean + half)
-    return Estimate(mean=expm1(found.mean), low=ends[0], high=ends[1], n=found.n, df=int(found.df))
+def _ages_s(record: PointRecord) -> dict[int, float]:
+    """How long it had trained on before each of its later windows, and after all of them (index -1)."""
+    ages_s, age_s = {}, 0.0
+    for window in record.ranks[0].later:
+        age_s += window.seconds * window.uncounted_samples / window.samples if window.samples else 0.0
+        ages_s[window.index] = age_s
+        age_s += window.seconds
+    return {**ages_s, -1: age_s}
 
 
-def _between_s(record: PointRecord) -> float:
-    """Seconds of its own training from the measured windows to those that are compared with them."""
-    rank = record.ranks[0]
-    return sum(window.seconds for window in rank.later if window.index < rank.soaked[0].index)
+def _late_s(record: PointRecord) -> float:
+    """From when on its windows are late ones."""
+    ages_s = _ages_s(record)
+    late_s = [age_s for age_s in ages_s.values() if age_s >= LATE * ages_s[-1]]
+    return min(late_s)
+
+
+# ---------------------------------------------------------------- how large the change is
+
+
+def _change(measured: Sequence[float], late: Sequence[float]) -> Estimate:
+    """Of equally noisy blocks, by Yuen & Dixon: the winsorized squares of both are pooled, since the measured ones
+    are few."""
+    kept = [trimmed_df(len(values)) + 1 for values in (measured, late)]
+    df = sum(kept) - 2
+    variance = (_squares(measured) + _squares(late)) / df * sum(1 / count for count in kept)
+    mean, half = trimmed_mean(late) - trimmed_mean(measured), quantile(df) * sqrt(variance)
+    low, high = expm1(mean - half), expm1(mean + half)
+    return Estimate(mean=expm1(mean), low=low, high=high, n=min(len(measured), len(late)), df=df)
+
+
+def _squares(values: Sequence[float]) -> float:
+    """The sum of squares of the winsorized values about their mean."""
+    count, kept = len(values), trimmed_df(len(values)) + 1
+    return (trimmed_variance(values) or 0.0) * kept**2 * (count - 1) / count

@@ -36,9 +36,9 @@ PACE_OF_QUEUES = (6, None, 0.3)
 # window is a step at least, and steps of a hundredth of a second and of ten shall both end in a bearable time.
 # With 1.7 s and the soak a default run took 115 s where a step takes 83 ms; its interval of ± 1.2 to 1.4 had room.
 TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.3, 5, 12
-# How long some of them train on in the first round, to see whether it lasts: what a warm-up that takes ten seconds
-# leaves in windows of the first two is mostly found so (tests/unit/analysis/test_lasting.py). Less in short runs.
-SOAK_S, SOAK_PART = 8.0, 1 / 7
+# How long some of them train on in the first round, to see whether it lasts: what a warm-up that takes twenty
+# seconds leaves in windows of the first two is found so (tests/unit/analysis/test_lasting.py). Less in short runs.
+SOAK_S, SOAK_PART = 12.0, 1 / 5
 PACE_ALONE = (4, 5, 0.5)
 PACE_ON_GPUS = (4, 5, 1.0)
 # A GPU at its power limit begins above the clocks that it keeps, for 10 to 30 s as users report: so long it warms
@@ -188,10 +188,10 @@ def _check_patience(config: SweepConfig) -> None:
             f"--window-s {config.window_s:g}: a worker says nothing in a window, and is ended when it said "
             f"nothing for --stall-timeout-s {config.stall_timeout_s:g}; raise that, or take shorter windows"
         )
-    if config.soak_s is not None and config.soak_s >= config.stall_timeout_s:
+    if config.soak_s is not None and config.soak_s >= config.point_timeout_s:
         raise UsageError(
-            f"--soak-s {config.soak_s:g}: a worker says nothing meanwhile, and is ended when it said nothing for "
-            f"--stall-timeout-s {config.stall_timeout_s:g}; raise that, or let it go on for less"
+            f"--soak-s {config.soak_s:g}: takes longer than a point may, --point-timeout-s "
+            f"{config.point_timeout_s:g}; raise that, or let it go on for less"
         )
     windows = config.windows or MOST_TURNS
     if windows * config.window_s >= config.point_timeout_s:

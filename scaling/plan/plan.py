@@ -26,8 +26,8 @@ from scaling.records.point import Device, Hardware, Point, Record
 
 # Of a group: until all are ready; windows that warm up; the uncounted step before each window, and orders.
 GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
-# An exchange and its plain loop go on, and then have their turns once more.
-SOAKED = 2.5
+# Of what goes on: with orders and canaries.
+SOAKED = 1.1
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -119,7 +119,7 @@ class Plan(Record, frozen=True, kw_only=True):
         with epochs of training."""
         if any(cell.regime for cell in self.cells):
             return 0.0
-        return self._rounds_s + SOAKED * self.soak_s * sum(group.side_by_side for group in self.groups)
+        return self._rounds_s + SOAKED * self.soak_s * sum(map(_soaked, self.groups))
 
     @property
     def soak_s(self) -> float:
@@ -149,6 +149,12 @@ class Plan(Record, frozen=True, kw_only=True):
             return defaults.startup_guess_s(point) + (seats_in_turn * windows + warm_up) * window_s
         turns = sum(turns_of(point, windows) + WARMING for point in group.points)
         return GROUP_STARTUP_S + turns * (window_s + UNCOUNTED_S)
+
+
+def _soaked(group: Group) -> int:
+    """How many of its points go on after their windows: an exchange of each strategy, and the plain loop."""
+    strategies = {point.strategy for point in group.points if point.kind == "exchange"}
+    return len(strategies) + 1 if group.side_by_side and strategies else 0
 
 
 def make(

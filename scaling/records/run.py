@@ -24,7 +24,7 @@ from scaling.records.point import Device, Pattern, Point, Record
 from scaling.records.telemetry import Telemetry
 
 SCHEMA = 3
-# Of a turn after a soak: the first gives ranks a common start, the second counts.
+# Of a turn after the measured windows.
 LATER_WINDOWS = 2
 # Of a helper in records of schema 1, which did not say.
 NOWHERE = Place(address="", interface="")
@@ -34,8 +34,8 @@ class RankRecord(Record, frozen=True, kw_only=True):
     """One rank's part of a point: raw windows, warm-up apart.
 
     `shown_gpu` is the UUID of its GPU where it saw no other. `disturbed` are windows that were measured again,
-    since something else slowed the machine down meanwhile. `later` are windows after the measured ones: a long
-    one, then turns of `LATER_WINDOWS` each, of whose indices the last is odd. `unsynced` are windows after the
+    since something else slowed the machine down meanwhile. `later` are windows after the measured ones,
+    two a turn, counted from 2. `unsynced` are windows after the
     digest: the same steps inside the strategy's wrapper, without any exchange; `beside` are windows of the
     exchange alone while the device computes, after the digest too. `traced` are those with profilers on, then;
     `traces` their files, below the run's folder on the rank's host; `gpu` what those say of the rank's GPU, None
@@ -71,7 +71,10 @@ class RankRecord(Record, frozen=True, kw_only=True):
 
     @property
     def soaked(self) -> tuple[Window, ...]:
-        """Those of the later windows that tell how it trains after a while."""
+        """Those of the later windows that tell how it trained on. First versions had it go on for one long window,
+        of index 0, and the first of each two after that gave ranks a common start."""
+        if self.later and self.later[0].index > 0:
+            return self.later
         return tuple(window for window in self.later if window.index % LATER_WINDOWS)
 
     @property

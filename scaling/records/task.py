@@ -99,7 +99,8 @@ class Task(Record, frozen=True, kw_only=True):
 class Run(Record, frozen=True, kw_only=True, tag="run"):
     """Run `windows` windows of `steps` steps. With `linger`, go on stepping unmeasured afterwards until
     the next command, so that the devices beside stay as loaded as they were. `first` is the index of the first
-    window; with `canary` the agent has a fixed piece of work done on the rank's core before it hands this on."""
+    window, 0 for those of a warm-up; with `canary` the agent has a fixed piece of work done on the rank's core
+    before it hands this on."""
 
     windows: int
     steps: int
@@ -112,6 +113,11 @@ class Run(Record, frozen=True, kw_only=True, tag="run"):
     def last(self) -> int:
         """The index of the last window."""
         return self.first + self.windows - 1
+
+    @property
+    def is_later(self) -> bool:
+        """Whether it goes on after the measured windows."""
+        return not self.measured and self.first > 0
 
 
 class Rest(Record, frozen=True, kw_only=True, tag="rest"):

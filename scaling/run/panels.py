@@ -258,7 +258,7 @@ SoakS = Annotated[
     float | None,
     _how(
         help="Seconds that exchanges train on after the first round's windows, to see whether these last.",
-        show_default="side by side a seventh of the time planned, at most 8; else 0",
+        show_default="side by side a fifth of the time planned, at most 12; else 0",
     ),
 ]
 Trace = Annotated[

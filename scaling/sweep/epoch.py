@@ -7,7 +7,7 @@ goes on with it after each report.
     warm up           one after the other, everyone else stopped
     blocks            in each, every point runs its windows once, in random order, everyone else stopped; those
                       that something else disturbed run again; of a point by itself all its windows are one turn
-    soak              in the first round some go on for a while and take turns once more (soak.py)
+    soak              in the first round some go on taking turns for a while (soak.py)
     finish all
 
 Points on nodes of their own may also be warmed up and measured at the same time (`Course.at_once`).
@@ -149,7 +149,7 @@ class Epoch:
 
     def _soak(self) -> Iterator[None]:
         begun_s = self._bench.clock()
-        for (attempt, rank), run in soak.commands(self._running, self._course, self._blocks):
+        for (attempt, rank), run in soak.commands(self._running, self._course):
             self.active = attempt
             if not attempt.fails:
                 attempt.run_on(run, rank)

@@ -1,15 +1,16 @@
 """Whether what was measured lasts: who trains on when the windows of an epoch are over, and how. Pure.
 
 Where points take turns, a process is measured within its first seconds, which do not tell what it will do ten
-seconds later. In the first round one exchange of each strategy and the plain loop behind it go on for a while, one
-after the other, and then take turns once more, as in a soak test. No figure counts these windows:
-`analysis/lasting.py` holds them against those that count.
+seconds later. In the first round one exchange of each strategy and the plain loop behind it go on taking turns for
+a while, as in a soak test. No figure counts these windows: `analysis/lasting.py` asks whether they become quicker
+or slower.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from statistics import fmean, median
 from typing import NamedTuple
 
 from scaling import frameworks
@@ -32,25 +33,28 @@ class Soaked(NamedTuple):
     rank: int | None
 
     @property
-    def last(self) -> Window:
-        """The last window that was measured of it."""
-        return self.attempt.state.ranks[self.rank or 0].windows[-1]
+    def windows(self) -> Sequence[Window]:
+        """Those that were measured of it, or of the first of its ranks."""
+        return self.attempt.state.ranks[self.rank or 0].windows
 
 
-def commands(attempts: Sequence[Attempt], course: Course, blocks: int) -> Iterator[tuple[Soaked, Run]]:
-    """What is told to whom, one after the other: to go on for a while, then to have turns again."""
+def commands(attempts: Sequence[Attempt], course: Course) -> Iterator[tuple[Soaked, Run]]:
+    """What is told to whom, one after the other."""
     found = chosen(attempts) if course.soak_s else []
-    for one in found:
-        yield one, _soak(one, course.soak_s)
-    for block in range(turns(blocks) if found else 0):
+    for block in range(turns([one.windows for one in found], course.soak_s) if found else 0):
         random.Random(f"{course.seed}/later {block}").shuffle(found)
         for one in found:
-            yield one, _turn(one, block)
+            yield one, _turn(one, block, canary=course.canary)
 
 
-def turns(blocks: int) -> int:
-    """How many each has then: twice as many as before, up to the most of a round."""
-    return min(2 * blocks, defaults.MOST_TURNS)
+def turns(measured: Sequence[Sequence[Window]], soak_s: float) -> int:
+    """How many each has, by the measured windows of all: for about so many seconds, and some at least."""
+    return max(defaults.FEWEST_TURNS, round(soak_s / fmean(map(_turn_s, measured))))
+
+
+def _turn_s(windows: Sequence[Window]) -> float:
+    """Seconds of training in a turn: one step that gives ranks a common start, and windows like these."""
+    return median(window.seconds * (LATER_WINDOWS + 1 / window.steps) for window in windows)
 
 
 def chosen(attempts: Sequence[Attempt]) -> list[Soaked]:
@@ -87,12 +91,7 @@ def _is_behind(plain: Point, exchange: Point) -> bool:
     return plain.workload.alone(plain.workload.batch_size) == work and plain.hardware == exchange.hardware
 
 
-def _soak(one: Soaked, soak_s: float) -> Run:
-    """A single window of about so many seconds."""
-    window = one.last
-    return Run(windows=1, steps=max(1, round(soak_s / window.seconds * window.steps)), measured=False)
-
-
-def _turn(one: Soaked, block: int) -> Run:
-    """Two windows, of which the second counts: the command reaches ranks at different times."""
-    return Run(windows=LATER_WINDOWS, steps=one.last.steps, measured=False, first=LATER_WINDOWS * (block + 1))
+def _turn(one: Soaked, block: int, *, canary: bool) -> Run:
+    """Windows like the measured ones."""
+    first = LATER_WINDOWS * (block + 1)
+    return Run(windows=LATER_WINDOWS, steps=one.windows[-1].steps, measured=False, first=first, canary=canary)

@@ -105,13 +105,11 @@ class Worker:
 
     def _run(self, run: Run) -> None:
         trainer = self.trainer
-        if run.measured:
+        if run.measured or run.is_later:
             # The command reaches the ranks at different times: whoever has it first would count its waiting
             # for the last. One exchange that is not counted gives them a common start.
             trainer.step()
-            self._phase = "measured"
-        elif self._phase == "measured":
-            self._phase = "soak"
+            self._phase = "measured" if run.measured else "soak"
         trainer.sync()
         start_s = self._clock()
         for number in range(run.windows):

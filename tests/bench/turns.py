@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 from tests.bench import paired
 from tests.bench.paired import Answer, Side, Start
 
-LIMIT_S, LOOK_MS = 300.0, 1000
+LIMIT_S, LOOK_MS, STOPS_S = 300.0, 1000, 0.0005
 # Before the blocks that count: the first steps, some to see how many make a block, and blocks of both.
 FIRST_STEPS, TRIAL_STEPS, WARMUP_BLOCKS = 10, 5, 2
 LOG_TAIL = 3000
@@ -127,7 +127,7 @@ class Program:
         self._signal(signal.SIGSTOP)
         for member in self.members:
             if not member.ended():
-                os.waitid(os.P_PID, member.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+                _await_stop(member)
 
     def rate(self, answers: Sequence[Answer]) -> float:
         """Samples per second of all ranks."""
@@ -162,6 +162,23 @@ class Program:
         for member in self.members:
             if not member.ended():
                 os.killpg(member.pid, number)
+
+
+def _await_stop(member: Member) -> None:
+    """Until no thread of a stopped process runs any more; waitid does not know a fork server's children."""
+    deadline_s = time.monotonic() + LIMIT_S
+    while not member.ended() and any(_runs(stat) for stat in Path(f"/proc/{member.pid}/task").glob("*/stat")):
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"{member.name} is not stopped within {LIMIT_S:g} s")
+        time.sleep(STOPS_S)
+
+
+def _runs(stat: Path) -> bool:
+    """Whether a thread is neither stopped nor over (proc_pid_stat(5))."""
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0] not in "TZX"
+    except OSError:
+        return False
 
 
 Opened = Callable[[Path, Guard], AbstractContextManager[Program]]

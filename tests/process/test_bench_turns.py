@@ -89,6 +89,39 @@ def test_a_pause_lasts_until_the_next_turn_and_a_stopped_process_can_be_ended() 
     assert gone(process.pid)
 
 
+class Grandchild(Sleeper):
+    """One that another process started, as a fork server does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        popen = f"subprocess.Popen({SLEEPER!r}, start_new_session=True, stdout=2)"
+        told = subprocess.run(
+            [sys.executable, "-c", f"import subprocess; print({popen}.pid)"],
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=LIMIT_S,
+            text=True,
+        )
+        self._process = psutil.Process(int(told.stdout))
+        self.pid = self._process.pid
+
+    def ended(self) -> bool:
+        return gone(self.pid)
+
+    def kill(self) -> None:
+        super().kill()
+        self._process.kill()
+        eventually(lambda: gone(self._process.pid))
+
+
+def test_who_is_no_child_of_this_process_is_stopped_too() -> None:
+    with turns.Guard() as guard, turns.Program("sleeps", guard, asynchronous=False) as program:
+        process = psutil.Process(program.add(Grandchild()).pid)
+        program.pause()
+        assert process.status() == psutil.STATUS_STOPPED
+    assert gone(process.pid)
+
+
 def test_what_cannot_be_killed_in_the_end_is_killed_by_the_guard() -> None:
     def fail() -> None:
         raise OSError("planted")

@@ -25,12 +25,24 @@ def suspected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def measure(folder: Path) -> None:
-    Launch(2).sweep(folder, interleave=True, kinds=["exchange", "solo"], rounds=1, windows=8, world_sizes=[1, 2])
+def measure(folder: Path, soak_s: float = 0.0) -> None:
+    Launch(2).sweep(
+        folder, interleave=True, kinds=["exchange", "solo"], rounds=1, windows=8, world_sizes=[1, 2], soak_s=soak_s
+    )
 
 
 def queueing(monkeypatch: pytest.MonkeyPatch, times_s: Iterator[float]) -> None:
     monkeypatch.setattr(canary, "queued_s", lambda: next(times_s))
+
+
+def test_a_soak_whose_cores_somebody_else_has(
+    tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody looks, since these windows are in no figure."""
+    monkeypatch.setattr(sweep, "BUDGET", 0.0)
+    queueing(monkeypatch, count(7.0, CANARY_S / 2))
+    measure(tmp_path, soak_s=1.0)
+    assert len(suspected) == 8 * (1 + 2 + 1)
 
 
 def test_a_core_of_its_own(tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def disturbed(run: Run) -> list[tuple[str, int, float | None]]:
 
 
 # One cell alone: its canaries come one per block.
-ONE_CELL: dict[str, Any] = {"kinds": ["exchange", "each"], "windows": 12}
+ONE_CELL: dict[str, Any] = {"kinds": ["exchange", "each"], "windows": 12, "soak_s": 0.0}
 
 
 def test_a_disturbed_window_is_measured_again_on_record(

@@ -11,12 +11,13 @@ from scaling.analysis.analyse import rows
 from scaling.errors import UsageError
 from scaling.plan import config as configuration
 from scaling.plan import defaults, ignored, plan, validation
+from scaling.records.events import Window
 from scaling.records.task import Inspect
 from scaling.records.task import Run as RunCommand
 from scaling.sweep import soak
 from tests.support.inline import Launch, enrol, host
 from tests.support.inline_child import Told
-from tests.support.turns import BLOCKS, SIDE_BY_SIDE, cell, scripted_canaries, sweep
+from tests.support.turns import BLOCKS, LATER_TURNS, SIDE_BY_SIDE, cell, scripted_canaries, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -48,15 +49,39 @@ def test_the_widest_exchange_and_a_seat_of_its_plain_loop_go_on_in_the_first_rou
     assert {who(one) for one, _ in told} == {("exchange N=2", 0), ("exchange N=2", 1), ("each N=2", 0)}
 
 
-def test_they_go_on_one_after_the_other_and_then_take_turns(tmp_path: Path) -> None:
+def test_they_go_on_taking_turns(tmp_path: Path) -> None:
     launch = Launch(2)
     sweep(tmp_path, launch)
     once = [(cell(told), run.first, run.windows) for told, run in soaks(launch) if told.task.rank == 0]
-    assert sorted(once[:2]) == [("each N=2", 0, 1), ("exchange N=2", 0, 1)]
-    turns = [once[2 * block : 2 * block + 2] for block in range(1, soak.turns(BLOCKS) + 1)]
+    turns = [once[2 * block : 2 * block + 2] for block in range(LATER_TURNS)]
     for block, turn in enumerate(turns):
         assert sorted(turn) == [(name, 2 * block + 2, 2) for name in ("each N=2", "exchange N=2")]
-    assert len(once) == 2 + 2 * soak.turns(BLOCKS)
+    assert len(once) == 2 * LATER_TURNS
+    orders = [[name for name, *_ in turn] for turn in turns]
+    assert any(order != orders[0] for order in orders), "by chance"
+
+
+def test_before_each_turn_the_canary_is_tried(tmp_path: Path) -> None:
+    launch = Launch(2)
+    found = sweep(tmp_path, launch)
+    assert all(run.canary for _, run in soaks(launch))
+    (exchange,) = found.of(size=2)
+    later = exchange.ranks[0].later
+    assert [one.canary_s is not None for one in later] == [True, False] * LATER_TURNS
+
+
+def windows(*seconds: float, steps: int = 2) -> list[Window]:
+    return [
+        Window(index=0, measured=True, steps=steps, samples=1, start_s=0.0, end_s=one, end_unix_s=0.0)
+        for one in seconds
+    ]
+
+
+def test_so_many_turns_last_about_so_long() -> None:
+    """A turn of two windows has a step more; one window that something else slowed down says nothing of them."""
+    assert soak.turns([windows(0.2, 0.2, 0.2)], 10.0) == 20
+    assert soak.turns([windows(0.1, 0.9, 0.1), windows(0.3, 0.3, 0.3)], 10.0) == 20
+    assert soak.turns([windows(10.0, steps=1)], 10.0) == defaults.FEWEST_TURNS
 
 
 def test_whoever_does_not_go_on_is_stopped_meanwhile(tmp_path: Path) -> None:
@@ -106,7 +131,7 @@ def test_figures_are_those_without_it(tmp_path: Path) -> None:
         assert getattr(one, name) == getattr(other, name)
     (exchange,), (plain,) = having.of(size=2), having.of("each", 2)
     windows = [[window.index for window in rank.later] for rank in (*exchange.ranks, *plain.ranks)]
-    assert windows == [[0, *range(2, 2 * soak.turns(BLOCKS) + 2)]] * 3 + [[]]
+    assert windows == [list(range(2, 2 * LATER_TURNS + 2))] * 3 + [[]]
     assert not any(window.measured for rank in exchange.ranks for window in rank.later)
     assert len(exchange.ranks[0].windows) == BLOCKS and len(exchange.ranks[0].warmup) == 3
 
@@ -125,8 +150,8 @@ def test_nobody_goes_on_for_less_than_nothing_or_for_ever(soak_s: float) -> None
     assert refused(soak_s=soak_s) == f"--soak-s {soak_s:g}: must be a number from 0"
 
 
-def test_workers_that_are_silent_for_as_long_as_stalled_ones_are_refused() -> None:
-    assert "--stall-timeout-s 5" in refused(soak_s=5.0, stall_timeout_s=5.0)
+def test_nobody_goes_on_for_as_long_as_a_point_may_take() -> None:
+    assert "--point-timeout-s 50" in refused(soak_s=50.0, point_timeout_s=50.0)
 
 
 def test_a_soak_of_nobody_is_refused() -> None:
@@ -144,5 +169,14 @@ def test_by_default_points_that_take_turns_go_on_for_seconds_and_those_of_short_
     assert usual.soak_s == pytest.approx(defaults.SOAK_S, rel=0.1)
     assert 0 < short.soak_s < 1
     without = planned(soak_s=0.0)
-    assert usual.estimate_s == pytest.approx(without.estimate_s + plan.SOAKED * usual.soak_s)
+    assert usual.estimate_s == pytest.approx(without.estimate_s + 2 * plan.SOAKED * usual.soak_s)
+
+
+def test_as_many_go_on_as_there_are_strategies_and_their_plain_loop() -> None:
+    one, three = ({"strategy": ["fake:a", "fake:b", "fake:c"][:count]} for count in (1, 3))
+    added = [planned(**of, soak_s=5.0).estimate_s - planned(**of, soak_s=0.0).estimate_s for of in (one, three)]
+    assert added == pytest.approx([2 * 5.0 * plan.SOAKED, 4 * 5.0 * plan.SOAKED])
+
+
+def test_long_runs_have_no_longer_soaks() -> None:
     assert planned(rounds=60).soak_s == defaults.SOAK_S and planned(soak_s=20.0).soak_s == 20.0
