@@ -12,7 +12,7 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import expm1, isfinite, sqrt
 from typing import NamedTuple
 
@@ -57,27 +57,24 @@ def lasting(exchanges: Iterable[PointRecord], plain_loops: Sequence[PointRecord]
 
 
 class _Ratios(NamedTuple):
-    """Of the plain loop's step time over the exchange's, logarithms block by block: of the measured windows and of
-    those that followed, of which the `late` begin with this one."""
+    """Of the plain loop's step time over the exchange's, logarithms block by block: of the measured windows, of
+    all that followed, and of the last of these."""
 
     measured: Sequence[float]
     later: Sequence[float]
-    late: int
+    late: Sequence[float]
 
 
 def _compared(exchange: PointRecord, plain: PointRecord) -> Lasting | None:
-    after_s = _late_s(exchange)
-    ratios = _ratios(exchange, plain, after_s)
-    if ratios is None:
+    late_s = _late_s(exchange.ranks[0].later)
+    ratios = _ratios(exchange, plain, late_s)
+    if ratios is None or min(len(ratios.measured), len(ratios.late)) < LEAST_BLOCKS:
         return None
-    measured, late = ratios.measured, ratios.later[ratios.late :]
-    if min(len(measured), len(late)) < LEAST_BLOCKS:
-        return None
-    p = _trend_p((*measured, *ratios.later))
-    return Lasting(change=_change(measured, late), after_s=after_s, p=p)
+    change, p = _change(ratios.measured, ratios.late), _trend_p((*ratios.measured, *ratios.later))
+    return Lasting(change=change, after_s=min(late_s.values()), p=p)
 
 
-def _ratios(exchange: PointRecord, plain: PointRecord, after_s: float) -> _Ratios | None:
+def _ratios(exchange: PointRecord, plain: PointRecord, late: Collection[int]) -> _Ratios | None:
     """On the seat of the plain loop that went on."""
     later = step_time(_later(exchange)), step_time(_later(plain))
     before = step_time(exchange), step_time(plain)
@@ -88,9 +85,8 @@ def _ratios(exchange: PointRecord, plain: PointRecord, after_s: float) -> _Ratio
         return None
     measured = _ratio(before[0].blocks, before[1].seats[seat].blocks)
     followed = _ratio(later[0].blocks, later[1].blocks)
-    ages_s = _ages_s(exchange)
-    late = sum(ages_s[index] < after_s for index in followed)
-    return _Ratios(list(measured.values()), list(followed.values()), late)
+    last = [ratio for index, ratio in followed.items() if index in late]
+    return _Ratios(list(measured.values()), list(followed.values()), last)
 
 
 def _ratio(exchange: Blocks, plain: Blocks) -> dict[int, float]:
@@ -126,21 +122,14 @@ def _undisturbed(rank: RankRecord) -> tuple[Window, ...]:
     return tuple(found)
 
 
-def _ages_s(record: PointRecord) -> dict[int, float]:
-    """How long it had trained on before each of its later windows, and after all of them (index -1)."""
+def _late_s(later: Iterable[Window]) -> dict[int, float]:
+    """The last of these windows by their index: how long it had trained on before each."""
     ages_s, age_s = {}, 0.0
-    for window in record.ranks[0].later:
+    for window in later:
         age_s += window.seconds * window.uncounted_samples / window.samples if window.samples else 0.0
         ages_s[window.index] = age_s
         age_s += window.seconds
-    return {**ages_s, -1: age_s}
-
-
-def _late_s(record: PointRecord) -> float:
-    """From when on its windows are late ones."""
-    ages_s = _ages_s(record)
-    late_s = [age_s for age_s in ages_s.values() if age_s >= LATE * ages_s[-1]]
-    return min(late_s)
+    return {index: before_s for index, before_s in ages_s.items() if before_s >= LATE * age_s}
 
 
 # ---------------------------------------------------------------- how large the change is
