@@ -48,23 +48,23 @@ class GpuSplit(Record, frozen=True, kw_only=True):
 
 
 class Traced(Record, frozen=True, kw_only=True):
-    """The profiled steps of a cell: a step of the longest rank with profilers on and, in the same processes,
-    without; the pattern of the files' names below the run's folder."""
+    """The profiled steps of a cell: a step of the longest rank with profilers on, None where a rank had none, and,
+    in the same processes, without; the pattern of the files' names below the run's folder."""
 
-    step_s: float
+    step_s: float | None
     untraced_s: float
     files: tuple[str, ...] = ()
     gpu: GpuSplit | None = None
 
     @property
-    def slowed(self) -> float:
+    def slowed(self) -> float | None:
         """By how much profilers made it slower, a fraction of 1."""
-        return self.step_s / self.untraced_s - 1
+        return None if self.step_s is None else self.step_s / self.untraced_s - 1
 
     @property
     def is_faithful(self) -> bool:
         """Whether its seconds are those of the steps that were measured, too."""
-        return abs(self.slowed) <= MOST_SLOWED
+        return self.slowed is not None and abs(self.slowed) <= MOST_SLOWED
 
 
 def traced(records: Iterable[PointRecord]) -> Traced | None:
@@ -73,8 +73,9 @@ def traced(records: Iterable[PointRecord]) -> Traced | None:
         if not any(rank.traced for rank in record.ranks):  # of a run without --trace all of them
             continue
         of_windows, untraced = step_time(_of_traced(record)), step_time(record)
-        if of_windows is not None and untraced is not None:
-            return Traced(step_s=of_windows.step_s, untraced_s=untraced.step_s, files=_patterns(record.ranks))
+        if untraced is not None:
+            step_s = of_windows.step_s if of_windows else None
+            return Traced(step_s=step_s, untraced_s=untraced.step_s, files=_patterns(record.ranks))
     return None
 
 

@@ -186,6 +186,8 @@ def _late(row: Row, found: Emulation) -> Phrase:
 
 def _traced_step(traced: Traced) -> Phrase:
     """`41.3 ms, untraced 40.9 ms`."""
+    if traced.step_s is None:
+        return ("not of all ranks",)
     return quantities.milliseconds(traced.step_s), ", untraced ", quantities.milliseconds(traced.untraced_s)
 
 

@@ -54,6 +54,8 @@ class Attempt:
         attempt: int,
         retries: tuple[str, ...] = (),
         epoch: int | None = None,
+        *,
+        is_traced: bool = False,
     ) -> None:
         self.attempt = attempt
         self._steps = 1
@@ -61,7 +63,8 @@ class Attempt:
         self._strategy = frameworks.load(point.strategy)
         self._traits = self._strategy.traits(point.strategy)
         slots = placement.slots_of(point, bench.plan.slots)
-        self._tasks = self._rank_tasks(point, slots, len(retries))
+        tasks = self._rank_tasks(point, slots, len(retries))
+        self._tasks = tuple(replace(task, is_traced=is_traced) for task in tasks)
         self._held: dict[int, tuple[int, ...]] = {}
         self._alive: set[tuple[int, str]] = set()
         self._agents: set[int] = set()
@@ -104,9 +107,8 @@ class Attempt:
             data_dir=plan.config.data_dir or "",
             code=plan.code(point),
         )
-        is_traced = inspection.is_traced(point, trace=plan.config.trace)
         saved = plan.config.save_weights or "" if point.regime else ""
-        return tuple(replace(task, is_traced=is_traced, save_weights=saved) for task in tasks)
+        return tuple(replace(task, save_weights=saved) for task in tasks)
 
     def _begin(self) -> None:
         """Ask for ports; where none are needed, start at once."""
@@ -205,7 +207,7 @@ class Attempt:
         if state.phase == "starting":
             return state.all_ready
         if state.phase == "inspecting":
-            return state.inspected == len(state.ranks)
+            return state.inspected == state.told
         return state.phase in ("warming", "measuring", "soaking", "evaluating") and state.chunk_complete
 
     def warm_up(self, pace: warmup.Pace) -> bool:
@@ -257,11 +259,12 @@ class Attempt:
             self.release("the point is over")
         return command is not None
 
-    def inspect(self) -> bool:
-        """Have all ranks do what no figure counts; False where there is nothing of that kind."""
-        command = inspection.command(self.state, trace=self._bench.plan.config.trace)
+    def inspect(self, rank: int | None) -> bool:
+        """Have all ranks, or one of them alone, do what no figure counts; False where there is nothing of that
+        kind."""
+        command = inspection.command(self.state)
         if command is not None:
-            self._command(command)
+            self._command(command, rank)
         return command is not None
 
     def finish(self) -> None:

@@ -28,16 +28,15 @@ from itertools import chain
 from scaling.hosts.canary import Canaries
 from scaling.plan import defaults
 from scaling.plan.groups import seats
-from scaling.records.events import Finished
 from scaling.records.messages import Heard, Paused, Report, Reserved
 from scaling.records.point import Point
 from scaling.sweep import soak
 from scaling.sweep.attempt import Attempt, Bench
+from scaling.sweep.outcome import retries_of
 from scaling.sweep.state import PointState
 from scaling.sweep.turns import Course, Turn, blocks_that_fit
 from scaling.sweep.warmup import Pace
 
-RETRIED = ("port-taken",)
 # Where points take turns, windows that count are many and short, and tell themselves whether they drift.
 SHORT = Pace(window_s=0.0, floor_windows=1, judged=False)
 # An exchange without compute explains, and is in no efficiency: a part of a window is enough.
@@ -74,7 +73,8 @@ class Epoch:
         self._way = self._run()
 
     def _attempt(self, point: Point, retries: tuple[str, ...] = ()) -> Attempt:
-        return Attempt(self._bench, point, self._next_attempt(), retries, self._course.number)
+        is_traced, number = point.key in self._course.traced, self._next_attempt()
+        return Attempt(self._bench, point, number, retries, self._course.number, is_traced=is_traced)
 
     def hear(self, said: Heard) -> None:
         """Hand a report to whom it concerns."""
@@ -175,7 +175,7 @@ class Epoch:
         stopped: set[int] = set()
         while True:
             for index, attempt in enumerate(self.attempts):
-                if attempt.over and attempt.fails and (retries := _retries(attempt)):
+                if attempt.over and attempt.fails and (retries := retries_of(attempt.state)):
                     self._note(f"{attempt.state.point.label}: {retries[0]}; trying once more")
                     self.attempts[index] = self.active = self._attempt(attempt.state.point, retries)
                 elif attempt.attempt not in stopped and attempt.waits and self._stops(attempt):
@@ -210,11 +210,12 @@ class Epoch:
             yield
 
     def _inspect(self, attempt: Attempt) -> Iterator[None]:
-        """What no figure counts, everyone else stopped."""
+        """What no figure counts, everyone else stopped; of `each` seat by seat."""
         self.active = attempt
-        if attempt.inspect():
-            yield from self._answer(attempt)
-            yield from self._stop(attempt)
+        for rank in range(len(attempt.state.ranks)) if attempt.state.point.kind == "each" else (None,):
+            if not attempt.fails and attempt.inspect(rank):
+                yield from self._answer(attempt)
+                yield from self._stop(attempt)
 
     # ------------------------------------------------------------ measuring
 
@@ -289,11 +290,3 @@ class Epoch:
         company = "alone" if len(turn.ranks) == 1 else "together"
         found = ((rank, company, one) for rank, one in turn.canaries())
         return self._canaries.disturbed(found, again=turn.is_again)
-
-
-def _retries(attempt: Attempt) -> tuple[str, ...]:
-    """Why it is tried once more; nothing where it was already, or where that would not help."""
-    failure = attempt.state.failure
-    if isinstance(failure, Finished | None) or attempt.state.retries or failure.cause not in RETRIED:
-        return ()
-    return (f"{failure.cause}: {failure.message}",)

@@ -2,12 +2,16 @@
 
 Steps without an exchange take half as long as two measured windows, and every point of an exchange between real
 devices has them; exchanges beside compute are as many, on GPUs, where CPU time does not split the loss; profiled
-steps are asked for (`--trace`) and follow in the first round only.
+steps are asked for (`--trace`) and follow once per cell.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from scaling.records.events import Finished
 from scaling.records.point import Device, Kind, Point
+from scaling.records.run import PointRecord
 from scaling.records.task import Inspect
 from scaling.sweep.state import PointState
 
@@ -19,18 +23,20 @@ TRACED: tuple[Kind, ...] = ("exchange", "together", "solo", "each")
 OVERLAPPED: tuple[Device, ...] = ("cuda",)
 
 
-def is_traced(point: Point, *, trace: bool) -> bool:
-    """Whether a point ends with profiled steps: once per cell."""
-    return trace and point.kind in TRACED and point.round == 0
+def traced(points: Iterable[Point], records: Iterable[PointRecord]) -> frozenset[str]:
+    """The keys of those points that end with profiled steps: the first of each cell that ends well."""
+    wanted = {point.key: point.cell for point in points if point.kind in TRACED}
+    had = {record.point.cell for record in records if isinstance(record.outcome, Finished)}
+    return frozenset(key for key, cell in wanted.items() if cell not in had)
 
 
-def command(state: PointState, *, trace: bool) -> Inspect | None:
+def command(state: PointState) -> Inspect | None:
     """What all ranks are told when they have done their measured windows; None where nothing is left."""
     point = state.point
     # An emulated device's steps say nothing of what a wrapper costs.
     exchanges = point.kind == "exchange" and point.world_size > 1 and point.hardware.device != "emulated"
     windows = UNSYNCED_WINDOWS if exchanges else 0
-    traced_steps = TRACED_STEPS if is_traced(point, trace=trace) else 0
+    traced_steps = TRACED_STEPS if state.ranks[0].task.is_traced else 0
     if not windows and not traced_steps:
         return None
     steps = max(1, state.ranks[0].windows[-1].steps // UNSYNCED_WINDOWS)

@@ -14,6 +14,16 @@ from scaling.text import counted
 # Above this an emulated step is no longer told by its sleeps and its bytes alone.
 MOST_BUSY_PERCENT = 80
 CONSEQUENCES = ("error", "nccl", "cancelled", "interrupted", "hang")
+# What may be chance: such a point is tried once more.
+RETRIED = ("port-taken",)
+
+
+def retries_of(state: PointState) -> tuple[str, ...]:
+    """Why a point is tried once more; nothing where it was already, or where that would not help."""
+    failure = state.failure
+    if isinstance(failure, Finished | None) or state.retries or failure.cause not in RETRIED:
+        return ()
+    return (f"{failure.cause}: {failure.message}",)
 
 
 def record_of(state: PointState, *, ended_s: float) -> PointRecord:

@@ -124,7 +124,8 @@ def commanded(state: PointState, command: Command, told: int | None = None) -> P
     if isinstance(command, Finish):
         return replace(state, command=command, phase="finishing")
     if isinstance(command, Inspect):
-        return replace(state, command=command, phase="inspecting")
+        count = len(state.ranks) if told is None else told
+        return replace(state, command=command, phase="inspecting", told=state.inspected + count)
     if isinstance(command, Rest):
         return replace(state, command=command, told=len(state.ranks), chunk_done=0)
     if isinstance(command, Evaluate):

@@ -22,7 +22,7 @@ from scaling.records.messages import INTERRUPT_GRACE_S, Heard, ToAgent, ToSweep
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
 from scaling.records.store import Store, done_keys
-from scaling.sweep import registering
+from scaling.sweep import inspection, registering
 from scaling.sweep.attempt import Bench
 from scaling.sweep.epoch import Epoch
 from scaling.sweep.outcome import record_of
@@ -235,6 +235,7 @@ class Sweep:
             canary=canary,
             budget_s=max(0.0, min(self._spare_s, MOST_OF_GROUP * self.plan.seconds(group))) if canary else 0.0,
             soak_s=self.plan.soak_s if shared else 0.0,
+            traced=inspection.traced(group.points, self.records) if config.trace else frozenset(),
         )
 
     def _epoch(self, group: Group, index: int) -> int:

@@ -22,6 +22,7 @@ class Course(Record, frozen=True, kw_only=True):
     `blocks` is None where the time of a step says how many there are. `at_once`: the points share no rank and no
     server, and all are measured at the same time. `budget_s` is what windows that were disturbed may cost in all
     until they are measured undisturbed. `soak_s`: how long some of them go on after their windows, 0 for none.
+    `traced` are the keys of the points that end with profiled steps.
     """
 
     number: int | None
@@ -33,6 +34,7 @@ class Course(Record, frozen=True, kw_only=True):
     at_once: bool = False
     budget_s: float = 0.0
     soak_s: float = 0.0
+    traced: frozenset[str] = frozenset()
 
 
 class Turn(NamedTuple):

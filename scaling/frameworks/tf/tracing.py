@@ -7,7 +7,6 @@ import tempfile
 from pathlib import Path
 
 import tensorflow as tf
-from tensorflow.python.profiler.internal import _pywrap_profiler_plugin
 
 from scaling.frameworks.tracing import Tracer
 
@@ -17,6 +16,10 @@ class TensorFlowTracer(Tracer):
 
     def start(self, path: Path) -> None:
         """It writes into a tree of folders of its own."""
+        # TensorFlow's own, which not every version has: without it there is no trace, and nothing else is lost.
+        from tensorflow.python.profiler.internal import _pywrap_profiler_plugin
+
+        self._convert = _pywrap_profiler_plugin.xspace_to_tools_data
         self._path = path
         self._folder = tempfile.TemporaryDirectory(dir=path.parent)
         tf.profiler.experimental.start(self._folder.name)
@@ -26,6 +29,6 @@ class TensorFlowTracer(Tracer):
         with self._folder as folder:
             tf.profiler.experimental.stop()
             (written,) = Path(folder).rglob("*.xplane.pb")
-            events, _ = _pywrap_profiler_plugin.xspace_to_tools_data([str(written)], "trace_viewer@")
+            events, _ = self._convert([str(written)], "trace_viewer@")
         with gzip.open(self._path, "wb") as file:
             file.write(events)

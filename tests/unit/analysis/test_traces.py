@@ -105,5 +105,7 @@ def test_a_rank_without_a_trace_leaves_the_others_unsplit() -> None:
     made = with_traces(record(point("exchange", 2), 0.2), 0.2, [gpu(compute_s=0.1, idle_s=0.1)] * 2)
     lost: dict[str, Any] = {"traced": (), "traces": (), "gpu": None}
     ranks = (made.ranks[0], replace(made.ranks[1], **lost))
-    assert traced([replace(made, ranks=ranks)]) is None
+    found = traced([replace(made, ranks=ranks)])
+    assert found is not None and found.step_s is None and not found.is_faithful and found.gpu is None
+    assert found.files == ("traces/0001-fake-a-exchange-n2-r0.*",)
     assert traced([record(point(), 0.1)]) is None

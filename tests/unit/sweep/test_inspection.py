@@ -13,10 +13,13 @@ from msgspec.structs import replace
 from scaling.records.events import Finished, Window
 from scaling.records.point import Kind
 from scaling.records.task import Inspect
-from scaling.sweep.inspection import command
+from scaling.sweep.attempt import Attempt
+from scaling.sweep.inspection import command, traced
 from scaling.sweep.state import PointState, RankState
 from tests.support.inline import Launch
 from tests.support.points import POINT, TASK, changed
+from tests.support.scripted_records import failed
+from tests.support.scripted_records import record as made
 
 
 def state(kind: Kind = "exchange", world_size: int = 2, number: int = 0, device: str = "cpu") -> PointState:
@@ -37,19 +40,26 @@ OVERLAPPED = replace(UNSYNCED, beside_windows=2)
     ("of", "untraced", "traced"),
     [
         (state(), UNSYNCED, replace(UNSYNCED, traced_steps=5)),
-        (state(number=1), UNSYNCED, UNSYNCED),  # once per cell
         (state(world_size=1), None, Inspect(windows=0, steps=3, traced_steps=5)),
         (state("together"), None, Inspect(windows=0, steps=3, traced_steps=5)),
         (state("solo", 1), None, Inspect(windows=0, steps=3, traced_steps=5)),
         (state("each", 1), None, Inspect(windows=0, steps=3, traced_steps=5)),
-        (state("comm"), None, None),
         (state(device="cuda"), OVERLAPPED, replace(OVERLAPPED, traced_steps=5)),
         (state(device="emulated"), None, Inspect(windows=0, steps=3, traced_steps=5)),
     ],
 )
 def test_who_is_looked_at_closer(of: PointState, untraced: Inspect | None, traced: Inspect | None) -> None:
-    assert command(of, trace=False) == untraced
-    assert command(of, trace=True) == traced
+    assert command(of) == untraced
+    (rank,) = of.ranks
+    assert command(replace(of, ranks=(replace(rank, task=replace(rank.task, is_traced=True)),))) == traced
+
+
+def test_the_first_point_of_a_cell_that_ends_well_is_traced() -> None:
+    points = [changed(POINT, kind=kind, round=1) for kind in ("exchange", "together", "comm")]
+    records = [made(changed(one, round=0), 0.1) for one in points]
+    assert traced(points, []) == {one.key for one in points[:2]}
+    assert traced(points, records) == frozenset()
+    assert traced(points, [failed(records[0].point), *records[1:]]) == {points[0].key}
 
 
 FIELDS: dict[str, Any] = {"kinds": ["exchange", "together", "solo", "comm"], "world_sizes": [1, 2], "rounds": 2}
@@ -63,6 +73,20 @@ def test_a_sweep_leaves_a_trace_per_rank_of_each_cell(tmp_path: Path) -> None:
     for path in expected:
         assert msgspec.json.decode(gzip.decompress((found.folder / path).read_bytes()))["traceEvents"]
     assert all(not rank.traced for record in found.records if record.point.round for rank in record.ranks)
+
+
+def test_seats_that_run_alone_are_looked_at_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[Kind, int | None, int]] = []
+
+    def inspect(attempt: Attempt, rank: int | None) -> bool:
+        told.append((attempt.state.point.kind, rank, attempt.state.inspected))
+        return truly(attempt, rank)
+
+    truly = Attempt.inspect
+    monkeypatch.setattr(Attempt, "inspect", inspect)
+    found = Launch(2).sweep(tmp_path, trace=True, kinds=["exchange", "each"], world_sizes=[2], rounds=1)
+    assert [len(rank.traces) for rank in found.of("each", 2)[0].ranks] == [1, 1]
+    assert sorted(told, key=str) == [("each", 0, 0), ("each", 1, 1), ("exchange", None, 0)]
 
 
 def test_without_the_flag_there_are_no_traces_and_the_same_figures(tmp_path: Path) -> None:
