@@ -7,7 +7,7 @@ rounds to logarithms; where only one seat was ever measured, it stands for all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from math import exp, log
 from statistics import fmean
@@ -15,7 +15,7 @@ from statistics import fmean
 from scaling.analysis.cell import Cell
 from scaling.analysis.cpu_time import CpuStep, Use, mean_of
 from scaling.analysis.pooling import Layout, additive
-from scaling.analysis.step_time import Blocks, StepTime
+from scaling.analysis.step_time import Blocks, StepTime, by_rate, harmonic
 from scaling.records.events import Failed
 from scaling.records.point import Record
 from scaling.records.run import PointRecord
@@ -24,7 +24,7 @@ from scaling.records.run import PointRecord
 class AloneTime(Record, frozen=True, kw_only=True):
     """Seconds of one step of a row's seats, each alone, in one round: means of rates and of times.
 
-    `blocks` are logarithms of the harmonic mean, window by window; `seats_measured` is how many of them this
+    `blocks` are the windows' own logarithms (step_time.by_rate); `seats_measured` is how many of the seats this
     round has; `use` is the CPU time of a step, if known.
     """
 
@@ -132,7 +132,7 @@ def _alone(
     filled = {seat: exp(column.get(number, columns[seat] + rows[number])) for seat, column in layout.items()}
     known = {int(seat): value for seat, value in filled.items() if seat}
     return AloneTime(
-        harmonic_s=_harmonic(filled.values()),
+        harmonic_s=harmonic(filled.values()),
         mean_s=fmean(filled.values()),
         seats=known,
         blocks=_blocks(time, columns) if known else time.blocks,
@@ -142,16 +142,12 @@ def _alone(
     )
 
 
-def _blocks(time: StepTime, columns: Mapping[str, float]) -> dict[int, float]:
-    """Of each block the harmonic mean of all seats, as those that had a turn in it tell: what one of them is apart
-    from the others is known from all rounds."""
-    level = log(_harmonic(exp(column) for column in columns.values()))
-    found: dict[int, list[float]] = {}
-    for seat, one in time.seats.items():
-        if str(seat) in columns:
-            for index, value in one.blocks.items():
-                found.setdefault(index, []).append(value - columns[str(seat)])
-    return {index: fmean(values) + level for index, values in sorted(found.items())}
+def _blocks(time: StepTime, columns: Mapping[str, float]) -> Blocks:
+    """Of the seats that had a turn in each block: what one of them is apart from the others is known from all
+    rounds."""
+    apart = {int(seat): exp(column) for seat, column in columns.items()}
+    known = [(apart[seat], one.blocks) for seat, one in time.seats.items() if seat in apart]
+    return by_rate(harmonic(apart.values()), known)
 
 
 def _use(cpu: CpuStep | None, seats: Mapping[int, float]) -> Use | None:
@@ -160,7 +156,3 @@ def _use(cpu: CpuStep | None, seats: Mapping[int, float]) -> Use | None:
         return None
     found = [use for seat, use in cpu.seats.items() if seat in seats] or list(cpu.seats.values())
     return mean_of(found, len(found))
-
-
-def _harmonic(times: Iterable[float]) -> float:
-    return float(1 / fmean(1 / time for time in times))

@@ -1,7 +1,7 @@
 """Records -> what a table says: rows, baselines, comparisons. Pure.
 
     step time     synchronous: longest rank's time from the common start to its last synchronisation / its
-                  steps; asynchronous: N x batch per device / samples/s; side by side: trimmed mean over blocks
+                  steps, side by side of each window; asynchronous: N x batch per device / samples/s
     samples/s(N)  synchronous: N x batch per device / step time; asynchronous: sum of the ranks' own rates,
                   batch x steps / the rank's own time
     efficiency    t(1) / t(N) under the weak rule, t(1) / (N t(N)) under the strong, t(1) / (k t(N)) under the

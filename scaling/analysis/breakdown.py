@@ -10,7 +10,8 @@ Of the exchange's step time t, with the plain loop alone (`each`, or `solo` for 
     straggling     slowest of together, step by step, - mean of together; and mean - harmonic mean of alone: the
                    sum of what devices do alone counts the fast ones that now wait
     exchange_cpu   u(exchange) - u(together): wrapper, hooks, copies, communication threads
-    servers        CPU time of parameter servers on the cores of ranks, at most the time off the CPU that is left
+    servers        what ranks queued for a CPU behind parameter servers, at most what those ran, and at most the
+                   time off the CPU that is left
     waiting        off(exchange) - off(together) - straggling - servers: exposed communication, and all else that
                    ranks wait for. Where it comes out below zero, communication threads ran while the computing
                    ones waited (Horovod's, every millisecond): up to what they ran, that is no exchange_cpu
@@ -31,22 +32,24 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from scaling.analysis.causes import CAUSES, Breakdown
-from scaling.analysis.cpu_time import Use, new_threads
+from scaling.analysis.cpu_time import Use, new_seconds
 from scaling.analysis.data_wait import bounded
 from scaling.analysis.pooling import Residual, contrast
 from scaling.analysis.rounds import Round
-from scaling.analysis.servers import delay_s
+from scaling.analysis.servers import Delay, joined
 from scaling.analysis.stats import Estimate, interval
 
 # What each round tells by itself, in fractions of its step.
 Series = Mapping[str, Sequence[float]]
 # Differences of two cells: their variance is that of the layout.
 POOLED = ("contention", "small_batch")
-# What a round tells of the causes that are bounded after averaging: growth of the time off the CPU less straggling
-# and the servers' part of it; exchange less slowest of `together`, and `comm`.
+# What a round tells of the causes that are bounded after averaging: growth of the time off the CPU less
+# straggling; what was queued behind servers and what they ran, behind communication threads and what those ran;
+# exchange less slowest of `together`, and `comm`.
 _EXACT = ("small_batch", "contention", "straggling", "exchange_cpu")
 _DATA = ("data", "data_alone", "feed", "feed_alone")
-_RAW = (*_EXACT, *_DATA, "off", "serving", "threads", "beyond", "comm")
+_CPU = ("off", "behind_servers", "servers_ran", "behind_threads", "threads_ran", "threads")
+_RAW = (*_EXACT, *_DATA, *_CPU, "beyond", "comm")
 
 
 def split(measured: Sequence[Round], efficiency: float) -> Breakdown:
@@ -89,8 +92,22 @@ def _series(measured: Sequence[Round]) -> dict[str, list[float]]:
 
 def _all_told(measured: Sequence[Round]) -> list[dict[str, float]]:
     """By round; where CPU time is known of some rounds, of those alone, since it tells other causes."""
-    found = [{**told(one), "lost": 1 - one.efficiency} for one in measured]
+    servers = _serving(measured)
+    found = [{**told(one), **servers.get(one.number, {}), "lost": 1 - one.efficiency} for one in measured]
     return [one for one in found if "off" in one] or found
+
+
+def _serving(measured: Sequence[Round]) -> dict[int, dict[str, float]]:
+    """What is told of servers, by the number of the round."""
+    served = [one for one in measured if one.grown is not None and one.cpu is not None and one.cpu.servers_s]
+    beside = ((one.cpu, one.together.use) for one in served if one.together)
+    uses = [(cpu, plain) for cpu, plain in beside if cpu is not None and plain is not None]
+    delays = joined(uses, is_slowest=measured[0].synchronous)
+    return {one.number: _of_step(one, delay) for one, delay in zip(served, delays, strict=True)}
+
+
+def _of_step(one: Round, delay: Delay) -> dict[str, float]:
+    return {"behind_servers": delay.queued_s / one.exchange_s, "servers_ran": delay.ran_s / one.exchange_s}
 
 
 def told(one: Round) -> dict[str, float]:
@@ -114,14 +131,14 @@ def told(one: Round) -> dict[str, float]:
 def _beyond(one: Round, plain: Use | None, last_s: float) -> dict[str, float]:
     """What the exchange takes beyond the slowest of plain loops: by CPU time where it is known."""
     beyond_s = one.exchange_s - last_s
-    grown_s = one.grown_s
-    if grown_s is None or one.cpu is None or plain is None:
+    grown = one.grown
+    if grown is None or one.cpu is None or plain is None:
         return {} if one.most_exposed_s is None else {"beyond": beyond_s, "comm": one.most_exposed_s}
-    found = {"exchange_cpu": grown_s, "off": beyond_s - grown_s}
-    if one.cpu.servers_s:
-        found["serving"] = delay_s(one.cpu, plain, is_slowest=one.synchronous)
-    if plain.threads and not one.cpu.is_spare:
-        found["threads"] = sum(new_threads(one.cpu.mean, plain).values())
+    found = {"exchange_cpu": grown.run_s, "off": beyond_s - grown.run_s}
+    if one.cpu.is_spare:
+        found |= {"behind_threads": grown.queued_s, "threads_ran": grown.others_s}
+    elif plain.threads:
+        found["threads"] = new_seconds(one.cpu.mean, plain)
     return found
 
 
@@ -131,6 +148,8 @@ def _beyond(one: Round, plain: Use | None, last_s: float) -> dict[str, float]:
 def _estimates(measured: Sequence[Round], pooled: Residual | None) -> dict[str, Estimate]:
     """Each cause with its interval."""
     series = _series(measured)
+    if "behind_threads" in series:
+        series |= _with_queue(series)
     found = {
         name: contrast(series[name], pooled if name in POOLED and any(series[name]) else None)
         for name in _EXACT
@@ -158,12 +177,21 @@ def _data(series: Series, pooled: Residual | None) -> dict[str, Estimate]:
     }
 
 
+def _with_queue(series: Series) -> dict[str, list[float]]:
+    """On CPUs to spare: what computing threads queued behind the exchange's is its CPU time, and no waiting."""
+    behind = _least(series["behind_threads"], series["threads_ran"])
+    return {
+        "exchange_cpu": [run + queued for run, queued in zip(series["exchange_cpu"], behind, strict=True)],
+        "off": [off - queued for off, queued in zip(series["off"], behind, strict=True)],
+    }
+
+
 def _off_cpu(series: Series) -> dict[str, Estimate]:
     """Servers, and what ranks wait for beside them."""
     off = series["off"]
-    if "serving" not in series:
+    if "behind_servers" not in series:
         return {"waiting": interval(off)}
-    serving = series["serving"]
+    serving = _least(series["behind_servers"], series["servers_ran"])
     servers = _bounded(off, serving)
     waiting = fmean(off) - servers.mean
     return {"servers": servers, "waiting": _around(interval([a - b for a, b in _both(off, serving)]), waiting)}
@@ -186,10 +214,14 @@ def _both(a: Sequence[float], b: Sequence[float]) -> list[tuple[float, float]]:
 
 def _bounded(values: Sequence[float], most: Sequence[float]) -> Estimate:
     """The mean of `values` from 0 up to the mean of `most`."""
-    found, limit = interval(values), interval(most)
-    if found.mean > limit.mean:
-        return limit
+    found = min(interval(values), interval(most), key=lambda one: one.mean)
     return found if found.mean >= 0 else _around(found, 0.0)
+
+
+def _least(values: Sequence[float], most: Sequence[float]) -> Sequence[float]:
+    """Those of the two whose mean is less; nothing where that is below 0."""
+    least = min(values, most, key=fmean)
+    return least if fmean(least) >= 0 else [0.0] * len(least)
 
 
 def _around(estimate: Estimate, mean: float) -> Estimate:

@@ -93,11 +93,21 @@ def mean_of(uses: Iterable[Use], devices: int) -> Use:
     return Use(run_s=run_s, threads=threads)
 
 
-def growth_s(exchange: Use, plain: Use, *, is_spare: bool) -> float | None:
+class Growth(NamedTuple):
+    """Seconds by which the CPU time of a step grew by the exchange: of the threads that compute, or of all; and on
+    CPUs to spare what those queued behind others of their process, as far as that is known. The latter is a
+    difference and may be negative: over rounds it is bounded by what the others ran."""
+
+    run_s: float
+    queued_s: float = 0.0
+    others_s: float = 0.0
+
+
+def growth(exchange: Use, plain: Use, *, is_spare: bool, servers_s: float = 0.0) -> Growth | None:
     """By how much the CPU time of a step grew by the exchange; None where this cannot be told from what ran beside
-    it on CPUs to spare."""
+    it on CPUs to spare. `servers_s` is what servers ran beside a rank, behind whom its threads queue too."""
     if not is_spare:
-        return exchange.run_s - plain.run_s
+        return Growth(exchange.run_s - plain.run_s)
     names = plain.computing
     if not exchange.threads or not names:
         return None
@@ -105,12 +115,18 @@ def growth_s(exchange: Use, plain: Use, *, is_spare: bool) -> float | None:
     others_s = exchange.run_s - computing_s
     queued_s = _queued_s(exchange, names) - _queued_s(plain, names)
     before_s = sum(plain.threads[name].run_s for name in names)
-    return computing_s - before_s + min(max(queued_s, 0.0), others_s)
+    part = others_s / (others_s + servers_s) if others_s > 0 else 0.0
+    return Growth(computing_s - before_s, part * queued_s, others_s)
 
 
 def new_threads(exchange: Use, plain: Use) -> dict[str, float]:
     """By name, what threads ran in a step that compute nothing in a plain one."""
     return {name: one.run_s for name, one in exchange.threads.items() if name not in plain.computing}
+
+
+def new_seconds(exchange: Use, plain: Use) -> float:
+    """What those ran in all."""
+    return sum(new_threads(exchange, plain).values())
 
 
 def _queued_s(use: Use, names: frozenset[str]) -> float:

@@ -24,7 +24,7 @@ def missing_controls(point: Point, measured: Sequence[Round], controls: Controls
     kinds: dict[Kind, int] = {
         "solo": sum(one.alone is None for one in measured),
         "together": sum(one.together is None for one in measured),
-        "comm": 0 if any(one.grown_s is not None for one in measured) else sum(one.needs_comm for one in measured),
+        "comm": 0 if any(one.grown is not None for one in measured) else sum(one.needs_comm for one in measured),
     }
     missing = (_missing(kind, count, point, measured, controls) for kind, count in kinds.items() if count)
     return (*missing, *_not_by_cpu(measured), *_not_held(point, measured, controls))
@@ -35,7 +35,7 @@ def _not_by_cpu(measured: Sequence[Round]) -> Iterator[str]:
     whose = [one.untold_cpu for one in measured if one.untold_cpu]
     if not whose:
         return
-    if any(one.grown_s is not None for one in measured):
+    if any(one.grown is not None for one in measured):
         count = f"{len(whose)} of {len(measured)} rounds"
         yield f"no CPU time {whose[0]} in {count}; from the others: exchange's CPU and waiting"
     else:

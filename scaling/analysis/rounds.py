@@ -1,8 +1,7 @@
 """An exchange beside the controls of its round: what a step took, and what it would take without each loss. Pure.
 
-Points that were measured side by side are compared block by block: a control's step time is the exchange's times
-the trimmed mean (20 %, of logarithms) of their ratio over the blocks that both have. Others are compared by their
-whole step times.
+Points that were measured side by side are compared over the blocks that both have: what hits a block hits all of
+them. Others are compared by their whole step times.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from typing import NamedTuple
 from scaling.analysis.alone import AloneTime
 from scaling.analysis.cell import Cell
 from scaling.analysis.controls import Control, Controls
-from scaling.analysis.cpu_time import CpuStep, Use, growth_s
+from scaling.analysis.cpu_time import CpuStep, Growth, Use, growth
 from scaling.analysis.data_wait import DataTimes
-from scaling.analysis.stats import trimmed_mean, trimmed_variance, variance
-from scaling.analysis.step_time import Blocks, StepTime
+from scaling.analysis.stats import variance
+from scaling.analysis.step_time import Blocks, StepTime, mean_s
 from scaling.records.point import Point, Record
 
 
@@ -65,17 +64,18 @@ class Round(Record, frozen=True, kw_only=True):
         return self.comm_s if self.comm_beside_s is None else self.comm_beside_s
 
     @property
-    def grown_s(self) -> float | None:
+    def grown(self) -> Growth | None:
         """By how much the CPU time of a step grew by the exchange; None where that is not known of both."""
         plain = self.together.use if self.together else None
         if self.cpu is None or plain is None:
             return None
-        return growth_s(self.cpu.mean, plain, is_spare=self.cpu.is_spare)
+        servers_s = sum(self.cpu.servers_s.values()) / len(self.cpu.seats)
+        return growth(self.cpu.mean, plain, is_spare=self.cpu.is_spare, servers_s=servers_s)
 
     @property
     def untold_cpu(self) -> str:
         """Whose CPU time is missing beside the other's; empty where both are known, or neither."""
-        if self.together is None or self.grown_s is not None:
+        if self.together is None or self.grown is not None:
             return ""
         if self.together.use is None:
             return "of its together control" if self.cpu else ""
@@ -84,7 +84,7 @@ class Round(Record, frozen=True, kw_only=True):
     @property
     def needs_comm(self) -> bool:
         """Whether `comm` would tell more. Without `together` nothing could be told from it."""
-        return self.most_exposed_s is None and self.together is not None and self.grown_s is None
+        return self.most_exposed_s is None and self.together is not None and self.grown is None
 
     @property
     def together_s(self) -> float | None:
@@ -147,27 +147,37 @@ def efficiencies(cell: Cell, controls: Controls) -> list[float]:
 
 def relative(time: StepTime, blocks: Blocks, epoch: int | None, step_s: float) -> float:
     """A control's step time on the scale of the exchange's: by the blocks that both have, if they have any."""
-    ratios = _ratios(time, blocks, epoch)
-    return time.step_s * exp(trimmed_mean(ratios)) if ratios else step_s
+    shared = _shared(time, blocks, epoch)
+    if not shared:
+        return step_s
+    return time.step_s * mean_s(blocks[index] for index in shared) / mean_s(time.blocks[index] for index in shared)
 
 
-def _ratios(time: StepTime, blocks: Blocks, epoch: int | None) -> list[float]:
+def _shared(time: StepTime, blocks: Blocks, epoch: int | None) -> list[int]:
+    """The blocks in which both were measured."""
     if time.epoch is None or time.epoch != epoch:
         return []
-    return [value - time.blocks[index] for index, value in sorted(blocks.items()) if index in time.blocks]
+    return sorted(blocks.keys() & time.blocks.keys())
 
 
 def _noise(time: StepTime, ideal: AloneTime) -> float:
-    """The variance of ln(efficiency) if windows were all that scatters."""
-    if ratios := _ratios(time, ideal.blocks, ideal.epoch):
-        return trimmed_variance(ratios) or 0.0
+    """The variance of ln(efficiency) if windows were all that scatters: side by side that of a ratio of two means
+    (Cochran, "Sampling Techniques", chapter 6)."""
+    shared = _shared(time, ideal.blocks, ideal.epoch)
+    if len(shared) > 1:
+        ours, ideals = ([exp(blocks[index]) for index in shared] for blocks in (time.blocks, ideal.blocks))
+        scale = fmean(ideals) / fmean(ours)
+        rest = [one - scale * own for own, one in zip(ours, ideals, strict=True)]
+        return variance(rest) / len(rest) / fmean(ideals) ** 2
+    if shared:
+        return 0.0
     each = (list(blocks.values()) for blocks in (time.blocks, ideal.blocks))
     return sum(variance(values) / len(values) for values in each if len(values) > 1)
 
 
 def _seats(time: StepTime, ideal: AloneTime) -> int:
     """Seats that took turns are each as noisy as a cell; in one stretch of the run they resemble each other."""
-    return ideal.seats_measured if _ratios(time, ideal.blocks, ideal.epoch) else 1
+    return ideal.seats_measured if _shared(time, ideal.blocks, ideal.epoch) else 1
 
 
 def _ideal_s(time: StepTime, reference: AloneTime, own: AloneTime | None, point: Point) -> float:
@@ -213,9 +223,9 @@ def _beside(cell: Cell, control: Control | None) -> dict[int, Plain]:
 
 def _scale(time: StepTime, plain: StepTime) -> float:
     """By how much the blocks that both have were slower or faster than all of the control's."""
-    if not plain.blocks or not _ratios(time, plain.blocks, plain.epoch):
+    if not plain.blocks or not _shared(time, plain.blocks, plain.epoch):
         return 1.0
-    whole_s = exp(trimmed_mean(list(plain.blocks.values())))
+    whole_s = mean_s(plain.blocks.values())
     return relative(time, plain.blocks, plain.epoch, whole_s) / whole_s
 
 

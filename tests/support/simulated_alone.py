@@ -25,6 +25,7 @@ from tests.support.simulated_intervals import (
     Design,
     Interval,
     Noise,
+    by_rate,
     contrast,
     harmonic,
     of_columns,
@@ -66,8 +67,7 @@ def of_run(times: Array) -> dict[int, Interval]:
     whole = np.log(_mean(np.exp(times), kept))  # runs x rounds x columns
     seats, single, both = whole[..., :2], whole[..., ONE], whole[..., TWO]
     layout = np.stack([seats[..., SEAT_0], single, both, slowest(times, whole, kept)], axis=2)
-    own = seats.mean(axis=1) - seats.mean(axis=(1, 2))[:, None]
-    alone = (times[..., :2] - own[:, None, None, :]).mean(axis=3)
+    alone = np.log(by_rate(times, seats))
     implied = _variance_of_mean(times, kept)
     of_both = _variance_of_mean(alone[..., None], kept[..., :1])[..., 0]
     return {

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
 from scaling.analysis.pooling import CONTRAST, FLOOR, GUARD, OWN_SHARE, SLACK
-from scaling.analysis.stats import TRIMMED
 
 Array = NDArray[np.float64]
 SIZES = (2, 1)
@@ -142,21 +141,31 @@ def _windows(shape: tuple[int, ...], noise: Noise, dice: np.random.Generator) ->
 
 def of_run(times: Array) -> dict[int, Interval]:
     """ln efficiency of both ranks, and of one, by run; `times` as `blocks` makes them."""
-    whole = trimmed(times)  # runs x rounds x columns
+    whole = mean(times)  # runs x rounds x columns
     seats = whole[..., :2]
     cells = [seats[..., SEAT_0], seats[..., SEAT_1], whole[..., ONE], whole[..., TWO], slowest(times)]
     layout = np.stack(cells, axis=2)
-    own = seats.mean(axis=1) - seats.mean(axis=(1, 2))[:, None]
-    both = (times[..., :2] - own[:, None, None, :]).mean(axis=3) + harmonic(own)[:, None, None]
     return {
-        2: _of_blocks(both - times[..., TWO], layout, cell_variances=1.5),
-        1: _of_blocks(times[..., SEAT_0] - times[..., ONE], layout),
+        2: _of_blocks(by_rate(times, seats), np.exp(times[..., TWO]), layout, cell_variances=1.5),
+        1: _of_blocks(np.exp(times[..., SEAT_0]), np.exp(times[..., ONE]), layout),
     }
 
 
-def _of_blocks(ratios: Array, layout: Array, *, cell_variances: float = CONTRAST) -> Interval:
-    by_round = trimmed(ratios[..., None])[..., 0]
-    return contrast(by_round, trimmed_variance(ratios), layout, cell_variances=cell_variances)
+def by_rate(times: Array, seats: Array) -> Array:
+    """Seconds, runs x rounds x windows: exp of what `step_time.by_rate` says; `seats` are ln step times, runs x
+    rounds x seats."""
+    own = seats.mean(axis=1) - seats.mean(axis=(1, 2))[:, None]
+    rates = np.exp(-own)[:, None, None, :]
+    parts = (rates * np.exp(times[..., :2]) * rates).sum(axis=3) / rates.sum(axis=3)
+    return np.asarray(np.exp(harmonic(own))[:, None, None] * parts)
+
+
+def _of_blocks(ideal: Array, own: Array, layout: Array, *, cell_variances: float = CONTRAST) -> Interval:
+    """Of step times, runs x rounds x blocks, as `rounds.Round.efficiency` and its `noise`."""
+    scale = ideal.mean(axis=-1) / own.mean(axis=-1)
+    rest = ideal - scale[..., None] * own
+    implied = rest.var(axis=-1, ddof=1) / rest.shape[-1] / ideal.mean(axis=-1) ** 2
+    return contrast(np.log(scale), implied, layout, cell_variances=cell_variances)
 
 
 def contrast(by_round: Array, implied: Array, layout: Array, *, cell_variances: float = CONTRAST) -> Interval:
@@ -185,10 +194,7 @@ def contrast(by_round: Array, implied: Array, layout: Array, *, cell_variances: 
 def slowest(times: Array) -> Array:
     """ln step time of the loops beside each other, as `step_time.lock_step`."""
     beside = times[..., [BESIDE_0, BESIDE_1]]
-    late = np.exp(beside).max(axis=-1) - np.exp(beside).mean(axis=-1)
-    mean = np.exp(trimmed(beside)).mean(axis=-1) + trimmed(late[..., None])[..., 0]
-    longest = np.maximum(trimmed(beside).max(axis=-1), trimmed(beside.max(axis=-1)[..., None])[..., 0])
-    return np.asarray(np.maximum(longest, np.log(mean)))
+    return np.asarray(mean(beside.max(axis=-1)[..., None])[..., 0])
 
 
 def harmonic(logs: Array) -> Array:
@@ -196,19 +202,9 @@ def harmonic(logs: Array) -> Array:
     return np.asarray(-np.log(np.exp(-logs).mean(axis=-1)))
 
 
-def trimmed(times: Array) -> Array:
-    """`stats.trimmed_mean` over blocks, which are the last axis but one."""
-    ordered, count = np.sort(times, axis=-2), times.shape[-2]
-    cut = int(TRIMMED * count)
-    return np.asarray(ordered[..., cut : count - cut, :].mean(axis=-2))
-
-
-def trimmed_variance(ratios: Array) -> Array:
-    """`stats.trimmed_variance` over the last axis."""
-    ordered, count = np.sort(ratios, axis=-1), ratios.shape[-1]
-    cut = int(TRIMMED * count)
-    winsorized = np.clip(ratios, ordered[..., cut, None], ordered[..., count - cut - 1, None])
-    return np.asarray(winsorized.var(axis=-1, ddof=1) * count / (count - 2 * cut) ** 2)
+def mean(times: Array) -> Array:
+    """ln of the mean of step times over blocks, which are the last axis but one."""
+    return np.asarray(np.log(np.exp(times).mean(axis=-2)))
 
 
 SIDE_BY_SIDE = Design(blocks, of_run)

@@ -122,6 +122,34 @@ def test_servers_for_which_nobody_queued_take_nothing() -> None:
     assert found == pytest.approx({cause: 23.1 if cause == "waiting" else 0.0 for cause in found}, abs=WITHIN)
 
 
+def test_who_queues_behind_threads_of_its_own_is_not_delayed_by_servers_alone() -> None:
+    """8 ms behind communication threads, which ran as long, and a server on other cores that ran for 80: it is
+    charged with its part of both, and no more than the ranks waited."""
+    _, found = lost([_served(one) for one in run(Plan(steals_s=0.008, wire_s=0.02))])
+    assert found["exchange_cpu"] == pytest.approx(100 * 0.008 / 0.128, abs=WITHIN)
+    assert found["servers"] + found["waiting"] == pytest.approx(100 * 0.02 / 0.128, abs=WITHIN)
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_queues_that_are_noise_delay_nobody(spare: bool) -> None:
+    """Now longer, now shorter than those of plain loops: bounded round by round half of that would be a loss."""
+    made = [_queued(_served(one), (0.02, -0.02)[one.point.round % 2]) for one in run(Plan(wire_s=0.03))]
+    _, found = lost([_with_spare_cpus(one) for one in made] if spare else made)
+    assert found == pytest.approx({cause: 23.1 if cause == "waiting" else 0.0 for cause in found}, abs=0.5)
+
+
+def _queued(made: PointRecord, more_s: float) -> PointRecord:
+    """All but the exchange queue for 25 ms a step, it for so much more."""
+    each_s = 0.025 + (more_s if made.point.kind == "exchange" and made.point.world_size > 1 else 0.0)
+    ranks = []
+    for rank in made.ranks:
+        assert rank.telemetry.cpu is not None
+        cpu = rank.telemetry.cpu
+        threads = (replace(cpu.threads[0], queued_s=each_s * cpu.steps), *cpu.threads[1:])
+        ranks.append(replace(rank, telemetry=Telemetry(cpu=replace(cpu, threads=threads))))
+    return replace(made, ranks=tuple(ranks))
+
+
 def test_of_older_records_servers_take_no_more_than_ranks_were_off_their_cores() -> None:
     """What each process ran is all that they tell."""
     _, found = lost([older(_served(one)) for one in run(Plan(wire_s=0.0))])

@@ -6,12 +6,13 @@ Sizes are in percent of the exchange's step; STEP_S is 0.1 s.
 from __future__ import annotations
 
 import random
+from statistics import fmean
 
 import pytest
 from msgspec.structs import replace
 
 from scaling.records.run import PointRecord
-from tests.support.planted import Plan, lost, older, run
+from tests.support.planted import STEP_S, Plan, lost, older, run
 from tests.support.scripted_records import by_size, failed, half, mean
 
 WITHIN = 1.5
@@ -80,6 +81,21 @@ def test_stalls_are_straggling(plan: Plan, alone: float, seed: int) -> None:
     assert found["straggling"] == pytest.approx(truth, abs=WITHIN)
     assert max(abs(found[cause]) for cause in found if cause != "straggling") < WITHIN
     assert 100 * (1 - mean(row.efficiency)) == pytest.approx(truth, abs=WITHIN)
+
+
+@pytest.mark.parametrize(
+    ("plan", "alone", "together"),
+    [(stalls(0.05, 3.0), 1.1, 1 + 2 * (1 - 0.95**4)), (stalls(0.1, 2.0, only=2), 1.025, 1.1)],
+)
+def test_rare_stalls_are_no_outliers_in_a_default_run(plan: Plan, alone: float, together: float) -> None:
+    """Of windows of two steps, six a round, a run has too few stalls to be right by itself: 100 of them are on
+    average."""
+    found = [lost(run(plan._replace(steps=2), seed)) for seed in range(100)]
+    truth = 100 * (1 - alone / together)
+    assert 100 * (1 - fmean(mean(row.efficiency) for row, _ in found)) == pytest.approx(truth, abs=WITHIN)
+    assert fmean(causes["straggling"] for _, causes in found) == pytest.approx(truth, abs=WITHIN)
+    rate = fmean(mean(row.samples_per_s) for row, _ in found)  # over rounds geometric means, which are larger
+    assert rate == pytest.approx(4 * found[0][0].workload.batch_size / (STEP_S * together), rel=0.025)
 
 
 def test_without_cpu_time_what_comm_explains_is_exposed() -> None:
