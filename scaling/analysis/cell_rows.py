@@ -44,7 +44,7 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
     claimed = by_round if cell.claims_efficiency else ()
     efficiency = _efficiency(claimed, pooled) if claimed else None
     clocks = _clocks(cell, controls)
-    later = _lasting(cell, controls) if claimed else None
+    later = _lasting(cell, controls, pool) if claimed else None
     flags = _flags(cell, efficiency, pool.drifts if claimed else (), clocks, later)
     row = replace(
         _own_row(cell),
@@ -70,10 +70,11 @@ def _efficiency(claimed: Sequence[Round], pooled: Residual | None) -> Estimate:
     return found.exp()
 
 
-def _lasting(cell: Cell, controls: Controls) -> Lasting | None:
+def _lasting(cell: Cell, controls: Controls, pool: Shared) -> Lasting | None:
     """How its efficiency changed when it went on; None where it did not."""
     alone = controls.baseline(cell.point) if cell.soaked else None
-    return lasting(cell.soaked, alone.whole.soaked) if alone else None
+    found = lasting(cell.soaked, alone.whole.soaked) if alone else None
+    return found and replace(found, among=pool.soaked)
 
 
 def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait | None:

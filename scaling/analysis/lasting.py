@@ -25,7 +25,7 @@ from scaling.records.events import Window
 from scaling.records.point import Record
 from scaling.records.run import PointRecord, RankRecord
 
-# Of an efficiency: less is not worth a stamp, and one in a hundred runs may have one by chance.
+# Of an efficiency: less is not worth a stamp, and one in a hundred works may have one by chance.
 LEAST, ERROR = 0.01, 0.01
 LEAST_BLOCKS = 3
 # Of what they trained on: the blocks after it tell what has become of the efficiency.
@@ -34,16 +34,19 @@ LATE = 2 / 3
 
 class Lasting(Record, frozen=True, kw_only=True):
     """By which part of itself an efficiency had changed once its processes had trained for `after_s` seconds more,
-    with its 95 % interval; `p` is how often noise alone would make as much of a trend."""
+    with its 95 % interval; `p` is how often noise alone would make as much of a trend, of one of `among` exchanges
+    of its work that went on."""
 
     change: Estimate
     after_s: float
     p: float
+    among: int = 1
 
     @property
     def is_told(self) -> bool:
-        """Whether it is no noise, and large enough to matter."""
-        return self.p < ERROR and abs(self.change.mean) > LEAST
+        """Whether it is no noise, which has as many chances as exchanges went on (Bonferroni), and large enough to
+        matter."""
+        return self.p < ERROR / self.among and abs(self.change.mean) > LEAST
 
 
 def lasting(exchanges: Iterable[PointRecord], plain_loops: Sequence[PointRecord]) -> Lasting | None:

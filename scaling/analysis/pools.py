@@ -24,11 +24,12 @@ def pool_of(point: Point, controls: Controls) -> Key:
 
 
 class Shared(NamedTuple):
-    """What the cells of one pool tell together: the variance of a cell's logarithm that rounds do not explain, and
-    which kinds of points drifted."""
+    """What the cells of one pool tell together: the variance of a cell's logarithm that rounds do not explain,
+    which kinds of points drifted, and how many exchanges went on after their windows."""
 
     residual: Residual | None
     drifts: tuple[Drift, ...]
+    soaked: int
 
 
 def shared(cells: Iterable[Cell], controls: Controls) -> dict[Key, Shared]:
@@ -43,14 +44,16 @@ def of_pool(cells: Iterable[Cell], controls: Controls) -> Shared:
     """Of the exchanges of one pool and the plain loops behind them; rows that claim nothing are left out."""
     layout: dict[str, Mapping[int, float]] = {}
     kinds: dict[Kind, dict[str, Cell]] = {}
+    soaked = 0
     for cell in cells:
         if cell.times and cell.claims_efficiency:
+            soaked += bool(cell.soaked)
             layout[cell.name] = _logs(cell)
             layout.update(_plain_loops(cell, controls))
             for one in (cell, *controls.cells_behind(cell.point)):
                 kinds.setdefault(one.point.kind, {})[one.name] = one
     by_kind = {kind: _side_by_side(one for _, one in sorted(found.items())) for kind, found in kinds.items()}
-    return Shared(residual(dict(sorted(layout.items()))), drifts(by_kind))
+    return Shared(residual(dict(sorted(layout.items()))), drifts(by_kind), soaked)
 
 
 def _side_by_side(cells: Iterable[Cell]) -> list[list[Blocks]]:

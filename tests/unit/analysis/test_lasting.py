@@ -169,6 +169,20 @@ def test_a_row_is_stamped_and_says_by_how_much() -> None:
     assert note.startswith(f"DRIFTING: after 9 s more of training its efficiency was {size}")
 
 
+def test_each_exchange_that_goes_on_is_a_chance_for_noise() -> None:
+    """One trend at 1 % for all of a work: with a second exchange 0.5 % is asked of each."""
+    records = sweep(0.3, 10.0, random.Random(6))
+    other = [
+        replace(one, point=replace(one.point, strategy="fake:b"))
+        for one in records
+        if one.point.kind == "exchange"
+    ]
+    assert [one.lasting.among for one in rows([*records, *other]) if one.lasting] == [2, 2]
+    found = soaked(records)
+    assert replace(found, p=0.006).is_told and not replace(found, p=0.006, among=2).is_told
+    assert replace(found, p=0.004, among=2).is_told
+
+
 def test_a_plain_loop_that_still_warms_up_makes_it_lower() -> None:
     one = row(sweep(0.0, 10.0, random.Random(6), plain=0.3))
     assert any("of itself lower" in note for note in one.footnotes)
