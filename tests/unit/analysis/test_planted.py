@@ -57,11 +57,14 @@ PLANTED: dict[str, tuple[Plan, dict[str, float]]] = {
 }
 
 
+@pytest.mark.parametrize("turns", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", PLANTED)
-def test_what_was_planted_is_named_with_its_size(name: str, seed: int) -> None:
+def test_what_was_planted_is_named_with_its_size(name: str, seed: int, turns: bool) -> None:
+    """Whether points took turns or were measured one after the other."""
     plan, truth = PLANTED[name]
-    row, found = lost(run(plan, seed))
+    made = run(plan, seed)
+    row, found = lost(made if turns else [replace(one, epoch=None) for one in made])
     expected = {cause: truth.get(cause, 0.0) for cause in found}
     assert found == pytest.approx(expected, abs=WITHIN)
     assert 100 * (1 - mean(row.efficiency)) == pytest.approx(sum(truth.values()), abs=WITHIN)
