@@ -32,6 +32,7 @@ from scaling.records.messages import Heard, Paused, Report, Reserved
 from scaling.records.point import Point
 from scaling.sweep import soak
 from scaling.sweep.attempt import Attempt, Bench
+from scaling.sweep.disturbance import Disturbance
 from scaling.sweep.outcome import retries_of
 from scaling.sweep.state import PointState
 from scaling.sweep.turns import Course, Turn, blocks_that_fit
@@ -64,7 +65,7 @@ class Epoch:
         self._bench = bench
         self._course = course
         self._next_attempt = next_attempt
-        self._canaries = canaries
+        self._disturbance = Disturbance(canaries)
         self._note = note
         self.left_s, self._blocks = course.budget_s, course.blocks or 0
         self.soaked_s = 0.0
@@ -236,15 +237,16 @@ class Epoch:
             yield from self._try(again.popleft(), again)
 
     def _try(self, turn: Turn, again: deque[Turn]) -> Iterator[None]:
-        """A turn, which joins those that come `again` if it was disturbed."""
+        """A turn; those that it shows to be disturbed join those that come `again`."""
         begun_s = self._bench.clock()
         yield from self._turn(turn)
         took_s = self._bench.clock() - begun_s
         if turn.is_again:
             self.left_s -= took_s
-        if not turn.attempt.fails and self._is_disturbed(turn) and self._has_time(turn, took_s):
-            turn.attempt.again(range(turn.first, turn.first + self._course.windows), turn.ranks)
-            again.append(turn._replace(not_before_s=self._bench.clock() + PATIENCE_S))
+        for one in () if turn.attempt.fails else self._disturbance.found(turn):
+            if self._has_time(one, took_s):
+                one.attempt.again(range(one.first, one.first + self._course.windows), one.ranks)
+                again.append(one._replace(not_before_s=self._bench.clock() + PATIENCE_S))
 
     def _has_time(self, turn: Turn, took_s: float) -> bool:
         """Whether a turn may come again. All windows of a point by itself are one turn, and no point should fail
@@ -285,8 +287,3 @@ class Epoch:
             attempt.pause()
             while attempt.moves and not attempt.fails:
                 yield
-
-    def _is_disturbed(self, turn: Turn) -> bool:
-        company = "alone" if len(turn.ranks) == 1 else "together"
-        found = ((rank, company, one) for rank, one in turn.canaries())
-        return self._canaries.disturbed(found, again=turn.is_again)

@@ -56,6 +56,11 @@ class Turn(NamedTuple):
         """The numbers of those that run."""
         return range(len(self.attempt.state.ranks)) if self.rank is None else (self.rank,)
 
+    @property
+    def launch_ranks(self) -> frozenset[int]:
+        """The same, by rank of the launch: each has its cores."""
+        return frozenset(self.attempt.state.ranks[number].task.launch_rank for number in self.ranks)
+
     def canaries(self) -> Iterator[tuple[int, Canary]]:
         """Those before its windows, by launch rank. Ranks that share a core queue behind each other there, which
         tells of nobody else."""

@@ -1,0 +1,31 @@
+"""Which turns something else has disturbed, by the canaries before and after them."""
+
+from __future__ import annotations
+
+from scaling.hosts.canary import Canaries
+from scaling.sweep.turns import Turn
+
+
+class Disturbance:
+    """Of the turns of an epoch; canaries are judged by those of the whole sweep."""
+
+    def __init__(self, canaries: Canaries) -> None:
+        self._canaries = canaries
+        self._newest: dict[int, Turn] = {}  # by launch rank, undisturbed as far as is known
+
+    def found(self, turn: Turn) -> list[Turn]:
+        """Those that a turn which was just measured shows to be disturbed: none; or itself, and the ones before it
+        on its cores, since what slowed its canary may have begun within them."""
+        company = "alone" if len(turn.ranks) == 1 else "together"
+        canaries = ((rank, company, one) for rank, one in turn.canaries())
+        if self._canaries.disturbed(canaries, again=turn.is_again):
+            return [turn, *self._taken_before(turn)]
+        if not turn.attempt.state.oversubscribed:  # of which nothing is claimed
+            self._newest.update(dict.fromkeys(turn.launch_ranks, turn))
+        return []
+
+    def _taken_before(self, turn: Turn) -> list[Turn]:
+        ranks = turn.launch_ranks
+        found = list(dict.fromkeys(one for rank, one in self._newest.items() if rank in ranks))
+        self._newest = {rank: one for rank, one in self._newest.items() if one not in found}
+        return [one for one in found if not one.attempt.fails]
