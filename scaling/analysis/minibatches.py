@@ -23,10 +23,12 @@ from scaling.records.point import Pass
 
 Key = tuple[object, ...]
 ORDER: Mapping[Pass, int] = {"forward": 0, "backward": 1, "step": 2}
+# Flags of those that are compared with none (Cell.competes).
+NOT_COMPARED = ("OVERSUBSCRIBED", "MISLABELLED")
 
 
 class Entry(NamedTuple):
-    """A batch with the logarithms of its step times, by round."""
+    """A batch with the logarithms of its step times, by round; without any where it is compared with none."""
 
     batch: Minibatch
     logs: Mapping[int, float]
@@ -92,8 +94,9 @@ def _exchanges(cells: Iterable[Cell], rows: Iterable[Row]) -> Iterator[Entry]:
                     failed=row.failed,
                     footnotes=row.footnotes,
                     placement=row.placement,
+                    flags=tuple(flag for flag in row.flags if flag in NOT_COMPARED),
                 ),
-                logs,
+                logs if cell.competes else {},
             )
 
 
@@ -129,7 +132,7 @@ def _mean(logs: Mapping[int, float]) -> Estimate | None:
 
 def _compared(sweep: Sequence[Entry], layout: Layout, table: Table) -> Iterator[Minibatch]:
     """Each batch against the fastest, and against the next smaller one that was measured."""
-    rates = {place: one.batch.samples_per_s for place, one in enumerate(sweep)}
+    rates = {place: one.batch.samples_per_s for place, one in enumerate(sweep) if one.logs}
     known = {place: rate.mean for place, rate in rates.items() if rate is not None}
     best = max(known, key=known.__getitem__, default=0)
     for place, entry in enumerate(sweep):

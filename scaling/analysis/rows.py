@@ -233,7 +233,8 @@ class Minibatch(Record, frozen=True, kw_only=True):
     `step_s` are the seconds of one minibatch, `efficiency` is its rate over that of the sweep's fastest,
     `over_smaller` its time over that of the next smaller batch that was measured, `smaller_batch_size`; with
     intervals that hold for all sweeps of the table at once, without one where they share a single round.
-    `placement` is that of an exchange.
+    `placement` is that of an exchange. `flags` are of OVERSUBSCRIBED and MISLABELLED: such a batch is compared
+    with no other and has neither ratio.
     """
 
     contender: Contender
@@ -249,6 +250,7 @@ class Minibatch(Record, frozen=True, kw_only=True):
     failed: Failed | None = None
     footnotes: tuple[str, ...] = ()
     placement: Placement = "pack"
+    flags: tuple[str, ...] = ()
 
     @property
     def linear(self) -> float | None:

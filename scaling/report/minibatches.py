@@ -78,16 +78,22 @@ def _line(one: Minibatch, above: str, marks: tuple[int, ...]) -> Line:
     if one.failed is not None:
         return Line(cells=found, says=cells.outcome(one.failed), flags=("FAILED",), above=above, marks=marks)
     found |= _measured(one)
-    return Line(cells=found, flags=_flags(one), remark=_remark(one), above=above, marks=marks)
+    return Line(cells=found, says=_withheld(one), flags=_flags(one), remark=_remark(one), above=above, marks=marks)
 
 
 def _measured(one: Minibatch) -> dict[str, Cell]:
-    return {
+    found: dict[str, Cell] = {
         STEP.key: None if one.step_s is None else quantities.milliseconds_of(one.step_s),
         cells.RATE: quantities.rate(one.samples_per_s, one.workload),
-        EFFICIENCY.key: quantities.percent(one.efficiency),
-        OVER_SMALLER.key: _times(one.over_smaller),
     }
+    if not _withheld(one):
+        found |= {EFFICIENCY.key: quantities.percent(one.efficiency), OVER_SMALLER.key: _times(one.over_smaller)}
+    return found
+
+
+def _withheld(one: Minibatch) -> str:
+    """The flag for which it is compared with no other batch, in the place of what that would tell."""
+    return next(iter(one.flags), "")
 
 
 def _times(ratio: Estimate | None) -> Quantity | None:
@@ -95,7 +101,7 @@ def _times(ratio: Estimate | None) -> Quantity | None:
 
 
 def _flags(one: Minibatch) -> tuple[str, ...]:
-    return ("EMULATED",) if one.hardware.profile else ()
+    return (*(("EMULATED",) if one.hardware.profile else ()), *one.flags)
 
 
 def _remark(one: Minibatch) -> Phrase:

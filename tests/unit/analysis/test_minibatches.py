@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.analysis.analyse import analyse
 from scaling.analysis.rows import Minibatch
 from scaling.records.run import PointRecord
-from tests.support.scripted_records import failed, mean, point, record
+from tests.support.scripted_records import carried, failed, mean, point, record
 
 # A GTX 1080 with VGG in Addfor's study of 2017, milliseconds by batch; 16 and 32 are made up.
 VGG = {16: 0.110, 32: 0.211, 64: 0.42028, 128: 0.89986}
@@ -75,6 +76,38 @@ def test_batches_are_compared_over_one_that_ran_out_of_memory() -> None:
     assert found[64].efficiency is None
     assert (found[128].smaller_batch_size, found[128].linear) == (32, 4.0)
     assert found[128].is_worse
+
+
+def test_a_batch_whose_ranks_share_cores_is_compared_with_none() -> None:
+    """64 is the fastest as measured: the others are compared as if nobody had measured it."""
+    made = swept(VGG)
+    shared = [replace(one, oversubscribed=one.point.workload.batch_size == 64) for one in made]
+    found = by_batch(shared)
+    assert found[64].flags == ("OVERSUBSCRIBED",)
+    assert (found[64].efficiency, found[64].over_smaller, found[64].is_worse) == (None, None, False)
+    assert mean(found[64].samples_per_s) == pytest.approx(64 / 0.42028, rel=1e-2)
+    assert mean(found[64].step_s) == pytest.approx(0.42028, rel=1e-2)
+    del found[64]
+    assert found == by_batch([one for one in made if one.point.workload.batch_size != 64])
+    assert mean(found[32].efficiency) == 1.0
+
+
+def test_a_sweep_whose_ranks_all_share_cores_claims_nothing() -> None:
+    found = by_batch([replace(one, oversubscribed=True) for one in swept(VGG)])
+    assert {(one.efficiency, one.over_smaller, one.flags) for one in found.values()} == {
+        (None, None, ("OVERSUBSCRIBED",))
+    }
+
+
+def test_a_batch_whose_bytes_took_another_network_is_compared_with_none() -> None:
+    asked = [
+        record(point("exchange", 2, number, batch_size=size, interconnect="ib0"), step_s, hosts=("node1", "node2"))
+        for number in range(3)
+        for size, step_s in {32: 0.1, 64: 0.21}.items()
+    ]
+    found = by_batch([carried(one, "ib0" if one.point.workload.batch_size == 64 else "eth0") for one in asked])
+    assert (found[32].flags, found[32].efficiency) == (("MISLABELLED",), None)
+    assert (found[64].flags, mean(found[64].efficiency), found[64].over_smaller) == ((), 1.0, None)
 
 
 def test_each_pass_is_a_sweep_of_its_own_and_one_batch_of_it_enough() -> None:

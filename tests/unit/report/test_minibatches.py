@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from scaling.records.run import PointRecord
 from scaling.report import words
 from scaling.report.document import document
@@ -50,6 +52,21 @@ def test_a_batch_that_does_not_pay_and_one_that_does_not_fit() -> None:
     # A plain loop is no scaling curve and has nothing that its efficiency could be held against.
     assert "speedup  " not in text
     assert "no baseline" not in text
+
+
+def test_a_batch_whose_ranks_share_cores_claims_its_rate_alone() -> None:
+    made = [
+        replace(one, oversubscribed=one.point.workload.batch_size == 64) for one in records({32: 0.211, 64: 0.45})
+    ]
+    text = rendered(made)
+    assert table(text, "Minibatches: fake:plain")[-2:] == [
+        "32 211 ± 0 151.6 ± 0.3 100.0 % -",
+        "64 450 ± 1 142.2 ± 0.3 OVERSUBSCRIBED [1]",
+    ]
+    assert "2 x as long" not in text
+    assert "[1] OVERSUBSCRIBED: more workers than cores" in " ".join(text.split())
+    (line,) = (one for one in markdown.render(header(), made).splitlines() if "| 450" in one)
+    assert line.count("OVERSUBSCRIBED") == 1
 
 
 def test_ranks_that_are_placed_otherwise_are_another_sweep() -> None:
