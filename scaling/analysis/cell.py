@@ -194,7 +194,8 @@ class Cell:
     @property
     def emulation(self) -> Emulation | None:
         """How well it is emulated; None for real devices, and where it was not measured."""
-        return next((record.emulation for record in self.records if record.emulation), None)
+        found = next((record.emulation for record in self.records if record.emulation), None)
+        return found and found.of(self.point)
 
     @cached_property
     def machine_cpu_percent(self) -> float | None:

@@ -33,7 +33,7 @@ def _of_the_exchange(found: Emulation, point: Point, nodes: int) -> Iterator[str
     if point.world_size == 1:
         return
     step_s = point.workload.batch_size / found.samples_per_s
-    if found.error_fraction > MOST_LATE * (1 + 1e-6):
+    if found.error_fraction is not None and found.error_fraction > MOST_LATE * (1 + 1e-6):
         share = _percent(found.error_fraction)
         yield (
             f"the last bucket takes {_ms(found.tail_s)} here, {_ms(found.wire_s)} on the links that are emulated: "
@@ -43,8 +43,9 @@ def _of_the_exchange(found: Emulation, point: Point, nodes: int) -> Iterator[str
         yield "not emulated: the links inside a node, whose bandwidth its profile does not know"
     elif found.inside_s > found.wire_s:
         beside = f", {_ms(found.wire_s)} of it beside the links between nodes" if found.wire_s else ""
+        bucket = "the last bucket" if found.error_fraction is not None else "DDP's last bucket"
         yield (
-            f"not emulated: {found.inside} inside a node, which takes the last bucket {_ms(found.inside_s)} at "
+            f"not emulated: {found.inside} inside a node, which takes {bucket} {_ms(found.inside_s)} at "
             f"least, {_percent(found.inside_s / step_s)} of a step{beside}"
         )
 

@@ -84,7 +84,7 @@ def told(point: Point, slots: Sequence[Slot], cores: int, link_bits_per_s: float
     by_node = Counter(slot.host for slot in taken)
     load = _load(work, hardware.profile, taken, cores, link_bits_per_s, _polling_cores(point.strategy))
     inside = profiles.find(hardware.profile).inside if max(by_node.values()) > 1 else None
-    return Emulation(
+    found = Emulation(
         samples_per_s=rate.samples_per_s,
         fitted=rate.fitted,
         tail_s=load.tail_s(hardware.shrink, hardware.dilate),
@@ -93,3 +93,4 @@ def told(point: Point, slots: Sequence[Slot], cores: int, link_bits_per_s: float
         inside=inside.name if inside else "",
         inside_s=load.tail_sent_bytes / inside.bytes_per_s if inside else 0.0,
     )
+    return found.of(point)

@@ -177,6 +177,8 @@ def _late(row: Row, found: Emulation) -> Phrase:
     """`up to 0.5 % (last bucket 6.5 ms, on the links 3.4 ms)`; a busy machine may be wrong by more."""
     if row.world_size == 1:
         return ()
+    if found.error_fraction is None:
+        return ("not known: the bound is of DDP's default buckets over a ring",)
     if (row.machine_cpu_percent or 0.0) > MOST_BUSY_PERCENT:
         return ("not known, the machine was busy",)
     on_links: Phrase = (", on the links ", quantities.milliseconds(found.wire_s)) if found.wire_s else ()

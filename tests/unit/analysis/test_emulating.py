@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.analyse import analyse, rows
+from scaling.emulated.buckets import DEFAULT_BUCKET_MB
 from scaling.records.emulation import Emulation
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Telemetry
@@ -22,9 +24,12 @@ EMULATED: dict[str, Any] = {
 GOOD = Emulation(samples_per_s=180.0, tail_s=4.0e-3, wire_s=3.4e-3, error_fraction=0.003)
 
 
-def measured(world_size: int, emulation: Emulation | None, hosts: tuple[str, ...] = ("node1",)) -> PointRecord:
+def measured(
+    world_size: int, emulation: Emulation | None, hosts: tuple[str, ...] = ("node1",), **changes: Any
+) -> PointRecord:
     """An exchange, dilated on the clock."""
-    made = record(point("exchange", world_size, **EMULATED), 20 * STEP_S, hosts=hosts)
+    fields = {"strategy": "torch:gloo", **EMULATED, **changes}
+    made = record(point("exchange", world_size, **fields), 20 * STEP_S, hosts=hosts)
     return replace(made, emulation=emulation)
 
 
@@ -75,6 +80,45 @@ def test_every_row_of_several_devices_tells_the_emulators_error() -> None:
     assert [words.value(value) for value in told.values] == [
         "N=2 up to 0.3 % (last bucket 4.00 ms, on the links 3.40 ms)"
     ]
+
+
+BETWEEN = ("node1", "node2")
+CAP = "bucket_cap_mb"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "bounded"),
+    [
+        ("torch:gloo", {}, True),
+        ("torch:gloo", {CAP: str(DEFAULT_BUCKET_MB)}, True),
+        ("torch:gloo", {CAP: f"{DEFAULT_BUCKET_MB:.0f}"}, True),
+        ("torch:gloo@1a2b3c4d5e", {"static_graph": "true"}, True),
+        ("torch:gloo", {CAP: "5"}, False),
+        ("torch:horovod", {}, False),
+        ("torch:ps-sync", {}, False),
+        ("mxnet:dist_sync", {}, False),
+        ("tensorflow:ring", {}, False),
+    ],
+)
+def test_the_error_is_bounded_for_the_exchange_that_the_model_is_of_alone(
+    strategy: str, options: dict[str, str], bounded: bool
+) -> None:
+    """Also of records that have a bound for all."""
+    found = measured(2, replace(GOOD, error_fraction=0.044), BETWEEN, strategy=strategy, options=options)
+    (section,) = document(header(), [found]).sections
+    (told,) = [detail for detail in section.details if detail.label == "emulator's own error"]
+    (value,) = map(words.value, told.values)
+    assert value.startswith("N=2 up to 4.4 %") == bounded
+    assert (value == "N=2 not known: the bound is of DDP's default buckets over a ring") == (not bounded)
+    assert ("of the step is the emulator's" in notes(found)) == bounded
+    (row,) = rows([found])
+    assert row.emulation is not None and (row.emulation.error_fraction is not None) == bounded
+
+
+def test_what_is_left_out_inside_a_node_is_told_of_the_buckets_that_are_known() -> None:
+    inside = replace(GOOD, wire_s=0.0, inside="PCIe 3.0 x16", inside_s=2.0e-3)
+    assert "takes the last bucket 2.0 ms at least" in notes(measured(4, inside))
+    assert "takes DDP's last bucket 2.0 ms at least" in notes(measured(4, inside, strategy="mxnet:dist_sync"))
 
 
 def test_a_busy_machine_bounds_nothing() -> None:

@@ -232,7 +232,7 @@ def test_the_studys_rule_runs_at_fitted_rates_and_one_setting() -> None:
         1: False, 2: True, 4: True, 8: True, 16: True,
     }  # fmt: skip
     for found in exchanges.values():
-        assert found is not None
+        assert found is not None and found.error_fraction is not None
         assert found.error_fraction <= 0.005 * (1 + 1e-9)
     largest, inside = exchanges[16], exchanges[4]
     assert largest is not None and inside is not None
@@ -241,6 +241,24 @@ def test_the_studys_rule_runs_at_fitted_rates_and_one_setting() -> None:
     # 23.9 MB in the last bucket, 2 x 3/4 of it from each device, at 15.75 GB/s
     assert inside.inside == "PCIe 3.0 x16"
     assert inside.inside_s == pytest.approx(2.28e-3, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("flags", "bounded"),
+    [
+        (("--strategy", "torch:gloo"), True),
+        (("--strategy", "torch:gloo", "--option", "bucket_cap_mb=5"), False),
+        (("--strategy", "torch:horovod"), False),
+    ],
+)
+def test_a_bound_of_the_error_is_recorded_where_the_model_is_of_the_exchange(
+    flags: tuple[str, ...], bounded: bool
+) -> None:
+    made = planned(*NODE_RULE, *flags, "--world-sizes", "1,16", lab=(1e11,), nodes=4, size=16)
+    found = {point.world_size: made.emulation(point) for point in made.cells if point.kind == "exchange"}
+    alone, whole = found[1], found[16]
+    assert alone is not None and alone.error_fraction == 0.0, "it exchanges nothing"
+    assert whole is not None and (whole.error_fraction is not None) == bounded
 
 
 def test_one_device_of_a_node_crosses_no_link_inside_it() -> None:
