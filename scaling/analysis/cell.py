@@ -102,9 +102,9 @@ class Cell:
         return tuple(one for one in self.records if any(rank.later for rank in one.ranks))
 
     @cached_property
-    def memory_note(self) -> tuple[str, ...]:
-        """What memory faults cost, if anything."""
-        return tuple(conditions.memory(self.records))
+    def kernel_notes(self) -> tuple[str, ...]:
+        """What memory faults and the kernel cost, if anything."""
+        return tuple(conditions.notes(self.records))
 
     @cached_property
     def load(self) -> Load:

@@ -83,7 +83,7 @@ def of_baseline(cell: Cell) -> Iterator[str]:
     yield from _stamps(cell, flags)
     yield from emulating.notes(cell)
     yield from cell.fed.notes
-    yield from cell.memory_note
+    yield from cell.kernel_notes
     yield from cell.load.notes()
     yield from _warnings(cell)
 
@@ -205,7 +205,9 @@ def _superlinear(cell: Cell, alone: Alone | None) -> str:
 
 def _conditions(cell: Cell, controls: Controls | None) -> Iterator[str]:
     """What else the machine did, while the row was measured and while what it rests on was."""
-    yield from cell.memory_note
+    yield from cell.kernel_notes
+    beside = controls.together(cell.point) if controls else None
+    yield from (f"its together control: {note}" for note in (beside.kernel_notes if beside else ()))
     yield from cell.load.notes()
     behind = [one for one in controls.cells_behind(cell.point) if any(one.load.notes())] if controls else []
     kinds = list(dict.fromkeys(one.point.kind for one in behind))
