@@ -52,7 +52,7 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
         efficiency=efficiency,
         strategy_efficiency=_strategy_efficiency(cell, single, pooled) if cell.claims_efficiency else None,
         **_lost(claimed, efficiency, pooled),
-        exchange_cpu_parts=parts(cell, claimed, rounds(single, controls)) if claimed and single else {},
+        exchange_cpu_parts=parts(cell, claimed, rounds(single, controls) if claimed and single else ()),
         flags=(*flags, *_marks(cell)),
         traced=_traced(cell, controls),
         clocks=clocks,

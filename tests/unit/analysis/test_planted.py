@@ -148,6 +148,15 @@ def test_the_wrapper_without_exchange_is_told_beside_that_of_a_single_rank() -> 
     assert by_size(made)[4].exchange_cpu_parts["wrapper without exchange"] == pytest.approx(0.039, abs=0.005)
 
 
+def test_parts_that_need_no_single_rank_are_told_where_none_was_measured() -> None:
+    """As with --world-sizes 4."""
+    made = [_unsynced(one, 0.104) for one in run(Plan(hooks_s=0.003, steals_s=0.008))]
+    fewer = [one for one in made if one.point.kind != "exchange" or one.point.world_size > 1]
+    whole, found = (by_size(of)[4].exchange_cpu_parts for of in (made, fewer))
+    assert set(whole) == {"gloo_tcp_loop", "wrapper at N=1", "wrapper without exchange"}
+    assert found == {name: part for name, part in whole.items() if name != "wrapper at N=1"}
+
+
 def _unsynced(made: PointRecord, step_s: float) -> PointRecord:
     if made.point.kind != "exchange":
         return made
