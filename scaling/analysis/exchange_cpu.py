@@ -9,7 +9,7 @@ from scaling.analysis.breakdown import told
 from scaling.analysis.cell import Cell
 from scaling.analysis.cpu_time import new_threads
 from scaling.analysis.rounds import Round
-from scaling.analysis.stats import interval
+from scaling.analysis.stats import interval, is_distinguishable
 
 # Less than this part of a step is not worth a name.
 LEAST = 0.002
@@ -32,11 +32,11 @@ def parts(cell: Cell, measured: Sequence[Round], single: Sequence[Round]) -> dic
 
 
 def _beyond_noise(by_round: Sequence[float]) -> float:
-    """Their mean; 0 of none, and where noise explains it."""
+    """Their mean, where their interval leaves zero; a single round has none."""
     if not by_round:
         return 0.0
     found = interval(by_round)
-    return 0.0 if found.holds_zero else found.mean
+    return found.mean if is_distinguishable(found) else 0.0
 
 
 def _threads(measured: Sequence[Round]) -> dict[str, float]:

@@ -128,7 +128,7 @@ def _lost(row: Row, breakdown: Breakdown) -> dict[str, Cell]:
     for cause in CAUSES:
         value: float | None = getattr(breakdown, cause)
         interval = row.breakdown_intervals.get(cause)
-        found[cause] = None if value is None else quantities.fraction(value, interval)
+        found[cause] = None if value is None else quantities.part(value, interval)
     return found
 
 

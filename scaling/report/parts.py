@@ -14,7 +14,8 @@ MOST_NOTES = 4
 class Quantity(Record, frozen=True, kw_only=True):
     """A number as people read it: in its unit, to so many digits; with an interval, the mean of it.
 
-    `grouped`: with a comma between thousands. `is_noise`: its interval holds zero.
+    `grouped`: with a comma between thousands. `is_noise`: its interval holds zero, or
+    it has none and needs one.
     """
 
     value: float

@@ -16,6 +16,8 @@ from scaling.report.parts import Against, Phrase, Quantity
 from scaling.text import plural
 
 PERCENT = "%"
+# Differences that are zero by construction are so but for rounding.
+NOTHING = 1e-9
 
 
 def rate(samples_per_s: Estimate | None, workload: Workload) -> Quantity | None:
@@ -66,6 +68,13 @@ def fraction(value: float, interval: Estimate | None = None, digits: int = 1) ->
         unit=PERCENT,
         is_noise=shows and interval is not None and interval.holds_zero,
     )
+
+
+def part(value: float, interval: Estimate | None) -> Quantity:
+    """A cause's part of a whole: noise, too, where no interval tells it from zero, unless it cannot be anything
+    else."""
+    found = fraction(value, interval)
+    return found if found.half_width is not None else replace(found, is_noise=abs(value) > NOTHING)
 
 
 def speedup(estimate: Estimate | None) -> Quantity | None:

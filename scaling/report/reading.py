@@ -243,6 +243,12 @@ def _returns_early(row: Row) -> bool:
     )
 
 
+def _has_noise(row: Row, shown: Iterable[str]) -> bool:
+    """Whether any of these parts stands in parentheses."""
+    parts = ((getattr(row.breakdown, cause), row.breakdown_intervals.get(cause)) for cause in shown)
+    return any(value is not None and quantities.part(value, interval).is_noise for value, interval in parts)
+
+
 def _breakdown(rows: Iterable[Row]) -> str:
     """The causes that any row tells."""
     lost = [row for row in rows if row.breakdown is not None]
@@ -252,9 +258,7 @@ def _breakdown(rows: Iterable[Row]) -> str:
     texts = {**_CAUSES, **({"small_batch": _NODE_BATCH} if _has_node_rule(lost) else {})}
     texts["straggling"] += _of_windows(lost)
     said = "; ".join(text for cause, text in texts.items() if cause in told)
-    shown = {*told, "unexplained"}
-    found = (one for row in lost for cause, one in row.breakdown_intervals.items() if cause in shown)
-    noise = any(quantities.fraction(one.mean, one).is_noise for one in found)
-    brackets = " In parentheses: what its interval does not tell from zero." if noise else ""
+    noise = any(_has_noise(row, {*told, "unexplained"}) for row in lost)
+    brackets = " In parentheses: what no interval tells from zero." if noise else ""
     all_of_it = "rest, also when negative. With the efficiency they add up to 100 %."
     return f"{said}{'; ' if said else ''}{all_of_it}{brackets}"

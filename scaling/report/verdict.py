@@ -105,15 +105,15 @@ def _imported(material: Material) -> Verdict:
 
 
 def _losses(row: Row) -> list[tuple[str, float]]:
-    """The largest first, without what its interval does not tell from zero."""
+    """The largest first, without what no interval tells from zero."""
     told = cells.told([row]) if row.breakdown else ()
-    found = [(cause, getattr(row.breakdown, cause)) for cause in told if not _is_noise(row, cause)]
-    return sorted(((cause, value) for cause, value in found if value >= LEAST), key=lambda one: -one[1])
+    found = [(cause, getattr(row.breakdown, cause)) for cause in told]
+    known = [(cause, value) for cause, value in found if value >= LEAST and not _is_noise(row, cause, value)]
+    return sorted(known, key=lambda one: -one[1])
 
 
-def _is_noise(row: Row, cause: str) -> bool:
-    interval = row.breakdown_intervals.get(cause)
-    return interval is not None and interval.holds_zero
+def _is_noise(row: Row, cause: str, value: float) -> bool:
+    return quantities.part(value, row.breakdown_intervals.get(cause)).is_noise
 
 
 def _lost(row: Row) -> str:

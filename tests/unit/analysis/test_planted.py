@@ -172,6 +172,12 @@ def test_the_wrapper_is_no_noise_where_it_is_told() -> None:
     assert sum("wrapper at N=1" in parts for parts in found) <= 6
 
 
+def test_one_round_has_no_interval_that_could_tell_the_wrapper() -> None:
+    """Threads are read from the kernel by name, and need none."""
+    made = [_unsynced(one, 0.104) for one in run(Plan(hooks_s=0.003, steals_s=0.008, rounds=1))]
+    assert set(by_size(made)[4].exchange_cpu_parts) == {"gloo_tcp_loop"}
+
+
 def test_parts_are_means_over_the_rounds_that_tell_them() -> None:
     made = run(Plan(steals_s=0.008), seed=1)
     fewer = [failed(one.point) if one.point.kind == "together" and one.point.round > 1 else one for one in made]

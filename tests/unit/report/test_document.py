@@ -90,6 +90,23 @@ def test_noise_is_what_may_be_more_than_the_nothing_that_it_shows(low: float, hi
     assert found.is_noise is is_noise
 
 
+@pytest.mark.parametrize(("value", "is_noise"), [(0.067, True), (-0.0004, True), (0.0, False), (1e-17, False)])
+def test_a_part_without_an_interval_is_noise_unless_it_cannot_be_anything_else(
+    value: float, is_noise: bool
+) -> None:
+    alone = Estimate(mean=value, low=None, high=None, n=1)
+    assert [quantities.part(value, one).is_noise for one in (alone, None)] == [is_noise] * 2
+    assert not quantities.fraction(value, alone).is_noise, "an efficiency is no part that may be nothing"
+
+
+def test_causes_of_a_single_round_stand_in_parentheses() -> None:
+    (section,) = document(*SCENES["one_round"]()).sections
+    for line in section.lines:
+        known = [cell for cause in CAUSES if isinstance(cell := line.cells.get(cause), Quantity)]
+        assert known and all(cell.is_noise == (abs(cell.value) > 1e-9) for cell in known)
+        assert isinstance(efficiency := line.cells["efficiency"], Quantity) and not efficiency.is_noise
+
+
 def test_the_speedup_stands_with_its_interval_below_a_table_that_has_no_room_for_it() -> None:
     (section,) = document(*SCENES["default"]()).sections
     speedup = next(one for one in section.details if one.label == "speedup")

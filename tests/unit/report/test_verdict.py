@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from scaling.records.run import PointRecord
 from scaling.report.material import Material
 from scaling.report.verdict import Verdict, verdict
-from tests.support.scripted_records import asynchronous, header, point, record, with_losses
+from tests.support.scripted_records import asynchronous, header, point, record, sweep, with_losses
 
 
 def said(records: Sequence[PointRecord]) -> Verdict:
@@ -32,6 +32,15 @@ def test_asynchronous_ranks_that_learnt_less_have_no_efficiency_there_either() -
         "ranks (ASYNC)."
     )
     assert not [tile for tile in found.tiles if "efficiency" in tile.says or "speedup" in tile.says]
+
+
+def test_one_round_names_no_cause_and_gives_no_advice() -> None:
+    """Its loss of a tenth has no interval; over two rounds the same is told."""
+    made = [one for number in range(2) for one in sweep(number, 0.1, {2: 0.112 + 0.0001 * number})]
+    one, two = said([each for each in made if each.point.round == 0]), said(made)
+    assert "Lost: " in two.sentence and two.advice and "largest loss" in " ".join(tile.says for tile in two.tiles)
+    assert one.sentence.endswith(" of the ideal.") and not one.advice
+    assert "largest loss" not in " ".join(tile.says for tile in one.tiles)
 
 
 def test_a_plain_loop_by_itself_lacks_no_plain_loop() -> None:
