@@ -1,4 +1,4 @@
-"""A fixed piece of work, timed on a rank's own core while nothing is measured: how fast the machine itself is.
+"""A fixed piece of work, timed on all cores of a rank while nothing is measured: how fast the machine itself is.
 
 It always does the same and touches little memory, so that it is slower only where its core is: other processes,
 another hyperthread's work, the hypervisor, the clock. It takes longer than two of the kernel's slices of time
@@ -14,9 +14,12 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import NamedTuple
 
+from scaling.hosts import proc
 from scaling.records.canary import SLOWER, slow_above_s
 
 NS = 1e9
@@ -25,6 +28,7 @@ PIECES = 14
 LEAST = 4  # canaries of a core, before any of them is judged
 NEWEST = 64
 YOUNG = 16
+TOGETHER_S = 1.0  # until the canaries of several cores are all there, before which none begins
 
 
 def measure(cpus: Collection[int]) -> float:
@@ -71,10 +75,36 @@ class Canary(NamedTuple):
 
 
 def tried(cpus: Collection[int]) -> Canary:
-    """One canary on the first of these CPUs."""
+    """A canary on a hardware thread of each core that these CPUs are of, all at the same time: the slowest one."""
+    firsts = [core[0] for core in proc.physical_cores(cpus)] if len(cpus) > 1 else []
+    if len(firsts) > 1:
+        with contextlib.suppress(RuntimeError):  # no more threads: any core will do
+            if found := _side_by_side(firsts):
+                return max(found)
+    return _tried(cpus)
+
+
+def _tried(cpus: Collection[int]) -> Canary:
     before_s = queued_s()
     seconds = measure(cpus)
     return Canary(seconds, queued_s() - before_s)
+
+
+def _side_by_side(cpus: Sequence[int]) -> list[Canary]:
+    """A canary on each of these CPUs in a thread of its own, none where that is forbidden: two on one CPU would
+    wait for each other. RuntimeError where so many threads cannot be had."""
+    together = Barrier(len(cpus), timeout=TOGETHER_S)
+
+    def one(cpu: int) -> Canary | None:
+        is_there = False
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, [cpu])  # this thread's alone
+            is_there = True
+        together.wait()  # no thread's start is any part of what is timed
+        return _tried([cpu]) if is_there else None
+
+    with ThreadPoolExecutor(len(cpus)) as threads:
+        return [found for found in threads.map(one, cpus) if found is not None]
 
 
 class Canaries:

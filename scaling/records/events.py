@@ -61,10 +61,10 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     of the parameters and its push, mean over the window's steps. `uncounted_samples` were trained on between the
     window before and this one, untimed. `step_s` are the steps one by one where they are timed so (`together`,
     where a step has ended when it returns). Where points are measured side by side, `index` is the number of the
-    block. `canary_s` is what a fixed piece of work took on the rank's core just before, None where it was not
-    tried (of a `Run` it is before the first window), `canary_queued_s` how long of that others had the core.
-    `waited_s` is how long the rank was blocked in its feed; None where its batch stays the same or it has none. No
-    step is longer by that where a device computed meanwhile.
+    block. `canary_s` is what a fixed piece of work took on the slowest of the rank's cores just before, None where
+    it was not tried (of a `Run` it is before the first window), `canary_queued_s` how long of that others had that
+    core. `waited_s` is how long the rank was blocked in its feed; None where its batch stays the same or it has
+    none. No step is longer by that where a device computed meanwhile.
     """
 
     index: int

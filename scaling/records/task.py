@@ -99,8 +99,8 @@ class Task(Record, frozen=True, kw_only=True):
 class Run(Record, frozen=True, kw_only=True, tag="run"):
     """Run `windows` windows of `steps` steps. With `linger`, go on stepping unmeasured afterwards until
     the next command, so that the devices beside stay as loaded as they were. `first` is the index of the first
-    window, 0 for those of a warm-up; with `canary` the agent has a fixed piece of work done on the rank's core
-    before it hands this on."""
+    window, 0 for those of a warm-up; with `canary` the agent has a fixed piece of work done on the rank's
+    cores before it hands this on."""
 
     windows: int
     steps: int

@@ -23,9 +23,9 @@ RUN = ("-m", "scaling.run", "--device", "cpu", "--rounds", "2", "--windows", "3"
 PLACE = Path(__file__).parents[3]
 
 
-def measured(folder: Path, *flags: str) -> tuple[dict[str, Any], tuple[PointRecord, ...]]:
-    """The report, as programs read it, and the records of a run of two ranks that ended well."""
-    done = mpirun(MPIS[1], 2, *RUN, *flags, "--results", str(folder), cwd=PLACE, timeout=120)
+def measured(folder: Path, *flags: str, ranks: int = 2) -> tuple[dict[str, Any], tuple[PointRecord, ...]]:
+    """The report, as programs read it, and the records of a run that ended well."""
+    done = mpirun(MPIS[1], ranks, *RUN, *flags, "--results", str(folder), cwd=PLACE, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = folder.iterdir()
     command = [sys.executable, "-m", "scaling.report", str(run), "--format", "json"]
@@ -104,3 +104,11 @@ def test_windows_that_a_burner_disturbs_now_and_then_are_measured_again(
     assert all(len(rank.windows) == 10 for record in records for rank in record.ranks)
     assert any(burner in name for name in foreign(records, rank=1))
     assert any("measured again" in note and burner in note for note in notes(report)), notes(report)
+
+
+def test_a_burner_on_the_second_core_of_a_rank_is_named(tmp_path: Path, two_cpus: tuple[int, int]) -> None:
+    with burning(two_cpus[1]) as burner:
+        report, records = measured(tmp_path, "--strategy", "fake:a", "--cpus-per-rank", "2", ranks=1)
+    assert {len(rank.cpus) for record in records for rank in record.ranks} == {2}
+    assert any(burner in name for name in foreign(records, rank=0))
+    assert any(note.startswith("foreign load") and burner in note for note in notes(report)), notes(report)

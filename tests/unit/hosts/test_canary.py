@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+import threading
+from collections.abc import Collection
+from itertools import count
 
 import pytest
 
-from scaling.hosts import canary
+from scaling.hosts import canary, proc
 from scaling.hosts.canary import LEAST, NEWEST, YOUNG, Canaries, Canary
 from scaling.records.canary import SLOWER
 
 STEADY_S = 0.006
+# The hardware threads of four cores.
+CORES = ((4, 12), (5, 13), (6, 14), (7, 15))
 
 
 def steady(canaries: Canaries, count: int = LEAST, rank: int = 0, company: str = "") -> None:
@@ -146,3 +151,116 @@ def test_a_core_that_others_had_meanwhile(waited_s: float, shared: bool) -> None
 
 def test_what_this_thread_has_queued_never_falls() -> None:
     assert 0 <= canary.queued_s() <= canary.queued_s()
+
+
+# ---------------------------------------------------------------- a rank with several cores
+
+
+class Cores:
+    """Cores on which a canary takes what is written here; which CPU each thread is pinned to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.taken: dict[int, Canary] = {}
+        self.forbidden: set[int] = set()
+        self.asked: list[int] = []
+        self.main = threading.get_ident()
+        self.by_main: list[Collection[int]] = []
+        self._own = threading.local()
+        self._at_work = threading.Barrier(len(CORES), timeout=10.0)
+        monkeypatch.setattr(proc, "physical_cores", self._cores)
+        monkeypatch.setattr(os, "sched_setaffinity", self._pin)
+        monkeypatch.setattr(canary, "measure", self._measure)
+        monkeypatch.setattr(canary, "queued_s", self._queued_s)
+
+    def _cores(self, cpus: Collection[int]) -> tuple[tuple[int, ...], ...]:
+        mine = (tuple(cpu for cpu in core if cpu in cpus) for core in CORES)
+        return tuple(core for core in mine if core)
+
+    def _pin(self, pid: int, cpus: Collection[int]) -> None:
+        assert pid == 0, "only the thread itself"
+        if not self.forbidden.isdisjoint(cpus):
+            raise OSError(22, "Invalid argument")
+        (self._own.cpu,) = cpus
+
+    def _measure(self, cpus: Collection[int]) -> float:
+        if threading.get_ident() == self.main:
+            self.by_main.append(cpus)
+            return STEADY_S
+        (cpu,) = cpus
+        assert cpu == self._own.cpu, "pinned before anything is timed"
+        self.asked.append(cpu)
+        if not self.forbidden:
+            self._at_work.wait()  # all at the same time, or this breaks
+        return self.taken.get(cpu, Canary(STEADY_S)).seconds
+
+    def _queued_s(self) -> float:
+        """What this thread's canary waited is there once it was asked."""
+        cpu: int = getattr(self._own, "cpu", -1)
+        found = self.taken.get(cpu, Canary(STEADY_S))
+        return 7.0 + (found.queued_s if cpu in self.asked else 0.0)
+
+
+@pytest.fixture
+def cores(monkeypatch: pytest.MonkeyPatch) -> Cores:
+    return Cores(monkeypatch)
+
+
+CPUS = tuple(cpu for core in CORES for cpu in core)
+
+
+def test_of_a_rank_with_several_cores_all_are_asked_at_once_and_the_slowest_counts(cores: Cores) -> None:
+    slow = Canary(2 * STEADY_S, STEADY_S)
+    cores.taken = {5: Canary(1.5 * STEADY_S), 7: slow}
+    assert canary.tried(CPUS) == pytest.approx(slow)
+    assert sorted(cores.asked) == [4, 5, 6, 7]
+    assert cores.by_main == []
+
+
+def test_no_thread_is_left(cores: Cores) -> None:
+    before = threading.active_count()
+    canary.tried(CPUS)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("cpus", [(4,), (4, 12), ()], ids=["a thread", "a core", "any"])
+def test_a_rank_with_one_core_has_no_extra_thread(
+    cores: Cores, cpus: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread"))
+    assert canary.tried(cpus) == Canary(STEADY_S)
+    assert cores.by_main == [cpus]
+
+
+def test_cores_that_are_forbidden_are_left_out(cores: Cores) -> None:
+    """Whoever cannot be pinned would queue behind one of the others."""
+    cores.forbidden = {5, 7}
+    assert canary.tried(CPUS) == Canary(STEADY_S)
+    assert sorted(cores.asked) == [4, 6]
+
+
+def test_where_all_are_forbidden_any_will_do(cores: Cores) -> None:
+    cores.forbidden = {4, 5, 6, 7}
+    assert canary.tried(CPUS) == Canary(STEADY_S)
+    assert (cores.asked, cores.by_main) == ([], [CPUS])
+
+
+def test_without_so_many_threads_any_will_do(cores: Cores, monkeypatch: pytest.MonkeyPatch) -> None:
+    started, start = count(), threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if next(started):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(canary, "TOGETHER_S", 0.01)
+    assert canary.tried(CPUS) == Canary(STEADY_S)
+    assert cores.by_main == [CPUS]
+
+
+def test_real_threads_are_pinned_to_the_cores_and_this_one_is_not() -> None:
+    before = os.sched_getaffinity(0)
+    found = canary._side_by_side(sorted(before))
+    assert len(found) == len(before)
+    assert all(one.seconds > 0 and one.queued_s >= 0 for one in found)
+    assert os.sched_getaffinity(0) == before
