@@ -21,6 +21,7 @@ from scaling.agent.forks import Starter
 from scaling.agent.idle import IdleTraffic
 from scaling.agent.proving import Proving
 from scaling.agent.supervisor import ChildLike, Supervisor
+from scaling.agent.suspicion import Suspicion
 from scaling.errors import ScalingError, StrategyError
 from scaling.hosts import canary
 from scaling.records.events import Ended, Event, Failed
@@ -90,7 +91,7 @@ class Agent:
         self._quick_until_s = 0.0
         self._signal: int | None = None
         self._preloading = False
-        self._canaries = canary.Canaries()
+        self._suspicion = Suspicion()
         self._idle = IdleTraffic()
         self._proving = Proving()
 
@@ -235,7 +236,8 @@ class Agent:
             failed = Failed(cause="error", message=f"cannot start: {error}", log=task.log, log_tail=trace)
             self._report(task, Ended(outcome=failed))
             return
-        self._supervisors[task.attempt, task.role] = Supervisor(child, asked, self._clock(), self._idle)
+        started = Supervisor(child, asked, self._clock(), self._idle, self._suspicion)
+        self._supervisors[task.attempt, task.role] = started
 
     def _tell(self, order: Tell) -> None:
         """Helpers first: they serve what the worker is told to do."""
@@ -245,12 +247,9 @@ class Agent:
                 supervisor.overhear(order.command, now_s)
         if worker is None:
             return
-        found = None
-        if isinstance(run := order.command, Run) and run.canary:
-            found, again = canary.tried(worker.child.task.cpus), worker.is_again(run)
-            if run.measured and (self._canaries.disturbed([(0, "", found)], again=again) or found.is_shared):
-                worker.suspect()
-        worker.tell(order.command, self._clock(), found)
+        run = order.command
+        found = canary.tried(worker.child.task.cpus) if isinstance(run, Run) and run.canary else None
+        worker.tell(run, self._clock(), found)
 
     def _pause(self, attempt: int) -> None:
         now_s = self._clock()

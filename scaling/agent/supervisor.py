@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from scaling.agent.idle import IdleTraffic
 from scaling.agent.log_bound import LogBound
+from scaling.agent.suspicion import Suspicion
 from scaling.agent.watch import Watch
 from scaling.frameworks import nccl_log
 from scaling.hosts.canary import Canary
@@ -63,11 +64,17 @@ class Supervisor:
     """A running child with what the agent knows of it. Times are the agent's clock."""
 
     def __init__(
-        self, child: ChildLike, environ: dict[str, str], now_s: float, idle: IdleTraffic | None = None
+        self,
+        child: ChildLike,
+        environ: dict[str, str],
+        now_s: float,
+        idle: IdleTraffic | None = None,
+        suspicion: Suspicion | None = None,
     ) -> None:
         self.child = child
         self._environ = environ
         self._idle = idle
+        self._suspicion = suspicion or Suspicion()
         self._log = LogBound(child.task.log)
         self._began_s = now_s  # moved on by the time that it was stopped
         self._spoke_s = now_s
@@ -97,17 +104,17 @@ class Supervisor:
         """Hand it a command, from which on its silence counts; `canary` is noted with its first window."""
         self._told = command
         self._canary = canary
+        if isinstance(command, Run) and command.measured:
+            again = command.first in self._measured
+            if self._suspicion.is_raised(canary, again=again):
+                self.suspect()
         self._observe(command, now_s)
         self.resume(now_s)
         self._spoke_s = now_s
         self.child.tell(command)
 
-    def is_again(self, run: Run) -> bool:
-        """Whether these windows were measured before."""
-        return run.first in self._measured
-
     def suspect(self) -> None:
-        """Its core is slower than it mostly is, or shared: look who runs during the next measured windows."""
+        """Somebody else may use its cores: look who runs during the next measured windows."""
         if self._watch is not None:
             self._watch.suspect()
 
@@ -150,7 +157,9 @@ class Supervisor:
             self._ready = True
             task = self.child.task
             computes = isinstance(event, Ready) or bool(task.device_indices)
-            self._watch = Watch(task, self.child.pid, computes=computes, idle=self._idle)
+            self._watch = Watch(
+                task, self.child.pid, computes=computes, idle=self._idle, suspicion=self._suspicion
+            )
         elif isinstance(event, Window) and isinstance(self._told, Run | Train):
             self._stepped = True
             if isinstance(self._told, Train) or event.index == self._told.last:

@@ -15,6 +15,7 @@ from scaling.agent.cpu_meter import CpuMeter
 from scaling.agent.device_probe import DeviceProbe
 from scaling.agent.energy_meter import EnergyMeter
 from scaling.agent.idle import IdleTraffic
+from scaling.agent.suspicion import Suspicion
 from scaling.hosts import connections, foreign, interfaces
 from scaling.records.task import Task
 from scaling.records.telemetry import Flow, Foreign, Telemetry, Traffic
@@ -26,10 +27,19 @@ class Watch:
     `measuring` tells whether a stretch runs for this child.
     """
 
-    def __init__(self, task: Task, pid: int, *, computes: bool, idle: IdleTraffic | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        pid: int,
+        *,
+        computes: bool,
+        idle: IdleTraffic | None = None,
+        suspicion: Suspicion | None = None,
+    ) -> None:
         self.measuring = False
+        self._suspicion = suspicion if task.role == "worker" and task.point.has_own_cpus else None
         self._idle = idle or IdleTraffic()
-        self._counted_s = self._counting_s = 0.0
+        self._counted_s = self._counting_s = self._sampled_s = 0.0
         self._counts_traffic = task.counts_traffic
         if task.counts_traffic:
             connections.read()  # what it imports, it imports now
@@ -41,7 +51,6 @@ class Watch:
         self._steps = 0
         self._census: foreign.Census | None = None
         self._foreign: list[Foreign] = []
-        self._sampled_s = 0.0
         self._counters: interfaces.Reading | None = None
         self._connections: connections.Reading = {}
         self._connected: connections.Reading = {}
@@ -82,6 +91,8 @@ class Watch:
             return
         self.measuring = False
         self._cpu.end(self._steps)
+        if self._suspicion is not None:
+            self._suspicion.ran_alone(self._cpu.others)
         if self._energy is not None:
             self._energy.pause()
         if self._census is not None:

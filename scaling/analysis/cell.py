@@ -109,7 +109,7 @@ class Cell:
     @cached_property
     def load(self) -> Load:
         """Who else used the machine."""
-        return foreign_load.of(self.records, is_alone=self.point.kind in ("solo", "each"))
+        return foreign_load.of(self.records)
 
     @cached_property
     def where(self) -> dict[int, str]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from scaling.records import canary
 from scaling.records.events import Window
-from scaling.records.point import Record
+from scaling.records.point import Point, Record
 from scaling.records.run import PointRecord, RankRecord
 from scaling.records.telemetry import CpuTime, Foreign
 from scaling.text import counted, several
@@ -20,6 +20,9 @@ from scaling.text import counted, several
 LEAST = 0.01
 # Of a core: what uses less in all is not what slowed a rank down.
 LEAST_CORES = 0.2
+# Of a CPU: the run's own agents, which wake now and then, take 1 % of a quiet one, and the kernel counts in ticks
+# of 10 ms, which leave 1 to 2 % of a short cell in doubt.
+LEAST_OTHERS = 0.05
 NAMED = 3
 
 
@@ -36,6 +39,8 @@ class Load(Record, frozen=True, kw_only=True):
     `used` are processes by host. `slower` says of each slow one of `windows` by how much its core was,
     `slower_again` the same of the `again` windows that were measured again. `queued` and `stolen` are by rank the
     part of the time that other processes, or the hypervisor, had its CPUs; of several cells, in the worst.
+    `others` is what other processes ran there, as a part of one CPU, where the rank did not wait for most of that:
+    as on the other hyperthreads of its cores.
     """
 
     used: Mapping[str, tuple[Foreign, ...]] = {}
@@ -45,6 +50,7 @@ class Load(Record, frozen=True, kw_only=True):
     slower_again: tuple[float, ...] = ()
     queued: Mapping[Seat, float] = {}
     stolen: Mapping[Seat, float] = {}
+    others: Mapping[Seat, float] = {}
     hosts: tuple[str, ...] = ()
 
     def notes(self) -> Iterator[str]:
@@ -65,6 +71,7 @@ class Load(Record, frozen=True, kw_only=True):
 
     def _taken(self) -> Iterator[str]:
         yield _listed(self._worst(self.queued), "waited {} of the time for CPUs that others used")
+        yield _listed(self._worst(self.others), "shared its CPUs with others, who used {} of one", decimals=0)
         yield _listed(self._worst(self.stolen), "lost {} of its CPUs' time to the hypervisor")
 
     def _worst(self, parts: Mapping[Seat, float]) -> list[tuple[str, float]]:
@@ -73,13 +80,12 @@ class Load(Record, frozen=True, kw_only=True):
         return [(f"rank {seat.rank}{_on(seat.host, self.hosts)}", part) for seat, part in found]
 
 
-def of(records: Sequence[PointRecord], *, is_alone: bool) -> Load:
-    """What the records of a cell tell; `is_alone`: nothing of the run itself ran beside a rank, so that it queued
-    behind others."""
+def of(records: Sequence[PointRecord]) -> Load:
+    """What the records of a cell tell."""
     by_seat: dict[int, list[RankRecord]] = {}
     for rank in chain.from_iterable(record.ranks for record in records):
         by_seat.setdefault(rank.launch_rank, []).append(rank)
-    return joined(_of_seat(ranks, is_alone=is_alone) for ranks in by_seat.values())
+    return joined(_of_seat(ranks, records[0].point) for ranks in by_seat.values())
 
 
 def joined(loads: Iterable[Load]) -> Load:
@@ -93,6 +99,7 @@ def joined(loads: Iterable[Load]) -> Load:
         slower_again=tuple(part for one in told for part in one.slower_again),
         queued=_most(one.queued for one in told),
         stolen=_most(one.stolen for one in told),
+        others=_most(one.others for one in told),
         hosts=tuple(dict.fromkeys(host for one in told for host in one.hosts)),
     )
 
@@ -144,23 +151,26 @@ def _percent(part: float, decimals: int = 0) -> str:
 # ---------------------------------------------------------------- of one rank
 
 
-def _of_seat(ranks: Sequence[RankRecord], *, is_alone: bool) -> Load:
-    """What one rank's records tell, over rounds."""
+def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
+    """What one rank's records tell, over rounds. Where nothing of the run itself is beside a rank it queues behind
+    others."""
     host, seat = ranks[0].host, Seat(ranks[0].rank, ranks[0].host)
     windows = [window for rank in ranks for window in rank.windows]
     again = [window for rank in ranks for window in rank.disturbed]
     known_s = _canaries_s((*windows, *chain.from_iterable(_first_tries(rank) for rank in ranks)))
     queued, stolen = (_share(ranks, seconds) for seconds in (_kept_waiting_s, _stolen_s))
+    others = _others(ranks) if point.has_own_cpus else 0.0
     load = Load(
         used=_added((host, rank.telemetry.foreign) for rank in ranks if rank.telemetry.foreign),
         windows=len(windows),
         slower=_slower(windows, known_s),
         again=len(again),
         slower_again=_slower(again, known_s),
-        queued={seat: queued} if is_alone and queued > LEAST else {},
+        queued={seat: queued} if point.is_alone and queued > LEAST else {},
         stolen={seat: stolen} if stolen > LEAST else {},
+        others={seat: others} if others else {},
     )
-    told = who(load.used) or load.slower or load.slower_again or load.queued or load.stolen
+    told = who(load.used) or load.slower or load.slower_again or load.queued or load.stolen or load.others
     return replace(load, hosts=(host,) if told else ())
 
 
@@ -202,3 +212,13 @@ def _kept_waiting_s(cpu: CpuTime, cores: int) -> float:
 
 def _stolen_s(cpu: CpuTime, _: int) -> float:
     return cpu.stolen_s
+
+
+def _others(ranks: Iterable[RankRecord]) -> float:
+    """What others ran on its CPUs, as a part of one; 0 where that is little beyond what the rank waited for, which
+    its queueing tells."""
+    told = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
+    wall_s, others_s = sum(cpu.wall_s for _, cpu in told), sum(cpu.others_s for _, cpu in told)
+    unnoticed_s = others_s - sum(_kept_waiting_s(cpu, threads) for threads, cpu in told)
+    cores = max((threads for threads, _ in told), default=1)
+    return others_s / wall_s if unnoticed_s > max(LEAST_OTHERS, LEAST * cores) * wall_s else 0.0

@@ -1,6 +1,6 @@
 """Which processes of this host that are none of the launch's use its CPUs.
 
-Read from /proc/PID/stat, some 15 us a process, only while a core is slower than it mostly is, or shared.
+Read from /proc/PID/stat, some 15 us a process, only while somebody is suspected (agent/suspicion.py).
 """
 
 from __future__ import annotations

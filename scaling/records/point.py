@@ -212,6 +212,17 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
         """The work of the one device behind efficiency."""
         return self.workload.reference(self.world_size)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing else of the run runs beside a rank: the plain loop on one device at a time."""
+        return self.kind in ("solo", "each")
+
+    @property
+    def has_own_cpus(self) -> bool:
+        """Whether all that runs on the CPUs of a rank is its worker's process, or somebody else's. A framework's
+        own feed may have processes of its own, and beside a GPU a rank leaves most of its CPUs idle."""
+        return self.is_alone and self.hardware.device == "cpu" and self.workload.feed == "reference"
+
     @cached_property
     def sorted_options(self) -> tuple[tuple[str, str], ...]:
         """The strategy's options in a fixed order, hashable."""

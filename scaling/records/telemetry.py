@@ -61,7 +61,8 @@ class CpuTime(Record, frozen=True, kw_only=True):
 
     `steps` are the steps that this covers and `wall_s` the time; `kernel_s` is the part of `threads`' time in the
     kernel. Faults are those of memory, minor ones without any disk. `stolen_s` is what the hypervisor kept of the
-    CPUs that this child was promised, 0 where it was promised none.
+    CPUs that this child was promised, `others_s` what these ran beside this process, by the kernel's ticks of
+    10 ms; both 0 where it was promised none, the latter in older records too.
     """
 
     steps: int
@@ -71,6 +72,7 @@ class CpuTime(Record, frozen=True, kw_only=True):
     major_faults: int
     threads: tuple[ThreadTime, ...] = ()
     stolen_s: float = 0.0
+    others_s: float = 0.0
 
     @property
     def run_s(self) -> float:
@@ -80,7 +82,8 @@ class CpuTime(Record, frozen=True, kw_only=True):
 
 class Foreign(Record, frozen=True, kw_only=True, array_like=True):
     """Processes of one name, none of them the launch's, that ran while a rank's core was slower than it mostly is
-    or shared: what they are called, their CPU seconds, and over how many seconds that was looked at."""
+    or shared, or others ran on its hyperthreads: what they are called, their CPU seconds, and over how many
+    seconds that was looked at."""
 
     name: str
     run_s: float
@@ -112,8 +115,8 @@ class Telemetry(Record, frozen=True, kw_only=True):
     `flows` are read beside one child of each host, `idle_traffic` is what its cards would have carried meanwhile,
     had nothing run, `machine_cpu_percent` (100: all cores) where devices are emulated. `cpu` is None where /proc
     tells nothing, and in older records. `foreign` is read while the rank's core is slow or shared
-    (`Window.canary_s`), busiest first. `machine_energy` is read beside one child of each machine that no other
-    host of the launch shares, None where there are no counters.
+    (`Window.canary_s`, `CpuTime.others_s`), busiest first. `machine_energy` is read beside one child of each
+    machine that no other host of the launch shares, None where there are no counters.
     """
 
     samples: tuple[Sample, ...] = ()

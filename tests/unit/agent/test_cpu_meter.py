@@ -1,4 +1,4 @@
-"""CPU time by thread, faults and stolen time, read from trees like /proc and of this process."""
+"""CPU time by thread, faults, stolen time and what others ran, read from trees like /proc and of this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class Proc:
         self.root = root
         self.threads: dict[int, tuple[str, int, int]] = {PID: ("python", 0, 0)}
         self.minor_faults = self.major_faults = self.kernel_ticks = 0
+        self.user_ticks = self.children_ticks = 0
         self.stolen_ticks = {0: 0, 1: 0, 2: 0}
+        # Of each CPU: user, nice, system, idle, iowait, irq, softirq.
+        self.cpu_ticks = {cpu: [1, 2, 3, 4, 5, 6, 7] for cpu in self.stolen_ticks}
         self.write()
 
     def write(self) -> None:
@@ -37,9 +40,13 @@ class Proc:
         # Fields from the 3rd of proc(5) on; a command may hold spaces and brackets.
         fields = ["S", *map(str, range(4, 53))]
         fields[10 - 3], fields[12 - 3] = str(self.minor_faults), str(self.major_faults)
-        fields[15 - 3] = str(self.kernel_ticks)
+        fields[14 - 3], fields[15 - 3] = str(self.user_ticks), str(self.kernel_ticks)
+        fields[16 - 3] = fields[17 - 3] = str(self.children_ticks)
         (folder / "stat").write_text(f"{PID} (a (strange) name) {' '.join(fields)}\n")
-        lines = [f"cpu{cpu} 1 2 3 4 5 6 7 {ticks} 0 0" for cpu, ticks in self.stolen_ticks.items()]
+        lines = [
+            f"cpu{cpu} {' '.join(map(str, self.cpu_ticks[cpu]))} {stolen} 800 900"
+            for cpu, stolen in self.stolen_ticks.items()
+        ]
         (self.root / "stat").write_text("\n".join(["cpu  9 9 9 9 9 9 9 999 0 0", *lines, "ctxt 1"]))
 
     def meter(self, *cpus: int) -> CpuMeter:
@@ -115,6 +122,71 @@ def test_stolen_time_is_that_of_the_promised_cpus(proc: Proc) -> None:
     assert total(nothing_promised).stolen_s == 0.0
 
 
+def stretch(meter: CpuMeter, proc: Proc, seconds: float, monkeypatch: pytest.MonkeyPatch, **ticks: int) -> None:
+    """A stretch of so long, in which CPU 1 runs so many more ticks of each kind."""
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    meter.start()
+    for field, more in ticks.items():
+        proc.cpu_ticks[1][("user", "nice", "system", "idle", "iowait", "irq", "softirq").index(field)] += more
+    proc.write()
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0 + seconds)
+    meter.end(steps=1)
+
+
+@pytest.mark.parametrize(
+    ("field", "counts"),
+    [("user", True), ("nice", True), ("system", True), ("irq", True), ("softirq", True), ("idle", False),
+     ("iowait", False)],
+)  # fmt: skip
+def test_what_others_ran_on_the_promised_cpus(
+    proc: Proc, field: str, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, elsewhere, nothing_promised = proc.meter(1, 2), proc.meter(0), proc.meter()
+    proc.stolen_ticks[1] = 1000
+    for meter in (mine, elsewhere, nothing_promised):
+        stretch(meter, proc, 1.0, monkeypatch, **{field: 40})
+    assert total(mine).others_s == pytest.approx(40 / TICKS_PER_S if counts else 0.0)
+    assert mine.others == total(mine).others_s
+    assert total(elsewhere).others_s == total(nothing_promised).others_s == 0.0
+
+
+def test_what_the_process_itself_ran_is_no_others_and_errors_of_counting_cancel(proc: Proc) -> None:
+    """In ticks of 10 ms a stretch may seem to have run less than the process did."""
+    meter = proc.meter(1)
+    for run_ms, busy_ms in ((100, 90), (200, 240)):
+        meter.start()
+        proc.threads[PID] = ("python", run_ms, 0)
+        proc.cpu_ticks[1][0] += busy_ms * TICKS_PER_S // 1000
+        proc.write()
+        meter.end(steps=1)
+    assert total(meter).others_s == pytest.approx(0.330 - 0.200)
+
+
+@pytest.mark.parametrize("what", ["thread", "child"])
+def test_what_ended_within_a_stretch_is_its_own(proc: Proc, what: str) -> None:
+    """A thread of its own, or a child that it has waited for."""
+    meter = proc.meter(1)
+    meter.start()
+    if what == "thread":
+        proc.user_ticks += 20
+        proc.kernel_ticks += 20
+    else:
+        proc.children_ticks += 20  # in the kernel and out of it
+    proc.cpu_ticks[1][0] += 45
+    proc.write()
+    meter.end(steps=1)
+    assert total(meter).others_s == pytest.approx(5 / TICKS_PER_S)
+
+
+def test_a_stretch_of_a_few_ticks_tells_nothing_of_others(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = proc.meter(1)
+    stretch(meter, proc, 0.2, monkeypatch, user=10)
+    assert meter.others == pytest.approx(10 / TICKS_PER_S / 0.2)
+    stretch(meter, proc, 0.05, monkeypatch, user=5)
+    assert meter.others == 0.0
+    assert total(meter).others_s == pytest.approx(15 / TICKS_PER_S)
+
+
 def test_a_process_that_is_gone_leaves_the_stretches_before(proc: Proc) -> None:
     meter = proc.meter()
     meter.start()
@@ -146,3 +218,4 @@ def test_of_this_process_it_reads_what_the_clock_of_its_thread_says() -> None:
     # The kernel brings a running thread's figure up to date once a tick.
     assert abs(main.run_s - used_s) < 0.04
     assert total(meter).stolen_s >= 0
+    assert total(meter).others_s >= 0

@@ -1,14 +1,18 @@
-"""Who else runs is looked up while a core is slower than it mostly is, or shared with others."""
+"""Who else runs is looked up while a core is slower than it mostly is, or shared with others, and once others ran
+on a rank's CPUs though nothing of the run was beside it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, count, repeat
 from pathlib import Path
 
 import pytest
 
+from scaling.agent.cpu_meter import CpuMeter
 from scaling.agent.supervisor import Supervisor
+from scaling.agent.suspicion import OTHERS
 from scaling.hosts import canary
 from scaling.sweep import sweep
 from tests.support.inline import Launch
@@ -90,3 +94,28 @@ def test_a_core_that_is_slow_in_most_tries_of_the_same_windows(
     measure(tmp_path)
     assert len(slow) > 16
     assert len(suspected) == len(slow)
+
+
+@pytest.fixture
+def others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody on all CPUs from the first window to the last, for whom none waits, as on the other hardware thread
+    of a core: no canary is slower than others."""
+    queueing(monkeypatch, count(7.0, 0.0))
+    monkeypatch.setattr(CpuMeter, "end", lambda meter, steps: setattr(meter, "others", 2 * OTHERS))
+
+
+@pytest.mark.usefixtures("others")
+def test_others_beside_a_rank_alone_are_looked_for_in_all_windows_from_then_on(
+    tmp_path: Path, suspected: list[str]
+) -> None:
+    measure(tmp_path)
+    looked = Counter(label.split(" round")[0] for label in suspected)
+    assert set(looked) == {"fake:plain solo N=1", "fake:a exchange N=1", "fake:a exchange N=2"}
+    assert looked.pop("fake:plain solo N=1") == 7  # all but the first, which tells it
+    assert all(count in (7, 8) for count in looked.values())  # of rank 0: rank 1 never runs alone
+
+
+@pytest.mark.usefixtures("others")
+def test_others_beside_ranks_that_exchange_may_be_the_runs_own(tmp_path: Path, suspected: list[str]) -> None:
+    Launch(2).sweep(tmp_path, interleave=True, kinds=["exchange"], rounds=1, windows=8, world_sizes=[1, 2])
+    assert suspected == []

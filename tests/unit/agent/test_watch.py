@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from scaling.agent import watch as watch_module
 from scaling.agent.device_probe import DeviceProbe
+from scaling.agent.suspicion import Suspicion
 from scaling.agent.watch import Watch
 from scaling.hosts import connections, foreign, interfaces
 from scaling.records.telemetry import CpuTime, Flow, Foreign, Telemetry, Traffic
-from tests.support.points import TASK
+from tests.support.points import POINT, TASK, changed
 
 STEPS = 7
 
@@ -28,6 +29,7 @@ class World:
         self.sent_bytes = 0
         self.peers = ["10.0.0.2"]
         self.cpu_s = 0.0
+        self.others = 0.0
         self.devices_on = False
 
 
@@ -36,6 +38,7 @@ class Meter:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.others = 0.0
         self._begun_s: float | None = None
         self._steps, self._used_s = 0, 0.0
 
@@ -46,6 +49,7 @@ class Meter:
         if self._begun_s is not None:
             self._steps += steps
             self._used_s += self._world.cpu_s - self._begun_s
+            self.others = self._world.others
         self._begun_s = None
 
     def total(self) -> CpuTime:
@@ -206,3 +210,38 @@ def test_who_else_runs_is_looked_for_only_while_the_core_is_slow(
 def _busiest(before: int, now: int) -> tuple[Foreign, ...]:
     assert now == before + 1
     return Foreign(name="other", run_s=1.0, over_s=3.0), Foreign(name="burner", run_s=3.0, over_s=3.0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"kind": "solo", "world_size": 1}], ids=["each", "solo"])
+def test_others_on_its_cpus_while_it_runs_alone_are_suspicious_until_they_are_gone(
+    world: World, changes: dict[str, Any]
+) -> None:
+    suspicion = Suspicion()
+    one = alone(suspicion, **changes)
+    for world.others, suspicious in ((0.1, False), (0.5, True), (0.5, True), (0.1, False)):
+        one.begin(STEPS, 0.0)
+        one.done()
+        assert suspicion.is_raised(None, again=False) is suspicious
+        one.done()
+        one.settle()
+        assert suspicion.is_raised(None, again=False) is suspicious
+
+
+@pytest.mark.parametrize(
+    "changes", [{"kind": "exchange"}, {"kind": "together"}, {"device": "cuda"}, {"feed": "native"}, {"role": "s"}],
+    ids=["exchange", "together", "GPU", "own feed", "helper"],
+)  # fmt: skip
+def test_where_something_of_the_run_may_be_on_its_cpus_nobody_is_suspicious(
+    world: World, changes: dict[str, Any]
+) -> None:
+    suspicion = Suspicion()
+    one = alone(suspicion, **changes)
+    world.others = 0.9
+    one.begin(STEPS, 0.0)
+    one.settle()
+    assert not suspicion.is_raised(None, again=False)
+
+
+def alone(suspicion: Suspicion, role: str = "worker", kind: str = "each", **changes: Any) -> Watch:
+    point = changed(POINT, kind=kind, **changes)
+    return Watch(replace(TASK, point=point, role=role), os.getpid(), computes=True, suspicion=suspicion)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import msgspec
+import pytest
 from msgspec.structs import replace
 
 from scaling.analysis import foreign_load
@@ -16,12 +19,13 @@ BURNER = Foreign(name="burner", run_s=0.98, over_s=1.0)
 QUIET = Telemetry()
 
 
-def cpu(queued_s: float = 0.0, stolen_s: float = 0.0, wall_s: float = 3.0) -> Telemetry:
+def cpu(queued_s: float = 0.0, stolen_s: float = 0.0, wall_s: float = 3.0, others_s: float = 0.0) -> Telemetry:
     """Of a rank that ran all the time but for what it queued."""
     main = ThreadTime(name="python", threads=1, run_s=wall_s - queued_s, queued_s=queued_s)
     found = CpuTime(
-        steps=30, wall_s=wall_s, kernel_s=0.0, minor_faults=0, major_faults=0, threads=(main,), stolen_s=stolen_s
-    )
+        steps=30, wall_s=wall_s, kernel_s=0.0, minor_faults=0, major_faults=0, threads=(main,), stolen_s=stolen_s,
+        others_s=others_s,
+    )  # fmt: skip
     return Telemetry(cpu=found)
 
 
@@ -74,15 +78,64 @@ def test_who_queued_most_comes_first() -> None:
 
 def test_of_several_controls_a_ranks_worst_is_told() -> None:
     bad, good = (read(record(point("solo"), 0.1), cpu(queued_s=queued_s)) for queued_s in (1.5, 0.06))
-    loads = [foreign_load.of([one], is_alone=True) for one in (bad, good)]
+    loads = [foreign_load.of([one]) for one in (bad, good)]
     (note,) = foreign_load.joined(loads).notes()
     assert note == "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that others used"
+
+
+BESIDE = "foreign load on node1: rank 0 shared its CPUs with others, who used {} of one"
+
+
+def alone_beside(others_s: float, queued_s: float = 0.0, **changes: Any) -> list[str]:
+    """The notes of a plain loop alone for 3 s, on whose CPUs others ran for so long."""
+    solo = read(record(point(**{"kind": "solo", **changes}), 0.1), cpu(queued_s=queued_s, others_s=others_s))
+    return list(foreign_load.of([solo]).notes())
+
+
+def test_others_that_ran_beside_a_plain_loop_and_that_it_did_not_wait_for() -> None:
+    """On the other hyperthread of its core, for half of the time and all the time."""
+    assert alone_beside(1.44) == [BESIDE.format("48 %")]
+    assert alone_beside(3.0) == [BESIDE.format("100 %")]
+    assert alone_beside(0.03) == []  # agents wake, and ticks are coarse
+
+
+def test_others_that_a_rank_waited_for_are_told_once() -> None:
+    waited = "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that others used"
+    assert alone_beside(1.5, queued_s=1.5) == [waited]
+    # One on its own CPU, another on the other hyperthread.
+    assert alone_beside(4.5, queued_s=1.5) == [
+        f"{waited}; rank 0 shared its CPUs with others, who used 150 % of one"
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"kind": "exchange"}, {"kind": "together"}, {"device": "cuda"}, {"feed": "native"}],
+    ids=["an exchange's own", "other ranks", "beside a GPU", "a feed's processes"],
+)  # fmt: skip
+def test_what_may_be_the_runs_own_is_nobody_elses(changes: dict[str, Any]) -> None:
+    assert alone_beside(3.0, **changes) == []
+
+
+def test_others_on_the_cpus_of_a_rank_with_many_cores() -> None:
+    """What the machine itself does grows with them: of 32 cores a third of a CPU is no burner's."""
+    solo = read(record(point("solo"), 0.1), cpu(others_s=0.9))
+    wide = replace(solo, ranks=tuple(replace(one, threads=32) for one in solo.ranks))
+    assert list(foreign_load.of([solo]).notes()) == [BESIDE.format("30 %")]
+    assert list(foreign_load.of([wide]).notes()) == []
+
+
+def test_in_older_records_nobody_was_there() -> None:
+    """They do not tell what CPUs ran."""
+    solo = read(record(point("solo"), 0.1), cpu())
+    older = msgspec.to_builtins(solo)
+    del older["ranks"][0]["telemetry"]["cpu"]["others_s"]
+    assert list(foreign_load.of([msgspec.convert(older, PointRecord)]).notes()) == []
 
 
 def test_ranks_of_several_hosts_have_theirs() -> None:
     each = read(record(point("each", 2), 0.1), cpu(queued_s=0.3), cpu(queued_s=1.5))
     each = replace(each, ranks=(each.ranks[0], replace(each.ranks[1], host="node2")))
-    (note,) = foreign_load.of([each], is_alone=True).notes()
+    (note,) = foreign_load.of([each]).notes()
     assert note.startswith("foreign load on node1 node2: rank 1 on node2 waited 50.0 % of the time")
     assert note.endswith(", rank 0 on node1 10.0 %")
 
