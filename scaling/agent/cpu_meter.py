@@ -106,7 +106,7 @@ class CpuMeter:
             major_faults=self._major_faults,
             threads=tuple(_of_name(name, by_name[name]) for name in sorted(by_name)),
             stolen_s=self._stolen_s,
-            others_s=self._others_s(),
+            others_s=self._others_s() if self._cpus else None,
         )
 
     def _others_s(self) -> float:

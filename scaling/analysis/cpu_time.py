@@ -30,10 +30,12 @@ class Thread(NamedTuple):
 
 
 class Use(Record, frozen=True, kw_only=True):
-    """Seconds of one step, per core: what all threads ran, by name where that is known."""
+    """Seconds of one step, per core: what all threads ran, by name where that is known. `others_s` is what others
+    ran on all its cores, None where nobody knows."""
 
     run_s: float
     threads: Mapping[str, Thread] = {}
+    others_s: float | None = None
 
     @property
     def queued_s(self) -> float | None:
@@ -154,7 +156,8 @@ def _use(telemetry: Telemetry, span: _Span, cores: int) -> Use | None:
     if cpu is not None:
         steps = (cpu.steps or span.steps) * cores
         threads = {one.name: Thread(one.run_s / steps, one.queued_s / steps) for one in cpu.threads if steps}
-        return Use(run_s=cpu.run_s / steps, threads=threads) if threads else None
+        others_s = None if cpu.others_s is None or not steps else cpu.others_s / steps * cores
+        return Use(run_s=cpu.run_s / steps, threads=threads, others_s=others_s) if threads else None
     return None if percent is None else Use(run_s=percent / 100 * span.step_s / cores)
 
 

@@ -218,7 +218,7 @@ def _others(ranks: Iterable[RankRecord]) -> float:
     """What others ran on its CPUs, as a part of one; 0 where that is little beyond what the rank waited for, which
     its queueing tells."""
     told = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
-    wall_s, others_s = sum(cpu.wall_s for _, cpu in told), sum(cpu.others_s for _, cpu in told)
+    wall_s, others_s = sum(cpu.wall_s for _, cpu in told), sum(cpu.others_s or 0.0 for _, cpu in told)
     unnoticed_s = others_s - sum(_kept_waiting_s(cpu, threads) for threads, cpu in told)
     cores = max((threads for threads, _ in told), default=1)
     return others_s / wall_s if unnoticed_s > max(LEAST_OTHERS, LEAST * cores) * wall_s else 0.0

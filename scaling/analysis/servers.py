@@ -11,8 +11,8 @@ from scaling.analysis.cpu_time import CpuStep, Use, new_seconds
 
 class Delay(NamedTuple):
     """Seconds of a step, of one rank: what it queued for a CPU behind servers, as far as that is known, and what
-    the servers of its host ran. The first is a difference and may be negative: over rounds it is bounded by the
-    second."""
+    the servers of its host ran, at most what its cores ran beside it. The first is a difference and may be
+    negative: over rounds it is bounded by the second."""
 
     queued_s: float
     ran_s: float
@@ -33,9 +33,10 @@ def delays(cpu: CpuStep, plain: Use) -> dict[int, Delay]:
             use = cpu.seats[seat]
             if use.queued_s is None or plain.queued_s is None:
                 found[seat] = Delay(ran_s / len(seats), ran_s)
-            else:
-                part = ran_s / (ran_s + new_seconds(use, plain)) if ran_s else 0.0
-                found[seat] = Delay(part * (use.queued_s - plain.queued_s), ran_s)
+                continue
+            here_s = ran_s if use.others_s is None else min(ran_s, use.others_s)
+            part = here_s / (here_s + new_seconds(use, plain)) if here_s else 0.0
+            found[seat] = Delay(part * (use.queued_s - plain.queued_s), here_s)
     return found
 
 

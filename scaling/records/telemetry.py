@@ -61,8 +61,8 @@ class CpuTime(Record, frozen=True, kw_only=True):
 
     `steps` are the steps that this covers and `wall_s` the time; `kernel_s` is the part of `threads`' time in the
     kernel. Faults are those of memory, minor ones without any disk. `stolen_s` is what the hypervisor kept of the
-    CPUs that this child was promised, `others_s` what these ran beside this process, by the kernel's ticks of
-    10 ms; both 0 where it was promised none, the latter in older records too.
+    CPUs that this child was promised, 0 where it was promised none; `others_s` what these ran beside this process,
+    by the kernel's ticks of 10 ms, None there and in older records.
     """
 
     steps: int
@@ -72,7 +72,7 @@ class CpuTime(Record, frozen=True, kw_only=True):
     major_faults: int
     threads: tuple[ThreadTime, ...] = ()
     stolen_s: float = 0.0
-    others_s: float = 0.0
+    others_s: float | None = None
 
     @property
     def run_s(self) -> float:

@@ -125,9 +125,23 @@ def test_servers_for_which_nobody_queued_take_nothing() -> None:
 def test_who_queues_behind_threads_of_its_own_is_not_delayed_by_servers_alone() -> None:
     """8 ms behind communication threads, which ran as long, and a server on other cores that ran for 80: it is
     charged with its part of both, and no more than the ranks waited."""
-    _, found = lost([_served(one) for one in run(Plan(steals_s=0.008, wire_s=0.02))])
+    made = [_served(one) for one in run(Plan(steals_s=0.008, wire_s=0.02))]
+    _, found = lost(made)
     assert found["exchange_cpu"] == pytest.approx(100 * 0.008 / 0.128, abs=WITHIN)
     assert found["servers"] + found["waiting"] == pytest.approx(100 * 0.02 / 0.128, abs=WITHIN)
+    assert found["servers"] < 100 * 0.008 / 0.128
+    _, found = lost([_alone_on_its_cores(one) for one in made])
+    assert found["servers"] == 0
+    assert found["waiting"] == pytest.approx(100 * 0.02 / 0.128, abs=WITHIN)
+
+
+def _alone_on_its_cores(made: PointRecord) -> PointRecord:
+    """The kernel says that nothing ran on any rank's cores beside it."""
+    ranks = []
+    for rank in made.ranks:
+        assert rank.telemetry.cpu is not None
+        ranks.append(replace(rank, telemetry=Telemetry(cpu=replace(rank.telemetry.cpu, others_s=0.0))))
+    return replace(made, ranks=tuple(ranks))
 
 
 @pytest.mark.parametrize("spare", [False, True])
