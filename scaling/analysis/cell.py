@@ -32,7 +32,7 @@ from scaling.analysis.feeds import Fed
 from scaling.analysis.foreign_load import Load
 from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.rows import ServerUse
-from scaling.analysis.step_time import StepTime, beside_s, step_time, unsynced_s
+from scaling.analysis.step_time import NO_RESULT, StepTime, beside_s, step_time, unsynced_s
 from scaling.analysis.traces import Traced
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.emulation import Emulation
@@ -131,7 +131,7 @@ class Cell:
         if self.times:
             return None
         failures = (record.outcome for record in self.records if isinstance(record.outcome, Failed))
-        return next(failures, Failed(cause="no-result", message="ended without measured windows"))
+        return next(failures, NO_RESULT)
 
     @property
     def claims_efficiency(self) -> bool:

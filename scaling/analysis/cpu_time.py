@@ -68,10 +68,12 @@ def cpu_step(record: PointRecord) -> CpuStep | None:
     if not isinstance(record.outcome, Finished) or record.point.hardware.device != "cpu":
         return None
     ranks = [rank for rank in record.ranks if rank.windows]
+    if not ranks:
+        return None
     seats = {rank.launch_rank: _use(rank.telemetry, _Span.of(rank), rank.threads) for rank in ranks}
     known = {seat: use for seat, use in seats.items() if use is not None}
     helpers = _helpers(record, ranks)
-    if not ranks or len(known) < len(seats) or None in helpers:
+    if len(known) < len(seats) or None in helpers:
         return None
     computing = [*known.values(), *(use for use in helpers if use is not None)]
     devices = len(known) if record.point.kind == "each" else record.point.world_size

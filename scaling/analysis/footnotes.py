@@ -19,6 +19,7 @@ from scaling.analysis.lasting import Lasting
 from scaling.analysis.missing import missing_controls
 from scaling.analysis.rounds import Round
 from scaling.analysis.stats import Estimate, interval
+from scaling.analysis.step_time import NO_RESULT
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point
@@ -113,20 +114,22 @@ def _wide(efficiency: Estimate) -> Iterator[str]:
 
 def _findings(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
     """What failed, and what the audit found."""
-    yield from _failures(cell.records)
+    yield from _failures(cell)
     yield from _counted(cell.audits, len(cell.records))
     if "OVERSUBSCRIBED" in flags:
         yield "OVERSUBSCRIBED: more workers than cores; no speedup, efficiency, loss or rank is claimed"
 
 
-def _failures(records: Sequence[PointRecord]) -> Iterator[str]:
+def _failures(cell: Cell) -> Iterator[str]:
     """One note per cause of failure, with how often, where, and the log."""
     by_cause: dict[str, list[Failed]] = {}
-    for record in records:
+    for record in cell.records:
         if isinstance(record.outcome, Failed):
             by_cause.setdefault(record.outcome.cause, []).append(record.outcome)
+        elif record.point.round not in cell.times:
+            by_cause.setdefault(NO_RESULT.cause, []).append(NO_RESULT)
     for failures in by_cause.values():
-        yield f"{_often(len(failures), len(records))}: {describe(failures[0])}"
+        yield f"{_often(len(failures), len(cell.records))}: {describe(failures[0])}"
 
 
 def _often(count: int, rounds: int) -> str:

@@ -23,12 +23,14 @@ from statistics import fmean, median
 from msgspec.structs import replace
 
 from scaling.analysis.truncation import settled
-from scaling.records.events import Finished, Window
+from scaling.records.events import Failed, Finished, Window
 from scaling.records.point import Record
 from scaling.records.run import PointRecord, RankRecord
 
 # The natural logarithm of a step's seconds, by the index of its window.
 Blocks = Mapping[int, float]
+# Why a point that ended well has no step time.
+NO_RESULT = Failed(cause="no-result", message="ended without measured windows")
 
 
 class SeatTime(Record, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from scaling.analysis.analyse import rows
 from scaling.records.events import Failed
 from scaling.records.run import PointRecord, WarningKind
 from scaling.records.telemetry import Sample, Telemetry
+from tests.support.planted import Plan, run
 from tests.support.scripted_records import (
     STRONG,
     by_size,
@@ -51,11 +52,31 @@ def test_partial_failure() -> None:
     assert mean(row.efficiency) == close(0.8)
 
 
+def without_windows(made: PointRecord) -> PointRecord:
+    """The record as if its ranks had ended well and measured nothing."""
+    return replace(made, ranks=tuple(replace(rank, windows=()) for rank in made.ranks))
+
+
 def test_finished_without_windows_is_a_failure() -> None:
-    made = record(point("exchange", 2), 0.1)
-    empty = replace(made, ranks=tuple(replace(rank, windows=()) for rank in made.ranks))
-    (row,) = rows([empty])
+    (row,) = rows([without_windows(record(point("exchange", 2), 0.1))])
     assert row.failed is not None and row.failed.cause == "no-result"
+    assert row.footnotes[0] == "failed: no-result: ended without measured windows"
+
+
+@pytest.mark.parametrize("kind", ["exchange", "together", "each"])
+def test_finished_without_windows_beside_good_rounds_is_a_round_that_failed(kind: str) -> None:
+    """Records that tell CPU time, of which that one has none."""
+    made = run(Plan(size=2, rounds=3, server_s=0.01))
+    lost = [without_windows(one) if (one.point.kind, one.point.round) == (kind, 1) else one for one in made]
+    fewer = [failed(one.point) if (one.point.kind, one.point.round) == (kind, 1) else one for one in made]
+    row, expected = by_size(lost)[2], by_size(fewer)[2]
+    assert (row.rounds, row.rounds_tried) == (2 if kind == "exchange" else 3, 3)
+    assert (row.efficiency, row.breakdown, row.samples_per_s) == (
+        expected.efficiency, expected.breakdown, expected.samples_per_s
+    )  # fmt: skip
+    said = "1 of 3 rounds failed: no-result: ended without measured windows"
+    assert (said in row.footnotes) == (kind == "exchange")
+    assert row.failed is None and "FAILED" not in row.flags
 
 
 def test_oversubscribed_claims_nothing() -> None:
