@@ -11,7 +11,9 @@ Both follow for points that are measured alone, one after the other (5 windows a
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 from tests.support.simulated_alone import ALONE
 from tests.support.simulated_intervals import (
@@ -33,9 +35,37 @@ SPREADS = (0.0, 0.02, 0.05)
 TARGETS = (1.0, 1.5, 2.0, 3.0)
 
 
-def main() -> int:
+class _Parser(ArgumentParser):
+    """Tells a mistake in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with the code for that."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def parsed(argv: Sequence[str] | None) -> Namespace:
+    """The command line."""
+    parser = _Parser(prog="python -m tests.bench.intervals", description=(__doc__ or "").partition(":")[0])
+    parser.add_argument("runs", metavar="RUNS", nargs="?", type=_from(1), default=4000, help="of each line (4000)")
+    parser.add_argument("seed", metavar="SEED", nargs="?", type=_from(0), default=1, help="of all dice (1)")
+    return parser.parse_args(argv)
+
+
+def _from(least: int) -> Callable[[str], int]:
+    """A reader of whole numbers that are not below this: coverage of no run is no number."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise ArgumentTypeError(f"{text}: a whole number, {least} or more")
+        return int(text)
+
+    return read
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables; 1 where a bar is missed."""
-    runs, seed = [int(given) for given in (*sys.argv[1:], *("4000", "1")[len(sys.argv) - 1 :])]
+    asked = parsed(argv)
+    runs, seed = asked.runs, asked.seed
     print(f"{runs} runs each, seed {seed}; coverage in %, half-width in points")
     missed = wide = 0
     for title, design in (("side by side", SIDE_BY_SIDE), ("alone", ALONE)):
