@@ -26,11 +26,17 @@ NAME_LENGTH = 40
 
 
 class _Process(NamedTuple):
-    """One process: its name as the kernel has it, its parent, the CPU seconds that it has used."""
+    """One process: its name as the kernel has it, its parent, the CPU seconds that it has used, and those of its
+    children that have ended and that it has waited for, with theirs."""
 
     name: str
     parent: int
     used_s: float
+    children_s: float = 0.0
+
+
+# One that was not there before has used all of it since.
+NEW = _Process("", 0, 0.0)
 
 
 class Census(NamedTuple):
@@ -48,18 +54,32 @@ def census(root: Path = Path("/proc")) -> Census:
 
 def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[Foreign, ...]:
     """Who used the CPUs between the two, most first, processes of one name together; the descendants of `launcher`
-    (by default this process's parent) and of this process are the launch's own, and so are its twins'."""
+    (by default this process's parent) and of this process are the launch's own, and so are its twins'. Whoever
+    waited for children that have ended since, as `make` does, has used what they have."""
     ours = {os.getpid(), os.getppid() if launcher is None else launcher} - {0}
     if os.getpid() != INIT:
         ours -= {INIT}  # init's are nobody's
     over_s = now.at_s - before.at_s
     by_name: defaultdict[str, float] = defaultdict(float)
+    gone_s = _gone_s(before, now)
     for pid, process in now.processes.items():
-        used_s = process.used_s - before.processes[pid].used_s if pid in before.processes else 0.0
+        old = before.processes.get(pid, NEW)
+        used_s = process.used_s - old.used_s + max(0.0, process.children_s - old.children_s - gone_s[pid])
         if used_s >= LEAST_CORES * over_s and not _is_ours(pid, ours, now.processes):
             by_name[_command(pid, process.name)] += used_s
     found = sorted(by_name.items(), key=lambda item: -item[1])
     return tuple(Foreign(name=name, run_s=run_s, over_s=over_s) for name, run_s in found[:NAMED])
+
+
+def _gone_s(before: Census, now: Census) -> defaultdict[int, float]:
+    """By process, what those of its descendants had used before that have ended since: whoever waited for them is
+    given all that they have used. Who that was is unknown where parents ended too, so it is taken from all."""
+    found: defaultdict[int, float] = defaultdict(float)
+    for pid, process in before.processes.items():
+        if pid not in now.processes:
+            for ancestor in _line(pid, before.processes)[1:]:
+                found[ancestor] += process.used_s + process.children_s
+    return found
 
 
 def _read(folder: Path) -> Iterator[_Process]:
@@ -69,8 +89,8 @@ def _read(folder: Path) -> Iterator[_Process]:
     with suppress(OSError, IndexError, ValueError):
         head, _, tail = (folder / "stat").read_text().rpartition(")")
         fields = tail.split()
-        used_s = (int(fields[11]) + int(fields[12])) / TICKS_PER_S
-        yield _Process(head.partition("(")[2], int(fields[1]), used_s)
+        used, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+        yield _Process(head.partition("(")[2], int(fields[1]), used / TICKS_PER_S, children / TICKS_PER_S)
 
 
 def _is_ours(pid: int, ours: Set[int], processes: dict[int, _Process]) -> bool:

@@ -1,6 +1,6 @@
 """A process that burns a core: planted foreign load.
 
-python -m tests.support.burner BUSY_S IDLE_S      (started by `burning`)
+python -m tests.support.burner BUSY_S IDLE_S LIVES_S      (started by `burning`)
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ LIMIT_S = 180.0
 
 
 @contextmanager
-def burning(cpu: int, busy_s: float = 1.0, idle_s: float = 0.0) -> Iterator[str]:
-    """Burn this CPU meanwhile, `busy_s` of every `busy_s` + `idle_s`; part of its name in a report."""
-    command = [sys.executable, "-m", MODULE, f"{busy_s:g}", f"{idle_s:g}"]
+def burning(cpu: int, busy_s: float = 1.0, idle_s: float = 0.0, lives_s: float = 0.0) -> Iterator[str]:
+    """Burn this CPU meanwhile, `busy_s` of every `busy_s` + `idle_s`; part of its name in a report. With `lives_s`
+    by children that live for so long, one after the other, as a compilation does."""
+    command = [sys.executable, "-m", MODULE, f"{busy_s:g}", f"{idle_s:g}", f"{lives_s:g}"]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[2])
     try:
         os.sched_setaffinity(process.pid, {cpu})
@@ -44,12 +45,25 @@ def confined(cpus: Collection[int]) -> Iterator[None]:
 
 def main() -> None:
     """Burn."""
-    busy_s, idle_s = map(float, sys.argv[1:])
+    busy_s, idle_s, lives_s = map(float, sys.argv[1:])
     limit_s = time.monotonic() + LIMIT_S
     while (now_s := time.monotonic()) < limit_s:
         while time.monotonic() < now_s + busy_s:
-            pass
+            if lives_s:
+                _live(lives_s)
         time.sleep(idle_s)
+
+
+def _live(seconds: float) -> None:
+    """A child burns for so long."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    until_s = time.monotonic() + seconds
+    while time.monotonic() < until_s:
+        pass
+    os._exit(0)
 
 
 if __name__ == "__main__":

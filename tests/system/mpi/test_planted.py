@@ -106,8 +106,10 @@ def test_windows_that_a_burner_disturbs_now_and_then_are_measured_again(
     assert any("measured again" in note and burner in note for note in notes(report)), notes(report)
 
 
-def test_a_burner_on_the_second_core_of_a_rank_is_named(tmp_path: Path, two_cpus: tuple[int, int]) -> None:
-    with burning(two_cpus[1]) as burner:
+def test_whoever_has_the_second_core_of_a_rank_is_named_though_its_processes_live_briefly(
+    tmp_path: Path, two_cpus: tuple[int, int]
+) -> None:
+    with burning(two_cpus[1], lives_s=0.02) as burner:
         report, records = measured(tmp_path, "--strategy", "fake:a", "--cpus-per-rank", "2", ranks=1)
     assert {len(rank.cpus) for record in records for rank in record.ranks} == {2}
     assert any(burner in name for name in foreign(records, rank=0))

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from scaling.hosts import foreign
 from scaling.hosts.foreign import TICKS_PER_S, Census
 
+NOBODY: Mapping[int, float] = MappingProxyType({})
 # More than any kernel gives: their commands are unknown.
 BASE = 1 << 23
-LAUNCHER, RANK, BURNER, TWIN, IDLE = range(BASE, BASE + 5)
-PARENTS = {LAUNCHER: 1, RANK: LAUNCHER, BURNER: 1, TWIN: BURNER, IDLE: 1}
-NAMES = {LAUNCHER: "mpirun", RANK: "rank", BURNER: "a (b) c", TWIN: "a (b) c", IDLE: "idle"}
+LAUNCHER, RANK, BURNER, TWIN, IDLE, SHELL, MAKE, DRIVER, COMPILER, SECOND = range(BASE, BASE + 10)
+PARENTS = {
+    LAUNCHER: 1, RANK: LAUNCHER, BURNER: 1, TWIN: BURNER, IDLE: 1,
+    SHELL: 1, MAKE: SHELL, DRIVER: MAKE, COMPILER: DRIVER, SECOND: MAKE,
+}  # fmt: skip
+NAMES = {
+    LAUNCHER: "mpirun", RANK: "rank", BURNER: "a (b) c", TWIN: "a (b) c", IDLE: "idle",
+    SHELL: "shell", MAKE: "make", DRIVER: "gcc", COMPILER: "cc1", SECOND: "gcc",
+}  # fmt: skip
 
 
-def seen(root: Path, at_s: float, used_s: dict[int, float]) -> Census:
-    """Processes that have used so many seconds, half of them in the kernel."""
+def seen(root: Path, at_s: float, used_s: dict[int, float], children_s: Mapping[int, float] = NOBODY) -> Census:
+    """These processes alone, which have used so many seconds, half of them in the kernel, and so have the children
+    that they have waited for."""
+    shutil.rmtree(root, ignore_errors=True)
     for pid, seconds in used_s.items():
-        (root / str(pid)).mkdir(exist_ok=True, parents=True)
-        half = int(seconds * TICKS_PER_S / 2)
-        fields = ["S", str(PARENTS[pid]), *["0"] * 9, str(half), str(half), *["0"] * 30]
+        (root / str(pid)).mkdir(parents=True)
+        half, of_children = (int(s * TICKS_PER_S / 2) for s in (seconds, children_s.get(pid, 0.0)))
+        times = map(str, (half, half, of_children, of_children))
+        fields = ["S", str(PARENTS[pid]), *["0"] * 9, *times, *["0"] * 28]
         (root / str(pid) / "stat").write_text(f"{pid} ({NAMES[pid]}) {' '.join(fields)}\n")
     (root / "uptime").write_text("1.0 1.0\n")
     return foreign.census(root)._replace(at_s=at_s)
@@ -43,9 +56,52 @@ def test_processes_of_one_name_are_one(tmp_path: Path) -> None:
     assert found.cores == pytest.approx(1.6)
 
 
-def test_who_came_meanwhile_is_unknown(tmp_path: Path) -> None:
+def used(before: Census, now: Census) -> dict[str, float]:
+    """What those who are named have used."""
+    return {one.name: round(one.run_s, 6) for one in foreign.busiest(before, now, LAUNCHER)}
+
+
+def test_who_came_meanwhile_has_used_all_of_it_since(tmp_path: Path) -> None:
     before = seen(tmp_path, 0.0, {IDLE: 0.0})
-    assert foreign.busiest(before, seen(tmp_path, 1.0, {BURNER: 9.0}), LAUNCHER) == ()
+    assert used(before, seen(tmp_path, 1.0, {IDLE: 0.0, BURNER: 0.8})) == {"a (b) c": 0.8}
+
+
+def test_who_has_gone_meanwhile_and_whom_nobody_waited_for_is_unknown(tmp_path: Path) -> None:
+    before = seen(tmp_path, 0.0, {IDLE: 0.0, BURNER: 5.0})
+    assert used(before, seen(tmp_path, 1.0, {IDLE: 0.0})) == {}
+
+
+def test_children_that_came_and_went_are_their_parents(tmp_path: Path) -> None:
+    """Compilers that live for less than a second are named after `make`."""
+    before = seen(tmp_path, 0.0, {SHELL: 1.0, MAKE: 1.0, IDLE: 0.0}, {MAKE: 50.0})
+    now = seen(tmp_path, 1.0, {SHELL: 1.0, MAKE: 1.1, IDLE: 0.0}, {MAKE: 50.7})
+    assert used(before, now) == {"make": 0.8}
+
+
+def test_what_children_had_used_before_does_not_count(tmp_path: Path) -> None:
+    """A driver and the compiler that it had begun have ended: make was given all that they have used."""
+    before = seen(tmp_path, 0.0, {SHELL: 1.0, MAKE: 1.0, DRIVER: 0.2, COMPILER: 3.0}, {MAKE: 50.0, DRIVER: 4.0})
+    ended = {SHELL: 1.0, MAKE: 1.0}
+    assert used(before, seen(tmp_path, 1.0, ended, {MAKE: 50.0 + 7.2 + 0.6})) == {"make": 0.6}
+
+
+def test_children_that_are_still_there_are_their_own(tmp_path: Path) -> None:
+    before = seen(tmp_path, 0.0, {MAKE: 1.0, DRIVER: 0.2, SECOND: 0.4}, {DRIVER: 1.0})
+    now = seen(tmp_path, 1.0, {MAKE: 1.0, DRIVER: 0.2, SECOND: 0.8}, {DRIVER: 1.2})
+    assert used(before, now) == {"gcc": 0.6}
+
+
+def test_whoever_waits_for_what_others_left_behind_has_not_used_it(tmp_path: Path) -> None:
+    """A driver ended before the compiler, which an ancestor waits for; it had computed for an hour."""
+    before = seen(tmp_path, 0.0, {SHELL: 1.0, MAKE: 1.0, DRIVER: 0.2, COMPILER: 3600.0, IDLE: 0.0})
+    now = seen(tmp_path, 1.0, {SHELL: 1.0, MAKE: 1.0, IDLE: 0.0}, {SHELL: 3600.0, MAKE: 0.2})
+    assert used(before, now) == {}
+
+
+def test_children_of_the_launch_are_its_own(tmp_path: Path) -> None:
+    before = seen(tmp_path, 0.0, {LAUNCHER: 1.0, RANK: 1.0, IDLE: 0.0})
+    now = seen(tmp_path, 1.0, {LAUNCHER: 1.0, RANK: 1.0, IDLE: 0.0}, {LAUNCHER: 9.0, RANK: 9.0})
+    assert used(before, now) == {}
 
 
 def test_a_command_is_told_by_its_program_and_first_arguments() -> None:
