@@ -1,9 +1,10 @@
-"""Who else used the machine while cells were measured, and how much slower that made it: in one note. Pure."""
+"""Who else used the machine while cells were measured, and how much slower it was: in one note. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain
+from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
@@ -24,6 +25,14 @@ LEAST_CORES = 0.2
 # of 10 ms, which leave 1 to 2 % of a short cell in doubt.
 LEAST_OTHERS = 0.05
 NAMED = 3
+UNSEEN = "nobody was seen there: heat, the clock, another hyperthread or virtual machine"
+
+
+class _Canary(NamedTuple):
+    """What one took before a window, and how much of that others had its core."""
+
+    seconds: float
+    queued_s: float
 
 
 class Seat(NamedTuple):
@@ -37,10 +46,11 @@ class Load(Record, frozen=True, kw_only=True):
     """What else the machine did while a cell, or several, was measured.
 
     `used` are processes by host. `slower` says of each slow one of `windows` by how much its core was,
-    `slower_again` the same of the `again` windows that were measured again. `queued` and `stolen` are by rank the
-    part of the time that other processes, or the hypervisor, had its CPUs; of several cells, in the worst.
-    `others` is what other processes ran there, as a part of one CPU, where the rank did not wait for most of that:
-    as on the other hyperthreads of its cores.
+    `slower_again` the same of the `again` windows that were measured again; `shared` whether others had the core
+    for a part of any of their canaries. `queued` and `stolen` are by rank the part of the time that other
+    processes, or the hypervisor, had its CPUs; of several cells, in the worst. `others` is what other processes
+    ran there, as a part of one CPU, where the rank did not wait for most of that: as on the other hyperthreads of
+    its cores.
     """
 
     used: Mapping[str, tuple[Foreign, ...]] = {}
@@ -48,17 +58,20 @@ class Load(Record, frozen=True, kw_only=True):
     slower: tuple[float, ...] = ()
     again: int = 0
     slower_again: tuple[float, ...] = ()
+    shared: bool = False
     queued: Mapping[Seat, float] = {}
     stolen: Mapping[Seat, float] = {}
     others: Mapping[Seat, float] = {}
     hosts: tuple[str, ...] = ()
 
     def notes(self) -> Iterator[str]:
-        """One that says all of it; none where there is nothing to say."""
-        said = [part for part in (who(self.used), *self._slower(), *self._taken()) if part]
-        if said:
-            where = f" on {several(self.hosts)}" if self.hosts else ""
-            yield f"foreign load{where}: {'; '.join(said)}"
+        """One that says all of it; none where there is nothing to say. Canaries alone tell of nobody."""
+        where = f" on {several(self.hosts)}" if self.hosts else ""
+        named, slower, taken = who(self.used), list(self._slower()), [part for part in self._taken() if part]
+        if named or taken or self.shared:
+            yield f"foreign load{where}: {'; '.join(filter(None, (named, *slower, *taken)))}"
+        elif slower:
+            yield f"slower cores{where}: {'; '.join((*slower, UNSEEN))}"
 
     def _slower(self) -> Iterator[str]:
         if self.slower:
@@ -85,7 +98,9 @@ def of(records: Sequence[PointRecord]) -> Load:
     by_seat: dict[int, list[RankRecord]] = {}
     for rank in chain.from_iterable(record.ranks for record in records):
         by_seat.setdefault(rank.launch_rank, []).append(rank)
-    return joined(_of_seat(ranks, records[0].point) for ranks in by_seat.values())
+    found = joined(_of_seat(ranks, records[0].point) for ranks in by_seat.values())
+    # Ranks that share a core queue behind each other there.
+    return replace(found, shared=found.shared and not any(record.oversubscribed for record in records))
 
 
 def joined(loads: Iterable[Load]) -> Load:
@@ -97,6 +112,7 @@ def joined(loads: Iterable[Load]) -> Load:
         slower=tuple(part for one in told for part in one.slower),
         again=sum(one.again for one in told),
         slower_again=tuple(part for one in told for part in one.slower_again),
+        shared=any(one.shared for one in told),
         queued=_most(one.queued for one in told),
         stolen=_most(one.stolen for one in told),
         others=_most(one.others for one in told),
@@ -158,19 +174,22 @@ def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
     windows = [window for rank in ranks for window in rank.windows]
     again = [window for rank in ranks for window in rank.disturbed]
     known_s = _canaries_s((*windows, *chain.from_iterable(_first_tries(rank) for rank in ranks)))
+    slow, of_again = _slow(_canaries(windows), known_s), _canaries(again)
     queued, stolen = (_share(ranks, seconds) for seconds in (_kept_waiting_s, _stolen_s))
     others = _others(ranks) if point.has_own_cpus else 0.0
     load = Load(
         used=_added((host, rank.telemetry.foreign) for rank in ranks if rank.telemetry.foreign),
         windows=len(windows),
-        slower=_slower(windows, known_s),
+        slower=_above(slow, known_s),
         again=len(again),
-        slower_again=_slower(again, known_s),
+        slower_again=_above(_slow(of_again, known_s), known_s),
+        shared=any(canary.is_shared(*one) for one in (*slow, *of_again)),
         queued={seat: queued} if point.is_alone and queued > LEAST else {},
         stolen={seat: stolen} if stolen > LEAST else {},
         others={seat: others} if others else {},
     )
-    told = who(load.used) or load.slower or load.slower_again or load.queued or load.stolen or load.others
+    taken = load.shared or load.queued or load.stolen or load.others
+    told = who(load.used) or load.slower or load.slower_again or taken
     return replace(load, hosts=(host,) if told else ())
 
 
@@ -187,13 +206,23 @@ def _canaries_s(windows: Iterable[Window]) -> list[float]:
     return [window.canary_s for window in windows if window.canary_s is not None]
 
 
-def _slower(windows: Iterable[Window], known_s: Sequence[float]) -> tuple[float, ...]:
-    """By how much the core was slower than it mostly is, of the windows before which it was; of those that run in
-    one go the first has the canary of all."""
-    own_s = (window.canary_s for window in windows)
-    found_s: Iterator[float | None] = accumulate(own_s, lambda before, own: before if own is None else own)
-    slow_s = (one_s for one_s in found_s if one_s is not None and one_s > canary.slow_above_s(known_s))
-    return tuple(one_s / canary.usual_s(known_s) - 1 for one_s in slow_s)
+def _canaries(windows: Iterable[Window]) -> list[_Canary]:
+    """That before each window; of those that run in one go the first has the canary of all."""
+    own = (None if one.canary_s is None else _Canary(one.canary_s, one.canary_queued_s) for one in windows)
+    found: Iterator[_Canary | None] = accumulate(own, lambda before, own: own or before)
+    return [one for one in found if one is not None]
+
+
+def _slow(canaries: Iterable[_Canary], known_s: Sequence[float]) -> list[_Canary]:
+    """Those whose core was slower than it mostly is."""
+    limit_s = canary.slow_above_s(known_s) if known_s else inf
+    return [one for one in canaries if one.seconds > limit_s]
+
+
+def _above(slow: Iterable[_Canary], known_s: Sequence[float]) -> tuple[float, ...]:
+    """By how much."""
+    usual_s = canary.usual_s(known_s) if known_s else inf
+    return tuple(one.seconds / usual_s - 1 for one in slow)
 
 
 def _share(ranks: Iterable[RankRecord], seconds: Callable[[CpuTime, int], float]) -> float:

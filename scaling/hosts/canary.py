@@ -20,7 +20,7 @@ from threading import Barrier
 from typing import NamedTuple
 
 from scaling.hosts import proc
-from scaling.records.canary import SLOWER, slow_above_s
+from scaling.records.canary import is_shared, slow_above_s
 
 NS = 1e9
 PIECE = bytes(1 << 20)
@@ -71,7 +71,7 @@ class Canary(NamedTuple):
     @property
     def is_shared(self) -> bool:
         """Whether others had the core for part of it: so it is told of those, too, who have it all the time."""
-        return self.seconds > SLOWER * (self.seconds - self.queued_s)
+        return is_shared(self.seconds, self.queued_s)
 
 
 def tried(cpus: Collection[int]) -> Canary:

@@ -25,6 +25,11 @@ def slow_above_s(canaries_s: Sequence[float]) -> float:
     return max(SLOWER * quartile_s, quartile_s + FENCE * (quartile_s - quickest_s))
 
 
+def is_shared(seconds: float, queued_s: float) -> bool:
+    """Whether others had the core for so much of one canary's time that it was slow for that."""
+    return seconds > SLOWER * (seconds - queued_s)
+
+
 def usual_s(canaries_s: Sequence[float]) -> float:
     """What the canary mostly takes: the lower quartile. A burner that comes and goes does not move it, a machine
     that is slower for good does."""

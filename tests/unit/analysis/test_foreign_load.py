@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis import foreign_load
+from scaling.records.events import Window
 from scaling.records.run import PointRecord, PointWarning
 from scaling.records.telemetry import CpuTime, Foreign, Telemetry, ThreadTime
 from tests.support.scripted_records import by_size, point, record, sweep
@@ -34,18 +35,25 @@ def read(
     *telemetries: Telemetry,
     canaries_s: Sequence[float | None] = (USUAL_S, USUAL_S, USUAL_S),
     again_s: Sequence[float | None] = (),
+    queued: bool = False,
 ) -> PointRecord:
-    """The same with these readings beside its ranks, and these canaries before each one's windows."""
+    """The same with these readings beside its ranks, and these canaries before each one's windows; `queued`: what
+    they took beyond the usual others had the core."""
     ranks = []
     for rank, telemetry in zip(made.ranks, telemetries or [QUIET] * len(made.ranks), strict=True):
-        windows = [replace(window, canary_s=s) for window, s in zip(rank.windows, canaries_s, strict=True)]
-        again = [replace(rank.windows[0], canary_s=s) for s in again_s]
+        windows = [tried(window, s, queued) for window, s in zip(rank.windows, canaries_s, strict=True)]
+        again = [tried(rank.windows[0], s, queued) for s in again_s]
         ranks.append(replace(rank, telemetry=telemetry, windows=tuple(windows), disturbed=tuple(again)))
     return replace(made, ranks=tuple(ranks))
 
 
+def tried(window: Window, canary_s: float | None, queued: bool) -> Window:
+    queued_s = canary_s - USUAL_S if queued and canary_s is not None else 0.0
+    return replace(window, canary_s=canary_s, canary_queued_s=queued_s)
+
+
 def notes(*records: PointRecord, size: int = 1) -> tuple[str, ...]:
-    return tuple(note for note in by_size(records)[size].footnotes if "foreign load" in note)
+    return tuple(note for note in by_size(records)[size].footnotes if "foreign load" in note or "slower" in note)
 
 
 def test_a_quiet_machine_says_nothing() -> None:
@@ -145,12 +153,50 @@ def test_what_the_hypervisor_kept() -> None:
     assert note == "foreign load on node1: rank 0 lost 2.0 % of its CPUs' time to the hypervisor"
 
 
-def test_windows_measured_again_and_slow_canaries() -> None:
-    made = read(record(point("exchange"), 0.1), canaries_s=[0.006, USUAL_S, USUAL_S], again_s=[0.010])
-    (note,) = notes(made)
-    assert note == (
-        "foreign load on node1: the core was 20 % slower in 1 of 3 windows; 1 measured again, 100 % slower"
-    )
+UNSEEN = "nobody was seen there: heat, the clock, another hyperthread or virtual machine"
+SLOW: dict[str, Any] = {"canaries_s": [0.006, USUAL_S, USUAL_S], "again_s": [0.010]}
+SIZES = "the core was 20 % slower in 1 of 3 windows; 1 measured again, 100 % slower"
+
+
+def test_windows_measured_again_and_slow_canaries_alone_are_nobodys_load() -> None:
+    (note,) = notes(read(record(point("exchange"), 0.1), **SLOW))
+    assert note == f"slower cores on node1: {SIZES}; {UNSEEN}"
+
+
+def test_slow_canaries_whose_core_others_had_are_foreign_load() -> None:
+    (note,) = notes(read(record(point("exchange"), 0.1), **SLOW, queued=True))
+    assert note == f"foreign load on node1: {SIZES}"
+
+
+def test_canaries_that_others_had_and_that_were_measured_again_before_any_was_known_to_be_slow() -> None:
+    made = read(record(point("exchange"), 0.1), canaries_s=3 * [0.010], again_s=[0.010], queued=True)
+    assert notes(made) == ("foreign load on node1: 1 window measured again",)
+
+
+def test_canaries_of_ranks_that_share_a_core_queue_behind_each_other() -> None:
+    made = replace(read(record(point("exchange"), 0.1), **SLOW, queued=True), oversubscribed=True)
+    assert list(foreign_load.of([made]).notes()) == [f"slower cores on node1: {SIZES}; {UNSEEN}"]
+
+
+@pytest.mark.parametrize(
+    ("telemetry", "seen"),
+    [
+        (Telemetry(foreign=(BURNER,)), "`burner` used 98 % of a core; {}"),
+        (cpu(stolen_s=0.06), "{}; rank 0 lost 2.0 % of its CPUs' time to the hypervisor"),
+        (cpu(queued_s=0.15), "{}; rank 0 waited 5.0 % of the time for CPUs that others used"),
+        (cpu(others_s=1.5), "{}; rank 0 shared its CPUs with others, who used 50 % of one"),
+    ],
+    ids=["named", "stolen", "queued", "others"],
+)  # fmt: skip
+def test_slow_canaries_of_whom_more_is_known_are_foreign_load(telemetry: Telemetry, seen: str) -> None:
+    made = read(record(point("solo"), 0.1), telemetry, **SLOW)
+    assert list(foreign_load.of([made]).notes()) == [f"foreign load on node1: {seen.format(SIZES)}"]
+
+
+def test_of_several_controls_one_whose_load_is_known_is_enough() -> None:
+    cells = [read(record(point("solo"), 0.1), **SLOW), read(record(point("solo"), 0.1), cpu(others_s=1.5))]
+    (note,) = foreign_load.joined(foreign_load.of([one]) for one in cells).notes()
+    assert note.startswith("foreign load on node1: the core was 20 % slower in 1 of 6 windows;")
 
 
 def test_whoever_waited_for_a_burners_end_does_not_make_it_usual() -> None:
@@ -158,7 +204,7 @@ def test_whoever_waited_for_a_burners_end_does_not_make_it_usual() -> None:
     made = read(record(point("exchange"), 0.1), canaries_s=[USUAL_S, USUAL_S, USUAL_S], again_s=slow_s)
     same = replace(made.ranks[0], disturbed=tuple(replace(one, index=2) for one in made.ranks[0].disturbed))
     (note,) = notes(replace(made, ranks=(same, *made.ranks[1:])))
-    assert note == "foreign load on node1: 5 windows measured again, 100 % slower"
+    assert note == f"slower cores on node1: 5 windows measured again, 100 % slower; {UNSEEN}"
 
 
 def test_windows_that_ran_in_one_go_have_one_canary() -> None:
@@ -168,7 +214,8 @@ def test_windows_that_ran_in_one_go_have_one_canary() -> None:
     )
     (note,) = notes(*quiet, made)
     assert note == (
-        "foreign load on node1: the core was 20 % slower in 3 of 12 windows; 3 measured again, 100 % slower"
+        "slower cores on node1: the core was 20 % slower in 3 of 12 windows; 3 measured again, 100 % slower; "
+        f"{UNSEEN}"
     )
 
 
