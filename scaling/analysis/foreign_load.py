@@ -21,10 +21,11 @@ from scaling.text import counted, several
 LEAST = 0.01
 # Of a core: what uses less in all is not what slowed a rank down.
 LEAST_CORES = 0.2
-# Of a CPU: the run's own agents, which wake now and then, take 1 % of a quiet one, and the kernel counts in ticks
-# of 10 ms, which leave 1 to 2 % of a short cell in doubt.
+# Of a CPU: on a quiet one the run's own agents, which wake now and then, and the kernel's ticks of 10 ms make up
+# to 2 % of a round.
 LEAST_OTHERS = 0.05
 NAMED = 3
+SHARED = "others had the core then"
 UNSEEN = "nobody was seen there: heat, the clock, another hyperthread or virtual machine"
 
 
@@ -68,8 +69,10 @@ class Load(Record, frozen=True, kw_only=True):
         """One that says all of it; none where there is nothing to say. Canaries alone tell of nobody."""
         where = f" on {several(self.hosts)}" if self.hosts else ""
         named, slower, taken = who(self.used), list(self._slower()), [part for part in self._taken() if part]
-        if named or taken or self.shared:
+        if named or taken:
             yield f"foreign load{where}: {'; '.join(filter(None, (named, *slower, *taken)))}"
+        elif self.shared:
+            yield f"foreign load{where}: {'; '.join((*slower, SHARED))}"
         elif slower:
             yield f"slower cores{where}: {'; '.join((*slower, UNSEEN))}"
 

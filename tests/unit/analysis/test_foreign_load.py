@@ -165,12 +165,12 @@ def test_windows_measured_again_and_slow_canaries_alone_are_nobodys_load() -> No
 
 def test_slow_canaries_whose_core_others_had_are_foreign_load() -> None:
     (note,) = notes(read(record(point("exchange"), 0.1), **SLOW, queued=True))
-    assert note == f"foreign load on node1: {SIZES}"
+    assert note == f"foreign load on node1: {SIZES}; others had the core then"
 
 
 def test_canaries_that_others_had_and_that_were_measured_again_before_any_was_known_to_be_slow() -> None:
     made = read(record(point("exchange"), 0.1), canaries_s=3 * [0.010], again_s=[0.010], queued=True)
-    assert notes(made) == ("foreign load on node1: 1 window measured again",)
+    assert notes(made) == ("foreign load on node1: 1 window measured again; others had the core then",)
 
 
 def test_canaries_of_ranks_that_share_a_core_queue_behind_each_other() -> None:
