@@ -26,7 +26,8 @@ LEAST_CORES = 0.2
 LEAST_OTHERS = 0.05
 NAMED = 3
 SHARED = "others had the core then"
-UNSEEN = "nobody was seen there: heat, the clock, another hyperthread or virtual machine"
+# How a note begins that rests on canaries alone.
+SLOWER_CORES = "slower cores"
 
 
 class _Canary(NamedTuple):
@@ -74,7 +75,7 @@ class Load(Record, frozen=True, kw_only=True):
         elif self.shared:
             yield f"foreign load{where}: {'; '.join((*slower, SHARED))}"
         elif slower:
-            yield f"slower cores{where}: {'; '.join((*slower, UNSEEN))}"
+            yield f"{SLOWER_CORES}{where}: {'; '.join(slower)}"
 
     def _slower(self) -> Iterator[str]:
         if self.slower:
@@ -192,7 +193,7 @@ def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
         others={seat: others} if others else {},
     )
     taken = load.shared or load.queued or load.stolen or load.others
-    told = who(load.used) or load.slower or load.slower_again or taken
+    told = who(load.used) or load.slower or load.again or taken
     return replace(load, hosts=(host,) if told else ())
 
 

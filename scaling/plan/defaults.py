@@ -34,8 +34,9 @@ PACE_SIDE_BY_SIDE = (6, None, 0.1)
 PACE_OF_QUEUES = (6, None, 0.3)
 # Where points take turns, each has as many windows in a round as take so long on average, within these bounds: a
 # window is a step at least, and steps of a hundredth of a second and of ten shall both end in a bearable time.
-# With 1.7 s and the soak a default run took 115 s where a step takes 83 ms; its interval of ± 1.2 to 1.4 had room.
-TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.3, 5, 12
+# With 1.7 s and the soak a default run took 115 s where a step takes 83 ms, with 1.3 s 95 to 102; its interval of
+# ± 1.1 to 1.8 had room.
+TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.15, 5, 12
 # How long some of them train on in the first round, to see whether it lasts: what a warm-up that takes twenty
 # seconds leaves in windows of the first two is found so (tests/unit/analysis/test_lasting.py). Less in short runs.
 SOAK_S, SOAK_PART = 12.0, 1 / 5

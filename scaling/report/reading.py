@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from scaling.analysis.analyse import Analysis
+from scaling.analysis.foreign_load import SLOWER_CORES
 from scaling.analysis.rows import Baseline, Row
 from scaling.report import labels, quantities
 from scaling.report.cells import is_mislabelled
@@ -18,6 +20,7 @@ def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -
         ("efficiency", _efficiency(analysis.baselines, rows), any(not row.is_plain for row in rows)),
         ("loss", _breakdown(rows), any(row.breakdown is not None for row in rows)),
         ("soak", _SOAK, any(row.lasting for row in rows)),
+        ("slower cores", _SLOWER_CORES, _has_slower_cores(analysis)),
         ("data wait", _DATA, any(row.data_wait for row in rows)),
         ("best, leading", _ranked(rows), compares),
         ("PREDICTED", _PREDICTED, predicts),
@@ -49,6 +52,16 @@ def _has_oom(analysis: Analysis) -> bool:
     return any(failed is not None and failed.cause == "oom" for failed in failures)
 
 
+def _has_slower_cores(analysis: Analysis) -> bool:
+    of_rows = chain.from_iterable(row.footnotes for row in analysis.rows)
+    of_baselines = chain.from_iterable(one.footnotes for one in analysis.baselines)
+    return any(SLOWER_CORES in note for note in (*of_rows, *of_baselines))
+
+
+_SLOWER_CORES = (
+    "a fixed piece of work on the ranks' own cores took longer than it mostly does, and nobody was seen there: "
+    "heat, the clock, another hyperthread or virtual machine. Windows just before and after were measured again."
+)
 _MINIBATCH = (
     "efficiency is the rate of a batch over that of the fastest of its sweep; x the smaller's time, what it takes "
     "over the batch above it: beyond 2 for twice the batch, two of the smaller are faster. Intervals hold for all "

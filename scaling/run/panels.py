@@ -244,7 +244,7 @@ Windows = Annotated[
     int | None,
     _how(
         help="Timed windows of each point and round.",
-        show_default="side by side 5 to 12, as many as last 1.3 s, else 5",
+        show_default="side by side 5 to 12, as many as last 1.15 s, else 5",
     ),
 ]
 WindowS = Annotated[

@@ -138,7 +138,7 @@ def test_by_default_points_take_turns_on_cpus_only(fields: dict[str, Any], turns
 
 
 @pytest.mark.parametrize(
-    ("turn_s", "turns"), [(0.001, 12), (0.11, 12), (0.14, 9), (0.17, 8), (0.25, 5), (60.0, 5)]
+    ("turn_s", "turns"), [(0.001, 12), (0.11, 10), (0.14, 8), (0.17, 7), (0.22, 5), (60.0, 5)]
 )
 def test_windows_that_take_turns_are_as_many_as_fit(turn_s: float, turns: int) -> None:
     assert defaults.turns_in_round(turn_s) == turns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.report import words
 from scaling.report.document import document
@@ -42,3 +43,14 @@ def test_straggling_by_windows_is_said_to_be_a_lower_bound(framework: str, devic
 @pytest.mark.parametrize(("framework", "device"), [("torch", "cpu"), ("torch", "cuda"), ("tensorflow", "cpu")])
 def test_straggling_by_steps_is_none(framework: str, device: str) -> None:
     assert "lower bound" not in loss(framework, device=device)
+
+
+@pytest.mark.parametrize("canary_s", [0.0155, 0.031])
+def test_slower_cores_are_explained_where_a_note_says_so(canary_s: float) -> None:
+    records = [record(point(kind, 1, number=number), 0.1) for number in range(2) for kind in ("solo", "exchange")]
+    (rank,) = records[-1].ranks
+    canaries_s = (*[0.0155] * (len(rank.windows) - 1), canary_s)
+    windows = tuple(replace(one, canary_s=seconds) for one, seconds in zip(rank.windows, canaries_s, strict=True))
+    records[-1] = replace(records[-1], ranks=(replace(rank, windows=windows),))
+    made = document(header(), records)
+    assert ("slower cores" in [entry.label for entry in made.how_to_read]) is (canary_s > 0.02)
