@@ -40,9 +40,9 @@ from scaling.sweep.warmup import Pace
 
 # Where points take turns, windows that count are many and short, and tell themselves whether they drift.
 SHORT = Pace(window_s=0.0, floor_windows=1, judged=False)
-# An exchange without compute explains, and is in no efficiency: a part of a window is enough. One of several ranks is
-# what the row is about, and of all points the noisiest: its steps stall now and then (of DDP's over Gloo on two cores
-# one in ninety took over a fifth longer, of plain loops one in three hundred), which more of them average.
+# An exchange without compute explains, and is in no efficiency: a part of a window is enough. One of several ranks
+# is what the row is about, and of all points the noisiest: its steps stall now and then (of DDP's over Gloo on two
+# cores one in ninety took over a fifth longer, of plain loops one in three hundred), which more of them average.
 COMM_PART, EXCHANGE_PART = 0.25, 2.0
 # Before what something else has disturbed is measured again.
 PATIENCE_S = 0.5

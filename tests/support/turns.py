@@ -21,8 +21,8 @@ SIDE_BY_SIDE: dict[str, Any] = {
     "interleave": True, "kinds": ["exchange", "solo", "each", "together", "comm"], "rounds": 1, "windows": BLOCKS,
     "window_s": 0.015, "soak_s": 0.2,
 }  # fmt: skip
-# Steps of the exchange of both ranks before its first block, by the script's 10 ms and windows of four of them: two
-# single ones, one window; then in each block one that is not counted and a window.
+# Steps of the exchange of both ranks before its first block, by the script's 10 ms and windows of four of them:
+# two single ones, one window; then in each block one that is not counted and a window.
 WARM, BLOCK = 6, 5
 # Then it goes on for a soak of turns of two windows, before which one step is not counted: so many as a soak has
 # at least, and the steps of one.
