@@ -32,7 +32,7 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from scaling.analysis.causes import CAUSES, Breakdown
-from scaling.analysis.cpu_time import Use, new_seconds
+from scaling.analysis.cpu_time import new_seconds
 from scaling.analysis.data_wait import bounded
 from scaling.analysis.pooling import Residual, contrast
 from scaling.analysis.rounds import Round
@@ -99,11 +99,10 @@ def _all_told(measured: Sequence[Round]) -> list[dict[str, float]]:
 
 def _serving(measured: Sequence[Round]) -> dict[int, dict[str, float]]:
     """What is told of servers, by the number of the round."""
-    served = [one for one in measured if one.grown is not None and one.cpu is not None and one.cpu.servers_s]
-    beside = ((one.cpu, one.together.use) for one in served if one.together)
-    uses = [(cpu, plain) for cpu, plain in beside if cpu is not None and plain is not None]
-    delays = joined(uses, is_slowest=measured[0].synchronous)
-    return {one.number: _of_step(one, delay) for one, delay in zip(served, delays, strict=True)}
+    known = [(one, one.uses) for one in measured if one.uses is not None and one.grown is not None]
+    served = [(one, uses) for one, uses in known if uses[0].servers_s]
+    delays = joined((uses for _, uses in served), is_slowest=measured[0].synchronous)
+    return {one.number: _of_step(one, delay) for (one, _), delay in zip(served, delays, strict=True)}
 
 
 def _of_step(one: Round, delay: Delay) -> dict[str, float]:
@@ -124,21 +123,22 @@ def told(one: Round) -> dict[str, float]:
             seconds["straggling"] = late_s + (alone.mean_s - alone.harmonic_s if alone else 0.0)
         if one.data is not None:
             seconds |= one.data.told()
-        seconds |= _beyond(one, together.use, mean_s + late_s)
+        seconds |= _beyond(one, mean_s + late_s)
     return {name: value / one.exchange_s for name, value in seconds.items()}
 
 
-def _beyond(one: Round, plain: Use | None, last_s: float) -> dict[str, float]:
+def _beyond(one: Round, last_s: float) -> dict[str, float]:
     """What the exchange takes beyond the slowest of plain loops: by CPU time where it is known."""
     beyond_s = one.exchange_s - last_s
-    grown = one.grown
-    if grown is None or one.cpu is None or plain is None:
+    grown, uses = one.grown, one.uses
+    if grown is None or uses is None:
         return {} if one.most_exposed_s is None else {"beyond": beyond_s, "comm": one.most_exposed_s}
+    cpu, plain = uses
     found = {"exchange_cpu": grown.run_s, "off": beyond_s - grown.run_s}
-    if one.cpu.is_spare:
-        found |= {"behind_threads": grown.queued_s, "threads_ran": grown.others_s}
+    if cpu.is_spare:
+        found |= {"behind_threads": grown.queued_s, "threads_ran": grown.threads_s}
     elif plain.threads:
-        found["threads"] = new_seconds(one.cpu.mean, plain)
+        found["threads"] = new_seconds(cpu.mean, plain)
     return found
 
 

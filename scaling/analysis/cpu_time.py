@@ -99,12 +99,12 @@ def mean_of(uses: Iterable[Use], devices: int) -> Use:
 
 class Growth(NamedTuple):
     """Seconds by which the CPU time of a step grew by the exchange: of the threads that compute, or of all; and on
-    CPUs to spare what those queued behind others of their process, as far as that is known. The latter is a
-    difference and may be negative: over rounds it is bounded by what the others ran."""
+    CPUs to spare what those queued behind the `threads_s` that the other threads of their process ran, as far as
+    that is known. It is a difference and may be negative: over rounds it is bounded by these."""
 
     run_s: float
     queued_s: float = 0.0
-    others_s: float = 0.0
+    threads_s: float = 0.0
 
 
 def growth(exchange: Use, plain: Use, *, is_spare: bool, servers_s: float = 0.0) -> Growth | None:
@@ -116,11 +116,11 @@ def growth(exchange: Use, plain: Use, *, is_spare: bool, servers_s: float = 0.0)
     if not exchange.threads or not names:
         return None
     computing_s = sum(one.run_s for name, one in exchange.threads.items() if name in names)
-    others_s = exchange.run_s - computing_s
+    threads_s = exchange.run_s - computing_s
     queued_s = _queued_s(exchange, names) - _queued_s(plain, names)
     before_s = sum(plain.threads[name].run_s for name in names)
-    part = others_s / (others_s + servers_s) if others_s > 0 else 0.0
-    return Growth(computing_s - before_s, part * queued_s, others_s)
+    part = threads_s / (threads_s + servers_s) if threads_s > 0 else 0.0
+    return Growth(computing_s - before_s, part * queued_s, threads_s)
 
 
 def new_threads(exchange: Use, plain: Use) -> dict[str, float]:

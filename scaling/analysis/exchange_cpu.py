@@ -41,8 +41,8 @@ def _beyond_noise(by_round: Sequence[float]) -> float:
 
 def _threads(measured: Sequence[Round]) -> dict[str, float]:
     """Seconds of a step by name, means over the rounds that tell what plain loops have."""
-    both = [(one.cpu, one.together.use) for one in measured if one.together and one.together.use]
-    told = [new_threads(cpu.mean, plain) for cpu, plain in both if cpu is not None and plain.threads]
+    both = [one.uses for one in measured if one.uses is not None]
+    told = [new_threads(cpu.mean, plain) for cpu, plain in both if plain.threads]
     names = sorted({name for new in told for name in new})
     return {name: fmean(new.get(name, 0.0) for new in told) for name in names}
 

@@ -64,13 +64,19 @@ class Round(Record, frozen=True, kw_only=True):
         return self.comm_s if self.comm_beside_s is None else self.comm_beside_s
 
     @property
-    def grown(self) -> Growth | None:
-        """By how much the CPU time of a step grew by the exchange; None where that is not known of both."""
+    def uses(self) -> tuple[CpuStep, Use] | None:
+        """The CPU time of a step, and that of plain loops beside each other; None where either is unknown."""
         plain = self.together.use if self.together else None
-        if self.cpu is None or plain is None:
+        return None if self.cpu is None or plain is None else (self.cpu, plain)
+
+    @property
+    def grown(self) -> Growth | None:
+        """By how much the CPU time of a step grew by the exchange; None where nothing tells that."""
+        if self.uses is None:
             return None
-        servers_s = sum(self.cpu.servers_s.values()) / len(self.cpu.seats)
-        return growth(self.cpu.mean, plain, is_spare=self.cpu.is_spare, servers_s=servers_s)
+        cpu, plain = self.uses
+        servers_s = sum(cpu.servers_s.values()) / len(cpu.seats)
+        return growth(cpu.mean, plain, is_spare=cpu.is_spare, servers_s=servers_s)
 
     @property
     def untold_cpu(self) -> str:

@@ -63,8 +63,7 @@ class Attempt:
         self._strategy = frameworks.load(point.strategy)
         self._traits = self._strategy.traits(point.strategy)
         slots = placement.slots_of(point, bench.plan.slots)
-        tasks = self._rank_tasks(point, slots, len(retries))
-        self._tasks = tuple(replace(task, is_traced=is_traced) for task in tasks)
+        self._tasks = self._rank_tasks(point, slots, len(retries), is_traced=is_traced)
         self._held: dict[int, tuple[int, ...]] = {}
         self._alive: set[tuple[int, str]] = set()
         self._agents: set[int] = set()
@@ -90,7 +89,9 @@ class Attempt:
             pattern=self._traits.pattern if exchanges else "",
         )
 
-    def _rank_tasks(self, point: Point, slots: Sequence[placement.Slot], retry: int) -> tuple[Task, ...]:
+    def _rank_tasks(
+        self, point: Point, slots: Sequence[placement.Slot], retry: int, *, is_traced: bool
+    ) -> tuple[Task, ...]:
         plan = self._bench.plan
         tasks = rank_tasks(
             point,
@@ -108,7 +109,7 @@ class Attempt:
             code=plan.code(point),
         )
         saved = plan.config.save_weights or "" if point.regime else ""
-        return tuple(replace(task, save_weights=saved) for task in tasks)
+        return tuple(replace(task, is_traced=is_traced, save_weights=saved) for task in tasks)
 
     def _begin(self) -> None:
         """Ask for ports; where none are needed, start at once."""
@@ -260,8 +261,7 @@ class Attempt:
         return command is not None
 
     def inspect(self, rank: int | None) -> bool:
-        """Have all ranks, or one of them alone, do what no figure counts; False where there is nothing of that
-        kind."""
+        """Have all ranks, or one of them alone, do what no figure counts; False where there is nothing."""
         command = inspection.command(self.state)
         if command is not None:
             self._command(command, rank)

@@ -205,8 +205,8 @@ class Epoch:
             floor = defaults.warm_up_windows(attempt.state.point.hardware.device, window_s)
             return Pace(window_s=window_s, floor_windows=floor)
         point = attempt.state.point
-        part = EXCHANGE_PART if point.kind == "exchange" and point.world_size > 1 else 1.0
-        part = COMM_PART if point.kind == "comm" else part
+        of_exchange = EXCHANGE_PART if point.world_size > 1 else 1.0
+        part = {"exchange": of_exchange, "comm": COMM_PART}.get(point.kind, 1.0)
         return Pace(window_s=part * window_s, floor_windows=SHORT.floor_windows, judged=SHORT.judged)
 
     def _answer(self, attempt: Attempt) -> Iterator[None]:

@@ -251,9 +251,7 @@ def test_the_studys_rule_runs_at_fitted_rates_and_one_setting() -> None:
         (("--strategy", "torch:horovod"), False),
     ],
 )
-def test_a_bound_of_the_error_is_recorded_where_the_model_is_of_the_exchange(
-    flags: tuple[str, ...], bounded: bool
-) -> None:
+def test_the_error_is_bounded_where_the_model_is_of_the_exchange(flags: tuple[str, ...], bounded: bool) -> None:
     made = planned(*NODE_RULE, *flags, "--world-sizes", "1,16", lab=(1e11,), nodes=4, size=16)
     found = {point.world_size: made.emulation(point) for point in made.cells if point.kind == "exchange"}
     alone, whole = found[1], found[16]
