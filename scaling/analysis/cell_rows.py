@@ -73,7 +73,7 @@ def _efficiency(claimed: Sequence[Round], pooled: Residual | None) -> Estimate:
 def _lasting(cell: Cell, controls: Controls, pool: Shared) -> Lasting | None:
     """How its efficiency changed when it went on; None where it did not."""
     alone = controls.baseline(cell.point) if cell.soaked else None
-    found = lasting(cell.soaked, alone.whole.soaked) if alone else None
+    found = lasting(cell.records, alone.whole.records) if alone else None
     return found and replace(found, among=pool.soaked)
 
 

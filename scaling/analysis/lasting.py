@@ -5,16 +5,16 @@ exchange and the plain loop behind it go on taking turns (sweep/soak.py), the lo
 block from the first measured one on, is tested for a trend by rank (Mann, "Nonparametric tests against trend",
 Econometrica 13, 1945; Kendall's tau): what the machine does hits both of a block, what one start is apart from
 others is in all of them, and a stall is one rank among many. How large the change is, is the mean of the last
-blocks less that of the measured ones, trimmed (Yuen & Dixon, "The approximate behaviour and performance of the
-two-sample trimmed t", Biometrika 60, 1973). Blocks are the units, since it is one start: the answer is of this run
-alone.
+blocks less that of what was measured in all rounds, which the table rests on: one start alone may be slower at
+first than others ever were. Both are trimmed (Yuen & Dixon, "The approximate behaviour and performance of the
+two-sample trimmed t", Biometrika 60, 1973), with degrees of freedom by Welch (1947): units are rounds there and
+blocks here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from math import expm1, isfinite, sqrt
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from math import expm1, sqrt
 
 from msgspec.structs import replace
 
@@ -34,8 +34,8 @@ LATE = 2 / 3
 
 class Lasting(Record, frozen=True, kw_only=True):
     """By which part of itself an efficiency had changed once its processes had trained for `after_s` seconds more,
-    with its 95 % interval; `p` is how often noise alone would make as much of a trend, of one of `among` exchanges
-    of its work that went on."""
+    with its 95 % interval; `p` is how often noise alone would make as much of a trend that way, of one of `among`
+    exchanges of its work that went on."""
 
     change: Estimate
     after_s: float
@@ -49,59 +49,60 @@ class Lasting(Record, frozen=True, kw_only=True):
         return self.p < ERROR / self.among and abs(self.change.mean) > LEAST
 
 
-def lasting(exchanges: Iterable[PointRecord], plain_loops: Sequence[PointRecord]) -> Lasting | None:
-    """Of an exchange that trained on beside its plain loop; None where none did, or one of them failed."""
-    for exchange in exchanges:
-        for plain in plain_loops:
-            same = (plain.point.round, plain.epoch) == (exchange.point.round, exchange.epoch)
-            if same and (found := _compared(exchange, plain)):
-                return found
-    return None
+def lasting(exchanges: Sequence[PointRecord], plain_loops: Sequence[PointRecord]) -> Lasting | None:
+    """Of an exchange over its rounds, in one of which it trained on beside its plain loop; None where in none, or
+    one of them failed there."""
+    pairs = [(exchange, plain) for exchange in exchanges for plain in plain_loops if _is_beside(exchange, plain)]
+    found = (_compared(*pair, pairs) for pair in pairs if all(any(r.soaked for r in one.ranks) for one in pair))
+    return next((one for one in found if one), None)
 
 
-class _Ratios(NamedTuple):
-    """Of the plain loop's step time over the exchange's, logarithms block by block: of the measured windows, of
-    all that followed, and of the last of these."""
-
-    measured: Sequence[float]
-    later: Sequence[float]
-    late: Sequence[float]
+def _is_beside(exchange: PointRecord, plain: PointRecord) -> bool:
+    return (plain.point.round, plain.epoch) == (exchange.point.round, exchange.epoch)
 
 
-def _compared(exchange: PointRecord, plain: PointRecord) -> Lasting | None:
-    late_s = _late_s(exchange.ranks[0].later)
-    ratios = _ratios(exchange, plain, late_s)
-    if ratios is None or min(len(ratios.measured), len(ratios.late)) < LEAST_BLOCKS:
+def _compared(
+    exchange: PointRecord, plain: PointRecord, rounds: Iterable[tuple[PointRecord, PointRecord]]
+) -> Lasting | None:
+    """On the seat of the plain loop that went on."""
+    after = step_time(_later(plain))
+    if after is None:
         return None
-    change, p = _change(ratios.measured, ratios.late), _trend_p((*ratios.measured, *ratios.later))
+    seat, late_s = min(after.seats), _late_s(exchange.ranks[0].later)
+    measured, later = _measured(exchange, plain, seat), _followed(exchange, after.blocks)
+    late = [ratio for index, ratio in later.items() if index in late_s]
+    if min(len(measured), len(late)) < LEAST_BLOCKS:
+        return None
+    by_round = [trimmed_mean(found) for pair in rounds if (found := _measured(*pair, seat))]
+    change = _change(by_round if len(by_round) > 1 else measured, late)
+    p = _trend_p((*measured, *later.values()), change.mean)
     return Lasting(change=change, after_s=min(late_s.values()), p=p)
 
 
-def _ratios(exchange: PointRecord, plain: PointRecord, late: Collection[int]) -> _Ratios | None:
-    """On the seat of the plain loop that went on."""
-    later = step_time(_later(exchange)), step_time(_later(plain))
-    before = step_time(exchange), step_time(plain)
-    if not (later[0] and later[1] and before[0] and before[1]):
-        return None
-    seat = min(later[1].seats)
-    if seat not in before[1].seats:
-        return None
-    measured = _ratio(before[0].blocks, before[1].seats[seat].blocks)
-    followed = _ratio(later[0].blocks, later[1].blocks)
-    last = [ratio for index, ratio in followed.items() if index in late]
-    return _Ratios(list(measured.values()), list(followed.values()), last)
+def _measured(exchange: PointRecord, plain: PointRecord, seat: int) -> Sequence[float]:
+    """Logarithms of the plain loop's step time over the exchange's, block by block; none if one failed."""
+    both = step_time(exchange), step_time(plain)
+    if not (both[0] and both[1]) or seat not in both[1].seats:
+        return ()
+    return list(_ratio(both[0].blocks, both[1].seats[seat].blocks).values())
+
+
+def _followed(exchange: PointRecord, plain: Blocks) -> dict[int, float]:
+    """The same of all windows that followed."""
+    own = step_time(_later(exchange))
+    return _ratio(own.blocks, plain) if own else {}
 
 
 def _ratio(exchange: Blocks, plain: Blocks) -> dict[int, float]:
     return {index: plain[index] - exchange[index] for index in sorted(exchange.keys() & plain.keys())}
 
 
-def _trend_p(values: Sequence[float]) -> float:
-    """How often values in random order would rise or fall as steadily."""
+def _trend_p(values: Sequence[float], change: float) -> float:
+    """How often values in random order would rise or fall as steadily; 1 where they go against the change."""
     from scipy.stats import kendalltau  # type: ignore[import-untyped]
 
-    p = float(kendalltau(range(len(values)), values).pvalue)
-    return p if isfinite(p) else 1.0
+    found = kendalltau(range(len(values)), values)
+    return float(found.pvalue) if found.statistic * change > 0 else 1.0
 
 
 # ---------------------------------------------------------------- of one point
@@ -138,18 +139,11 @@ def _late_s(later: Iterable[Window]) -> dict[int, float]:
 # ---------------------------------------------------------------- how large the change is
 
 
-def _change(measured: Sequence[float], late: Sequence[float]) -> Estimate:
-    """Of equally noisy blocks, by Yuen & Dixon: the winsorized squares of both are pooled, since the measured ones
-    are few."""
-    kept = [trimmed_df(len(values)) + 1 for values in (measured, late)]
-    df = sum(kept) - 2
-    variance = (_squares(measured) + _squares(late)) / df * sum(1 / count for count in kept)
-    mean, half = trimmed_mean(late) - trimmed_mean(measured), quantile(df) * sqrt(variance)
-    low, high = expm1(mean - half), expm1(mean + half)
-    return Estimate(mean=expm1(mean), low=low, high=high, n=min(len(measured), len(late)), df=df)
-
-
-def _squares(values: Sequence[float]) -> float:
-    """The sum of squares of the winsorized values about their mean."""
-    count, kept = len(values), trimmed_df(len(values)) + 1
-    return (trimmed_variance(values) or 0.0) * kept**2 * (count - 1) / count
+def _change(before: Sequence[float], late: Sequence[float]) -> Estimate:
+    """Of units that are not equally noisy."""
+    mean, n = trimmed_mean(late) - trimmed_mean(before), min(len(before), len(late))
+    parts = [((trimmed_variance(values) or 0.0), trimmed_df(len(values))) for values in (before, late)]
+    variance = sum(part for part, _ in parts)
+    df = max(1, int(variance**2 / sum(part**2 / df for part, df in parts))) if variance else n - 1
+    half = quantile(df) * sqrt(variance)
+    return Estimate(mean=expm1(mean), low=expm1(mean - half), high=expm1(mean + half), n=n, df=df)

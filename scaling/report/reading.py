@@ -75,7 +75,8 @@ _DATA = (
 )
 _SOAK = (
     "the efficiency once processes of the first round had trained on for so long, against the plain loop that did "
-    "so too: whether what was measured in their first seconds lasts. ± is of this one start."
+    "so too: whether what was measured in the first seconds of all rounds lasts. ± is of that start's end "
+    "and of the rounds."
 )
 _PREDICTED = (
     "medians and 80 % intervals of efficiency that stood in the run's file before any of these points was "

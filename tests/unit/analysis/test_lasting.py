@@ -35,6 +35,7 @@ WARM_UPS = {
     (0.1, 20.0): 95, (0.05, 10.0): 85,
 }  # fmt: skip
 ROUNDS, NOISE = 6, 0.015
+FOR_GOOD_S = 1e9
 
 
 class Process:
@@ -94,12 +95,16 @@ def made(kind: Kind, number: int, *processes: Process) -> PointRecord:
     return replace(one, ranks=ranks, epoch=0)
 
 
-def sweep(amplitude: float, tau_s: float, dice: random.Random, *, plain: float = 0.0) -> list[PointRecord]:
-    """Exchanges of two ranks that warm up, and plain loops that do so by another amplitude."""
+def sweep(
+    amplitude: float, tau_s: float, dice: random.Random, *, plain: float = 0.0, first: float | None = None
+) -> list[PointRecord]:
+    """Exchanges of two ranks that warm up, that of the first round perhaps by an amplitude of its own, and plain
+    loops that do so by another."""
     found = []
     for number in range(ROUNDS):
         found.append(made("solo", number, Process(plain, tau_s, dice)))
-        found.append(made("exchange", number, Process(amplitude, tau_s, dice)))
+        own = amplitude if number or first is None else first
+        found.append(made("exchange", number, Process(own, tau_s, dice)))
     return found
 
 
@@ -138,6 +143,22 @@ def test_what_lasts_is_not_stamped() -> None:
     """One in a hundred is."""
     dice = random.Random(3)
     assert sum(soaked(sweep(0.0, 1.0, dice)).is_told for _ in range(400)) <= 10
+
+
+@pytest.mark.parametrize("tau_s", [3.0, FOR_GOOD_S])
+def test_a_start_that_ends_where_others_began_or_never_changes_is_not_stamped(tau_s: float) -> None:
+    """The table rests on all rounds, and is right where the last windows agree with it."""
+    dice = random.Random(13)
+    many = [soaked(sweep(0.0, tau_s, dice, first=0.1)) for _ in range(40)]
+    assert (sum(one.p < 0.01 for one in many) >= 10) is (tau_s < FOR_GOOD_S)
+    assert (fmean(one.change.mean for one in many) < -0.05) is (tau_s == FOR_GOOD_S)
+    assert sum(one.is_told for one in many) <= 2
+
+
+def test_a_trend_away_from_the_change_is_none_towards_it() -> None:
+    """It becomes quicker, and is slower yet than others were."""
+    found = soaked(sweep(0.0, 20.0, random.Random(15), first=0.4))
+    assert found.change.mean < -0.1 and found.p == 1.0
 
 
 def test_plain_loops_that_warm_up_alike_leave_no_bias() -> None:
@@ -202,7 +223,7 @@ def test_without_either_of_them_nothing_is_said() -> None:
 def test_on_several_seats_it_is_held_against_the_one_that_went_on() -> None:
     """The plain loop of every seat, of which the first went on; the other is half as fast."""
     dice = random.Random(9)
-    each = made("each", 0, Process(0.0, 1.0, dice), Process(1.0, 1e9, dice))
+    each = made("each", 0, Process(0.0, 1.0, dice), Process(1.0, FOR_GOOD_S, dice))
     alone = replace(each, ranks=(each.ranks[0], replace(each.ranks[1], later=())))
     exchange = made("exchange", 0, Process(0.0, 1.0, dice))
     found = lasting([exchange], [alone])
