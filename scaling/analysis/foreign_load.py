@@ -25,9 +25,8 @@ LEAST_CORES = 0.2
 # to 2 % of a round.
 LEAST_OTHERS = 0.05
 NAMED = 3
-SHARED = "others had the core then"
-# How a note begins that rests on canaries alone.
-SLOWER_CORES = "slower cores"
+# How a note begins; the second where only canaries tell, and of nobody.
+FOREIGN_LOAD, SLOWER_CORES = "foreign load", "slower cores"
 
 
 class _Canary(NamedTuple):
@@ -48,11 +47,11 @@ class Load(Record, frozen=True, kw_only=True):
     """What else the machine did while a cell, or several, was measured.
 
     `used` are processes by host. `slower` says of each slow one of `windows` by how much its core was,
-    `slower_again` the same of the `again` windows that were measured again; `shared` whether others had the core
-    for a part of any of their canaries. `queued` and `stolen` are by rank the part of the time that other
-    processes, or the hypervisor, had its CPUs; of several cells, in the worst. `others` is what other processes
-    ran there, as a part of one CPU, where the rank did not wait for most of that: as on the other hyperthreads of
-    its cores.
+    `slower_again` the same of the `again` windows that were measured again; before `shared` of all these others
+    had the core for so much of the canary that it was slow for that. `queued` and `stolen` are by rank the part of
+    the time that other processes, or the hypervisor, had its CPUs; of several cells in the worst. `others` is what
+    other processes ran there, as a part of one CPU, where the rank did not wait for most of that: as on the other
+    hyperthreads of its cores.
     """
 
     used: Mapping[str, tuple[Foreign, ...]] = {}
@@ -60,22 +59,33 @@ class Load(Record, frozen=True, kw_only=True):
     slower: tuple[float, ...] = ()
     again: int = 0
     slower_again: tuple[float, ...] = ()
-    shared: bool = False
+    shared: int = 0
     queued: Mapping[Seat, float] = {}
     stolen: Mapping[Seat, float] = {}
     others: Mapping[Seat, float] = {}
     hosts: tuple[str, ...] = ()
 
     def notes(self) -> Iterator[str]:
-        """One that says all of it; none where there is nothing to say. Canaries alone tell of nobody."""
+        """One that says all of it; none where there is nothing to say. Canaries tell of somebody where others had
+        the core in half of the slow ones: a single one may have met the run's own agents."""
         where = f" on {several(self.hosts)}" if self.hosts else ""
         named, slower, taken = who(self.used), list(self._slower()), [part for part in self._taken() if part]
         if named or taken:
-            yield f"foreign load{where}: {'; '.join(filter(None, (named, *slower, *taken)))}"
-        elif self.shared:
-            yield f"foreign load{where}: {'; '.join((*slower, SHARED))}"
+            yield f"{FOREIGN_LOAD}{where}: {'; '.join(filter(None, (named, *slower, *taken)))}"
         elif slower:
-            yield f"{SLOWER_CORES}{where}: {'; '.join(slower)}"
+            is_load = 2 * self.shared >= max(1, self._slow_windows)
+            yield f"{FOREIGN_LOAD if is_load else SLOWER_CORES}{where}: {'; '.join((*slower, *self._shared()))}"
+
+    @property
+    def _slow_windows(self) -> int:
+        """In how many windows the core was slow, at first or again."""
+        return len(self.slower) + len(self.slower_again)
+
+    def _shared(self) -> Iterator[str]:
+        if self.shared >= self._slow_windows and self.shared:
+            yield "others had the core then"
+        elif self.shared:
+            yield f"others had the core in {self.shared} of these {self._slow_windows}"
 
     def _slower(self) -> Iterator[str]:
         if self.slower:
@@ -104,7 +114,7 @@ def of(records: Sequence[PointRecord]) -> Load:
         by_seat.setdefault(rank.launch_rank, []).append(rank)
     found = joined(_of_seat(ranks, records[0].point) for ranks in by_seat.values())
     # Ranks that share a core queue behind each other there.
-    return replace(found, shared=found.shared and not any(record.oversubscribed for record in records))
+    return replace(found, shared=0) if any(record.oversubscribed for record in records) else found
 
 
 def joined(loads: Iterable[Load]) -> Load:
@@ -116,7 +126,7 @@ def joined(loads: Iterable[Load]) -> Load:
         slower=tuple(part for one in told for part in one.slower),
         again=sum(one.again for one in told),
         slower_again=tuple(part for one in told for part in one.slower_again),
-        shared=any(one.shared for one in told),
+        shared=sum(one.shared for one in told),
         queued=_most(one.queued for one in told),
         stolen=_most(one.stolen for one in told),
         others=_most(one.others for one in told),
@@ -187,12 +197,12 @@ def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
         slower=_above(slow, known_s),
         again=len(again),
         slower_again=_above(_slow(of_again, known_s), known_s),
-        shared=any(canary.is_shared(*one) for one in (*slow, *of_again)),
+        shared=sum(canary.is_shared(*one) for one in (*slow, *of_again)),
         queued={seat: queued} if point.is_alone and queued > LEAST else {},
         stolen={seat: stolen} if stolen > LEAST else {},
         others={seat: others} if others else {},
     )
-    taken = load.shared or load.queued or load.stolen or load.others
+    taken = load.queued or load.stolen or load.others
     told = who(load.used) or load.slower or load.again or taken
     return replace(load, hosts=(host,) if told else ())
 

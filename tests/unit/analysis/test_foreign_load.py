@@ -167,6 +167,17 @@ def test_slow_canaries_whose_core_others_had_are_foreign_load() -> None:
     assert note == f"foreign load on node1: {SIZES}; others had the core then"
 
 
+def test_one_canary_of_many_that_others_had_is_no_load_of_others() -> None:
+    """It may have met one of the run's own agents."""
+    slow = [read(record(point("exchange", number=number), 0.1), **SLOW) for number in range(3)]
+    met = read(record(point("exchange", number=3), 0.1), canaries_s=3 * [USUAL_S], again_s=[0.010], queued=True)
+    (note,) = notes(*slow, met)
+    sizes = "the core was 20 % slower in 3 of 12 windows; 4 measured again, 100 % slower"
+    assert note == f"slower cores on node1: {sizes}; others had the core in 1 of these 7"
+    (half,) = notes(slow[0], met, read(record(point("exchange", number=2), 0.1), **SLOW, queued=True))
+    assert half.startswith("foreign load on node1: ") and half.endswith("; others had the core in 3 of these 5")
+
+
 def test_canaries_that_others_had_and_that_were_measured_again_before_any_was_known_to_be_slow() -> None:
     made = read(record(point("exchange"), 0.1), canaries_s=3 * [0.010], again_s=[0.010], queued=True)
     assert notes(made) == ("foreign load on node1: 1 window measured again; others had the core then",)
