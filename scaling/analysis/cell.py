@@ -12,6 +12,7 @@ from functools import cached_property
 from scaling.analysis import (
     audit,
     bottleneck,
+    canaries,
     conditions,
     cpu_use,
     device_use,
@@ -40,7 +41,7 @@ from scaling.records.events import Failed, Ready
 from scaling.records.gpu_time import GpuTime
 from scaling.records.nccl import NcclChoice
 from scaling.records.point import Point
-from scaling.records.run import PointRecord, RankRecord
+from scaling.records.run import PointRecord
 
 
 class Cell:
@@ -71,6 +72,12 @@ class Cell:
         """Step time by round, of the records that have one."""
         found = ((record.point.round, step_time(record)) for record in self.records)
         return {number: time for number, time in found if time is not None}
+
+    @cached_property
+    def at_first(self) -> tuple[tuple[int, StepTime], ...]:
+        """Step times by round of the windows as they were at first, where no core was slow."""
+        found = ((one.point.round, step_time(one)) for one in canaries.quiet_at_first(self.records))
+        return tuple((number, time) for number, time in found if time is not None)
 
     @cached_property
     def cpu(self) -> dict[int, CpuStep]:
@@ -115,9 +122,10 @@ class Cell:
     def where(self) -> dict[int, str]:
         """By rank of the launch, which rank it was, on which host and device."""
         return {
-            rank.launch_rank: f"rank {rank.rank} on {rank.host}{_device(rank, record)}"
+            rank.launch_rank: f"rank {rank.rank} on {rank.host}{f' ({name})' if name else ''}"
             for record in self.records
             for rank in record.ranks
+            for name in (rank.device_name(record.point.hardware.device),)
         }
 
     @property
@@ -286,12 +294,3 @@ def cells(records: Iterable[PointRecord]) -> list[Cell]:
     for record in records:
         by_name.setdefault(record.point.cell, []).append(record)
     return [Cell(found) for found in by_name.values()]
-
-
-def _device(rank: RankRecord, record: PointRecord) -> str:
-    if record.point.hardware.device == "cuda":
-        return f" (GPU {rank.shown_gpu or rank.device_index})"
-    if not rank.cpus:
-        return ""
-    cpus = f"{rank.cpus[0]}" if len(rank.cpus) == 1 else f"{rank.cpus[0]}-{rank.cpus[-1]}"
-    return f" (CPU{'s' if len(rank.cpus) > 1 else ''} {cpus})"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from scaling.analysis import canaries
+from scaling.analysis.canaries import Canary
 from scaling.records import canary
 from scaling.records.events import Window
 from scaling.records.point import Point, Record
@@ -27,13 +29,6 @@ LEAST_OTHERS = 0.05
 NAMED = 3
 # How a note begins; the second where only canaries tell, and of nobody.
 FOREIGN_LOAD, SLOWER_CORES = "foreign load", "slower cores"
-
-
-class _Canary(NamedTuple):
-    """What one took before a window, and how much of that others had its core."""
-
-    seconds: float
-    queued_s: float
 
 
 class Seat(NamedTuple):
@@ -187,8 +182,8 @@ def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
     host, seat = ranks[0].host, Seat(ranks[0].rank, ranks[0].host)
     windows = [window for rank in ranks for window in rank.windows]
     again = [window for rank in ranks for window in rank.disturbed]
-    known_s = _canaries_s((*windows, *chain.from_iterable(_first_tries(rank) for rank in ranks)))
-    slow, of_again = _slow(_canaries(windows), known_s), _canaries(again)
+    known_s = canaries.known_s(ranks)
+    slow, slow_again = (_slow(found, canaries.slow_above_s(known_s)) for found in (windows, again))
     queued, stolen = (_share(ranks, seconds) for seconds in (_kept_waiting_s, _stolen_s))
     others = _others(ranks) if point.has_own_cpus else 0.0
     load = Load(
@@ -196,8 +191,8 @@ def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
         windows=len(windows),
         slower=_above(slow, known_s),
         again=len(again),
-        slower_again=_above(_slow(of_again, known_s), known_s),
-        shared=sum(canary.is_shared(*one) for one in (*slow, *of_again)),
+        slower_again=_above(slow_again, known_s),
+        shared=sum(canary.is_shared(*one) for one in (*slow, *filter(None, canaries.of(again)))),
         queued={seat: queued} if point.is_alone and queued > LEAST else {},
         stolen={seat: stolen} if stolen > LEAST else {},
         others={seat: others} if others else {},
@@ -207,33 +202,12 @@ def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
     return replace(load, hosts=(host,) if told else ())
 
 
-def _first_tries(rank: RankRecord) -> Iterator[Window]:
-    """Of the windows that were measured again, each as it was at first: those that waited for a burner's end would
-    make its slowness usual."""
-    by_index: dict[int, Window] = {}
-    for window in rank.disturbed:
-        by_index.setdefault(window.index, window)
-    return iter(by_index.values())
+def _slow(windows: Iterable[Window], limit_s: float) -> list[Canary]:
+    """Those before them that took longer."""
+    return [one for one in canaries.of(windows) if one and one.seconds > limit_s]
 
 
-def _canaries_s(windows: Iterable[Window]) -> list[float]:
-    return [window.canary_s for window in windows if window.canary_s is not None]
-
-
-def _canaries(windows: Iterable[Window]) -> list[_Canary]:
-    """That before each window; of those that run in one go the first has the canary of all."""
-    own = (None if one.canary_s is None else _Canary(one.canary_s, one.canary_queued_s) for one in windows)
-    found: Iterator[_Canary | None] = accumulate(own, lambda before, own: own or before)
-    return [one for one in found if one is not None]
-
-
-def _slow(canaries: Iterable[_Canary], known_s: Sequence[float]) -> list[_Canary]:
-    """Those whose core was slower than it mostly is."""
-    limit_s = canary.slow_above_s(known_s) if known_s else inf
-    return [one for one in canaries if one.seconds > limit_s]
-
-
-def _above(slow: Iterable[_Canary], known_s: Sequence[float]) -> tuple[float, ...]:
+def _above(slow: Iterable[Canary], known_s: Sequence[float]) -> tuple[float, ...]:
     """By how much."""
     usual_s = canary.usual_s(known_s) if known_s else inf
     return tuple(one.seconds / usual_s - 1 for one in slow)

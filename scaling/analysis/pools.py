@@ -57,10 +57,12 @@ def of_pool(cells: Iterable[Cell], controls: Controls) -> Shared:
 
 
 def _side_by_side(cells: Iterable[Cell]) -> list[list[Blocks]]:
-    """Their points' windows: those of one epoch of a round together, others by themselves."""
+    """Their points' windows: those of one epoch of a round together, others by themselves. All as they were at
+    first: what is disturbed comes again until the time for that is spent, so that the first blocks of a round
+    would look quicker than the last."""
     found: dict[tuple[int, int | str], list[Blocks]] = {}
     for cell in cells:
-        for number, time in sorted(cell.times.items()):
+        for number, time in cell.at_first:
             found.setdefault((number, cell.name if time.epoch is None else time.epoch), []).append(time.blocks)
     return list(found.values())
 

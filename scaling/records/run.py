@@ -77,6 +77,14 @@ class RankRecord(Record, frozen=True, kw_only=True):
             return self.later
         return tuple(window for window in self.later if window.index % LATER_WINDOWS)
 
+    def device_name(self, device: Device) -> str:
+        """Which device of its host a rank has: `GPU 3`, `CPU 2`, `CPUs 0-3`; empty where that is not known."""
+        if device == "cuda":
+            return f"GPU {self.shown_gpu or self.device_index}"
+        if len(self.cpus) > 1:
+            return f"CPUs {self.cpus[0]}-{self.cpus[-1]}"
+        return f"CPU {self.cpus[0]}" if self.cpus else ""
+
     @property
     def measured_s(self) -> float:
         """Of all windows, each from the common start to this rank's last synchronisation: without gaps from the

@@ -155,6 +155,42 @@ def test_the_stamp_has_its_size_and_kind() -> None:
     assert note == "DRIFTING: exchange became 1.02 % faster from window to window, 2.0 % in all (4 points)"
 
 
+CANARY_S = 0.015
+
+
+def _tried(made: PointRecord, *, first_s: float, then_s: float, canary_s: float) -> PointRecord:
+    """The same, whose first window took so long at first and then, after a canary of so long at first."""
+    usual = [tuple(replace(w, canary_s=CANARY_S) for w in rank.windows) for rank in made.ranks]
+    ranks = (
+        replace(
+            rank,
+            windows=(replace(first, end_s=first.start_s + then_s), *others),
+            disturbed=(replace(first, end_s=first.start_s + first_s, canary_s=canary_s),),
+        )
+        for rank, (first, *others) in zip(made.ranks, usual, strict=True)
+    )
+    return replace(made, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "canary", "is_stamped"),
+    [(1.0, 0.97, 1.0, False), (1.0, 0.97, 2.0, False), (0.97, 1.0, 1.0, True), (0.97, 1.0, 2.0, False)],
+    ids=["quicker again", "slow at first, quicker again", "slower from the first on", "one of three was slow"],
+)
+def test_what_was_measured_again_was_not_when_its_block_says(
+    first: float, then: float, canary: float, is_stamped: bool
+) -> None:
+    """First windows are measured again, last ones no more: the time for that is spent."""
+    made = [record(point("solo", number=number), 0.1) for number in range(4)]
+    for number in range(4):
+        one, part = record(point("exchange", 2, number), 0.125), 1 + 0.0005 * number
+        whole_s = one.ranks[0].windows[0].seconds * part
+        tries = {"first_s": first * whole_s, "then_s": then * whole_s, "canary_s": canary * CANARY_S}
+        made.append(_tried(one, **tries))
+    (row,) = rows(made)
+    assert ("DRIFTING" in row.flags) is is_stamped
+
+
 def _faster(made: PointRecord, part: float) -> PointRecord:
     """The same, each of whose windows takes less than the one before by `part`."""
     ranks = tuple(

@@ -1,0 +1,71 @@
+"""Which measured windows came after a slow canary, seat by seat over rounds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from math import inf
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from scaling.records import canary
+from scaling.records.events import Window
+from scaling.records.run import PointRecord, RankRecord
+
+
+class Canary(NamedTuple):
+    """What one took before a window, and how much of that others had its core."""
+
+    seconds: float
+    queued_s: float
+
+
+def of(windows: Iterable[Window]) -> list[Canary | None]:
+    """That before each window; of those that run in one go the first has the canary of all."""
+    own = (None if one.canary_s is None else Canary(one.canary_s, one.canary_queued_s) for one in windows)
+    found: Iterator[Canary | None] = accumulate(own, lambda before, own: own or before)
+    return list(found)
+
+
+def known_s(ranks: Iterable[RankRecord]) -> list[float]:
+    """What is usual is read from these: of windows that were measured again what they were at last and at first,
+    since those that waited for a burner's end would make its slowness usual."""
+    windows = chain.from_iterable((*rank.windows, *_first_tries(rank).values()) for rank in ranks)
+    return [window.canary_s for window in windows if window.canary_s is not None]
+
+
+def _first_tries(rank: RankRecord) -> dict[int, Window]:
+    """Of the windows that were measured again, by index."""
+    return {window.index: window for window in reversed(rank.disturbed)}
+
+
+def slow_above_s(known_s: Sequence[float]) -> float:
+    """Above how many seconds a canary was slow; of none that are known, infinity."""
+    return canary.slow_above_s(known_s) if known_s else inf
+
+
+def quiet_at_first(records: Sequence[PointRecord]) -> Iterator[PointRecord]:
+    """The same records as they would be had nothing been measured again, without the windows before which the
+    core of any rank was slower than it mostly is."""
+    by_seat: dict[int, list[RankRecord]] = {}
+    for rank in chain.from_iterable(record.ranks for record in records):
+        by_seat.setdefault(rank.launch_rank, []).append(rank)
+    limits_s = {seat: slow_above_s(known_s(ranks)) for seat, ranks in by_seat.items()}
+    for record in records:
+        ranks = [replace(rank, windows=_at_first(rank)) for rank in record.ranks]
+        slow = {index for rank in ranks for index in _slow(rank.windows, limits_s[rank.launch_rank])}
+        quiet = (tuple(window for window in rank.windows if window.index not in slow) for rank in ranks)
+        kept = (replace(rank, windows=windows) for rank, windows in zip(ranks, quiet, strict=True))
+        yield replace(record, ranks=tuple(kept))
+
+
+def _at_first(rank: RankRecord) -> tuple[Window, ...]:
+    first = _first_tries(rank)
+    return tuple(first.get(window.index, window) for window in rank.windows)
+
+
+def _slow(windows: Sequence[Window], limit_s: float) -> Iterator[int]:
+    for window, one in zip(windows, of(windows), strict=True):
+        if one and one.seconds > limit_s:
+            yield window.index
