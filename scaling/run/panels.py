@@ -238,7 +238,7 @@ Interleave = Annotated[
 ]
 Rounds = Annotated[
     int | None,
-    _how(help="Times that every point is started and measured, shuffled.", show_default="6 side by side, else 4"),
+    _how(help="Times that every point is started and measured, shuffled.", show_default="6 side by side, else 5"),
 ]
 Windows = Annotated[
     int | None,

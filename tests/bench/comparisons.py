@@ -19,7 +19,7 @@ from tests.support.vectorised_contests import told_apart, told_best, told_pair, 
 
 SEED = 9
 TABLES = 10_000
-ROUNDS = (3, 4, 6, 10)
+ROUNDS = (3, 4, 5, 6, 10)
 SIZES = 5
 SITUATIONS = {"one slower than all": told_slower, "one the best": told_best, "a pair": told_pair}
 
