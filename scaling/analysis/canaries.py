@@ -40,9 +40,15 @@ def _first_tries(rank: RankRecord) -> dict[int, Window]:
     return {window.index: window for window in reversed(rank.disturbed)}
 
 
-def slow_above_s(known_s: Sequence[float]) -> float:
-    """Above how many seconds a canary was slow; of none that are known, infinity."""
-    return canary.slow_above_s(known_s) if known_s else inf
+def slow_above_s(canaries_s: Sequence[float]) -> float:
+    """Above how many seconds one of these canaries was slow; of none, infinity."""
+    return canary.slow_above_s(canaries_s) if canaries_s else inf
+
+
+def slow_blocks(windows: Sequence[Window], limit_s: float) -> frozenset[int]:
+    """The indices of the windows before which a canary took longer."""
+    found = zip(windows, of(windows), strict=True)
+    return frozenset(window.index for window, one in found if one and one.seconds > limit_s)
 
 
 def quiet_at_first(records: Sequence[PointRecord]) -> Iterator[PointRecord]:
@@ -54,7 +60,7 @@ def quiet_at_first(records: Sequence[PointRecord]) -> Iterator[PointRecord]:
     limits_s = {seat: slow_above_s(known_s(ranks)) for seat, ranks in by_seat.items()}
     for record in records:
         ranks = [replace(rank, windows=_at_first(rank)) for rank in record.ranks]
-        slow = {index for rank in ranks for index in _slow(rank.windows, limits_s[rank.launch_rank])}
+        slow = frozenset[int]().union(*(slow_blocks(one.windows, limits_s[one.launch_rank]) for one in ranks))
         quiet = (tuple(window for window in rank.windows if window.index not in slow) for rank in ranks)
         kept = (replace(rank, windows=windows) for rank, windows in zip(ranks, quiet, strict=True))
         yield replace(record, ranks=tuple(kept))
@@ -63,9 +69,3 @@ def quiet_at_first(records: Sequence[PointRecord]) -> Iterator[PointRecord]:
 def _at_first(rank: RankRecord) -> tuple[Window, ...]:
     first = _first_tries(rank)
     return tuple(first.get(window.index, window) for window in rank.windows)
-
-
-def _slow(windows: Sequence[Window], limit_s: float) -> Iterator[int]:
-    for window, one in zip(windows, of(windows), strict=True):
-        if one and one.seconds > limit_s:
-            yield window.index

@@ -18,9 +18,9 @@ from math import expm1, sqrt
 
 from msgspec.structs import replace
 
+from scaling.analysis import canaries
 from scaling.analysis.stats import Estimate, quantile, trimmed_df, trimmed_mean, trimmed_variance
 from scaling.analysis.step_time import Blocks, step_time
-from scaling.records import canary
 from scaling.records.events import Window
 from scaling.records.point import Record
 from scaling.records.run import PointRecord, RankRecord
@@ -62,9 +62,9 @@ def _is_beside(exchange: PointRecord, plain: PointRecord) -> bool:
 
 
 def _compared(
-    exchange: PointRecord, plain: PointRecord, rounds: Iterable[tuple[PointRecord, PointRecord]]
+    exchange: PointRecord, plain: PointRecord, pairs: Iterable[tuple[PointRecord, PointRecord]]
 ) -> Lasting | None:
-    """On the seat of the plain loop that went on."""
+    """On the seat of the plain loop that went on; `pairs` are of all rounds."""
     after = step_time(_later(plain))
     if after is None:
         return None
@@ -73,7 +73,7 @@ def _compared(
     late = [ratio for index, ratio in later.items() if index in late_s]
     if min(len(measured), len(late)) < LEAST_BLOCKS:
         return None
-    by_round = [trimmed_mean(found) for pair in rounds if (found := _measured(*pair, seat))]
+    by_round = [trimmed_mean(found) for pair in pairs if (found := _measured(*pair, seat))]
     change = _change(by_round if len(by_round) > 1 else measured, late)
     p = _trend_p((*measured, *later.values()), change.mean)
     return Lasting(change=change, after_s=min(late_s.values()), p=p)
@@ -115,15 +115,9 @@ def _later(record: PointRecord) -> PointRecord:
 
 def _undisturbed(rank: RankRecord) -> tuple[Window, ...]:
     """Those of its later windows before whose turn its core was as quick as it mostly is."""
-    windows = (*rank.windows, *rank.soaked)
-    known_s = [window.canary_s for window in windows if window.canary_s is not None]
-    if not known_s:
-        return rank.soaked
-    limit_s, found, is_slow = canary.slow_above_s(known_s), list[Window](), False
-    for window in rank.soaked:
-        is_slow = is_slow if window.canary_s is None else window.canary_s > limit_s
-        found += [] if is_slow else [window]
-    return tuple(found)
+    known_s = [one.canary_s for one in (*rank.windows, *rank.soaked) if one.canary_s is not None]
+    slow = canaries.slow_blocks(rank.soaked, canaries.slow_above_s(known_s))
+    return tuple(window for window in rank.soaked if window.index not in slow)
 
 
 def _late_s(later: Iterable[Window]) -> dict[int, float]:

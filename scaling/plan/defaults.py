@@ -41,7 +41,7 @@ TURNS_S, FEWEST_TURNS, MOST_TURNS = 1.15, 5, 12
 # seconds leaves in windows of the first two is found so (tests/unit/analysis/test_lasting.py). Less in short runs.
 SOAK_S, SOAK_PART = 12.0, 1 / 5
 # Five starts find 5 % between any two of eight exchanges in 81 % of tables, four did in 60
-# (python -m tests.bench.comparisons). Of four windows the first cannot be told to be cold.
+# (python -m tests.bench.comparisons). Of four windows a cold first one was kept in 2 of 4 planted runs.
 PACE_ALONE = (5, 5, 0.5)
 PACE_ON_GPUS = (5, 5, 1.0)
 # A GPU at its power limit begins above the clocks that it keeps, for 10 to 30 s as users report: so long it warms
