@@ -29,15 +29,16 @@ def of(windows: Iterable[Window]) -> list[Canary | None]:
 
 
 def known_s(ranks: Iterable[RankRecord]) -> list[float]:
-    """What is usual is read from these: of windows that were measured again what they were at last and at first,
+    """What is usual is read from these: of windows that were measured again the try that counts and the first one,
     since those that waited for a burner's end would make its slowness usual."""
     windows = chain.from_iterable((*rank.windows, *_first_tries(rank).values()) for rank in ranks)
     return [window.canary_s for window in windows if window.canary_s is not None]
 
 
 def _first_tries(rank: RankRecord) -> dict[int, Window]:
-    """Of the windows that were measured again, by index."""
-    return {window.index: window for window in reversed(rank.disturbed)}
+    """Of the windows that were measured again, by index, unless it is the one that counts."""
+    first = {window.index: window for window in reversed(rank.disturbed)}
+    return {one.index: first[one.index] for one in rank.windows if first.get(one.index, one).start_s < one.start_s}
 
 
 def slow_above_s(canaries_s: Sequence[float]) -> float:

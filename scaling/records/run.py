@@ -33,8 +33,8 @@ NOWHERE = Place(address="", interface="")
 class RankRecord(Record, frozen=True, kw_only=True):
     """One rank's part of a point: raw windows, warm-up apart.
 
-    `shown_gpu` is the UUID of its GPU where it saw no other. `disturbed` are windows that were measured again,
-    since something else slowed the machine down meanwhile. `later` are windows after the measured ones,
+    `shown_gpu` is the UUID of its GPU where it saw no other. `disturbed` are other tries of the `windows`, before
+    or after the one that counts, which something else slowed down. `later` are windows after the measured ones,
     two a turn, counted from 2. `unsynced` are windows after the
     digest: the same steps inside the strategy's wrapper, without any exchange; `beside` are windows of the
     exchange alone while the device computes, after the digest too. `traced` are those with profilers on, then;

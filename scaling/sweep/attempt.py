@@ -5,43 +5,21 @@ It never waits: it hears reports and gives orders. When which order is due, `epo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.errors import StrategyError
 from scaling.plan import defaults, placement, ports
-from scaling.plan.plan import Plan
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
 from scaling.records.events import Ended, Failed
-from scaling.records.messages import Assign, Pause, Release, Report, Reserve, Tell, ToAgent, ToSweep
-from scaling.records.point import BESIDE, EXCHANGING, Point, Record
-from scaling.records.task import Clocks, Command, Finish, Rest, Run, Task
-from scaling.sweep import inspection, training, warmup
-from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold, without
-from scaling.transport.mailbox import Mailbox
-
-
-class Bench(Record, frozen=True, kw_only=True):
-    """What all attempts of a sweep share. `logs` is the folder of their logs."""
-
-    plan: Plan
-    mailbox: Mailbox[ToAgent, ToSweep]
-    logs: str
-    clock: Callable[[], float]
-    unix_clock: Callable[[], float]
-
-    @property
-    def clocks(self) -> Clocks:
-        """The three clocks of every child."""
-        config = self.plan.config
-        assert config.startup_timeout_s is not None and config.point_timeout_s is not None
-        return Clocks(
-            startup_s=config.startup_timeout_s,
-            stall_s=config.stall_timeout_s,
-            deadline_s=config.point_timeout_s,
-        )
+from scaling.records.messages import Assign, Pause, Release, Report, Reserve, Tell
+from scaling.records.point import BESIDE, EXCHANGING, Point
+from scaling.records.task import Command, Finish, Rest, Run, Task
+from scaling.sweep import inspection, training, tries, warmup
+from scaling.sweep.bench import Bench
+from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold
 
 
 class Attempt:
@@ -247,7 +225,11 @@ class Attempt:
 
     def again(self, indices: Collection[int], ranks: Collection[int]) -> None:
         """Set these ranks' measured windows aside: they will be measured again."""
-        self.state = without(self.state, indices, ranks)
+        self.state = tries.set_aside(self.state, indices, ranks)
+
+    def settle(self, indices: Collection[int], ranks: Collection[int]) -> None:
+        """No more tries of these windows: let the quietest one count."""
+        self.state = tries.keep_quietest(self.state, indices, ranks)
 
     def train(self) -> bool:
         """Have all ranks do what comes next of a training to an accuracy; False when it is over."""

@@ -14,17 +14,20 @@ class Disturbance:
         self._newest: dict[int, Turn] = {}  # by launch rank, undisturbed as far as is known
 
     def found(self, turn: Turn) -> list[Turn]:
-        """Those that a turn which was just measured shows to be disturbed: none; or itself, and the ones before it
-        on its cores, since what slowed its canary may have begun within them."""
+        """Those that a turn which was just measured shows to be disturbed: none; or itself; and, if others had its
+        cores, the ones before it there, since they may have come within them."""
+        told = list(turn.canaries())
         company = "alone" if len(turn.ranks) == 1 else "together"
-        canaries = ((rank, company, one) for rank, one in turn.canaries())
+        canaries = ((rank, company, one) for rank, one in told)
         if self._canaries.disturbed(canaries, again=turn.is_again):
-            return [turn, *self._taken_before(turn)]
+            before = self._taken_before(turn)
+            return [turn, *before] if any(one.is_shared for _, one in told) else [turn]
         if not turn.attempt.state.oversubscribed:  # of which nothing is claimed
             self._newest.update(dict.fromkeys(turn.launch_ranks, turn))
         return []
 
     def _taken_before(self, turn: Turn) -> list[Turn]:
+        """The undisturbed ones before it on its cores; before the next one there they no longer are the newest."""
         ranks = turn.launch_ranks
         found = list(dict.fromkeys(one for rank, one in self._newest.items() if rank in ranks))
         self._newest = {rank: one for rank, one in self._newest.items() if one not in found}

@@ -31,7 +31,8 @@ from scaling.plan.groups import seats
 from scaling.records.messages import Heard, Paused, Report, Reserved
 from scaling.records.point import Point
 from scaling.sweep import soak
-from scaling.sweep.attempt import Attempt, Bench
+from scaling.sweep.attempt import Attempt
+from scaling.sweep.bench import Bench
 from scaling.sweep.disturbance import Disturbance
 from scaling.sweep.outcome import retries_of
 from scaling.sweep.state import PointState
@@ -248,9 +249,12 @@ class Epoch:
         if turn.is_again:
             self.left_s -= took_s
         for one in () if turn.attempt.fails else self._disturbance.found(turn):
+            windows = range(one.first, one.first + self._course.windows)
             if self._has_time(one, took_s):
-                one.attempt.again(range(one.first, one.first + self._course.windows), one.ranks)
+                one.attempt.again(windows, one.ranks)
                 again.append(one._replace(not_before_s=self._bench.clock() + PATIENCE_S))
+            else:
+                one.attempt.settle(windows, one.ranks)
 
     def _has_time(self, turn: Turn, took_s: float) -> bool:
         """Whether a turn may come again. All windows of a point by itself are one turn, and no point should fail

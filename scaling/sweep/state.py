@@ -8,7 +8,6 @@ more the more there are.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Literal
 
 from msgspec.structs import replace
@@ -140,16 +139,6 @@ def _unmeasured(state: PointState) -> Phase:
     return "soaking" if any(rank.windows for rank in state.ranks) else "warming"
 
 
-def without(state: PointState, indices: Collection[int], ranks: Collection[int]) -> PointState:
-    """The state with these measured windows of these ranks set aside: something else had disturbed them."""
-    for number in ranks:
-        rank = state.ranks[number]
-        kept = tuple(window for window in rank.windows if window.index not in indices)
-        aside = tuple(window for window in rank.windows if window.index in indices)
-        state = _put(state, number, replace(rank, windows=kept, disturbed=(*rank.disturbed, *aside)))
-    return state
-
-
 def fold(state: PointState, report: Report) -> PointState:
     """Return the state after one report; reports of children that already ended change nothing."""
     event = report.event
@@ -162,29 +151,30 @@ def fold(state: PointState, report: Report) -> PointState:
         case Window():
             return _fold_window(state, report.rank, rank, event)
         case Hello():
-            return _put(state, report.rank, replace(rank, pid=event.pid))
+            return with_rank(state, report.rank, replace(rank, pid=event.pid))
         case Ready():
-            return replace(_put(state, report.rank, replace(rank, ready=event)), ready=state.ready + 1)
+            return replace(with_rank(state, report.rank, replace(rank, ready=event)), ready=state.ready + 1)
         case Rested():
             return replace(state, chunk_done=state.chunk_done + 1)
         case Inspected():
-            moved = _put(state, report.rank, replace(rank, inspected=event))
+            moved = with_rank(state, report.rank, replace(rank, inspected=event))
             return replace(moved, inspected=state.inspected + 1)
         case Evaluated():
-            moved = _put(state, report.rank, replace(rank, evaluations=(*rank.evaluations, event)))
+            moved = with_rank(state, report.rank, replace(rank, evaluations=(*rank.evaluations, event)))
             return replace(moved, chunk_done=state.chunk_done + 1)
         case Result():
-            return _put(state, report.rank, replace(rank, result=event))
+            return with_rank(state, report.rank, replace(rank, result=event))
         case Error():
             failed = rank_failed(rank, event)
-            return failing(_put(state, report.rank, replace(rank, error=event)), failed)
+            return failing(with_rank(state, report.rank, replace(rank, error=event)), failed)
         case Ended():
             return _fold_ended(state, report.rank, rank, event)
         case _:
             return state
 
 
-def _put(state: PointState, index: int, rank: RankState) -> PointState:
+def with_rank(state: PointState, index: int, rank: RankState) -> PointState:
+    """The state with this one in the place of one of its ranks."""
     ranks = state.ranks
     return replace(state, ranks=(*ranks[:index], rank, *ranks[index + 1 :]))
 
@@ -212,7 +202,7 @@ def _fold_window(state: PointState, index: int, rank: RankState, window: Window)
         moved = replace(rank, in_chunk=count, later=(*rank.later, window))
     else:
         moved = replace(rank, in_chunk=count, warmup=(*rank.warmup, window))
-    state = _put(state, index, moved)
+    state = with_rank(state, index, moved)
     return replace(state, chunk_done=state.chunk_done + 1) if count == done else state
 
 
@@ -226,7 +216,7 @@ def _fold_ended(state: PointState, index: int, rank: RankState, ended: Ended) ->
     moved = replace(rank, ended=replace(ended, outcome=outcome))
     ended_count = state.ended + 1
     phase: Phase = "ended" if ended_count == len(state.ranks) else state.phase
-    return replace(_put(state, index, moved), ended=ended_count, phase=phase)
+    return replace(with_rank(state, index, moved), ended=ended_count, phase=phase)
 
 
 def _explained(rank: RankState, outcome: Failed) -> Failed:

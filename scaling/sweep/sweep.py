@@ -23,7 +23,7 @@ from scaling.records.point import Point
 from scaling.records.run import PointRecord
 from scaling.records.store import Store, done_keys
 from scaling.sweep import inspection, registering
-from scaling.sweep.attempt import Bench
+from scaling.sweep.bench import Bench
 from scaling.sweep.epoch import Epoch
 from scaling.sweep.outcome import record_of
 from scaling.sweep.preloading import listen, preload
@@ -33,10 +33,10 @@ from scaling.sweep.view.base import View
 from scaling.transport.mailbox import Mailbox
 
 # Of the time that all rounds were planned to take: what disturbed windows may cost until they are measured
-# undisturbed. Who waits until a burner that has a core for 10 s of every 40 is gone waits for a third of it, and
-# what is tried meanwhile takes time. Whoever is disturbed first may spend it, up to so many times what the group
-# was planned to take.
-BUDGET, MOST_OF_GROUP = 2 / 3, 1.5
+# undisturbed. Who waits until a burner that has a core for 10 s of every 40 is gone waits for a third of it; tries
+# meanwhile, and what a host's other machines disturb, took two thirds. Whoever is disturbed first may spend it, up
+# to so many times what the group was planned to take.
+BUDGET, MOST_OF_GROUP = 1.0, 2.0
 
 
 class Sweep:

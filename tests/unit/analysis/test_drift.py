@@ -14,6 +14,7 @@ from scaling.analysis.analyse import rows
 from scaling.analysis.drift import Drift, drifts, slope
 from scaling.analysis.step_time import Blocks, step_time
 from scaling.analysis.truncation import truncation
+from scaling.records.events import Window
 from scaling.records.point import Kind
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import point, record
@@ -158,18 +159,35 @@ def test_the_stamp_has_its_size_and_kind() -> None:
 CANARY_S = 0.015
 
 
-def _tried(made: PointRecord, *, first_s: float, then_s: float, canary_s: float) -> PointRecord:
-    """The same, whose first window took so long at first and then, after a canary of so long at first."""
+def _tried(
+    made: PointRecord, *, first_s: float, then_s: float, canary_s: float, first_counts: bool
+) -> PointRecord:
+    """The same, whose first window took so long at first and then, after a canary of so long at first; the last of
+    these tries counts, or the first."""
     usual = [tuple(replace(w, canary_s=CANARY_S) for w in rank.windows) for rank in made.ranks]
+
+    def tries(window: Window) -> tuple[Window, Window]:
+        at_first = replace(window, end_s=window.start_s + first_s, canary_s=canary_s)
+        later_s = window.start_s + 60.0
+        return at_first, replace(window, start_s=later_s, end_s=later_s + then_s)
+
     ranks = (
-        replace(
-            rank,
-            windows=(replace(first, end_s=first.start_s + then_s), *others),
-            disturbed=(replace(first, end_s=first.start_s + first_s, canary_s=canary_s),),
-        )
+        replace(rank, windows=(tries(first)[not first_counts], *others), disturbed=(tries(first)[first_counts],))
         for rank, (first, *others) in zip(made.ranks, usual, strict=True)
     )
     return replace(made, ranks=tuple(ranks))
+
+
+def _is_stamped(first: float, then: float, canary: float = 1.0, *, first_counts: bool = False) -> bool:
+    """Whether four rounds are whose first window was so many times as long at first, and then."""
+    made = [record(point("solo", number=number), 0.1) for number in range(4)]
+    for number in range(4):
+        one, part = record(point("exchange", 2, number), 0.125), 1 + 0.0005 * number
+        whole_s, canary_s = one.ranks[0].windows[0].seconds * part, canary * CANARY_S
+        first_s, then_s = first * whole_s, then * whole_s
+        made.append(_tried(one, first_s=first_s, then_s=then_s, canary_s=canary_s, first_counts=first_counts))
+    (row,) = rows(made)
+    return "DRIFTING" in row.flags
 
 
 @pytest.mark.parametrize(
@@ -181,14 +199,12 @@ def test_what_was_measured_again_was_not_when_its_block_says(
     first: float, then: float, canary: float, is_stamped: bool
 ) -> None:
     """First windows are measured again, last ones no more: the time for that is spent."""
-    made = [record(point("solo", number=number), 0.1) for number in range(4)]
-    for number in range(4):
-        one, part = record(point("exchange", 2, number), 0.125), 1 + 0.0005 * number
-        whole_s = one.ranks[0].windows[0].seconds * part
-        tries = {"first_s": first * whole_s, "then_s": then * whole_s, "canary_s": canary * CANARY_S}
-        made.append(_tried(one, **tries))
-    (row,) = rows(made)
-    assert ("DRIFTING" in row.flags) is is_stamped
+    assert _is_stamped(first, then, canary) is is_stamped
+
+
+@pytest.mark.parametrize(("first", "then", "is_stamped"), [(1.0, 0.97, False), (0.97, 1.0, True)])
+def test_where_the_first_try_counts_later_ones_do_not_matter(first: float, then: float, is_stamped: bool) -> None:
+    assert _is_stamped(first, then, first_counts=True) is is_stamped
 
 
 def _faster(made: PointRecord, part: float) -> PointRecord:

@@ -10,7 +10,8 @@ from scaling.records.messages import Report
 from scaling.records.task import Finish, Run
 from scaling.records.telemetry import Foreign, Sample, Telemetry
 from scaling.sweep.outcome import record_of
-from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold, without
+from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold
+from scaling.sweep.tries import set_aside
 from tests.support.points import POINT, TASK
 
 READY = Ready(import_s=1.0, build_s=1.0, parameters=10, gradient_bytes=40, device_name="x")
@@ -194,7 +195,7 @@ def test_a_flooded_log_is_warned_of() -> None:
 
 def test_who_used_a_hosts_cores_meanwhile_is_warned_of_once() -> None:
     burner, idle = (Foreign(name=name, run_s=used, over_s=2.0) for name, used in (("burner", 1.9), ("idle", 0.3)))
-    state = folded(without(measured(), (0,), (0, 1)), (0, window()), (1, window()), (0, RESULT), (1, RESULT))
+    state = folded(set_aside(measured(), (0,), (0, 1)), (0, window()), (1, window()), (0, RESULT), (1, RESULT))
     for rank in (0, 1):
         ended = Ended(outcome=Finished(), telemetry=Telemetry(foreign=(burner, idle)))
         state = folded(state, (rank, ended))
