@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from scaling.agent import other_code, strategies
+from scaling.agent import other_code, pausing, strategies
 from scaling.agent.child import Child
 from scaling.agent.data import located
 from scaling.agent.environment import child_environ, granted
@@ -40,7 +40,6 @@ from scaling.records.messages import (
     Located,
     Missing,
     Pause,
-    Paused,
     Preload,
     Preloaded,
     Reach,
@@ -204,8 +203,8 @@ class Agent:
                 self._start(task)
             case Tell():
                 self._tell(order)
-            case Pause(attempt=attempt):
-                self._pause(attempt)
+            case Pause():
+                self._say(pausing.obey(order, self._of(order.attempt), self.cluster.rank, self._clock()))
             case Release():
                 self._release(order)
             case Dismiss():
@@ -250,12 +249,6 @@ class Agent:
         run = order.command
         found = canary.tried(worker.child.task.cpus) if isinstance(run, Run) and run.canary else None
         worker.tell(run, self._clock(), found)
-
-    def _pause(self, attempt: int) -> None:
-        now_s = self._clock()
-        for _, supervisor in self._of(attempt):
-            supervisor.pause(now_s)
-        self._say(Paused(attempt=attempt, launch_rank=self.cluster.rank))
 
     def _of(self, attempt: int) -> list[tuple[str, Supervisor]]:
         """The attempt's children here, by role."""

@@ -38,10 +38,13 @@ class Reserved(Record, frozen=True, kw_only=True, tag="reserved"):
 
 
 class Paused(Record, frozen=True, kw_only=True, tag="paused"):
-    """The attempt's children here stand still."""
+    """The attempt's children here stand still; what a canary took then, None where none was asked for, and how
+    much of that others had the core."""
 
     attempt: int
     launch_rank: int
+    canary_s: float | None = None
+    canary_queued_s: float = 0.0
 
 
 class Report(Record, frozen=True, kw_only=True, tag="report"):
@@ -187,9 +190,11 @@ class Tell(Record, frozen=True, kw_only=True, tag="tell"):
 
 
 class Pause(Record, frozen=True, kw_only=True, tag="pause"):
-    """Stop the attempt's children until their next Tell: others are measured."""
+    """Stop the attempt's children until their next Tell: others are measured. With `canary` try one on its
+    worker's cores then; the answer is Paused."""
 
     attempt: int
+    canary: bool = False
 
 
 class Release(Record, frozen=True, kw_only=True, tag="release"):

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.errors import StrategyError
+from scaling.hosts.canary import Canary
 from scaling.plan import defaults, placement, ports
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
 from scaling.records.events import Ended, Failed
-from scaling.records.messages import Assign, Pause, Release, Report, Reserve, Tell
+from scaling.records.messages import Assign, Pause, Paused, Release, Report, Reserve, Tell
 from scaling.records.point import BESIDE, EXCHANGING, Point
 from scaling.records.task import Command, Finish, Rest, Run, Task
 from scaling.sweep import inspection, training, tries, warmup
@@ -23,7 +24,8 @@ from scaling.sweep.state import HelperState, PointState, RankState, commanded, f
 
 
 class Attempt:
-    """A running attempt: told of what agents report, it gives the orders that follow. `state` is what is known."""
+    """A running attempt: told of what agents report, it gives the orders that follow. `state` is what is known,
+    `probed` the canaries that were tried last while it stood still, by rank of the launch."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class Attempt:
         self._alive: set[tuple[int, str]] = set()
         self._agents: set[int] = set()
         self._pausing: set[int] = set()
+        self.probed: dict[int, Canary] = {}
         self._released = False
         self._started = False
         shared = placement.oversubscribed(point, slots)
@@ -264,9 +267,17 @@ class Attempt:
             self._pausing = set(self._agents)
             self._bench.mailbox.order(sorted(self._agents), Pause(attempt=self.attempt))
 
-    def paused(self, launch_rank: int) -> None:
+    def probe(self, launch_ranks: Collection[int]) -> None:
+        """Have a canary tried on the cores of these ranks while all that runs of it stands still."""
+        if not self._released:
+            self.probed, self._pausing = {}, set(launch_ranks)
+            self._bench.mailbox.order(sorted(launch_ranks), Pause(attempt=self.attempt, canary=True))
+
+    def paused(self, told: Paused) -> None:
         """What runs of it there stands still."""
-        self._pausing.discard(launch_rank)
+        self._pausing.discard(told.launch_rank)
+        if told.canary_s is not None:
+            self.probed[told.launch_rank] = Canary(told.canary_s, told.canary_queued_s)
 
     @property
     def moves(self) -> bool:

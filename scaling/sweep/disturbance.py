@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from scaling.hosts.canary import Canaries
+from collections.abc import Iterable
+
+from scaling.hosts.canary import Canaries, Canary
 from scaling.sweep.turns import Turn
 
 
@@ -17,14 +19,20 @@ class Disturbance:
         """Those that a turn which was just measured shows to be disturbed: none; or itself; and, if others had its
         cores, the ones before it there, since they may have come within them."""
         told = list(turn.canaries())
-        company = "alone" if len(turn.ranks) == 1 else "together"
-        canaries = ((rank, company, one) for rank, one in told)
-        if self._canaries.disturbed(canaries, again=turn.is_again):
+        if self._is_disturbed(turn, told):
             before = self._taken_before(turn)
             return [turn, *before] if any(one.is_shared for _, one in told) else [turn]
         if not turn.attempt.state.oversubscribed:  # of which nothing is claimed
             self._newest.update(dict.fromkeys(turn.launch_ranks, turn))
         return []
+
+    def lasts(self, turn: Turn) -> bool:
+        """Whether canaries on its cores show a turn that was disturbed that it would be so again."""
+        return self._is_disturbed(turn, turn.probed())
+
+    def _is_disturbed(self, turn: Turn, told: Iterable[tuple[int, Canary]]) -> bool:
+        company = "alone" if len(turn.ranks) == 1 else "together"
+        return self._canaries.disturbed(((rank, company, one) for rank, one in told), again=turn.is_again)
 
     def _taken_before(self, turn: Turn) -> list[Turn]:
         """The undisturbed ones before it on its cores; before the next one there they no longer are the newest."""

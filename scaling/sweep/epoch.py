@@ -22,11 +22,10 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import chain
 
 from scaling.hosts.canary import Canaries
-from scaling.plan import defaults
 from scaling.plan.groups import seats
 from scaling.records.messages import Heard, Paused, Report, Reserved
 from scaling.records.point import Point
@@ -37,16 +36,11 @@ from scaling.sweep.disturbance import Disturbance
 from scaling.sweep.outcome import retries_of
 from scaling.sweep.state import PointState
 from scaling.sweep.turns import Course, Turn, blocks_that_fit
-from scaling.sweep.warmup import Pace
+from scaling.sweep.warmup import pace_of
 
-# Where points take turns, windows that count are many and short, and tell themselves whether they drift.
-SHORT = Pace(window_s=0.0, floor_windows=1, judged=False)
-# An exchange without compute explains, and is in no efficiency: a part of a window is enough. One of several ranks
-# is what the row is about, and of all points the noisiest: its steps stall now and then (of DDP's over Gloo on two
-# cores one in ninety took over a fifth longer, of plain loops one in three hundred), which more of them average.
-COMM_PART, EXCHANGE_PART = 0.25, 2.0
-# Before what something else has disturbed is measured again.
-PATIENCE_S = 0.5
+# Before a look whether what disturbed a turn is over. Where other machines share a core's hyperthreads, a slow one
+# was so again after a quarter of a second in 37 to 64 of 100 cases, after a second in 18 to 39.
+PATIENCE_S = 0.25
 
 
 class Epoch:
@@ -89,8 +83,8 @@ class Epoch:
                         attempt.hear(said)
                     case Reserved(slot=slot, ports=ports):
                         attempt.reserved(slot, ports)
-                    case Paused(launch_rank=rank):
-                        attempt.paused(rank)
+                    case Paused():
+                        attempt.paused(said)
 
     def go_on(self) -> bool:
         """Take the steps that are due; False when all is over."""
@@ -196,19 +190,10 @@ class Epoch:
 
     def _warm_up(self, attempt: Attempt) -> Iterator[None]:
         self.active = attempt
-        while not attempt.fails and attempt.warm_up(self._pace(attempt)):
+        pace = pace_of(attempt.state.point, self._course.window_s, takes_turns=self._is_shared)
+        while not attempt.fails and attempt.warm_up(pace):
             yield from self._answer(attempt)
         yield from self._stop(attempt)
-
-    def _pace(self, attempt: Attempt) -> Pace:
-        window_s = self._course.window_s
-        if not self._is_shared:
-            floor = defaults.warm_up_windows(attempt.state.point.hardware.device, window_s)
-            return Pace(window_s=window_s, floor_windows=floor)
-        point = attempt.state.point
-        of_exchange = EXCHANGE_PART if point.world_size > 1 else 1.0
-        part = {"exchange": of_exchange, "comm": COMM_PART}.get(point.kind, 1.0)
-        return Pace(window_s=part * window_s, floor_windows=SHORT.floor_windows, judged=SHORT.judged)
 
     def _answer(self, attempt: Attempt) -> Iterator[None]:
         """Until all who were told something have done it, or it has failed."""
@@ -242,17 +227,21 @@ class Epoch:
             yield from self._try(again.popleft(), again)
 
     def _try(self, turn: Turn, again: deque[Turn]) -> Iterator[None]:
-        """A turn; those that it shows to be disturbed join those that come `again`."""
+        """A turn, unless it would be disturbed once more; those that are join those that come `again`."""
         begun_s = self._bench.clock()
-        yield from self._turn(turn)
-        took_s = self._bench.clock() - begun_s
+        found, took_s = [turn], turn.took_s
+        if not (yield from self._lasts(turn)):
+            started_s = self._bench.clock()
+            yield from self._turn(turn)
+            found, took_s = self._disturbance.found(turn), self._bench.clock() - started_s
         if turn.is_again:
-            self.left_s -= took_s
-        for one in () if turn.attempt.fails else self._disturbance.found(turn):
+            self.left_s -= self._bench.clock() - begun_s
+        for one in () if turn.attempt.fails else found:
             windows = range(one.first, one.first + self._course.windows)
             if self._has_time(one, took_s):
                 one.attempt.again(windows, one.ranks)
-                again.append(one._replace(not_before_s=self._bench.clock() + PATIENCE_S))
+                not_before_s = self._bench.clock() + PATIENCE_S
+                again.append(one._replace(not_before_s=not_before_s, took_s=took_s))
             else:
                 one.attempt.settle(windows, one.ranks)
 
@@ -261,6 +250,18 @@ class Epoch:
         for what was measured of it before."""
         ends_s = turn.attempt.state.started_s + self._bench.clocks.deadline_s
         return self.left_s > 0 and (self._is_shared or self._bench.clock() + 2 * took_s < ends_s)
+
+    def _lasts(self, turn: Turn) -> Generator[None, None, bool]:
+        """Once it may be over: whether what disturbed a turn is still there, which is quicker to find out than to
+        measure beside it."""
+        while self._bench.clock() < turn.not_before_s:
+            yield
+        if not turn.is_again or turn.attempt.fails:
+            return False
+        self.active = turn.attempt
+        turn.attempt.probe(turn.launch_ranks)
+        yield from self._stand(turn.attempt)
+        return self._disturbance.lasts(turn)
 
     def _seats(self, attempt: Attempt, block: int) -> Sequence[int | None]:
         """Which ranks run by themselves, one after the other; None: all at once."""
@@ -272,12 +273,10 @@ class Epoch:
 
     def _turn(self, turn: Turn) -> Iterator[None]:
         """One turn."""
-        attempt, course = turn.attempt, self._course
-        self.active = attempt
-        while self._bench.clock() < turn.not_before_s:
-            yield
+        self.active = attempt = turn.attempt
         if not attempt.fails:
-            attempt.measure(course.windows, first=turn.first, rank=turn.rank, canary=course.canary)
+            windows, canary = self._course.windows, self._course.canary
+            attempt.measure(windows, first=turn.first, rank=turn.rank, canary=canary)
             yield from self._answer(attempt)
             yield from self._leave_off(attempt)
 
@@ -293,5 +292,8 @@ class Epoch:
         before others."""
         if self._stops(attempt):
             attempt.pause()
-            while attempt.moves and not attempt.fails:
-                yield
+            yield from self._stand(attempt)
+
+    def _stand(self, attempt: Attempt) -> Iterator[None]:
+        while attempt.moves and not attempt.fails:
+            yield

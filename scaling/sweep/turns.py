@@ -39,12 +39,13 @@ class Course(Record, frozen=True, kw_only=True):
 
 class Turn(NamedTuple):
     """Whose windows are measured, from the `first` on: all ranks' of a point, or one's. A disturbed one has a time
-    before which it is not measured again."""
+    before which it is not measured again, and what its last try `took_s`."""
 
     attempt: Attempt
     rank: int | None
     first: int
     not_before_s: float = 0.0
+    took_s: float = 0.0
 
     @property
     def is_again(self) -> bool:
@@ -62,14 +63,19 @@ class Turn(NamedTuple):
         return frozenset(self.attempt.state.ranks[number].task.launch_rank for number in self.ranks)
 
     def canaries(self) -> Iterator[tuple[int, Canary]]:
-        """Those before its windows, by launch rank. Ranks that share a core queue behind each other there, which
-        tells of nobody else."""
-        state = self.attempt.state
-        for one in (state.ranks[number] for number in self.ranks):
+        """Those before its windows, by launch rank."""
+        for one in (self.attempt.state.ranks[number] for number in self.ranks):
             for window in one.windows:
                 if window.index == self.first and window.canary_s is not None:
-                    queued_s = 0.0 if state.oversubscribed else window.canary_queued_s
-                    yield one.task.launch_rank, Canary(window.canary_s, queued_s)
+                    yield one.task.launch_rank, self._told(Canary(window.canary_s, window.canary_queued_s))
+
+    def probed(self) -> Iterator[tuple[int, Canary]]:
+        """Those that were tried on its cores while it stood still."""
+        return ((rank, self._told(one)) for rank, one in self.attempt.probed.items())
+
+    def _told(self, one: Canary) -> Canary:
+        """Ranks that share a core queue behind each other there, which tells of nobody else."""
+        return one._replace(queued_s=0.0) if self.attempt.state.oversubscribed else one
 
 
 def blocks_that_fit(states: Iterable[PointState]) -> int:

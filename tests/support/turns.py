@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from scaling.agent import pausing
 from scaling.hosts import canary
+from scaling.hosts.canary import Canary
 from scaling.records.run import PointRecord
 from scaling.records.task import Run as RunCommand
 from tests.support.inline import Launch, Run
@@ -36,6 +39,11 @@ def scripted_canaries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(canary, "measure", lambda cpus: scripted.pop(0) if scripted else STEADY_S)
     monkeypatch.setattr(canary, "queued_s", lambda: 0.0)
     return scripted
+
+
+def quiet_probes(monkeypatch: pytest.MonkeyPatch, seconds: float = STEADY_S) -> None:
+    """Cores are as quick as ever while somebody looks whether they are, whatever they are once windows run."""
+    monkeypatch.setattr(pausing, "canary", SimpleNamespace(tried=lambda cpus: Canary(seconds)))
 
 
 def sweep(tmp_path: Path, launch: Launch | None = None, **fields: Any) -> Run:

@@ -16,6 +16,7 @@ from scaling.agent.suspicion import OTHERS
 from scaling.hosts import canary
 from scaling.sweep import sweep
 from tests.support.inline import Launch
+from tests.support.turns import quiet_probes
 
 CANARY_S = 0.006
 
@@ -80,6 +81,7 @@ def test_a_core_that_is_slow_in_most_tries_of_the_same_windows(
 ) -> None:
     """They tell nothing of what it mostly does: each slow one is looked into."""
     queueing(monkeypatch, count(7.0, 0.0))
+    quiet_probes(monkeypatch, CANARY_S)
     monkeypatch.setattr(sweep, "BUDGET", 1000.0)
     tries, slow = count(), set[int]()
 

@@ -14,11 +14,11 @@ from scaling.hosts import canary
 from scaling.plan.plan import Plan
 from scaling.records.events import Finished
 from scaling.records.host import Gpu
-from scaling.records.run import RankRecord
+from scaling.records.run import PointRecord
 from scaling.sweep import epoch
 from scaling.sweep import sweep as sweep_module
 from tests.support.inline import Launch, Run, host
-from tests.support.turns import BLOCKS, STEADY_S, indices, measured, scripted_canaries, sweep
+from tests.support.turns import BLOCKS, STEADY_S, indices, measured, quiet_probes, scripted_canaries, sweep
 
 
 @pytest.fixture(autouse=True)
@@ -189,25 +189,33 @@ def spent(walls_s: Iterable[float], quiet_s: Iterable[float], seconds: Iterable[
 def test_what_is_disturbed_for_good_is_measured_within_the_budget(
     tmp_path: Path, canaries: list[float], quiet_s: list[float]
 ) -> None:
-    """Who comes first may spend what all have, up to twice what it was planned to take, and all ends."""
+    """Who comes first may spend what all have, up to twice what it was planned to take, and all ends. Nothing is
+    measured again beside what is still there."""
     canaries.extend(ever_slower())
     found = sweep(tmp_path, rounds=3, **ONE_CELL)
     assert sum(SPENT) == 3 * sweep_module.BUDGET
     assert spent(walls_s(found), quiet_s, [part * PLANNED_S for part in SPENT]) == [True] * 3
-    for record in found.records:
-        assert isinstance(record.outcome, Finished)
-        assert indices(record) == [list(range(12))] * len(record.ranks)
-        assert all(map(first_tries_count, record.ranks))
+    assert all(map(is_complete, found.records))
+    assert disturbed(found) == []
 
 
-def first_tries_count(rank: RankRecord) -> bool:
-    """As they should where each canary is slower than the one before."""
-    return all(
-        kept.start_s < other.start_s
-        for kept in rank.windows
-        for other in rank.disturbed
-        if kept.index == other.index
-    )
+@pytest.mark.usefixtures("planned")
+def test_the_quietest_of_many_tries_counts_where_the_last_is_disturbed_too(
+    tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each canary is slower than the one before."""
+    quiet_probes(monkeypatch)
+    canaries.extend(ever_slower())
+    found = sweep(tmp_path, rounds=1, **ONE_CELL)
+    assert all(map(is_complete, found.records))
+    assert len(disturbed(found)) > 12
+    for rank in (rank for record in found.records for rank in record.ranks):
+        kept = {window.index: window for window in rank.windows}
+        assert all(kept[other.index].start_s < other.start_s for other in rank.disturbed)
+
+
+def is_complete(record: PointRecord) -> bool:
+    return isinstance(record.outcome, Finished) and indices(record) == [list(range(12))] * len(record.ranks)
 
 
 @pytest.mark.usefixtures("planned")
@@ -253,19 +261,21 @@ def burning(launch: Launch, monkeypatch: pytest.MonkeyPatch, *, from_s: float) -
     return met_s
 
 
-def test_a_burner_is_waited_out_however_often_windows_are_tried_beside_it(
+def test_a_burner_is_waited_out_however_often_somebody_looks_meanwhile(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It begins when some canaries were quick: the many tries beside it do not make its slowness usual."""
+    """It begins when some canaries were quick: the many that meet it do not make its slowness usual. No window is
+    measured beside it twice."""
     monkeypatch.setattr(Plan, "seconds", lambda plan, group: 2 * BURNS_S)
     launch = Launch(2)
     met_s = burning(launch, monkeypatch, from_s=1.8)
     found = sweep(tmp_path, launch, **ONE_CELL)
     assert len(met_s) > 12 * 4  # more often than there are windows
-    assert len(disturbed(found)) > 12 * 4
-    assert all(
-        window.canary_s == STEADY_S for record in found.records for rank in record.ranks for window in rank.windows
-    )
+    assert disturbed(found)
+    for rank in (rank for record in found.records for rank in record.ranks):
+        beside = [window.index for window in rank.disturbed]
+        assert len(beside) == len(set(beside))
+        assert all(window.canary_s == STEADY_S for window in rank.windows)
 
 
 def test_without_a_budget_nothing_is_measured_again(
@@ -302,6 +312,7 @@ def test_points_by_themselves_keep_to_the_budget_of_all_of_them(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each canary slower than the one before: what one spends beyond its part, the next ones lack."""
+    quiet_probes(monkeypatch)
     monkeypatch.setattr(Plan, "seconds", lambda plan, group: 0.4)
     canaries.extend(STEADY_S * 1.1**number for number in range(4000))
     found = Launch(2).sweep(tmp_path, **ALONE)
@@ -314,6 +325,7 @@ def test_points_by_themselves_keep_to_the_budget_of_all_of_them(
 def test_no_point_by_itself_runs_into_its_limit_for_being_measured_again(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    quiet_probes(monkeypatch)
     monkeypatch.setattr(sweep_module, "BUDGET", 1000.0)
     canaries.extend(STEADY_S * 1.5**number for number in range(1500))
     found = Launch(2).sweep(tmp_path, **{**ALONE, "rounds": 3, "point_timeout_s": 20.0})
