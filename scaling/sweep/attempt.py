@@ -190,7 +190,7 @@ class Attempt:
             return state.all_ready
         if state.phase == "inspecting":
             return state.inspected == state.told
-        return state.phase in ("warming", "measuring", "soaking", "evaluating") and state.chunk_complete
+        return state.phase in ("warming", "measuring", "waiting", "soaking", "evaluating") and state.chunk_complete
 
     def warm_up(self, pace: warmup.Pace) -> bool:
         """Give the next command of the warm-up; False when it is over."""
@@ -270,6 +270,7 @@ class Attempt:
     def probe(self, launch_ranks: Collection[int]) -> None:
         """Have a canary tried on the cores of these ranks while all that runs of it stands still."""
         if not self._released:
+            self.state = replace(self.state, phase="waiting")
             self.probed, self._pausing = {}, set(launch_ranks)
             self._bench.mailbox.order(sorted(launch_ranks), Pause(attempt=self.attempt, canary=True))
 

@@ -32,7 +32,10 @@ from scaling.records.messages import Report
 from scaling.records.point import Pattern, Point, Record
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Task, Train
 
-Phase = Literal["starting", "warming", "measuring", "soaking", "evaluating", "inspecting", "finishing", "ended"]
+# `waiting` is for quiet cores, before what was disturbed is measured again.
+Phase = Literal[
+    "starting", "warming", "measuring", "waiting", "soaking", "evaluating", "inspecting", "finishing", "ended"
+]
 
 
 class RankState(Record, frozen=True, kw_only=True):

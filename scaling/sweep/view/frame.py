@@ -31,7 +31,7 @@ VALUE, STATE, SHARE = 9, 9, 24
 
 STYLES = {
     "failed": "red", "cancelled": "dim", "start": "dim", "import": "magenta", "ready": "blue",
-    "warming": "yellow", "measuring": "cyan", "done": "green",
+    "warming": "yellow", "waiting": "yellow", "measuring": "cyan", "done": "green",
 }  # fmt: skip
 
 

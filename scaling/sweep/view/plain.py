@@ -44,9 +44,10 @@ def phase(state: PointState) -> str:
         return f"warming: window {min(len(rank.warmup) for rank in state.ranks) + 1}"
     if state.point.regime is not None and state.phase in ("measuring", "evaluating"):
         return _training(state)
-    if state.phase == "measuring":
+    if state.phase in ("measuring", "waiting"):
         done = min(len(rank.windows) for rank in state.ranks)
-        return f"measuring: window {min(done + 1, state.expected)} of {state.expected}"
+        doing = "measuring" if state.phase == "measuring" else "waiting until its cores are quiet"
+        return f"{doing}: window {min(done + 1, state.expected)} of {state.expected}"
     if state.phase == "soaking":
         return "going on: whether what was measured lasts"
     if state.phase == "inspecting":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
+from io import StringIO
 from itertools import count, repeat
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from scaling.records.host import Gpu
 from scaling.records.run import PointRecord
 from scaling.sweep import epoch
 from scaling.sweep import sweep as sweep_module
+from scaling.sweep.state import Phase, PointState
+from scaling.sweep.view.plain import NoView
 from tests.support.inline import Launch, Run, host
 from tests.support.turns import BLOCKS, STEADY_S, indices, measured, quiet_probes, scripted_canaries, sweep
 
@@ -247,6 +250,17 @@ def test_a_resumed_run_has_the_budget_of_what_is_lacking(
 BURNS_S = 10.0
 
 
+class Phases(NoView):
+    """Notes what whoever looks is told that the points are doing."""
+
+    def __init__(self) -> None:
+        super().__init__(StringIO())
+        self.seen: set[Phase] = set()
+
+    def progress(self, state: PointState) -> None:
+        self.seen.add(state.phase)
+
+
 def burning(launch: Launch, monkeypatch: pytest.MonkeyPatch, *, from_s: float) -> list[float]:
     """A burner that halves all cores from so many seconds after now on for a while: when canaries met it."""
     began_s, met_s = launch.now() + from_s, list[float]()
@@ -268,8 +282,9 @@ def test_a_burner_is_waited_out_however_often_somebody_looks_meanwhile(
     measured beside it twice."""
     monkeypatch.setattr(Plan, "seconds", lambda plan, group: 2 * BURNS_S)
     launch = Launch(2)
-    met_s = burning(launch, monkeypatch, from_s=1.8)
-    found = sweep(tmp_path, launch, **ONE_CELL)
+    met_s, view = burning(launch, monkeypatch, from_s=1.8), Phases()
+    found = sweep(tmp_path, launch, view=view, **ONE_CELL)
+    assert "waiting" in view.seen
     assert len(met_s) > 12 * 4  # more often than there are windows
     assert disturbed(found)
     for rank in (rank for record in found.records for rank in record.ranks):

@@ -155,6 +155,10 @@ HELPER = HelperState(task=replace(starting(point(2)).ranks[0].task, role="server
         (warming(starting(point(2)), 3), "warming: window 4"),
         (measuring(starting(point(2)), 5, slow=(1,)), "measuring: window 5 of 10"),
         (measuring(starting(point(2)), 10), "measuring: window 10 of 10"),
+        (
+            replace(measuring(starting(point(2)), 5), phase="waiting"),
+            "waiting until its cores are quiet: window 6 of 10",
+        ),
         (commanded(measuring(starting(point(2)), 10), Finish()), "finishing: 0 of 2 ended"),
         (
             failing(starting(point(2)), CRASH),
