@@ -1,4 +1,4 @@
-"""Points that are not measured stand still on every host; canaries tell meanwhile how fast its cores are."""
+"""A point that is not measured stands still on every host; a canary tells meanwhile how fast its cores are."""
 
 from __future__ import annotations
 

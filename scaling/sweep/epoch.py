@@ -38,8 +38,8 @@ from scaling.sweep.state import PointState
 from scaling.sweep.turns import Course, Turn, blocks_that_fit
 from scaling.sweep.warmup import pace_of
 
-# Before a look whether what disturbed a turn is over. Where other machines share a core's hyperthreads, a slow one
-# was so again after a quarter of a second in 37 to 64 of 100 cases, after a second in 18 to 39.
+# Before a look whether what disturbed a turn is over. Of two cores whose hyperthreads other machines share, a slow
+# one was so again after a quarter of a second in 37 and 64 of 100 cases, after a second in 18 and 39.
 PATIENCE_S = 0.25
 
 

@@ -67,13 +67,16 @@ class Turn(NamedTuple):
         for one in (self.attempt.state.ranks[number] for number in self.ranks):
             for window in one.windows:
                 if window.index == self.first and window.canary_s is not None:
-                    yield one.task.launch_rank, self._told(Canary(window.canary_s, window.canary_queued_s))
+                    yield (
+                        one.task.launch_rank,
+                        self._without_fellows(Canary(window.canary_s, window.canary_queued_s)),
+                    )
 
     def probed(self) -> Iterator[tuple[int, Canary]]:
         """Those that were tried on its cores while it stood still."""
-        return ((rank, self._told(one)) for rank, one in self.attempt.probed.items())
+        return ((rank, self._without_fellows(one)) for rank, one in self.attempt.probed.items())
 
-    def _told(self, one: Canary) -> Canary:
+    def _without_fellows(self, one: Canary) -> Canary:
         """Ranks that share a core queue behind each other there, which tells of nobody else."""
         return one._replace(queued_s=0.0) if self.attempt.state.oversubscribed else one
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +26,8 @@ SIDE_BY_SIDE: dict[str, Any] = {
     "interleave": True, "kinds": ["exchange", "solo", "each", "together", "comm"], "rounds": 1, "windows": BLOCKS,
     "window_s": 0.015, "soak_s": 0.2,
 }  # fmt: skip
+# One cell alone: its canaries come one per block.
+ONE_CELL: dict[str, Any] = {"kinds": ["exchange", "each"], "windows": 12, "soak_s": 0.0}
 # Steps of the exchange of both ranks before its first block, by the script's 10 ms and windows of four of them:
 # two single ones, one window; then in each block one that is not counted and a window.
 WARM, BLOCK = 6, 5
@@ -39,6 +43,11 @@ def scripted_canaries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(canary, "measure", lambda cpus: scripted.pop(0) if scripted else STEADY_S)
     monkeypatch.setattr(canary, "queued_s", lambda: 0.0)
     return scripted
+
+
+def slow(values: list[float], *, after: int, times: Iterable[float]) -> None:
+    """Script the canaries: so many steady ones, then these."""
+    values.extend([*repeat(STEADY_S, after), *times])
 
 
 def quiet_probes(monkeypatch: pytest.MonkeyPatch, seconds: float = STEADY_S) -> None:
@@ -77,3 +86,13 @@ def blocks(launch: Launch, round_number: int = 0) -> list[list[str]]:
 def indices(record: PointRecord) -> list[list[int]]:
     """Of each rank's windows."""
     return [[window.index for window in rank.windows] for rank in record.ranks]
+
+
+def disturbed(run: Run) -> list[tuple[str, int, float | None]]:
+    """The windows on record that were measured again: cell, index, canary."""
+    return [
+        (record.point.label, window.index, window.canary_s)
+        for record in run.records
+        for rank in record.ranks
+        for window in rank.disturbed
+    ]

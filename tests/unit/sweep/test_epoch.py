@@ -32,14 +32,10 @@ from tests.support.turns import (
     cell,
     indices,
     measured,
-    scripted_canaries,
     sweep,
 )
 
-
-@pytest.fixture(autouse=True)
-def canaries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    return scripted_canaries(monkeypatch)
+pytestmark = pytest.mark.usefixtures("canaries")
 
 
 def test_every_block_has_every_cell_once_in_its_own_order(tmp_path: Path) -> None:

@@ -29,14 +29,10 @@ from tests.support.turns import (
     blocks,
     cell,
     indices,
-    scripted_canaries,
     sweep,
 )
 
-
-@pytest.fixture(autouse=True)
-def canaries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    return scripted_canaries(monkeypatch)
+pytestmark = pytest.mark.usefixtures("canaries")
 
 
 def failed(run: Run, kind: str = "exchange", size: int = 2) -> PointRecord:

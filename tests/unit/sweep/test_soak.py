@@ -17,12 +17,9 @@ from scaling.records.task import Run as RunCommand
 from scaling.sweep import soak
 from tests.support.inline import Launch, enrol, host
 from tests.support.inline_child import Told
-from tests.support.turns import BLOCKS, LATER_TURNS, SIDE_BY_SIDE, cell, scripted_canaries, sweep
+from tests.support.turns import BLOCKS, LATER_TURNS, SIDE_BY_SIDE, cell, sweep
 
-
-@pytest.fixture(autouse=True)
-def canaries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    return scripted_canaries(monkeypatch)
+pytestmark = pytest.mark.usefixtures("canaries")
 
 
 def soaks(launch: Launch) -> list[tuple[Told, RunCommand]]:
