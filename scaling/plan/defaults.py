@@ -8,7 +8,6 @@ fills the memory better than one that any GPU takes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -44,9 +43,9 @@ SOAK_S, SOAK_PART = 12.0, 1 / 5
 # (python -m tests.bench.comparisons). Of four windows a cold first one was kept in 2 of 4 planted runs.
 PACE_ALONE = (5, 5, 0.5)
 PACE_ON_GPUS = (5, 5, 1.0)
-# A GPU at its power limit begins above the clocks that it keeps, for 10 to 30 s as users report: so long it warms
-# up at least, however short windows are, and longer while they drift.
-WARM_UP_ON_GPUS_S, WARM_UP_WINDOWS, MOST_WARM_UP_WINDOWS = 10.0, 4, 16
+# The least and the most seconds of a warm-up, and its fewest windows. A GPU at its power limit starts above the
+# clock that it keeps, for 10 to 30 s as users report.
+WARM_UP_S, WARM_UP_ON_GPUS_S, WARM_UP_WINDOWS = (0.0, 8.0), (10.0, 16.0), 4
 
 BFLOAT16_FROM, TENSOR_CORES_FROM = (8, 0), (7, 0)
 # Of ResNet-50, the default on GPUs: GPUs sold with 40 GB and with 16 GB have somewhat less for programs.
@@ -204,11 +203,9 @@ def _check_patience(config: SweepConfig) -> None:
         )
 
 
-def warm_up_windows(device: Device, window_s: float) -> int:
-    """How many windows a point warms up at least."""
-    if device != "cuda":
-        return WARM_UP_WINDOWS
-    return max(WARM_UP_WINDOWS, min(MOST_WARM_UP_WINDOWS, math.ceil(WARM_UP_ON_GPUS_S / window_s)))
+def warm_up_s(device: Device) -> tuple[float, float]:
+    """Return the least and the most seconds that a point alone warms up."""
+    return WARM_UP_ON_GPUS_S if device == "cuda" else WARM_UP_S
 
 
 def with_clocks(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> SweepConfig:

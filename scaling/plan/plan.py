@@ -145,8 +145,9 @@ class Plan(Record, frozen=True, kw_only=True):
         if not group.side_by_side:
             point = group.points[0]
             seats_in_turn = point.world_size if point.kind == "each" else 1
-            warm_up = 2 + defaults.warm_up_windows(point.hardware.device, window_s)
-            return defaults.startup_guess_s(point) + (seats_in_turn * windows + warm_up) * window_s
+            least_s, _ = defaults.warm_up_s(point.hardware.device)
+            warm_up_s = max(least_s, defaults.WARM_UP_WINDOWS * window_s) + 2 * window_s
+            return defaults.startup_guess_s(point) + seats_in_turn * windows * window_s + warm_up_s
         turns = sum(turns_of(point, windows) + WARMING for point in group.points)
         return GROUP_STARTUP_S + turns * (window_s + UNCOUNTED_S)
 

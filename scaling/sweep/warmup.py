@@ -1,7 +1,8 @@
 """How many steps make a window, and when the warm-up is over. Pure.
 
 Rank 0 decides for all ranks, so that collective steps stay equal in number: two single steps; then
-windows of K steps, K from the slowest rank, until they are steady or the ceiling is reached.
+windows of K steps, K from the slowest rank, until they are steady or the ceiling is reached. The floor and the
+ceiling are each a time and a number of windows: both must be reached.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from scaling.sweep.state import PointState
 
 SINGLE_STEPS = 2
 FLOOR_WINDOWS = defaults.WARM_UP_WINDOWS
-CEILING_WINDOWS = defaults.MOST_WARM_UP_WINDOWS
+CEILING_WINDOWS = 16
 MAX_STEPS = 100_000
 
 
 class Pace(Record, frozen=True, kw_only=True):
-    """What a window should last and how many of them warm up at least.
+    """How long a window should be, and how long the warm-up is at least and at most.
 
     Where points live side by side it is not `judged` whether these are steady: the noise of the machine would be
     judged, while the windows that count tell themselves whether they drift (analysis).
@@ -31,6 +32,8 @@ class Pace(Record, frozen=True, kw_only=True):
 
     window_s: float
     floor_windows: int = FLOOR_WINDOWS
+    floor_s: float = 0.0
+    ceiling_s: float = 0.0
     judged: bool = True
 
 
@@ -45,7 +48,8 @@ COMM_PART, EXCHANGE_PART = 0.25, 2.0
 def pace_of(point: Point, window_s: float, *, takes_turns: bool) -> Pace:
     """Of a point whose windows are to last so many seconds."""
     if not takes_turns:
-        return Pace(window_s=window_s, floor_windows=defaults.warm_up_windows(point.hardware.device, window_s))
+        floor_s, ceiling_s = defaults.warm_up_s(point.hardware.device)
+        return Pace(window_s=window_s, floor_s=floor_s, ceiling_s=ceiling_s)
     of_exchange = EXCHANGE_PART if point.world_size > 1 else 1.0
     part = {"exchange": of_exchange, "comm": COMM_PART}.get(point.kind, 1.0)
     return replace(SHORT, window_s=part * window_s)
@@ -64,21 +68,29 @@ def decide(state: PointState, pace: Pace) -> Run | Warm:
     slowest_s, steps = _warmup(state)
     if len(steps) < SINGLE_STEPS:
         return Run(windows=1, steps=1, measured=False)
-    fitting = steps_per_window(slowest_s[-1] / steps[-1], pace.window_s)
+    step_s = slowest_s[-1] / steps[-1]
+    fitting = steps_per_window(step_s, pace.window_s)
+    floor = Run(windows=_floor_windows(pace, fitting * step_s), steps=fitting, measured=False)
     if len(steps) == SINGLE_STEPS:
-        return Run(windows=pace.floor_windows, steps=fitting, measured=False)
+        return floor
     current = steps[-1]
-    alike_s = [seconds for seconds, count in zip(slowest_s, steps, strict=True) if count == current]
-    exhausted = len(steps) >= SINGLE_STEPS + CEILING_WINDOWS
+    after_s, counts = slowest_s[SINGLE_STEPS:], steps[SINGLE_STEPS:]
+    alike_s = [seconds for seconds, count in zip(after_s, counts, strict=True) if count == current]
+    exhausted = len(after_s) >= CEILING_WINDOWS and sum(after_s) >= pace.ceiling_s
     if not exhausted and not 0.5 <= fitting / current <= 2.0:
         # The single step misled: a lazy start made it slow, or the clock could not tell it.
-        return Run(windows=pace.floor_windows, steps=fitting, measured=False)
+        return floor
     if not pace.judged:
         return Warm(steps=current)
     settled = stats.steady(alike_s[-FLOOR_WINDOWS:])
-    if not settled and not exhausted:
+    if not exhausted and not (settled and sum(alike_s) >= pace.floor_s):
         return Run(windows=2, steps=current, measured=False)
     return Warm(steps=current, settled=settled)
+
+
+def _floor_windows(pace: Pace, seconds: float) -> int:
+    """Return how many windows that last so many seconds fill the floor."""
+    return max(pace.floor_windows, math.ceil(pace.floor_s / seconds) if seconds else 0)
 
 
 def steps_per_window(step_s: float, window_s: float) -> int:

@@ -10,7 +10,6 @@ from scaling.errors import UsageError
 from scaling.plan import config, defaults, plan, validation
 from scaling.plan.plan import Plan
 from scaling.records.host import Gpu
-from scaling.records.point import Device
 from scaling.run import listing
 from tests.support.inline import enrol, host
 
@@ -199,14 +198,11 @@ def test_the_start_has_time_to_compile(gpus: tuple[Gpu, ...], fields: dict[str, 
     assert made(*gpus, **fields, point_timeout_s=7).config.point_timeout_s == 7
 
 
-@pytest.mark.parametrize(
-    ("device", "window_s", "windows"),
-    [("cuda", 1.0, 10), ("cuda", 0.1, 16), ("cuda", 2.0, 5), ("cuda", 30.0, 4), ("cpu", 0.5, 4), ("cpu", 0.01, 4)],
-)
-def test_gpus_warm_up_until_their_clocks_are_those_that_they_keep(
-    device: Device, window_s: float, windows: int
-) -> None:
-    assert defaults.warm_up_windows(device, window_s) == windows
+@pytest.mark.parametrize("window_s", [0.05, 0.3, 1.0, 2.5])
+def test_the_estimate_has_the_seconds_that_a_gpu_warms_up(window_s: float) -> None:
+    found = made(gpu(), window_s=window_s, windows=3, rounds=1, kinds=["exchange"])
+    startup_s = defaults.startup_guess_s(found.cells[0])
+    assert found.estimate_s == pytest.approx(startup_s + 10 + 2 * window_s + 3 * window_s)
 
 
 def test_on_gpus_points_take_longer_to_start_and_windows_a_second() -> None:

@@ -7,8 +7,8 @@ import pytest
 from scaling.records.events import Window
 from scaling.records.task import Run
 from scaling.sweep.state import PointState, RankState
-from scaling.sweep.warmup import CEILING_WINDOWS, Pace, Warm, decide, steps_per_window
-from tests.support.points import POINT, TASK
+from scaling.sweep.warmup import CEILING_WINDOWS, Pace, Warm, decide, pace_of, steps_per_window
+from tests.support.points import POINT, TASK, changed
 
 PACE = Pace(window_s=0.2)
 
@@ -58,6 +58,35 @@ def test_drifting_windows_go_on_until_they_settle() -> None:
 def test_at_the_ceiling_it_is_over_and_says_that_it_never_settled() -> None:
     drifting = [(2, 0.3 * 0.9**number) for number in range(CEILING_WINDOWS)]
     assert decide(state(*SINGLE, *drifting), PACE) == Warm(steps=2, settled=False)
+
+
+def on_gpu(window_s: float) -> Pace:
+    return pace_of(changed(POINT, device="cuda"), window_s, takes_turns=False)
+
+
+@pytest.mark.parametrize(("window_s", "windows"), [(0.1, 100), (0.3, 34), (1.0, 10), (2.0, 5), (30.0, 4)])
+def test_gpus_warm_up_for_ten_seconds_whatever_the_window(window_s: float, windows: int) -> None:
+    assert decide(state(*[(1, window_s)] * 2), on_gpu(window_s)) == more(windows, 1)
+
+
+def test_windows_that_are_shorter_than_planned_do_not_shorten_the_warm_up() -> None:
+    single, planned = [(1, 0.5), (1, 0.1)], [(3, 0.2)] * 34
+    assert decide(state(*single, *planned), on_gpu(0.3)) == more(2, 3)
+    assert decide(state(*single, *planned, *[(3, 0.2)] * 17), on_gpu(0.3)) == Warm(steps=3)
+
+
+@pytest.mark.parametrize("window_s", [0.05, 0.3, 0.62, 1.0, 2.0])
+def test_the_ceiling_leaves_room_above_the_floor(window_s: float) -> None:
+    """Short windows that vary at the floor are judged again."""
+    pace = on_gpu(window_s)
+    single = [(1, window_s)] * 2
+    floor = decide(state(*single), pace)
+    assert isinstance(floor, Run)
+    unsteady = [*single, *[(1, window_s)] * (floor.windows - 2), *[(1, 1.2 * window_s)] * 2]
+    assert decide(state(*unsteady), pace) == more(2, 1)
+    assert decide(state(*unsteady, *[(1, 1.2 * window_s)] * 2), pace) == Warm(steps=1)
+    drifting = [(1, window_s * 1.05**number) for number in range(400)]
+    assert decide(state(*single, *drifting), pace) == Warm(steps=1, settled=False)
 
 
 def test_where_points_take_turns_nothing_is_judged() -> None:
