@@ -24,7 +24,7 @@ from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record
 
-# Of a group: until all are ready; windows that warm up; the uncounted step before each window, and orders.
+# Of a group: until all forks are ready; windows that warm up; the uncounted step before each window, and orders.
 GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
 # Of what goes on: with orders and canaries.
 SOAKED = 1.1
@@ -149,7 +149,8 @@ class Plan(Record, frozen=True, kw_only=True):
             warm_up_s = max(least_s, defaults.WARM_UP_WINDOWS * window_s) + 2 * window_s
             return defaults.startup_guess_s(point) + seats_in_turn * windows * window_s + warm_up_s
         turns = sum(turns_of(point, windows) + WARMING for point in group.points)
-        return GROUP_STARTUP_S + turns * (window_s + UNCOUNTED_S)
+        fresh_s = max(map(defaults.startup_guess_s, group.points)) if self.device == "cuda" else GROUP_STARTUP_S
+        return fresh_s + turns * (window_s + UNCOUNTED_S)
 
 
 def _soaked(group: Group) -> int:

@@ -8,7 +8,7 @@ from itertools import chain
 from scaling.analysis.analyse import Analysis
 from scaling.analysis.foreign_load import SLOWER_CORES
 from scaling.analysis.rows import Baseline, Row
-from scaling.report import labels, quantities
+from scaling.report import devices, labels, quantities
 from scaling.report.cells import is_mislabelled
 from scaling.report.parts import Entry
 
@@ -35,7 +35,7 @@ def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -
         ("ASYNC", _asynchronous(rows), any(not row.synchronous for row in rows)),
         ("EMULATED", _EMULATED, any(row.hardware.profile for row in rows)),
         ("VERIFIED", _VERIFIED, any(row.receipt for row in rows)),
-        ("NCCL", _NCCL, any(row.nccl for row in rows)),
+        ("NCCL", _NCCL, any(row.nccl and devices.nccl(row.nccl) for row in rows)),
         ("device", _DEVICE, any(row.device_use for row in rows)),
         ("CPU and DRAM", _MACHINE, any(row.machine_energy for row in rows)),
         ("J, W: -", _unreadable(rows), bool(_unreadable(rows))),

@@ -145,7 +145,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     config = made.config
     launch = f"{counted(len(enrolled), 'rank')} on {counted(len(made.hosts), 'host')}"
     lines = [f"launch: {launch}, device {made.device} ({made.why})"]
-    lines += [f"  {name}: {describe(host)}" for name, host in by_name(enrolled).items()]
+    lines += [f"  {describe(host)}" for host in by_name(enrolled).values()]
     lines += [_slot(one, made.device) for one in made.slots]
     lines += [f"  network {network.describe(one, nccl=made.device == 'cuda')}" for one in made.networks]
     place = f" in {config.data_dir}" if config.data_dir else ""
@@ -198,7 +198,7 @@ def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
     lines = []
     for point in cells:
         shared = placement.oversubscribed(point, placement.slots_of(point, made.slots))
-        note = "  OVERSUBSCRIBED: ranks share CPUs, no efficiency will be claimed" if shared else ""
+        note = "  OVERSUBSCRIBED: ranks share CPUs or a GPU, no efficiency will be claimed" if shared else ""
         servers = f", servers {point.servers} {point.server_hosts}" if point.servers else ""
         passes = "" if point.workload.trains else f", {point.workload.pass_}"
         passes += f" on {point.hardware.label}" if point.hardware.cores else ""

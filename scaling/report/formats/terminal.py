@@ -104,7 +104,7 @@ def _grid(
         return
     grid = Table.grid(padding=(0, 2, 0, 0))
     for index in range(len(rows[0])):
-        grid.add_column(no_wrap=index not in wrap)
+        grid.add_column(no_wrap=index not in wrap, overflow="fold")
     for row in rows:
         grid.add_row(*row)
     console.print(Padding(grid, (0, 0, 0, len(INDENT))), width=width)

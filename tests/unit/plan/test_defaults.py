@@ -213,6 +213,17 @@ def test_on_gpus_points_take_longer_to_start_and_windows_a_second() -> None:
     assert on_gpu.estimate_s > on_cpu.estimate_s
 
 
+def test_the_estimate_of_points_that_take_turns_on_gpus_has_their_fresh_start() -> None:
+    found = made(gpu(), interleave=True, rounds=3, soak_s=0.0)
+    assert found.estimate_s > 3 * defaults.startup_guess_s(found.cells[0])
+
+
+def test_a_dry_run_names_each_host_once() -> None:
+    told = enrol(host("n1", gpus=(gpu(),)))
+    lines = listing.dry_run(plan.make(config.build({"strategy": ["torch:nccl"]}, source="test"), [told]), [told])
+    assert [line.split(",")[0] for line in lines.splitlines() if line.startswith("  n1")] == ["  n1: Test"]
+
+
 # ---------------------------------------------------------------- torch.compile
 
 
