@@ -86,5 +86,5 @@ def in_order(found: Collection[Flag]) -> tuple[Flag, ...]:
 
 
 def oversubscribed(records: Sequence[PointRecord]) -> bool:
-    """Whether more workers than cores ran in any round; then no efficiency is claimed."""
+    """Whether workers shared cores or a GPU in any round; then no efficiency is claimed."""
     return any(record.oversubscribed for record in records)

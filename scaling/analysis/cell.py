@@ -141,14 +141,19 @@ class Cell:
         failures = (record.outcome for record in self.records if isinstance(record.outcome, Failed))
         return next(failures, NO_RESULT)
 
+    @cached_property
+    def gpus(self) -> int:
+        """On how many GPUs it ran; 0 on other devices, and in older records."""
+        return max(len(set(record.gpus)) for record in self.records)
+
     @property
     def claims_efficiency(self) -> bool:
-        """Whether each worker had a core of its own."""
+        """Whether each worker had a core or a GPU of its own."""
         return not audit.oversubscribed(self.records)
 
     @property
     def competes(self) -> bool:
-        """Whether it may be ranked: it has a result, a core per worker, and is what its name says (a row whose
+        """Whether it may be ranked: it has a result, a device per worker, and is what its name says (a row whose
         bytes took another network than it asked for is not)."""
         is_mislabelled = self.receipt is not None and self.receipt.verdict == "MISLABELLED"
         return bool(self.times) and self.claims_efficiency and not is_mislabelled

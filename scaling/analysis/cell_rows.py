@@ -146,7 +146,8 @@ def _operations(cell: Cell) -> dict[str, Any]:
     """TFLOP/s of one device, and their part of its peak."""
     if not cell.times or not cell.operations_per_sample:
         return {}
-    tflops = geometric(cell.rates).mean * cell.operations_per_sample / cell.point.world_size / 1e12
+    devices = cell.gpus or cell.point.world_size
+    tflops = geometric(cell.rates).mean * cell.operations_per_sample / devices / 1e12
     found = {peaks.tflops(name, cell.point.workload.precision) for name in cell.device_names}
     peak = found.pop() if len(found) == 1 else None
     return {"tflops": tflops, "mfu": peak and tflops / peak}

@@ -34,7 +34,7 @@ STALE_DAYS = 180
 # Rows of which it is not known what they would cost, and why.
 UNPRICED = {
     "FAILED": "failed",
-    "OVERSUBSCRIBED": "OVERSUBSCRIBED: ranks share cores",
+    "OVERSUBSCRIBED": "OVERSUBSCRIBED: ranks share cores or a GPU",
     "MISLABELLED": "MISLABELLED: another network carried it",
 }
 # Samples of one pass over what is trained on, where that is published; a test holds them to the catalogue of data.

@@ -89,12 +89,17 @@ def _peak_memory_bytes(records: Iterable[PointRecord], devices: Iterable[Sequenc
 
 def _samples_per_j(record: PointRecord) -> float | None:
     """Of one round: all that was trained on while energy was counted, the uncounted step included."""
-    told = [telemetry for _, telemetry in _children(record) if telemetry.energy_j is not None]
-    devices = sum(len({sample.device_index for sample in telemetry.samples}) for telemetry in told)
-    energy_j = sum(telemetry.energy_j or 0.0 for telemetry in told)
-    if devices != record.point.world_size or energy_j <= 0:
+    told = [(child, telemetry) for child, telemetry in _children(record) if telemetry.energy_j is not None]
+    devices = sum(len({sample.device_index for sample in telemetry.samples}) for _, telemetry in told)
+    # Ranks that share a GPU read one counter.
+    gpus = {f"rank {rank}": uuid for rank, uuid in enumerate(record.gpus)}
+    energy_j: dict[str, float] = defaultdict(float)
+    for child, telemetry in told:
+        name = gpus.get(child, child) if len(record.ranks) == len(gpus) else child
+        energy_j[name] = max(energy_j[name], telemetry.energy_j or 0.0)
+    if devices != record.point.world_size or sum(energy_j.values()) <= 0:
         return None
-    return sum(map(_fed, record.ranks)) / energy_j
+    return sum(map(_fed, record.ranks)) / sum(energy_j.values())
 
 
 def _fed(rank: RankRecord) -> int:

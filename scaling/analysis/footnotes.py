@@ -24,7 +24,7 @@ from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point
 from scaling.records.run import PointRecord, WarningKind
-from scaling.text import plural
+from scaling.text import counted, plural
 
 # Flags that say nothing against a control: it is as emulated as its row, and `comm` feeds nothing.
 HARMLESS: Mapping[str, tuple[Flag, ...]] = {
@@ -117,7 +117,12 @@ def _findings(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
     yield from _failures(cell)
     yield from _counted(cell.audits, len(cell.records))
     if "OVERSUBSCRIBED" in flags:
-        yield "OVERSUBSCRIBED: more workers than cores; no speedup, efficiency, loss or rank is claimed"
+        on = (
+            f"{cell.point.world_size} ranks on {counted(cell.gpus, 'GPU')}"
+            if cell.gpus
+            else "more workers than cores"
+        )
+        yield f"OVERSUBSCRIBED: {on}; no speedup, efficiency, loss or rank is claimed"
 
 
 def _failures(cell: Cell) -> Iterator[str]:

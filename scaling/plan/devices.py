@@ -77,8 +77,13 @@ def _doubts(slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> Iterator[str]:
         listed = ", ".join(f"{count} x {name}" for name, count in kinds.items())
         yield f"they differ ({listed}), and so do the ranks that share the work"
     gpus: dict[str, set[str]] = {}
+    on_gpu: dict[str, dict[str, None]] = {}
     for slot in slots:
         gpus.setdefault(slot.host, set()).add(slot.whole_gpu)
+        on_gpu.setdefault(slot.gpu, {})[slot.host] = None
+    shared = dict.fromkeys(several(list(hosts)) for hosts in on_gpu.values() if len(hosts) > 1)
+    for hosts in shared:
+        yield f"{hosts} share a GPU: points on more than one of them are OVERSUBSCRIBED"
     alone = [
         host
         for host, owned in gpus.items()

@@ -191,11 +191,18 @@ def first_slots(size: int, placement: Placement, slots: Sequence[Slot]) -> tuple
 
 
 def oversubscribed(point: Point, slots: Sequence[Slot]) -> bool:
-    """Whether two ranks of the point share a CPU at the same time; those of `each` take turns."""
-    if point.hardware.device != "cpu" or point.kind == "each":
+    """Whether two ranks of the point share a CPU or a GPU at the same time; those of `each` take turns."""
+    device = point.hardware.device
+    if device == "emulated" or point.kind == "each":
         return False
-    taken = [(slot.machine or slot.host, cpu) for slot in slots for cpu in slot.cpus]
+    cpus = [(slot.machine or slot.host, cpu) for slot in slots for cpu in slot.cpus]
+    taken = [*gpus_of(point, slots)] if device == "cuda" else cpus
     return len(taken) != len(set(taken))
+
+
+def gpus_of(point: Point, slots: Sequence[Slot]) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that a point's ranks compute on; none on other devices."""
+    return tuple(slot.gpu for slot in slots) if point.hardware.device == "cuda" else ()
 
 
 def server_slots(point: Point, rank_slots: Sequence[Slot], slots: Sequence[Slot]) -> tuple[Slot, ...]:

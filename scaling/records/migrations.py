@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from scaling.records import crossing
 from scaling.records.point import SERVER, Hardware, Workload
-from scaling.records.run import WarningKind
+from scaling.records.run import Header, PointRecord, WarningKind
 
 Plain = dict[str, Any]
 # By words of its text, what kind of warning schema 1 gave.
@@ -22,6 +24,19 @@ _KINDS: dict[str, WarningKind] = {
 def upgraded(point_record: Plain, schema: int) -> Plain:
     """A point record of `schema` as plain data of the current one."""
     return _from_1(point_record) if schema < 2 else point_record
+
+
+def with_gpus(record: PointRecord, header: Header) -> PointRecord:
+    """Name the GPUs of a record that does not: rank k of a host has the host's GPU k. UUIDs are global, so that
+    hosts that share a GPU show it."""
+    if record.gpus or record.point.hardware.device != "cuda":
+        return record
+    uuids = {host.hostname: iter([gpu.uuid for gpu in host.gpus]) for host in header.hosts}
+    gpus = tuple(next(uuids.get(name, iter(())), "") for name in record.hosts)
+    if not all(gpus):
+        return record
+    shared = record.point.kind != "each" and len(set(gpus)) < len(gpus)
+    return replace(record, gpus=gpus, oversubscribed=record.oversubscribed or shared)
 
 
 def _from_1(record: Plain) -> Plain:

@@ -128,7 +128,8 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     """One measurement of one point, however it ended.
 
     `ranks` are its workers: one per device, or a single one that drives all devices. `hosts[r]` is the host of
-    device r, `pattern` how gradients travel ("" in older records). Asynchronous ranks do not wait for each other.
+    device r, `gpus[r]` its UUID if it is a GPU. `oversubscribed`: ranks shared a core or a GPU. `pattern` is how
+    gradients travel ("" in older records). Asynchronous ranks do not wait for each other.
 
     Records of one round and one `epoch` lived side by side: their windows of equal `index` were measured shortly
     after each other, everyone else stopped. None: it was measured by itself. `emulation` is None for real devices.
@@ -147,6 +148,7 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     warnings: tuple[PointWarning, ...] = ()
     helpers: tuple[HelperRecord, ...] = ()
     hosts: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
     synchronous: bool = True
     pattern: Pattern = ""
     epoch: int | None = None

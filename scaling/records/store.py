@@ -19,7 +19,7 @@ import msgspec
 
 from scaling.errors import StoreError, UsageError
 from scaling.records.events import Finished
-from scaling.records.migrations import upgraded
+from scaling.records.migrations import upgraded, with_gpus
 from scaling.records.prediction import Prediction
 from scaling.records.run import SCHEMA, Header, PointRecord
 
@@ -69,7 +69,7 @@ def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:
         read = tuple(_read_line(line, header.schema) for line in whole[1:])
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError):
         raise UsageError(_damage(path, whole, header.schema)) from None
-    return header, read
+    return header, tuple(with_gpus(line, header) if isinstance(line, PointRecord) else line for line in read)
 
 
 def load_measured(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:

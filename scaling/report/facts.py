@@ -95,8 +95,10 @@ def _batch(point: Point) -> Phrase:
 
 def _devices(header: Header, records: Sequence[PointRecord]) -> Phrase:
     if header.device == "cuda":
-        gpus = Counter(gpu.name for host in header.hosts for gpu in host.gpus)
-        numbers = {name: quantities.integer(count) for name, count in gpus.items()}
+        # UUIDs are global: hosts that share a GPU show it more than once.
+        gpus = {gpu.uuid or (host.hostname, gpu.index): gpu for host in header.hosts for gpu in host.gpus}
+        names = Counter(gpu.name for gpu in gpus.values())
+        numbers = {name: quantities.integer(count) for name, count in names.items()}
         listed = quantities.distinct(("cuda: ", number, f" x {name}") for name, number in numbers.items())
         return *listed, *_cpu_beside(header, records)
     if header.device == "emulated":

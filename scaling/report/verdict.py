@@ -88,7 +88,9 @@ def _why_none(row: Row) -> str:
         return "its samples taught less than those of synchronous ranks (ASYNC)"
     if row.is_plain:
         return "it is the plain loop itself"
-    return "ranks share cores (OVERSUBSCRIBED)" if "OVERSUBSCRIBED" in row.flags else "its plain loop is missing"
+    if "OVERSUBSCRIBED" in row.flags:
+        return "ranks share cores or a GPU (OVERSUBSCRIBED)"
+    return "its plain loop is missing"
 
 
 def _imported(material: Material) -> Verdict:
@@ -204,7 +206,7 @@ def banners(material: Material) -> tuple[Banner, ...]:
 _MEANS = {
     "MISLABELLED": "the bytes took another network than these rows asked for",
     "AUDIT": "rate, samples and clocks of these rows disagree",
-    "OVERSUBSCRIBED": "ranks shared cores: neither speedup nor efficiency is claimed",
+    "OVERSUBSCRIBED": "ranks shared cores or a GPU: neither speedup nor efficiency is claimed",
     "FAILED": "these have no result",
     "PREDICTED": "nobody measured these rows",
 }

@@ -51,8 +51,13 @@ class Attempt:
         self.probed: dict[int, Canary] = {}
         self._released = False
         self._started = False
-        shared = placement.oversubscribed(point, slots)
-        self.state = replace(self._first_state(point), oversubscribed=shared, retries=retries, epoch=epoch)
+        self.state = replace(
+            self._first_state(point),
+            oversubscribed=placement.oversubscribed(point, slots),
+            gpus=placement.gpus_of(point, slots),
+            retries=retries,
+            epoch=epoch,
+        )
         self._wanted = ports.wanted(self._tasks, self._traits)
         self._begin()
 

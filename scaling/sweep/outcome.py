@@ -43,6 +43,7 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
         measured_s=measured_s,
         settled=state.settled,
         oversubscribed=state.oversubscribed,
+        gpus=state.gpus,
         retries=state.retries,
         warnings=tuple(_warnings(state)),
         helpers=tuple(_helper_record(one, well=state.failure is None) for one in state.helpers),

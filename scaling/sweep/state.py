@@ -101,6 +101,7 @@ class PointState(Record, frozen=True, kw_only=True):
     ready_at_s: float = 0.0
     settled: bool = True
     oversubscribed: bool = False
+    gpus: tuple[str, ...] = ()
     failure: Failed | None = None
     retries: tuple[str, ...] = ()
     epoch: int | None = None

@@ -46,7 +46,13 @@ def node(name: str, number: int, **changes: Any) -> HostInfo:
         "cores": tuple((core,) for core in range(16)), "memory_bytes": 1 << 34, "load_1m": 0.0, "python": "3.11",
         "versions": {"scaling": "0.1.0"}, "nics": cards, "boot_id": f"boot-{name}",
     }  # fmt: skip
-    return HostInfo(**{**fields, **changes})
+    made = HostInfo(**{**fields, **changes})
+    return replace(made, gpus=tuple(_of_node(one, name) for one in made.gpus))
+
+
+def _of_node(one: Gpu, name: str) -> Gpu:
+    """UUIDs are global: a GPU that was given none has its node's name in it."""
+    return replace(one, uuid=f"{one.uuid}-{name}") if one.uuid == f"GPU-{one.index}" else one
 
 
 def rank(one: HostInfo, number: int = 0, **changes: Any) -> RankFacts:

@@ -80,13 +80,16 @@ def gpus_run() -> tuple[Header, list[PointRecord]]:
             if n > 1:
                 comm = with_gpus(record(replace(at, kind="comm"), 0.02, hosts=hosts), choice)
                 records.append(_told(comm) if number == 0 and n == 4 else comm)
-    gpus = tuple(Gpu(index=n, name=H100, uuid=f"GPU-{n}", memory_bytes=80 * GIB) for n in range(2))
-    hosts_ = [host(name, gpus=gpus, gpu_driver="580.65.06") for name in NODES]
+    hosts_ = [host(name, gpus=_gpus(name), gpu_driver="580.65.06") for name in NODES]
     places = {name: Place(address=f"10.0.0.{n}", interface="ib0", hca="any") for n, name in enumerate(NODES)}
     network = Network(
         word="auto", why="the only network that all hosts share", places=places, subnet="10.0.0.0/24"
     )
     return header(hosts_, device="cuda", why_default="every host has GPUs", networks=(network,)), records
+
+
+def _gpus(node: str) -> tuple[Gpu, ...]:
+    return tuple(Gpu(index=n, name=H100, uuid=f"GPU-{node}-{n}", memory_bytes=80 * GIB) for n in range(2))
 
 
 def _with_a_slow_one(made: PointRecord) -> PointRecord:

@@ -68,6 +68,14 @@ def _shared(facts: Facts, found: Gpus) -> Iterator[Verdict]:
         yield Verdict(
             level="warning", topic="gpus", text=text, mend="one rank per GPU: -np and the hostfile's slots"
         )
+    on: dict[str, list[str]] = {}
+    for node, every in found.items():
+        for gpu in every:
+            on.setdefault(gpu.uuid, []).append(node)
+    if same := dict.fromkeys(some(nodes) for uuid, nodes in on.items() if uuid and len(nodes) > 1):
+        text = f"nodes share GPUs, so that rows on them are OVERSUBSCRIBED: {'; '.join(same)}"
+        mend = "give each node or container GPUs of its own, or measure on one of them"
+        yield Verdict(level="warning", topic="gpus", text=text, mend=mend)
 
 
 def _walled(facts: Facts, found: Gpus) -> Iterator[Verdict]:

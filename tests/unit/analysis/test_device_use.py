@@ -53,6 +53,14 @@ def test_the_steps_that_no_window_counts_used_energy_too() -> None:
     assert found is not None and found.samples_per_j == 2 * (3 * 10 + 1) * 32 / 2000
 
 
+def test_the_energy_of_a_gpu_that_ranks_share_counts_once() -> None:
+    """Each of them reads the counter of the whole GPU."""
+    shared = device_use.of([replace(two(), gpus=("GPU-a", "GPU-a"))])
+    apart = device_use.of([replace(two(), gpus=("GPU-a", "GPU-b"))])
+    assert shared is not None and shared.samples_per_j == 2 * 3 * 10 * 32 / 1000
+    assert apart is not None and apart.samples_per_j == 2 * 3 * 10 * 32 / 2000
+
+
 def test_one_worker_of_several_devices_counts_them_all() -> None:
     both = Telemetry(samples=(sample(device_index=0), sample(device_index=1)), energy_j=2000.0)
     made = by_one_worker(two())

@@ -172,6 +172,14 @@ def test_more_ranks_than_gpus() -> None:
     assert "2 ranks on 1 on node1" in verdict.text
 
 
+def test_nodes_that_see_the_same_gpu() -> None:
+    uuids = {"node1": "GPU-a", "node2": "GPU-a", "node3": "GPU-b", "node4": "GPU-c"}
+    hosts = {name: {"gpus": (gpu(0, of=1, uuid=uuid),)} for name, uuid in uuids.items()}
+    verdict = only(facts(hosts=hosts))
+    assert (verdict.level, verdict.topic) == ("warning", "gpus")
+    assert "node1, node2" in verdict.text and "node3" not in verdict.text and "OVERSUBSCRIBED" in verdict.text
+
+
 def test_gpus_shown_to_one_rank_each_are_counted_together() -> None:
     sound = facts(each=2)
     shown = [replace(rank.host, gpus=(gpu(0, of=1, uuid=f"GPU-{n}"),)) for n, rank in enumerate(sound.ranks)]

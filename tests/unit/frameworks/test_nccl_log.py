@@ -36,6 +36,11 @@ def parsed(*lines: str) -> NcclChoice:
         ("roce-2.22", NcclChoice(version="2.22.3", network="IB", cards=("mlx5_0", "mlx5_1"))),
         ("sharp-plugin", NcclChoice(network="IBext_v8", cards=("mlx5_2",))),
         ("sockets", NcclChoice(transports={"NET/Socket": 4})),
+        ("one-rank-2.28", NcclChoice(version="2.28.9", network="Socket", cards=("lo",))),
+        (
+            "sockets-2.28",
+            NcclChoice(version="2.28.9", network="Socket", cards=("eth0",), transports={"NET/Socket": 4}),
+        ),
         (
             "shared-memory-2.20",
             NcclChoice(version="2.20.5", network="Socket", cards=("eth0",), transports={"SHM/direct": 2}),

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.agent.environment import child_environ
 from scaling.errors import UsageError
-from scaling.plan import plan
+from scaling.plan import placement, plan
 from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.plan.tasks import rank_tasks
@@ -165,6 +166,34 @@ def test_the_header_counts_the_gpus_of_all_ranks() -> None:
     assert [gpu.uuid for gpu in joined.gpus] == [f"GPU-n1-{number}" for number in range(4)]
     whole = node("n1", "0", "1", "2", "3")
     assert by_name([enrol(whole)] * 4)["n1"] is whole
+
+
+# ---------------------------------------------------------------- GPUs that hosts share
+
+
+def oversubscribed(found: Plan) -> set[tuple[str, int]]:
+    """The kinds and world sizes of points on shared devices."""
+    return {
+        (cell.kind, cell.world_size)
+        for cell in found.cells
+        if placement.oversubscribed(cell, placement.slots_of(cell, found.slots))
+    }
+
+
+def test_ranks_of_two_hosts_may_share_a_gpu_and_claim_nothing() -> None:
+    """Containers, or nodes of a lab."""
+    hosts = [replace(node(name), gpus=gpus("GPU-a")) for name in ("n1", "n2")]
+    found = made(hosts, "torch:nccl", world_sizes=(1, 2), kinds=("exchange", "solo", "each", "together"))
+    assert oversubscribed(found) == {("exchange", 2), ("together", 2)}
+    assert "n1 n2 share a GPU" in found.why
+    apart = made([node("n1", "0"), node("n2", "0")], "torch:nccl", world_sizes=(1, 2))
+    assert oversubscribed(apart) == set() and "share" not in apart.why
+
+
+def test_slices_of_one_gpu_on_two_hosts_are_devices_of_their_own() -> None:
+    hosts = [replace(node(name), gpus=gpus(f"MIG-{name}", parent="GPU-a")) for name in ("n1", "n2")]
+    found = made(hosts, world_sizes=(1, 2))
+    assert oversubscribed(found) == set() and "share a GPU" not in found.why
 
 
 # ---------------------------------------------------------------- slices of a GPU (MIG)

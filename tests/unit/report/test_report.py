@@ -8,7 +8,6 @@ from __future__ import annotations
 import csv as csv_module
 import io
 import json as json_module
-import os
 import random
 import re
 import shutil
@@ -22,19 +21,12 @@ from scaling.analysis.causes import Breakdown
 from scaling.records import store
 from scaling.records.run import PointRecord
 from scaling.report.formats import csv, json, markdown, terminal
+from tests.support.golden import GOLDEN, check_golden
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES, cluster_run, default_run, rendered, strong_run
 from tests.support.scripted_records import failed, point, sweep, warning
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 SCHEMA_1 = Path(__file__).parents[2] / "schema" / "schema-1.jsonl"
-
-
-def check_golden(name: str, text: str) -> None:
-    path = GOLDEN / name
-    if os.environ.get("REWRITE_GOLDEN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
 
 
 # ---------------------------------------------------------------- the table

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.analysis.analyse import Row
 from scaling.frameworks.base import Helper
 from scaling.plan import groups
 from scaling.records.events import Finished
-from scaling.records.host import Gpu
+from scaling.records.host import Gpu, Nic
 from scaling.records.run import PointRecord
 from scaling.records.task import Finish, Rest
 from scaling.records.task import Run as RunCommand
@@ -247,6 +248,16 @@ def test_a_gpu_by_itself_warms_up_for_ten_seconds(tmp_path: Path, device: str, w
         1,
         windows,
     ]
+
+
+def test_records_name_their_gpus_and_say_that_hosts_share_one(tmp_path: Path) -> None:
+    gpu = Gpu(index=0, name="GPU", uuid="GPU-a", memory_bytes=1 << 36)
+    card = Nic(name="eth0", address="10.0.0.1", netmask="255.255.255.0", up=True, mtu=1500)
+    nics = {"node1": (card,), "node2": (replace(card, address="10.0.0.2"),)}
+    launch = Launch(2, [host(name, cores=1, gpus=(gpu,), nics=own) for name, own in nics.items()])
+    found = launch.sweep(tmp_path, device="cuda", kinds=["exchange"], rounds=1, world_sizes=[1, 2])
+    told = {record.point.world_size: (record.gpus, record.oversubscribed) for record in found.records}
+    assert told == {1: (("GPU-a",), False), 2: (("GPU-a", "GPU-a"), True)}
 
 
 class Left(NoView):
