@@ -18,6 +18,8 @@ from scaling.report import devices
 from scaling.text import counted
 
 TOPIC = "all-reduce"
+# In the launch's environment. Without a file what NCCL prints is not kept.
+NCCL_LOG = "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"
 FAR_BELOW = 1 / 3  # of the slowest link that was measured
 BITS = 8
 
@@ -40,12 +42,12 @@ def _over(one: AllReduce) -> str:
 
 
 def _failed(one: AllReduce) -> Verdict:
-    debug = "NCCL_DEBUG=INFO" if one.backend == "nccl" else "TORCH_DISTRIBUTED_DEBUG=DETAIL"
+    look = f"{NCCL_LOG} shows how far it came" if one.backend == "nccl" else "look at that rank's node first"
     return Verdict(
         level="error",
         topic=TOPIC,
         text=f"{_over(one)}torch:{one.backend} failed: {one.error}",
-        mend=f"{debug} in the launch's environment shows how far it came; what fails here fails in a sweep too",
+        mend=f"{look}; what fails here fails in a sweep too",
     )
 
 
@@ -74,7 +76,7 @@ def _without_rdma(facts: Facts, one: AllReduce) -> Iterator[Verdict]:
             level="warning",
             topic=TOPIC,
             text=f"{_over(one)}NCCL took sockets, though there are cards for RDMA",
-            mend="NCCL_DEBUG=INFO says why: it loads libibverbs (rdma-core), locks memory, opens /dev/infiniband",
+            mend=f"{NCCL_LOG} says why: it loads libibverbs (rdma-core), locks memory, opens /dev/infiniband",
         )
 
 
@@ -96,7 +98,7 @@ def _mend(facts: Facts, one: AllReduce) -> str:
             f"neighbouring ranks on one node (mpirun --map-by slot): each byte crosses a node's link {times} times"
         )
     if one.backend == "nccl":
-        return "NCCL_DEBUG=INFO shows the transport (NET/IB, NET/Socket), GDRDMA and the rings that it chose"
+        return f"{NCCL_LOG} shows the transport (NET/IB, NET/Socket), GDRDMA and the rings that it chose"
     return "Gloo computes on the ranks' cores: look at the load and the binding; more: GLOO_SOCKET_IFNAME, mtu"
 
 

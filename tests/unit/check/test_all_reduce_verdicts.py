@@ -63,7 +63,13 @@ def test_a_failure_is_an_error_with_its_cause() -> None:
     verdict = only(with_one(facts(), backend="nccl", error="node2 (rank 1): DistBackendError: NCCL error"))
     assert (verdict.level, verdict.topic) == ("error", "all-reduce")
     assert verdict.text == "ib: torch:nccl failed: node2 (rank 1): DistBackendError: NCCL error"
-    assert "NCCL_DEBUG=INFO" in verdict.mend
+    assert "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=" in verdict.mend
+
+
+def test_a_failure_of_gloo_advises_no_level_that_ends_ddp() -> None:
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL is an error in torch 2.13's DDP, and lower levels print nothing of Gloo."""
+    verdict = only(with_one(facts(), backend="gloo", error="node2 (rank 1): RuntimeError: Connection closed"))
+    assert "TORCH_DISTRIBUTED_DEBUG" not in verdict.mend
 
 
 def test_what_was_left_out_is_said() -> None:
