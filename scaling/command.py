@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
+from scaling.text import one_line, readable
 
 if TYPE_CHECKING:
     import typer
@@ -88,7 +89,7 @@ def complain(error: ScalingError, name: str) -> None:
     """Write an error of the user's or the launch's to stderr, in one line; where nobody takes it, the exit code
     still tells."""
     try:
-        sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"{name}: error: {one_line(readable(str(error)))}\n")
         sys.stderr.flush()
     except OSError:
         _silence(sys.stderr)

@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+T = TypeVar("T")
 
 MINUTE_S = 60
 HOUR_S = 3600
 
 
+def printable(text: str) -> str:
+    """`text` with a space for each sign that is not printable: terminals obey control characters, and signs that
+    turn or hide text make one name look like another."""
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else " " for sign in text)
+
+
 def one_line(text: str) -> str:
-    """`text` on one line without control characters: messages come from whatever failed."""
-    if not text.isprintable():
-        text = "".join(sign if sign.isprintable() else " " for sign in text)
-    return " ".join(text.split())
+    """`text` on one line and printable: messages come from whatever failed."""
+    return " ".join(printable(text).split())
+
+
+def legible(value: T) -> T:
+    """A Struct, or plain data, with all of its texts printable."""
+    found: Any = value
+    if isinstance(value, str):
+        found = printable(value)
+    elif isinstance(value, dict):
+        found = {legible(key): legible(one) for key, one in value.items()}
+    elif isinstance(value, list | tuple):
+        found = type(value)(map(legible, value))
+    elif isinstance(value, Struct):
+        found = replace(value, **{name: legible(getattr(value, name)) for name in value.__struct_fields__})
+    return cast(T, found)
+
+
+def as_json(value: Any) -> str:
+    """`value` as indented JSON. Signs that are not printable are escaped, which JSON reads back."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    lines = (line if line.isprintable() else "".join(map(_escaped, line)) for line in text.split("\n"))
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(sign: str) -> str:
+    return sign if sign.isprintable() else json.dumps(sign)[1:-1]
 
 
 def readable(text: str) -> str:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.check import gather, words
@@ -23,6 +22,7 @@ from scaling.check.verdicts import judge
 from scaling.command import complain
 from scaling.errors import Interrupted, LaunchError, ScalingError, StoreError
 from scaling.hosts import fabric
+from scaling.text import as_json, one_line
 from scaling.transport.base import Cluster
 from scaling.transport.launch import as_rank
 from scaling.transport.mailbox import Mailbox
@@ -80,13 +80,12 @@ def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
 def _check(lead: Lead, asked: flags.Asked) -> int:
     known = fabric.read(asked.fabric)
     if not asked.json:
-        lead.say = lambda text: _print(f"check: {text}\n")
+        lead.say = lambda text: _print(f"check: {one_line(text)}\n")
     facts = lead.measured(lead.enrolled(), asked.interconnect, known, time.monotonic() + WALL_S - _age_s())
     if asked.all_reduce:
         facts = lead.all_reduced(facts)
     found = Findings(facts=facts, verdicts=judge(facts), wall_s=_age_s())
-    as_json = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
-    _print((as_json if asked.json else "\n" + words.render(found)) + "\n")
+    _print(as_json(found) if asked.json else f"\n{words.render(found)}\n")
     return 1 if found.errors else 0
 
 

@@ -10,7 +10,7 @@ from scaling.check.verdicts.links import gbit
 from scaling.check.verdicts.network import where
 from scaling.records.all_reduce import Timed
 from scaling.records.network import GBIT, Network
-from scaling.text import counted
+from scaling.text import counted, printable
 
 WIDE = 24  # nodes; more of them are summed up, a line each
 LEGEND = "    x could not be measured, . not tried"
@@ -20,7 +20,7 @@ def render(found: Findings) -> str:
     """All that was found, ending with a line that counts."""
     matrices = [line for network in found.facts.networks for line in _network(found.facts, network)]
     verdicts = [line(verdict) for verdict in found.verdicts]
-    return "\n".join([*matrices, *_all_reduces(found.facts), *verdicts, "", _sum(found)])
+    return "\n".join(map(printable, [*matrices, *_all_reduces(found.facts), *verdicts, "", _sum(found)]))
 
 
 def line(verdict: Verdict) -> str:

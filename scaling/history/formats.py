@@ -11,7 +11,7 @@ import msgspec
 
 from scaling.history.lines import Headline, RunLine, Unreadable
 from scaling.report.formats.csv import defused
-from scaling.text import rounded
+from scaling.text import as_json, rounded
 
 # What has no place in a line, or a place of its own.
 APART = ("headline", "seen")
@@ -21,7 +21,7 @@ COLUMNS = (*(name for name in RunLine.__struct_fields__ if name not in APART), *
 def json(lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> str:
     """Return one JSON object: `runs` as `RunLine` has them, and what could not be read."""
     plain = {"runs": rounded(msgspec.to_builtins(lines)), "unreadable": msgspec.to_builtins(unreadable)}
-    return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n"
+    return as_json(plain)
 
 
 def csv(lines: Sequence[RunLine]) -> str:

@@ -31,7 +31,7 @@ from scaling.predict.model import Floats
 from scaling.predict.priors import Priors
 from scaling.predict.setting import At
 from scaling.records.point import Record
-from scaling.text import rounded
+from scaling.text import as_json, printable, rounded
 
 # The lower end of a one-sided 80 % interval, and the upper.
 LOWER, UPPER = 0.2, 0.8
@@ -197,7 +197,7 @@ def _table(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str
         lines.append(
             f"not distinguishable from the first: {names}; what would decide: an exchange on 2 machines of either"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def _line(plan: Plan, case: Case, currency: str) -> str:
@@ -218,4 +218,4 @@ def _json(asked: Asked, case: Case, file: Prices, found: Sequence[Plan]) -> str:
         "title": case.title, "notes": list(case.notes), "plans": msgspec.to_builtins(found),
         "not_distinguishable_from_first": rivals,
     }  # fmt: skip
-    return msgspec.json.format(msgspec.json.encode(rounded(plain)), indent=2).decode() + "\n"
+    return as_json(rounded(plain))

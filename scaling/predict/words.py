@@ -9,7 +9,7 @@ import msgspec
 
 from scaling.predict.case import Case, Measured
 from scaling.predict.forecast import LEAST_DRAWS, WIDEST, Forecast, Next
-from scaling.text import rounded
+from scaling.text import as_json, printable, rounded
 
 HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "most to")
 CHECKED = "80 %: of one run on a healthy cluster; how often such held published ones: scaling/predict/README.md"
@@ -33,7 +33,7 @@ def table(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following:
             f"± {100 * following.then:.1f} instead of ± {100 * following.now:.1f})"
         )
     lines += ["losses are per cent of a step; PREDICTED rows are never ranked against measured ones", CHECKED]
-    return "\n".join(lines) + "\n"
+    return "\n".join(map(printable, lines)) + "\n"
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
@@ -78,4 +78,4 @@ def json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: 
         "predicted": [msgspec.to_builtins(row) | {"kind": "PREDICTED", "cause": row.cause} for row in rows],
         "measure_next": following._asdict() if following else None,
     }
-    return msgspec.json.format(msgspec.json.encode(rounded(plain)), indent=2).decode() + "\n"
+    return as_json(rounded(plain))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import force_setattr
+
 from scaling.analysis.rows import Verdict
 from scaling.records.point import Record
+from scaling.text import legible
 
 TITLE = "Scaling of data-parallel training"
 MOST_NOTES = 4
@@ -162,6 +165,11 @@ class Document(Record, frozen=True, kw_only=True):
     how_to_read: tuple[Entry, ...]
     last_line: str = ""
     title: str = TITLE
+
+    def __post_init__(self) -> None:
+        """Names and messages come from whatever ran: no text of a report has a sign that is not printable."""
+        for name in self.__struct_fields__:
+            force_setattr(self, name, legible(getattr(self, name)))
 
     @property
     def tables(self) -> tuple[Section | Baselines, ...]:

@@ -24,6 +24,7 @@ from scaling.analysis.training_rows import Training
 from scaling.records.imported import ImportedBandwidth
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import Header
+from scaling.text import as_json
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Field = tuple[str, Any, Any]
@@ -113,4 +114,4 @@ ReportJson = defstruct(
 def text() -> str:
     """The schema as it is kept in the package."""
     schema = {"$schema": DIALECT, **msgspec.json.schema(ReportJson)}
-    return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
+    return as_json(schema)

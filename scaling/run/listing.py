@@ -18,7 +18,7 @@ from scaling.records.interpreter import Interpreter
 from scaling.records.messages import Enrol
 from scaling.records.point import EXCHANGING, Device, Point
 from scaling.run.header import by_name
-from scaling.text import counted, duration, ranges
+from scaling.text import counted, duration, printable, ranges
 from scaling.workloads import data, models, walk
 from scaling.workloads.data import DataSpec
 from scaling.workloads.specs import ModelSpec, Recipe, Tokens
@@ -45,7 +45,7 @@ def everything(missing: Mapping[str, str], enrolled: Sequence[Enrol], data_dir: 
     lines += [f"  {name:<16}{_profile(one)}" for name, one in profiles.read().profiles.items()]
     lines += ["", "data (--data)"]
     lines += [line for spec in data.CATALOGUE.values() for line in _data(spec, data_dir)]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _kind_of(traits: Traits) -> str:
@@ -166,7 +166,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     count = len(made.cells) * made.rounds
     about = f"about {duration(made.estimate_s)}" if made.estimate_s else "whose epochs take as long as they take"
     lines.append(f"{counted(count, 'point')} in all, {about}; nothing was measured (--dry-run)")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _slot(one: placement.Slot, device: Device) -> str:

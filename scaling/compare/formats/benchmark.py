@@ -6,16 +6,14 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from scaling.compare.found import Cell, Found
-from scaling.text import one_line, rounded
+from scaling.text import as_json, one_line, rounded
 
 
 def render(found: Found) -> str:
     """Return the list of all cells of which the new side has a figure; percent where the figure is a fraction."""
     plain = [_entry(cell) for cell in found.cells if cell.new is not None]
-    return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n"
+    return as_json(plain)
 
 
 def _entry(cell: Cell) -> dict[str, object]:

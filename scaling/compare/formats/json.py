@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from scaling.compare.found import Found
-from scaling.text import rounded
+from scaling.text import as_json, rounded
 
 
 def render(found: Found, exit_code: int) -> str:
@@ -15,4 +15,4 @@ def render(found: Found, exit_code: int) -> str:
         "counts": found.counts,
         "exit_code": exit_code,
     }
-    return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n"
+    return as_json(plain)

@@ -22,11 +22,11 @@ from scaling.analysis.stats import Estimate
 from scaling.records.prediction import Prediction
 from scaling.records.run import Header, PointRecord
 from scaling.report import devices
-from scaling.text import rounded
+from scaling.text import one_line, rounded
 
 Value = str | int | float | None
 # What spreadsheets read as the beginning of a formula. Numbers are no texts here and keep their sign.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULA = ("=", "+", "-", "@")
 
 
 def render(records: Sequence[PointRecord], header: Header | None = None, pricing: Pricing | None = None) -> str:
@@ -63,7 +63,10 @@ def of_rows(
 def defused(value: Value) -> Value:
     """A text that a spreadsheet would take for a formula, behind an apostrophe
     (owasp.org/www-community/attacks/CSV_Injection): messages and names come from whatever ran."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def _values(row: Row) -> dict[str, Value]:

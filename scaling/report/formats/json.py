@@ -20,7 +20,7 @@ from scaling.analysis.training_rows import Training
 from scaling.records.prediction import Prediction
 from scaling.records.run import Header, PointRecord
 from scaling.report.schema import FORMERLY, INTERNAL
-from scaling.text import rounded
+from scaling.text import as_json, rounded
 
 
 def render(
@@ -47,7 +47,7 @@ def render(
         **({"costs": _costs(analysis, header, pricing)} if pricing else {}),
         **(_imported(header) if header.is_import else {}),
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+    return as_json(document)
 
 
 def _run(header: Header) -> dict[str, Any]:

@@ -24,15 +24,15 @@ def draw(doc: Document) -> str:
 
 
 def _lines(doc: Document) -> Iterable[str]:
-    yield f"## {doc.title}"
+    yield f"## {_safe(doc.title)}"
     yield ""
-    yield from (f"- {fact.label}: {_safe(words.text(fact.phrase))}" for fact in doc.facts)
+    yield from (f"- {_safe(fact.label)}: {_safe(words.text(fact.phrase))}" for fact in doc.facts)
     yield from (f"\n> {_safe(notice)}" for notice in doc.notices)
     for table in doc.tables:
         yield from _section(table) if isinstance(table, Section) else _baselines(table)
     if doc.how_to_read:
         yield "\n### How to read\n"
-        yield from (f"- {entry.label}: {_safe(words.text(entry.phrase))}" for entry in doc.how_to_read)
+        yield from (f"- {_safe(entry.label)}: {_safe(words.text(entry.phrase))}" for entry in doc.how_to_read)
     if doc.footnotes:
         yield ""
         yield from (f"[^{number}]: {_safe(text)}" for number, text in enumerate(doc.footnotes, 1))
@@ -41,13 +41,13 @@ def _lines(doc: Document) -> Iterable[str]:
 def _baselines(table: Baselines) -> Iterable[str]:
     yield "\n### Baselines\n"
     names = ("what", "batch", table.rate_unit, "efficiency")
-    yield from _table(names, (_LEFT, _RIGHT, _RIGHT, _LEFT), map(_escaped, _baseline_rows(table)))
+    yield from _table(names, (_LEFT, _RIGHT, _RIGHT, _LEFT), _baseline_rows(table))
 
 
 def _baseline_rows(table: Baselines) -> Iterable[Sequence[str]]:
     for line in table.lines:
-        *cells, last = (words.plus_minus(*cell) for cell in words.baseline(line))
-        yield (*cells, words.stamped(last, *line.flags, _marks(line.marks)))
+        *cells, last = (_safe(words.plus_minus(*cell)) for cell in words.baseline(line))
+        yield (*cells, words.stamped(last, *map(_safe, line.flags), _marks(line.marks)))
 
 
 def _section(section: Section) -> Iterable[str]:
@@ -58,7 +58,8 @@ def _section(section: Section) -> Iterable[str]:
     if section.details:
         yield ""
         yield from (
-            f"- {detail.label}: {_safe(', '.join(map(words.value, detail.values)))}" for detail in section.details
+            f"- {_safe(detail.label)}: {_safe(', '.join(map(words.value, detail.values)))}"
+            for detail in section.details
         )
 
 
@@ -67,7 +68,7 @@ def _rows(section: Section) -> Iterable[Sequence[str]]:
     for line in section.lines:
         if line.above and section.columns[0].is_text:
             yield (f"**{_safe(line.above)}**", *("",) * len(section.columns))
-        yield _escaped(_row(line, section))
+        yield _row(line, section)
 
 
 def _row(line: Line, section: Section) -> tuple[str, ...]:
@@ -75,7 +76,8 @@ def _row(line: Line, section: Section) -> tuple[str, ...]:
     cells = [words.plus_minus(*cell) for cell in words.cells(line, section.columns)]
     cells += [line.says] if line.says else []
     cells += [""] * (len(section.columns) - len(cells))
-    return (*cells, words.stamped(*line.stamps, words.text(line.remark), _marks(line.marks)))
+    notes = _safe(words.stamped(*line.stamps, words.text(line.remark)))
+    return (*map(_safe, cells), words.stamped(notes, _marks(line.marks)))
 
 
 def _marks(marks: Iterable[int]) -> str:
@@ -84,18 +86,14 @@ def _marks(marks: Iterable[int]) -> str:
 
 def _table(names: Sequence[str], sides: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterable[str]:
     """A table of escaped cells."""
-    yield f"| {' | '.join(names)} |"
+    yield f"| {' | '.join(map(_safe, names))} |"
     yield f"| {' | '.join(sides)} |"
     yield from (f"| {' | '.join(row)} |" for row in rows)
 
 
-def _escaped(row: Iterable[str]) -> tuple[str, ...]:
-    return tuple(map(_safe, row))
-
-
 def _safe(text: str) -> str:
-    """Keep a text from being read as markup or as the end of a cell."""
-    for sign in "\\|<*_`":
+    """Keep a text from being read as markup, a link, a picture or as the end of a cell."""
+    for sign in "\\|<*_`[]&":
         text = text.replace(sign, f"\\{sign}")
     return " ".join(text.split())
 

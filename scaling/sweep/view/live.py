@@ -21,7 +21,7 @@ from scaling.sweep.state import PointState
 from scaling.sweep.view.base import View
 from scaling.sweep.view.frame import ASCII, Glyphs, Note, Scene, frame
 from scaling.sweep.view.plain import NoView, PlainView, Stream, failure, headline
-from scaling.text import one_line
+from scaling.text import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,7 +148,7 @@ class LiveView:
         text = Text(no_wrap=True, overflow="crop", end="")
         for line in lines:
             for words, style in line:
-                text.append(words, style or None)
+                text.append(printable(words), style or None)
             text.append("\n")
         text.append("\n")
         return text

@@ -32,6 +32,7 @@ from tests.support.emulated_records import emulated_run
 from tests.support.histories import history_lines, history_page
 from tests.support.report_scenes import SCENES, cluster_run, networks_run
 from tests.support.scripted_records import failed, written
+from tests.support.spoilt import shown, spoilt
 
 SERIOUS = {"cluster": ("OVERSUBSCRIBED", "FAILED"), "networks": ("MISLABELLED",), "default": ()}
 
@@ -100,6 +101,14 @@ def test_the_page_of_a_history_has_neither_and_names_its_runs() -> None:
     count = len(history_lines())
     assert rows.count("<tr>") == count + 1 and f'<tbody>\n<tr><td data-v="{count}">{count}</td>' in rows
     assert history_page() == text
+
+
+@pytest.mark.parametrize("scene", ["default", "networks"])
+def test_no_text_of_a_run_hides_or_turns_text_in_pages_and_figures(scene: str) -> None:
+    """Names of any length, too."""
+    of = Material(*spoilt(*SCENES[scene]()))
+    assert shown(page.render(of))
+    assert shown(alone.render(of, "rounds", "svg").decode())
 
 
 def test_the_policy_names_style_and_script_by_their_hashes() -> None:

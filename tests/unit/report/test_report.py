@@ -185,7 +185,7 @@ def test_csv() -> None:
         ("+1 is no number here", "'+1 is no number here"),
         ("-rw-r--r-- a.log", "'-rw-r--r-- a.log"),
         ("@SUM(A1)", "'@SUM(A1)"),
-        ("\t=1", "'\t=1"),
+        ("\t=1", "'=1"),
         ("died", "died"),
         ("a=1", "a=1"),
     ],

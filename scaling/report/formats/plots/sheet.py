@@ -9,10 +9,13 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+from scaling.report.figures.parts import shortened
 from scaling.report.formats.plots.style import FONT, GREY, INK, RED, Theme
 from scaling.text import one_line
 
 WIDTH_IN = 7.4
+# Of a name: even wide signs leave room for what is drawn beside it.
+MOST_SIGNS = 48
 POINTS_PER_INCH = 72
 
 
@@ -86,7 +89,7 @@ class Sheet:
 
 def upright_labels(axes: Axes, labels: Sequence[str]) -> None:
     """Names of lines left of the axes, the first on top."""
-    axes.set_yticks(range(len(labels)), [one_line(label) for label in labels])
+    axes.set_yticks(range(len(labels)), shortened(tuple(labels), MOST_SIGNS))
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
 
@@ -94,7 +97,8 @@ def upright_labels(axes: Axes, labels: Sequence[str]) -> None:
 def label_width(labels: Sequence[str], size: float = 9.0) -> float:
     """Inches that names need, with room around them, as wide as the font has their signs."""
     font = FontProperties(family=FONT, size=size)
-    widths = [text_to_path.get_text_width_height_descent(one_line(text), font, False)[0] for text in labels]
+    cut = shortened(tuple(labels), MOST_SIGNS)
+    widths = [text_to_path.get_text_width_height_descent(text, font, False)[0] for text in cut]
     return 0.22 + max(widths, default=0.0) / POINTS_PER_INCH
 
 
