@@ -175,7 +175,7 @@ def data_samples(records: Iterable[PointRecord]) -> dict[str, int]:
 def _confusion(records: Sequence[PointRecord]) -> tuple[tuple[int, ...], ...]:
     """After the last epoch, summed over ranks and seeds."""
     last = [rank.evaluations[-1].confusion for record in records for rank in record.ranks if rank.evaluations]
-    if not last or () in last:
+    if () in last or len(set(map(len, last))) != 1:
         return ()
     return tuple(tuple(map(sum, zip(*rows, strict=True))) for rows in zip(*last, strict=True))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from scaling.command import deliver, obey
@@ -69,7 +70,11 @@ def _act(argv: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    return obey(_act, argv, NAME)
+    try:
+        return obey(_act, argv, NAME)
+    except Exception:  # a bug; Python's own exit code would say that something became slower
+        traceback.print_exc()
+        return MISTAKE
 
 
 if __name__ == "__main__":

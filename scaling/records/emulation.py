@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from scaling.records.bounds import Amount, Seconds
 from scaling.records.other_code import own
 from scaling.records.point import Point, Record
 
@@ -23,13 +24,13 @@ class Emulation(Record, frozen=True, kw_only=True):
     not known, since the point exchanges otherwise.
     """
 
-    samples_per_s: float
+    samples_per_s: Amount
     fitted: str = ""
-    tail_s: float = 0.0
-    wire_s: float = 0.0
-    error_fraction: float | None = 0.0
+    tail_s: Seconds = 0.0
+    wire_s: Seconds = 0.0
+    error_fraction: Amount | None = 0.0
     inside: str = ""
-    inside_s: float = 0.0
+    inside_s: Seconds = 0.0
 
     def of(self, point: Point) -> Emulation:
         """The same without a bound where the model is of another exchange than the point's: first versions had one

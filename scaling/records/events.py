@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from scaling.records.bounds import LEAST_S, Amount, Count, Index, Seconds, Signed, Size, Taken, UnixSeconds
 from scaling.records.crossing import Bounds
 from scaling.records.gpu_time import GpuTime
 from scaling.records.nccl import NcclChoice
@@ -37,20 +38,20 @@ class Ready(Record, frozen=True, kw_only=True, tag="ready"):
     it was to drop it from the page cache, None where that is not known.
     """
 
-    import_s: float
-    build_s: float
-    parameters: int
-    gradient_bytes: int
+    import_s: Seconds
+    build_s: Seconds
+    parameters: Count
+    gradient_bytes: Count
     device_name: str
     versions: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     crossing_bytes_per_step: Bounds | None = None
-    operations_per_sample: int = 0
-    training_samples: int = 0
-    data_samples: dict[str, int] = {}
+    operations_per_sample: Count = 0
+    training_samples: Count = 0
+    data_samples: dict[str, Count] = {}
     fed_by: str = ""
     read_from: Literal["", "page cache", "disk"] = ""
-    cached_fraction: float | None = None
+    cached_fraction: Amount | None = None
 
 
 class Window(Record, frozen=True, kw_only=True, tag="window"):
@@ -67,20 +68,25 @@ class Window(Record, frozen=True, kw_only=True, tag="window"):
     none. No step is longer by that where a device computed meanwhile.
     """
 
-    index: int
+    index: Index
     measured: bool
-    steps: int
-    samples: int
-    start_s: float
-    end_s: float
-    end_unix_s: float
-    loss: float | None = None
-    staleness: float | None = None
-    uncounted_samples: int = 0
-    step_s: tuple[float, ...] = ()
-    canary_s: float | None = None
-    canary_queued_s: float = 0.0
-    waited_s: float | None = None
+    steps: Size
+    samples: Count
+    start_s: Seconds
+    end_s: Seconds
+    end_unix_s: UnixSeconds
+    loss: Signed | None = None
+    staleness: Amount | None = None
+    uncounted_samples: Count = 0
+    step_s: tuple[Seconds, ...] = ()
+    canary_s: Taken | None = None
+    canary_queued_s: Signed = 0.0
+    waited_s: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where no rate can be formed of it."""
+        if self.seconds < LEAST_S:
+            raise ValueError(f"window {self.index} ends {self.seconds:g} s after its start")
 
     @property
     def seconds(self) -> float:
@@ -111,7 +117,7 @@ class Inspected(Record, frozen=True, kw_only=True, tag="inspected"):
 class Progress(Record, frozen=True, kw_only=True, tag="progress"):
     """A sign of life of a rank within an epoch or an evaluation, of which so many steps are taken."""
 
-    steps: int
+    steps: Index
 
 
 class Evaluated(Record, frozen=True, kw_only=True, tag="evaluated"):
@@ -121,12 +127,17 @@ class Evaluated(Record, frozen=True, kw_only=True, tag="evaluated"):
     From `start_s` to `end_s`, the averaging of batch norm's statistics included.
     """
 
-    number: int
-    seen: int
-    correct: int
-    start_s: float
-    end_s: float
-    confusion: tuple[tuple[int, ...], ...] = ()
+    number: Index
+    seen: Count
+    correct: Count
+    start_s: Seconds
+    end_s: Seconds
+    confusion: tuple[tuple[Count, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where the classes are no square."""
+        if any(len(row) != len(self.confusion) for row in self.confusion):
+            raise ValueError(f"the confusion of {len(self.confusion)} classes has rows of another length")
 
 
 class Result(Record, frozen=True, kw_only=True, tag="result"):
@@ -136,8 +147,8 @@ class Result(Record, frozen=True, kw_only=True, tag="result"):
     """
 
     digest: str | None
-    peak_memory_bytes: int
-    peak_rss_bytes: int
+    peak_memory_bytes: Count
+    peak_rss_bytes: Count
     saved: str = ""
     unsaved: str = ""
 
@@ -167,7 +178,7 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed"):
 
     cause: str
     message: str
-    rank: int = 0
+    rank: Index = 0
     host: str = ""
     log: str = ""
     log_tail: str = ""
@@ -187,10 +198,10 @@ class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     outcome: Outcome
     environ: dict[str, str] = {}
     telemetry: Telemetry = Telemetry()
-    strays: int = 0
+    strays: Index = 0
     after_result: str = ""
     nccl: NcclChoice | None = None
-    log_dropped_bytes: int = 0
+    log_dropped_bytes: Count = 0
 
 
 Event = Hello | Announce | Ready | Window | Rested | Inspected | Progress | Evaluated | Result | Error | Ended

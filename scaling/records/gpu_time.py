@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaling.records.bounds import Count, Seconds, Signed, Size
 from scaling.records.point import Record
 
 # The annotation around the profiled steps in a trace.
@@ -12,8 +13,8 @@ class Kernels(Record, frozen=True, kw_only=True, array_like=True):
     """All runs of the kernels of one name, copies and fills among them: how many there were, how long together."""
 
     name: str
-    count: int
-    run_s: float
+    count: Count
+    run_s: Seconds
 
 
 class Collective(Record, frozen=True, kw_only=True, array_like=True):
@@ -21,8 +22,8 @@ class Collective(Record, frozen=True, kw_only=True, array_like=True):
     which neither a kernel that computes nor an earlier collective ran."""
 
     name: str
-    run_s: float
-    exposed_s: float
+    run_s: Seconds
+    exposed_s: Signed
 
 
 class GpuTime(Record, frozen=True, kw_only=True):
@@ -32,10 +33,10 @@ class GpuTime(Record, frozen=True, kw_only=True):
     those that compute, `collectives` in the order of their starts.
     """
 
-    steps: int
-    span_s: float
-    compute_s: float
-    idle_s: float
+    steps: Size
+    span_s: Seconds
+    compute_s: Signed
+    idle_s: Signed
     kernels: tuple[Kernels, ...]
     collectives: tuple[Collective, ...]
 

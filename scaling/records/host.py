@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Interface, IPv4Network
 
+from scaling.records.bounds import Amount, Count, Index
 from scaling.records.interpreter import Interpreter
 from scaling.records.point import Record
 
@@ -14,12 +15,12 @@ class Gpu(Record, frozen=True, kw_only=True):
     hardware threads. `parent` is the UUID of the GPU that it is a slice of (MIG), its own where
     that is not known, "" for a whole one."""
 
-    index: int
+    index: Index
     name: str
     uuid: str
-    memory_bytes: int
-    power_limit_w: float | None = None
-    max_sm_clock_mhz: float | None = None
+    memory_bytes: Count
+    power_limit_w: Amount | None = None
+    max_sm_clock_mhz: Amount | None = None
     links: tuple[str, ...] = ()
     p2p: tuple[bool, ...] = ()
     cores: tuple[tuple[int, ...], ...] = ()
@@ -39,8 +40,8 @@ class Nic(Record, frozen=True, kw_only=True):
     address: str
     netmask: str
     up: bool
-    mtu: int
-    speed_bits_per_s: float | None = None
+    mtu: Index
+    speed_bits_per_s: Amount | None = None
 
     @property
     def subnet(self) -> IPv4Network:
@@ -54,7 +55,7 @@ class Route(Record, frozen=True, kw_only=True, array_like=True):
 
     destination: str
     interface: str
-    metric: int = 0
+    metric: Count = 0
 
 
 class Hca(Record, frozen=True, kw_only=True):
@@ -64,10 +65,10 @@ class Hca(Record, frozen=True, kw_only=True):
     open (`opens`)."""
 
     name: str
-    port: int
+    port: Index
     link_layer: str
     active: bool
-    rate_bits_per_s: float | None = None
+    rate_bits_per_s: Amount | None = None
     interfaces: tuple[str, ...] = ()
     opens: bool = True
 
@@ -90,10 +91,10 @@ class HostInfo(Record, frozen=True, kw_only=True):
     os: str
     kernel: str
     cpu_model: str
-    sockets: int
+    sockets: Index
     cores: tuple[tuple[int, ...], ...]
-    memory_bytes: int
-    load_1m: float
+    memory_bytes: Count
+    load_1m: Amount
     python: str
     versions: dict[str, str]
     nics: tuple[Nic, ...] = ()
@@ -106,8 +107,8 @@ class HostInfo(Record, frozen=True, kw_only=True):
     allocator_by: str = ""
     heap_settings: tuple[str, ...] = ()
     routes: tuple[Route, ...] = ()
-    reachable_gpus: int | None = None
+    reachable_gpus: Index | None = None
     unsupported_gpus: str = ""
     compile_lacks: str = ""
     interpreters: tuple[Interpreter, ...] = ()
-    core_ids: tuple[int, ...] = ()
+    core_ids: tuple[Index, ...] = ()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from scaling.records.bounds import Amount, Count, Index, Seconds, Size
 from scaling.records.point import Record
 
 # What a rate counts. Steps are counted where a log tells neither samples nor their batch.
@@ -25,10 +26,10 @@ class ImportedRow(Record, frozen=True, kw_only=True):
     tool: str
     log: str
     unit: ImportedUnit
-    world_size: int
-    rate: float | None
+    world_size: Size
+    rate: Amount | None
     model: str = ""
-    batch_size: int = 0
+    batch_size: Index = 0
     precision: str = ""
     synchronous: bool = True
     failed: str = ""
@@ -47,15 +48,15 @@ class ImportedBandwidth(Record, frozen=True, kw_only=True):
     tool: str
     log: str
     collective: str
-    world_size: int
-    size_bytes: int
+    world_size: Size
+    size_bytes: Count
     dtype: str
     redop: str
     in_place: bool
-    time_s: float
-    algbw_gbytes_per_s: float
-    busbw_gbytes_per_s: float
-    wrong: int | None = None
+    time_s: Seconds
+    algbw_gbytes_per_s: Amount
+    busbw_gbytes_per_s: Amount
+    wrong: Count | None = None
     audit: str = ""
     notes: tuple[str, ...] = ()
     run: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaling.records.bounds import Count
 from scaling.records.point import Record
 
 
@@ -19,9 +20,9 @@ class NcclChoice(Record, frozen=True, kw_only=True):
     network: str = ""
     provider: str = ""
     cards: tuple[str, ...] = ()
-    transports: dict[str, int] = {}
-    gpu_direct: int = 0
-    algorithms: dict[str, int] = {}
+    transports: dict[str, Count] = {}
+    gpu_direct: Count = 0
+    algorithms: dict[str, Count] = {}
     nvls: bool = False
     warnings: tuple[str, ...] = ()
 

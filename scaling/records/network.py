@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
+from scaling.records.bounds import Amount, Index
 from scaling.records.point import Record
 
 GBIT = 1e9
@@ -45,11 +46,11 @@ class Network(Record, frozen=True, kw_only=True):
     why: str
     places: dict[str, Place]
     subnet: str = ""
-    rate_bits_per_s: float | None = None
+    rate_bits_per_s: Amount | None = None
     routed: bool = False
-    connections: int = 0
+    connections: Index = 0
     cards: tuple[str, ...] = ()
-    card_bits_per_s: float | None = None
+    card_bits_per_s: Amount | None = None
 
 
 def describe(network: Network, *, nccl: bool = True) -> str:

@@ -9,6 +9,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
+from scaling.records.bounds import Amount, Count, Factor, Index, Size
+
 Kind = Literal["exchange", "solo", "each", "together", "comm", "train", "feed", "held"]
 # How strategies name the helpers that hold parameters: server-0, server-1, ...
 SERVER = "server-"
@@ -70,18 +72,18 @@ class Workload(Record, frozen=True, kw_only=True, order=True, rename={"pass_": "
     model: str
     data: str
     batch_rule: BatchRule
-    batch_size: int
+    batch_size: Size
     precision: Precision = "fp32"
     memory_format: MemoryFormat = "contiguous"
     compile: bool = False
     unit: Unit = "images"
-    node_devices: int = 1
-    image_size: int = 0
-    sequence_length: int = 0
+    node_devices: Size = 1
+    image_size: Index = 0
+    sequence_length: Index = 0
     optimizer: Optimizer | Literal[""] = ""
     pass_: Pass = "step"
     feed: Feed = "reference"
-    feed_workers: int = 0
+    feed_workers: Index = 0
     drop_caches: bool = False
 
     @property
@@ -132,9 +134,9 @@ class Hardware(Record, frozen=True, kw_only=True, order=True):
 
     device: Device
     profile: str = ""
-    shrink: float = 1.0
-    dilate: float = 1.0
-    cores: int = 0
+    shrink: Factor = 1.0
+    dilate: Factor = 1.0
+    cores: Index = 0
 
     @property
     def link_divisor(self) -> float:
@@ -162,20 +164,20 @@ class Regime(Record, frozen=True, kw_only=True, order=True):
     that top-1 is of, both the same for every seed; 0 for all that the data has.
     """
 
-    epochs: int
+    epochs: Size
     seed: int
-    rate: float
-    base_rate: float
-    base_batch: int
+    rate: Amount
+    base_rate: Amount
+    base_batch: Size
     optimizer: Optimizer = "sgd"
     lr_scale: LrScale = "none"
-    warmup_epochs: int = 0
+    warmup_epochs: Index = 0
     lr_steps: tuple[int, ...] = ()
-    augment_epochs: int = 0
-    target_top1: float | None = None
+    augment_epochs: Index = 0
+    target_top1: Amount | None = None
     weights: str = ""
-    train_samples: int = 0
-    test_samples: int = 0
+    train_samples: Count = 0
+    test_samples: Count = 0
 
 
 class Point(Record, frozen=True, kw_only=True, dict=True):
@@ -190,14 +192,14 @@ class Point(Record, frozen=True, kw_only=True, dict=True):
 
     strategy: str
     kind: Kind
-    world_size: int
-    round: int
+    world_size: Size
+    round: Index
     workload: Workload
     hardware: Hardware
     placement: Placement = "pack"
     interconnect: str = "auto"
     options: dict[str, str] = {}
-    servers: int = 0
+    servers: Index = 0
     server_hosts: ServerHosts = "shared"
     regime: Regime | None = None
     hosts: tuple[str, ...] = ()

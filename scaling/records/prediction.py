@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaling.records.bounds import Amount, Index, Size, UnixSeconds
 from scaling.records.point import Point, Record
 
 
@@ -9,7 +10,7 @@ class Question(Record, frozen=True, kw_only=True):
     """What a point will do, whose devices will be on so many `nodes`."""
 
     point: Point
-    nodes: int
+    nodes: Size
 
 
 class Prediction(Record, frozen=True, kw_only=True, tag="prediction"):
@@ -22,15 +23,15 @@ class Prediction(Record, frozen=True, kw_only=True, tag="prediction"):
     """
 
     point: Point
-    nodes: int
-    registered_unix_s: float
-    up_to: int = 0
-    samples_per_s: float | None = None
-    samples_per_s_low: float | None = None
-    samples_per_s_high: float | None = None
-    efficiency: float | None = None
-    efficiency_low: float | None = None
-    efficiency_high: float | None = None
+    nodes: Size
+    registered_unix_s: UnixSeconds
+    up_to: Index = 0
+    samples_per_s: Amount | None = None
+    samples_per_s_low: Amount | None = None
+    samples_per_s_high: Amount | None = None
+    efficiency: Amount | None = None
+    efficiency_low: Amount | None = None
+    efficiency_high: Amount | None = None
     claimed: bool = True
     refused: str = ""
     notes: tuple[str, ...] = ()

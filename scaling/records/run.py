@@ -11,8 +11,10 @@ SCHEMA history:  1  the first;
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Literal
 
+from scaling.records.bounds import Index, Seconds, Size, UnixSeconds
 from scaling.records.emulation import Emulation
 from scaling.records.events import Evaluated, Outcome, Ready, Result, Window
 from scaling.records.gpu_time import GpuTime
@@ -44,13 +46,13 @@ class RankRecord(Record, frozen=True, kw_only=True):
     log.
     """
 
-    rank: int
-    launch_rank: int
+    rank: Index
+    launch_rank: Index
     host: str
     outcome: Outcome
-    cpus: tuple[int, ...] = ()
-    threads: int = 1
-    device_index: int = 0
+    cpus: tuple[Index, ...] = ()
+    threads: Size = 1
+    device_index: Index = 0
     shown_gpu: str = ""
     place: Place = ALONE
     environ: dict[str, str] = {}
@@ -68,6 +70,12 @@ class RankRecord(Record, frozen=True, kw_only=True):
     result: Result | None = None
     telemetry: Telemetry = Telemetry()
     nccl: NcclChoice | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ValueError where windows are not in order, or one is there twice."""
+        indices = [window.index for window in self.windows]
+        if any(later <= index for index, later in pairwise(indices)):
+            raise ValueError(f"rank {self.rank} has windows {indices}")
 
     @property
     def soaked(self) -> tuple[Window, ...]:
@@ -103,7 +111,7 @@ class HelperRecord(Record, frozen=True, kw_only=True):
     while the measured windows ran (`telemetry.cpu_percent`; where it computes, its GPU as well)."""
 
     name: str
-    launch_rank: int
+    launch_rank: Index
     host: str
     outcome: Outcome
     environ: dict[str, str] = {}
@@ -138,10 +146,10 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     point: Point
     outcome: Outcome
     ranks: tuple[RankRecord, ...]
-    started_unix_s: float
-    wall_s: float
-    startup_s: float
-    measured_s: float
+    started_unix_s: UnixSeconds
+    wall_s: Seconds
+    startup_s: Seconds
+    measured_s: Seconds
     settled: bool = True
     oversubscribed: bool = False
     retries: tuple[str, ...] = ()
@@ -151,7 +159,7 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     gpus: tuple[str, ...] = ()
     synchronous: bool = True
     pattern: Pattern = ""
-    epoch: int | None = None
+    epoch: Index | None = None
     emulation: Emulation | None = None
 
     @property
@@ -168,9 +176,9 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
     version: str
     code: str
     git: str
-    created_unix_s: float
+    created_unix_s: UnixSeconds
     command: tuple[str, ...]
-    launch_size: int
+    launch_size: Size
     mpi: str
     seed: int
     config: dict[str, Any]
@@ -178,7 +186,7 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
     host_of_rank: tuple[str, ...]
     device: Device
     why_default: str = ""
-    estimate_s: float = 0.0
+    estimate_s: Seconds = 0.0
     networks: tuple[Network, ...] = ()
     emulation: str = ""
     imported: tuple[ImportedRow, ...] = ()

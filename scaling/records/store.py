@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
+from errno import ELOOP
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ FILE = "run.jsonl"
 _HEADER = msgspec.json.Decoder(Header)
 Line = PointRecord | Prediction
 _LINE: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+# What a line raises that is none: by its decoder, or by what reads an older schema.
+_DAMAGE = (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 def folder_of(run: Path) -> Path:
@@ -65,10 +68,12 @@ def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:
     if not whole:
         raise UsageError(f"{path}: not a run: it has no header line")
     header = _read_header(path, whole[0])
+    read: list[Line] = []
     try:
-        read = tuple(_read_line(line, header.schema) for line in whole[1:])
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError):
-        raise UsageError(_damage(path, whole, header.schema)) from None
+        for line in whole[1:]:
+            read.append(_read_line(line, header.schema))
+    except _DAMAGE as error:
+        raise UsageError(f"{path}:{len(read) + 2}: not a point record: {_reason(error)}") from None
     return header, tuple(with_gpus(line, header) if isinstance(line, PointRecord) else line for line in read)
 
 
@@ -84,16 +89,16 @@ def _read_header(path: Path, line: bytes) -> Header:
     try:
         plain: Any = msgspec.json.decode(line)
         schema = plain["schema"]
-    except (msgspec.MsgspecError, KeyError, TypeError):
-        raise UsageError(f"{path}:1: not a run's header") from None
-    if not isinstance(schema, int) or schema > SCHEMA:
+    except _DAMAGE as error:
+        raise UsageError(f"{path}:1: not a run's header: {_reason(error)}") from None
+    if not isinstance(schema, int) or not 1 <= schema <= SCHEMA:
         raise UsageError(
             f"{path}:1: schema {schema}, this version reads up to {SCHEMA}; upgrade with: pip install -U scaling"
         )
     try:
         return _HEADER.decode(line)
-    except msgspec.MsgspecError as error:
-        raise UsageError(f"{path}:1: not a run's header: {error}") from None
+    except _DAMAGE as error:
+        raise UsageError(f"{path}:1: not a run's header: {_reason(error)}") from None
 
 
 def _read_line(line: bytes, schema: int) -> Line:
@@ -102,15 +107,19 @@ def _read_line(line: bytes, schema: int) -> Line:
     return msgspec.convert(upgraded(msgspec.json.decode(line), schema), PointRecord)
 
 
-def _damage(path: Path, lines: list[bytes], schema: int) -> str:
-    for number, line in enumerate(lines[1:], start=2):
-        try:
-            _read_line(line, schema)
-        except msgspec.MsgspecError as error:
-            return f"{path}:{number}: not a point record: {error}"
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return f"{path}:{number}: not a point record of schema {schema}"
-    raise AssertionError("only called on a damaged file")
+def _reason(error: Exception) -> str:
+    """What is wrong with a line, in words."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+
+
+def unlinked(path: Path) -> Path:
+    """The path of a file or folder that a run is about to write. A link in its place is removed: whoever made the
+    run's folder chose where it leads."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    return path
 
 
 def is_being_written(run: Path) -> bool:
@@ -166,7 +175,7 @@ class Store:
         """
         folder = folder_of(run)
         _check_encoding(folder, f"--resume {run}")
-        store = cls(folder, _open(folder / FILE, 0))
+        store = cls(folder, _open(folder / FILE, os.O_NOFOLLOW))
         data = store.path.read_bytes()
         os.ftruncate(store._fd, data.rfind(b"\n") + 1)
         return store
@@ -252,7 +261,8 @@ def _open(path: Path, flags: int) -> int:
     try:
         fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | flags, 0o644)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+        why = "is a symbolic link; give the folder that it leads to" if error.errno == ELOOP else error.strerror
+        raise UsageError(f"{path}: cannot be written: {why}") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaling.records.bounds import Amount, Count, Index, Seconds, Signed, UnixSeconds
 from scaling.records.point import Record
 
 # The reason that a GPU at its power limit gives: the normal state of many under load, and no fault.
@@ -13,14 +14,14 @@ class Sample(Record, frozen=True, kw_only=True, array_like=True):
     reasons that lowered its clocks. `device_index` counts as the child's task does; None in older records, which
     know of a child's first GPU only."""
 
-    unix_s: float
-    utilisation_percent: float | None = None
-    power_w: float | None = None
-    sm_clock_mhz: float | None = None
-    memory_used_bytes: int | None = None
-    temperature_c: float | None = None
+    unix_s: UnixSeconds
+    utilisation_percent: Amount | None = None
+    power_w: Amount | None = None
+    sm_clock_mhz: Amount | None = None
+    memory_used_bytes: Count | None = None
+    temperature_c: Signed | None = None
     throttle: tuple[str, ...] = ()
-    device_index: int | None = None
+    device_index: Index | None = None
 
 
 class Traffic(Record, frozen=True, kw_only=True, array_like=True):
@@ -28,8 +29,8 @@ class Traffic(Record, frozen=True, kw_only=True, array_like=True):
     timed."""
 
     name: str
-    received_bytes: int
-    sent_bytes: int
+    received_bytes: Count
+    sent_bytes: Count
 
 
 class Flow(Record, frozen=True, kw_only=True, array_like=True):
@@ -38,8 +39,8 @@ class Flow(Record, frozen=True, kw_only=True, array_like=True):
 
     address: str
     peer: str
-    sent_bytes: int
-    busy_s: float
+    sent_bytes: Count
+    busy_s: Seconds
 
 
 # The name under which a process's first thread stands among its others.
@@ -51,9 +52,9 @@ class ThreadTime(Record, frozen=True, kw_only=True, array_like=True):
     ran, how long they waited for a CPU that ran something else (the kernel's schedstat)."""
 
     name: str
-    threads: int
-    run_s: float
-    queued_s: float
+    threads: Index
+    run_s: Signed
+    queued_s: Signed
 
 
 class CpuTime(Record, frozen=True, kw_only=True):
@@ -65,14 +66,14 @@ class CpuTime(Record, frozen=True, kw_only=True):
     by the kernel's ticks of 10 ms, None there and in older records.
     """
 
-    steps: int
-    wall_s: float
-    kernel_s: float
-    minor_faults: int
-    major_faults: int
+    steps: Index
+    wall_s: Seconds
+    kernel_s: Signed
+    minor_faults: Count
+    major_faults: Count
     threads: tuple[ThreadTime, ...] = ()
-    stolen_s: float = 0.0
-    others_s: float | None = None
+    stolen_s: Signed = 0.0
+    others_s: Signed | None = None
 
     @property
     def run_s(self) -> float:
@@ -86,8 +87,8 @@ class Foreign(Record, frozen=True, kw_only=True, array_like=True):
     seconds that was looked at."""
 
     name: str
-    run_s: float
-    over_s: float
+    run_s: Signed
+    over_s: Seconds
 
     @property
     def cores(self) -> float:
@@ -100,8 +101,8 @@ class MachineEnergy(Record, frozen=True, kw_only=True):
     over `seconds`. None where the kernel has counters that cannot be read, then `unreadable` is the first of them
     and the system's word (`/sys/.../energy_uj: Permission denied`)."""
 
-    joules: float | None = None
-    seconds: float = 0.0
+    joules: Signed | None = None
+    seconds: Seconds = 0.0
     unreadable: str = ""
 
 
@@ -120,15 +121,15 @@ class Telemetry(Record, frozen=True, kw_only=True):
     """
 
     samples: tuple[Sample, ...] = ()
-    energy_j: float | None = None
-    max_sm_clock_mhz: float | None = None
-    load_1m: float | None = None
-    affinity_cpus: int | None = None
-    cpu_percent: float | None = None
+    energy_j: Signed | None = None
+    max_sm_clock_mhz: Amount | None = None
+    load_1m: Amount | None = None
+    affinity_cpus: Index | None = None
+    cpu_percent: Signed | None = None
     traffic: tuple[Traffic, ...] = ()
     idle_traffic: tuple[Traffic, ...] = ()
     flows: tuple[Flow, ...] = ()
-    machine_cpu_percent: float | None = None
+    machine_cpu_percent: Signed | None = None
     cpu: CpuTime | None = None
     foreign: tuple[Foreign, ...] = ()
     energy_is_integral: bool = False

@@ -47,7 +47,8 @@ def test_the_step_before_each_window_is_part_of_the_time_where_points_take_turns
     """Three windows of two steps of 0.1 s, one of them measured again: 0.03 s of each of twelve steps busy."""
     made = ring({(1, 2): 0.36})
     window = Window(index=0, measured=True, steps=2, samples=2, start_s=0.0, end_s=0.2, end_unix_s=1.0)
-    ranks = tuple(replace(rank, windows=(window,) * 3, disturbed=(window,)) for rank in made.ranks)
+    three = tuple(replace(window, index=index) for index in range(3))
+    ranks = tuple(replace(rank, windows=three, disturbed=(window,)) for rank in made.ranks)
     found = bottleneck.paths([replace(made, ranks=ranks, measured_s=0.6, epoch=0)])
     assert found[0].busy_share == pytest.approx(0.3)
 
