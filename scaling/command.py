@@ -114,24 +114,32 @@ def deliver(data: str | bytes, output: Path | None) -> None:
         return
     if output.is_dir():
         raise UsageError(f"--output {output}: is a folder; name a file in it")
-    if output.resolve().name == KEPT:
+    place = output if _is_planted(output) else output.resolve()
+    if place.name == KEPT:
         raise UsageError(f"--output {output}: is what a run is kept in; name another file")
     try:
-        _replace(output, _encoded(data))
+        _replace(place, _encoded(data))
     except OSError as error:
         raise UsageError(f"--output {output}: {error.strerror}") from None
+
+
+def _is_planted(path: Path) -> bool:
+    """Whether a path is a link in a run's folder: whoever made the folder chose where it leads."""
+    return path.is_symlink() and (path.parent / KEPT).exists()
 
 
 def _replace(path: Path, data: bytes) -> None:
     """A file is there whole or as it was before; a device, a pipe and a file in a folder that is not ours take
     what comes."""
-    path = path.resolve()
-    if path.exists() and not (path.is_file() and os.access(path.parent, os.W_OK)):
+    ours = path.is_symlink() or (path.is_file() and os.access(path.parent, os.W_OK))
+    if path.exists() and not ours:
         path.write_bytes(data)
         return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        part.write_bytes(data)
+        part.unlink(missing_ok=True)
+        with part.open("xb") as file:  # never through a link
+            file.write(data)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

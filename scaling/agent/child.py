@@ -24,6 +24,7 @@ from scaling.hosts import proc
 from scaling.records import other_code
 from scaling.records.events import Event, Failed, Finished, Outcome
 from scaling.records.forks import MARK
+from scaling.records.store import unlinked
 from scaling.records.task import EVENTS_FD, Command, Task
 from scaling.text import signal_name
 
@@ -62,7 +63,7 @@ class Child:
         self._grace_s = 2.0
         self.strays = 0
         self.sent: set[str] = set()
-        Path(task.log).parent.mkdir(parents=True, exist_ok=True)
+        unlinked(Path(task.log).parent).mkdir(parents=True, exist_ok=True)
         self.pid, self._wait = self._start(environ, start or (lambda _, *asked: forks.fresh(*asked)))
         self.exit_fd = _pidfd(self.pid)
         self._exit = select.poll()
@@ -78,7 +79,7 @@ class Child:
         os.set_blocking(self.stdin_fd, False)
         own = {**environ, MARK: self.mark, EVENTS_FD: str(events_fd)}
         try:
-            with Path(self.task.log).open("ab") as log:
+            with unlinked(Path(self.task.log)).open("ab") as log:
                 return start(self.task, own, forks.Fds(commands_fd, events_fd, log.fileno()))
         except OSError:
             os.close(self.events_fd)

@@ -20,6 +20,7 @@ from scaling.frameworks.base import Trainer
 from scaling.frameworks.tracing import Traceable, Tracer
 from scaling.records.events import Inspected, Window
 from scaling.records.gpu_time import GpuTime
+from scaling.records.store import unlinked
 from scaling.records.task import Inspect
 from scaling.text import one_line
 
@@ -134,8 +135,8 @@ class Tracing:
         return self._path.with_name(self._path.name + tracer.end)
 
     def _start(self, tracer: Tracer) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        tracer.start(self._file(tracer))
+        unlinked(self._path.parent).mkdir(parents=True, exist_ok=True)
+        tracer.start(unlinked(self._file(tracer)))
 
     def _stop(self, tracer: Tracer, steps: int) -> None:
         tracer.stop()

@@ -132,6 +132,21 @@ def test_like_measures_anew_with_the_settings_of_a_run(measured: Path, tmp_path:
     assert changed == {"rounds", "name"}
 
 
+def test_resume_writes_through_no_link_in_the_folder(measured: Path, tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "results/run", tmp_path / "elsewhere"
+    run.mkdir(parents=True)
+    elsewhere.mkdir()
+    (elsewhere / "victim").write_text("untouched")
+    header = (measured / store.FILE).read_bytes().splitlines(keepends=True)[0]
+    (run / store.FILE).write_bytes(header)
+    (run / "logs").symlink_to(elsewhere)
+    (run / "page.html").symlink_to(elsewhere / "victim")
+    done = start("--resume", str(run), "--page", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [(path.name, path.read_text()) for path in elsewhere.iterdir()] == [("victim", "untouched")]
+    assert list((run / "logs").iterdir()) and not (run / "page.html").is_symlink()
+
+
 def test_resume_on_other_code_is_refused(measured: Path, tmp_path: Path) -> None:
     run = shutil.copytree(measured, tmp_path / "run")
     path = run / store.FILE
