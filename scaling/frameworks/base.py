@@ -32,6 +32,7 @@ class Traits(Record, frozen=True, kw_only=True):
     nccl: on CUDA its ranks meet in NCCL, which takes no two ranks on one GPU.
     polling_cores: cores that a clock of the strategy's own keeps busy beside each rank, however long a step is.
     accuracy: what its trainer can do of a training to an accuracy (evaluating.py).
+    is_open: its servers listen on all addresses of a host and ask nobody for a password.
     passes: what its step can be told to do (`Workload.pass_`): parts of a step, where it exchanges nothing.
     """
 
@@ -42,6 +43,7 @@ class Traits(Record, frozen=True, kw_only=True):
     synchronous: bool = True
     nccl: bool = False
     polling_cores: float = 0.0
+    is_open: bool = False
     passes: tuple[Pass, ...] = ("step",)
     accuracy: tuple[Skill, ...] = ()
 

@@ -16,6 +16,7 @@ from scaling.plan.config import SweepConfig
 from scaling.records import network
 from scaling.records.interpreter import Interpreter
 from scaling.records.messages import Enrol
+from scaling.records.other_code import own
 from scaling.records.point import EXCHANGING, Device, Point
 from scaling.run.header import by_name
 from scaling.text import counted, duration, printable, ranges
@@ -54,6 +55,7 @@ def _kind_of(traits: Traits) -> str:
         "asynchronous": not traits.synchronous,
         "parameter servers (--servers)": traits.servers,
         "one process for the devices of a node": traits.drives == "node",
+        "listens on all addresses without authentication": traits.is_open,
     }
     said = [word for word, holds in words.items() if holds]
     return f"  ({', '.join(said)})" if said else ""
@@ -155,6 +157,7 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     taking_turns = ", taking turns side by side" if made.side_by_side else ""
     lines.append(f"points of each of {made.rounds} rounds{taking_turns}:")
     lines += _points(made.cells, made)
+    lines += open_servers(made.cells)
     lines += [f"  missing: {name}: {reason}" for name, reason in made.missing.items()]
     lines += [
         f"  refused: {point.label}: {made.refused[point.cell]}"
@@ -167,6 +170,14 @@ def dry_run(made: plan.Plan, enrolled: Sequence[Enrol]) -> str:
     about = f"about {duration(made.estimate_s)}" if made.estimate_s else "whose epochs take as long as they take"
     lines.append(f"{counted(count, 'point')} in all, {about}; nothing was measured (--dry-run)")
     return "\n".join(map(printable, lines))
+
+
+def open_servers(cells: Iterable[Point]) -> list[str]:
+    """A line for the strategies whose servers anybody may reach while these points are measured."""
+    names = dict.fromkeys(own(point.strategy) for point in cells if point.kind in EXCHANGING)
+    found = [name for name in names if frameworks.load(name).traits(name).is_open]
+    text = "listens on all addresses of each host without authentication; use a network that you trust"
+    return [f"{', '.join(found)} {text}"] if found else []
 
 
 def _slot(one: placement.Slot, device: Device) -> str:

@@ -20,7 +20,7 @@ from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
 from scaling.records.prediction import Prediction
 from scaling.records.run import Header, PointRecord
-from scaling.run import NAME, against, pages
+from scaling.run import NAME, against, listing, pages
 from scaling.run.invocation import ViewKind
 from scaling.run.predicting import Asking
 from scaling.sweep.sweep import Sweep
@@ -68,6 +68,8 @@ def measure(
     )  # fmt: skip
     try:
         screen.opened(header, len(made.cells) * made.rounds)
+        for line in listing.open_servers(made.cells):
+            screen.note(line)
         with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()
     except Interrupted as stop:

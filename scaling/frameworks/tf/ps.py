@@ -41,7 +41,7 @@ class ParameterServer(TensorFlowStrategy):
 
     def traits(self, _name: str) -> Traits:
         """One port for the coordinator, one for each trainer, one for each server."""
-        return Traits(drives="point", ports=1, rank_ports=True, servers=True, synchronous=False)
+        return Traits(drives="point", ports=1, rank_ports=True, servers=True, synchronous=False, is_open=True)
 
     def devices(self, _name: str) -> tuple[Device, ...]:
         """Trainers compute on either; variables stay in the servers' memory."""
