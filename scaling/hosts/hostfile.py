@@ -89,6 +89,9 @@ def check(hosts: tuple[Host, ...], wanted: Format, file: str) -> None:
                 f"{file}:{host.line}: '{host}' is for {READERS[host.format]}, but mpirun here is of "
                 f"{READERS[wanted]}: write '{host.written(wanted)}'"
             )
+        if host.name.startswith("[") and wanted == "openmpi":
+            plain = replace(host, name=host.name.strip("[]")).written(wanted)
+            raise UsageError(f"{file}:{host.line}: '{host}': {READERS[wanted]} refuses brackets; write '{plain}'")
         if host.remark and wanted == "hydra":
             where = f"{file}:{host.line}: '{host} #{host.remark}'"
             raise UsageError(f"{where}: {READERS[wanted]} take a comment only on a line of its own")

@@ -56,6 +56,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         virtual=proc.virtual(cpuinfo, os.environ),
         hcas=rdma.hcas(),
         boot_id=proc.boot_id(),
+        network_id=proc.network_id(),
         allocator=allocator.in_use(),
         allocator_by=allocator.brought_by(os.environ),
         heap_settings=allocator.settings(os.environ),
@@ -64,6 +65,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         unsupported_gpus=unsupported(found),
         compile_lacks=compilers.lacks(os.environ),
         core_ids=proc.core_ids(cores),
+        ipv6_only=_ipv6_only(nics),
     )
 
 
@@ -78,15 +80,20 @@ def joined(hosts: Sequence[HostInfo]) -> HostInfo:
 
 
 def check_names(hosts: Sequence[HostInfo]) -> None:
-    """Refuse two machines of one name, since ranks are told apart by that; `hosts[r]` is rank r's. Raises
+    """Refuse two hosts of one name, since ranks are told apart by that; `hosts[r]` is rank r's. Raises
     LaunchError."""
     first: dict[str, int] = {}
     for rank, host in enumerate(hosts):
-        other = first.setdefault(host.hostname, rank)
-        if "" not in (ids := {hosts[other].boot_id, host.boot_id}) and len(ids) > 1:
+        other = hosts[first.setdefault(host.hostname, rank)]
+        mend = ""
+        if "" not in (ids := {other.boot_id, host.boot_id}) and len(ids) > 1:
+            where, mend = "machines", "hostnamectl set-hostname NAME"
+        elif "" not in (ids := {other.network_id, host.network_id}) and len(ids) > 1:
+            where, mend = "containers (network namespaces)", "docker run --hostname NAME"
+        if mend:
             raise LaunchError(
-                f"ranks {other} and {rank} run on two machines that both call themselves {host.hostname}; give "
-                "each a name of its own: hostnamectl set-hostname NAME"
+                f"ranks {first[host.hostname]} and {rank} run on two {where} that both call themselves "
+                f"{host.hostname}; give each a name of its own: {mend}"
             )
 
 
@@ -172,6 +179,17 @@ def _nics() -> tuple[Nic, ...]:
         for address in addresses
         if address.family == socket.AF_INET
     )
+
+
+def _ipv6_only(nics: Iterable[Nic]) -> tuple[str, ...]:
+    """The interfaces that are up with an address, and none of IPv4."""
+    states, known = psutil.net_if_stats(), {nic.name for nic in nics}
+    return tuple(
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if name in states and states[name].isup and name.partition(":")[0] not in known
+        and any(address.family == socket.AF_INET6 for address in addresses)
+    )  # fmt: skip
 
 
 def _nic(name: str, address: Any, state: Any) -> Nic:

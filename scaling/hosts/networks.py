@@ -95,6 +95,11 @@ def _fitting(host: HostInfo, word: str, entry: Entry, entries: Mapping[str, Entr
         raise UsageError(
             f"--interconnect {word}: {down.name} is down on {host.hostname}; ip link set {down.name} up"
         )
+    if entry.interface in host.ipv6_only:
+        raise UsageError(
+            f"--interconnect {word}: {entry.interface} on {host.hostname} has IPv6 addresses alone, and "
+            "scaling uses IPv4; give it an IPv4 address"
+        )
     names = [*entries, *dict.fromkeys(nic.name for nic in usable)]
     listed = ", ".join(f"{nic.name} {nic.address}" for nic in usable) or "none with an IPv4 address"
     hint = f"; {near(word, names)}" if word not in entries and names else ""

@@ -60,6 +60,14 @@ def sockets(root: Path = ROOT) -> int:
     return len({_read(file) for file in files}) or 1
 
 
+def network_id() -> str:
+    """Which network namespace of the machine this process is in; "" where /proc does not tell."""
+    try:
+        return str(Path("/proc/self/ns/net").readlink())
+    except OSError:
+        return ""
+
+
 def boot_id(root: Path = ROOT) -> str:
     """What names this kernel's run, the same whatever a container's host name; "" where it is not known."""
     return _read(root / "proc/sys/kernel/random/boot_id").strip()

@@ -77,7 +77,8 @@ class HostInfo(Record, frozen=True, kw_only=True):
     """The machine of one agent. `cores` are the physical cores that this agent may use, each the tuple of its
     hardware threads that it may use, and `core_ids` name each by the lowest of all its threads, none in older
     records: ranks that are bound to one thread each may share a core. Hosts with one `boot_id` are one machine:
-    containers, or nodes of a lab. `allocator` is the library that allocates memory in the place of the C
+    containers, or nodes of a lab; `network_id` is the network namespace there. `ipv6_only` are the interfaces that
+    are up without an IPv4 address. `allocator` is the library that allocates memory in the place of the C
     library, "" where none does, and `allocator_by` is LD_PRELOAD where that brought it; older records have what
     LD_PRELOAD named, whether it was there or not. `heap_settings` are those of glibc's heap that the user's
     environment has, which win over those of `--malloc keep`; older records have none. `reachable_gpus` counts
@@ -112,3 +113,5 @@ class HostInfo(Record, frozen=True, kw_only=True):
     compile_lacks: str = ""
     interpreters: tuple[Interpreter, ...] = ()
     core_ids: tuple[Index, ...] = ()
+    network_id: str = ""
+    ipv6_only: tuple[str, ...] = ()

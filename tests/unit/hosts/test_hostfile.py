@@ -201,3 +201,15 @@ def test_the_other_mpis_format_is_refused_with_the_mend(text: str, wanted: Forma
     with pytest.raises(UsageError) as caught:
         hostfile.check(hostfile.parse(text, "my/hosts"), wanted, "my/hosts")
     assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("line", ["[::1] slots=2", "[fe80::12]"])
+def test_brackets_are_refused_before_open_mpi_does(line: str) -> None:
+    hosts = hostfile.parse(line, "hosts")
+    plain = line.replace("[", "").replace("]", "")
+    with pytest.raises(UsageError, match=rf"^hosts:1: .* Open MPI refuses brackets; write '{plain}'$"):
+        hostfile.check(hosts, "openmpi", "hosts")
+
+
+def test_brackets_are_mpich_s() -> None:
+    hostfile.check(hostfile.parse("[::1]:2", "hosts"), "hydra", "hosts")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import msgspec
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
+from msgspec.structs import replace
 
 import scaling
 from scaling import frameworks
@@ -261,6 +263,20 @@ def test_two_machines_of_one_name_are_refused() -> None:
     one, same, other = (host(hostname="localhost", boot_id=boot_id) for boot_id in ("a", "a", "b"))
     with pytest.raises(LaunchError, match="ranks 0 and 2 run on two machines that both call themselves localhost"):
         check_names([one, same, other])
+
+
+def test_two_containers_of_one_kernel_and_one_name_are_refused() -> None:
+    one, same, other = (host(hostname="box", boot_id="a", network_id=f"net:[{number}]") for number in (1, 1, 2))
+    check_names([one, same, replace(other, hostname="box2")])
+    check_names([one, replace(one, network_id="")])
+    with pytest.raises(
+        LaunchError, match=r"ranks 0 and 2 run on two containers .* themselves box; .*--hostname NAME"
+    ):
+        check_names([one, same, other])
+
+
+def test_this_host_tells_its_network_namespace() -> None:
+    assert re.fullmatch(r"net:\[\d+\]", gather({}).network_id)
 
 
 def test_ranks_of_one_machine_nodes_of_one_and_those_who_cannot_tell_are_not() -> None:

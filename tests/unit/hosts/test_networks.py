@@ -203,3 +203,11 @@ def test_cards_by_node() -> None:
 def test_a_node_whose_card_the_file_forgot_is_named() -> None:
     with pytest.raises(UsageError, match=r"--interconnect ib: the fabric file's hca names no card of b; write"):
         choose(pair(), "ib", {"ib": Entry(interface="ib0", hca={"a": "mlx5_0"})})
+
+
+def test_an_interface_without_ipv4_is_named_so() -> None:
+    one = replace(on("a", nic("eth0", "10.0.0.1")), ipv6_only=("ib0",))
+    with pytest.raises(
+        UsageError, match="--interconnect ib0: ib0 on a has IPv6 addresses alone, and scaling uses IPv4"
+    ):
+        choose([one], "ib0")
