@@ -74,7 +74,7 @@ def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:
             read.append(_read_line(line, header.schema))
     except _DAMAGE as error:
         raise UsageError(f"{path}:{len(read) + 2}: not a point record: {_reason(error)}") from None
-    return header, tuple(with_gpus(line, header) if isinstance(line, PointRecord) else line for line in read)
+    return header, tuple(with_gpus(one, header) if isinstance(one, PointRecord) else one for one in read)
 
 
 def load_measured(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:

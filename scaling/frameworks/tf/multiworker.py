@@ -1,9 +1,9 @@
 """TensorFlow's MultiWorkerMirroredStrategy over gRPC rings or NCCL.
 
 Every rank is a gRPC server, which TensorFlow binds to 0.0.0.0 without credentials, whatever TF_CONFIG says
-(GrpcServer::Init of tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc). The gradients are summed by Keras'
-optimiser in one all-reduce of all of them joined, after the backward pass; `bytes_per_pack` cuts it into several,
-which may start during it. Running means of batch normalisation stay each rank's own.
+(GrpcServer::Init of tensorflow/core/distributed_runtime/rpc/grpc_server_lib.cc). The gradients are summed by
+Keras' optimiser in one all-reduce of all of them joined, after the backward pass; `bytes_per_pack` cuts it into
+several, which may start during it. Running means of batch normalisation stay each rank's own.
 
 Of 16 ranks on 4 nodes 1.51 times the bytes of a ring in the order of ranks crossed nodes: 6 edges and not 4, as if
 its ring went by the tasks' numbers as text (0, 1, 10, 11, ..., 2, 3, ...).
