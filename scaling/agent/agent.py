@@ -24,11 +24,12 @@ from scaling.agent.supervisor import ChildLike, Supervisor
 from scaling.agent.suspicion import Suspicion
 from scaling.errors import ScalingError, StrategyError
 from scaling.hosts import canary
-from scaling.records.events import Ended, Event, Failed
+from scaling.records.events import Ended, Event, Failed, Measured
 from scaling.records.host import HostInfo
 from scaling.records.messages import (
     AGENT_DECODER,
     INTERRUPT_GRACE_S,
+    Account,
     Admit,
     Ask,
     Assign,
@@ -195,14 +196,14 @@ class Agent:
                 self._say(Reserved(attempt=order.attempt, slot=order.slot, ports=ports))
             case Listen(seconds=seconds):
                 self._idle.listen(seconds, self._clock())
-            case Preload(tasks=tasks, strategies=names):
-                self._preloading = True
-                for task in tasks:
-                    self._starter.preload(task, names)
+            case Preload():
+                self._preload(order)
             case Assign(task=task):
                 self._start(task)
             case Tell():
                 self._tell(order)
+            case Account(attempt=attempt):
+                self._account(attempt)
             case Pause():
                 self._say(pausing.obey(order, self._of(order.attempt), self.cluster.rank, self._clock()))
             case Release():
@@ -211,6 +212,11 @@ class Agent:
                 self.dismissed = True
                 for supervisor in self._supervisors.values():
                     supervisor.end(self._clock(), INTERRUPTED, grace_s=INTERRUPT_GRACE_S)
+
+    def _preload(self, order: Preload) -> None:
+        self._preloading = True
+        for task in order.tasks:
+            self._starter.preload(task, order.strategies)
 
     def _reserve(self, order: Reserve) -> tuple[int, ...]:
         """Bind ports but do not listen: nobody else is given them, and a server that sets SO_REUSEADDR
@@ -249,6 +255,10 @@ class Agent:
         run = order.command
         found = canary.tried(worker.child.task.cpus) if isinstance(run, Run) and run.canary else None
         worker.tell(run, self._clock(), found)
+
+    def _account(self, attempt: int) -> None:
+        for _, supervisor in self._of(attempt):
+            self._report(supervisor.child.task, Measured(ended=supervisor.so_far()))
 
     def _of(self, attempt: int) -> list[tuple[str, Supervisor]]:
         """The attempt's children here, by role."""

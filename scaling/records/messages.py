@@ -189,6 +189,12 @@ class Tell(Record, frozen=True, kw_only=True, tag="tell"):
     command: Command
 
 
+class Account(Record, frozen=True, kw_only=True, tag="account"):
+    """The attempt's measured windows are in: report what was read meanwhile, of each child as Measured."""
+
+    attempt: int
+
+
 class Pause(Record, frozen=True, kw_only=True, tag="pause"):
     """Stop the attempt's children until their next Tell: others are measured. With `canary` try one on its
     worker's cores then; the answer is Paused."""
@@ -209,9 +215,8 @@ class Dismiss(Record, frozen=True, kw_only=True, tag="dismiss"):
     """The launch is over."""
 
 
-ToAgent = (
-    Ask | Locate | Try | Admit | Reach | Reserve | Listen | Preload | Assign | Tell | Pause | Release | Dismiss
-)
+Answered = Ask | Locate | Try | Admit | Reach | Reserve | Listen | Preload
+ToAgent = Answered | Assign | Tell | Account | Pause | Release | Dismiss
 
 ENCODER = msgspec.msgpack.Encoder()
 AGENT_DECODER = msgspec.msgpack.Decoder(ToAgent)

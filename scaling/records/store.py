@@ -1,7 +1,8 @@
 """A run on disk: `results/<start>-<name>/run.jsonl`, a header line, then a PointRecord per line, and before those
 that were predicted the Prediction of each.
 
-Each line is appended and fsynced as its point ends. A line that could not be written whole is taken
+A point has a line when its measured windows are in, and another when it ends, which replaces the first for every
+reader. Each line is appended and fsynced at once. A line that could not be written whole is taken
 back, so that the file stays readable; a truncated last line (the machine died) is dropped on reading.
 """
 
@@ -9,11 +10,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,6 +28,7 @@ FILE = "run.jsonl"
 _HEADER = msgspec.json.Decoder(Header)
 Line = PointRecord | Prediction
 _LINE: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
+_Kept = TypeVar("_Kept", bound=Line)
 
 
 def folder_of(run: Path) -> Path:
@@ -69,7 +71,16 @@ def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:
         read = tuple(_read_line(line, header.schema) for line in whole[1:])
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError):
         raise UsageError(_damage(path, whole, header.schema)) from None
-    return header, tuple(with_gpus(line, header) if isinstance(line, PointRecord) else line for line in read)
+    completed = (with_gpus(line, header) if isinstance(line, PointRecord) else line for line in read)
+    return header, joined(tuple(completed))
+
+
+def joined(lines: Sequence[_Kept]) -> tuple[_Kept, ...]:
+    """Drop the record of a point's measured windows if the record of its end follows."""
+    newest = {line.point.key: line for line in lines if isinstance(line, PointRecord)}
+    return tuple(
+        line for line in lines if isinstance(line, Prediction) or line.ended or newest[line.point.key] is line
+    )
 
 
 def load_measured(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:

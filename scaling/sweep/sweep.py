@@ -21,11 +21,11 @@ from scaling.records.events import Failed
 from scaling.records.messages import INTERRUPT_GRACE_S, Heard, ToAgent, ToSweep
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
-from scaling.records.store import Store, done_keys
+from scaling.records.store import Store, done_keys, joined
 from scaling.sweep import inspection, registering
 from scaling.sweep.bench import Bench
 from scaling.sweep.epoch import Epoch
-from scaling.sweep.outcome import record_of
+from scaling.sweep.outcome import record_of, record_so_far
 from scaling.sweep.preloading import listen, preload
 from scaling.sweep.registering import Predictor
 from scaling.sweep.turns import Course
@@ -153,11 +153,14 @@ class Sweep:
     def _keep(self, record: PointRecord, total: int) -> None:
         self._keys.add(record.point.key)
         number = len(self._keys)
-        self.store.append(record)
-        self.records.append(record)
+        self._append(record)
         self._analyser.add(record)
         each_s = (self._clock() - self._begun_s) / self._points_so_far
         self.view.finished(record, self._analyser.rows(), number, total, (total - number) * each_s)
+
+    def _append(self, record: PointRecord) -> None:
+        self.store.append(record)
+        self.records[:] = joined((*self.records, record))
 
     def _too_wide(self) -> bool:
         """Whether any claimed efficiency's interval is wider than `--target-ci` allows."""
@@ -199,6 +202,7 @@ class Sweep:
             next_attempt=self._next_attempt,
             canaries=self._canaries,
             note=self.view.note,
+            keep=lambda state: self._append(self._emulating(record_so_far(state, now_s=self._clock()))),
         )
         self.view.began(current.active.state, len(self._keys) + 1)
         try:
@@ -217,10 +221,10 @@ class Sweep:
         # No other round has it, so that the time left does not follow from it.
         self._begun_s += current.soaked_s
         ended_s = self._clock()
-        return [
-            replace(record_of(state, ended_s=ended_s), emulation=self.plan.emulation(state.point))
-            for state in current.states()
-        ]
+        return [self._emulating(record_of(state, ended_s=ended_s)) for state in current.states()]
+
+    def _emulating(self, record: PointRecord) -> PointRecord:
+        return replace(record, emulation=self.plan.emulation(record.point))
 
     def _course(self, group: Group, index: int) -> Course:
         config, first = self.plan.config, group.points[0]

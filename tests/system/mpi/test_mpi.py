@@ -134,10 +134,12 @@ def interrupted(mpi: Mpi, folder: Path, number: int) -> tuple[int, str]:
 
 
 def wait_for_points(folder: Path, count: int) -> None:
-    def lines() -> int:
-        return max((len(run.read_bytes().splitlines()) for run in folder.glob("results/*/run.jsonl")), default=0)
+    def ended() -> int:
+        return max(
+            (run.read_bytes().count(b'"ended":true') for run in folder.glob("results/*/run.jsonl")), default=0
+        )
 
-    eventually(lambda: lines() > count)
+    eventually(lambda: ended() >= count)
 
 
 def nothing_left(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scaling.analysis.analyse import rows
 from scaling.errors import Interrupted
 from scaling.records import store
 from scaling.records.events import Failed, Finished
@@ -169,6 +170,38 @@ def test_a_signal_keeps_the_epochs_before(tmp_path: Path) -> None:
     for _ in range(3):
         launch.turn()
     assert not any(agent.busy for agent in launch.agents)
+
+
+class Soaking(Beginning):
+    """Calls `act` when a point goes on after its measured windows."""
+
+    def began(self, state: PointState, number: int) -> None:
+        return None
+
+    def progress(self, state: PointState) -> None:
+        if state.phase == "soaking":
+            self._act(0)
+
+
+@pytest.mark.parametrize(
+    "error", [Interrupted(signal.SIGINT), RuntimeError("a planted bug")], ids=["signal", "crash"]
+)
+def test_what_ends_the_run_in_the_soak_keeps_the_measured_points(tmp_path: Path, error: Exception) -> None:
+    def act(_: int) -> None:
+        raise error
+
+    whole = sweep(tmp_path / "whole")
+    with pytest.raises(type(error)):
+        sweep(tmp_path / "broken", view=Soaking(act))
+    (folder,) = (tmp_path / "broken").iterdir()
+    found = store.load(folder)[1]
+    assert {record.point.key for record in found} == {record.point.key for record in whole.records}
+    assert all(isinstance(record.outcome, Finished) and not record.ended for record in found)
+    assert all(isinstance(rank.outcome, Finished) for record in found for rank in record.ranks)
+    assert [row.efficiency for row in rows(found)] == [row.efficiency for row in rows(whole.records)]
+    launch = Launch(2)
+    assert sweep(tmp_path, launch, resume=folder).records == found
+    assert launch.tasks == []
 
 
 def test_resume_measures_the_epochs_that_are_lacking(tmp_path: Path) -> None:
