@@ -3,7 +3,8 @@ that were predicted the Prediction of each.
 
 A point has a line when its measured windows are in, and another when it ends, which replaces the first for every
 reader. Each line is appended and fsynced at once. A line that could not be written whole is taken
-back, so that the file stays readable; a truncated last line (the machine died) is dropped on reading.
+back, so that the file stays readable; a truncated last line (the machine died) is dropped on reading. A run whose
+folder was removed or moved is written anew, since all of it is in memory.
 """
 
 from __future__ import annotations
@@ -147,8 +148,13 @@ class Store:
 
     def __init__(self, folder: Path, fd: int) -> None:
         self.folder = folder
-        self.path = folder / FILE
         self._fd = fd
+        self._whole = bytearray()
+
+    @property
+    def path(self) -> Path:
+        """The run's file."""
+        return self.folder / FILE
 
     @classmethod
     def create(cls, results: Path, name: str, now: datetime, header: Header) -> Store:
@@ -160,7 +166,7 @@ class Store:
         folder = _fresh(results, f"{now:%Y%m%d-%H%M%S}-{name}")
         store = cls(folder, _open(folder / FILE, os.O_CREAT | os.O_EXCL))
         try:
-            store._append(header)
+            store._write(header)
         except StoreError as error:
             store.close()
             store.path.unlink()
@@ -179,15 +185,49 @@ class Store:
         _check_encoding(folder, f"--resume {run}")
         store = cls(folder, _open(folder / FILE, 0))
         data = store.path.read_bytes()
-        os.ftruncate(store._fd, data.rfind(b"\n") + 1)
+        store._whole += data[: data.rfind(b"\n") + 1]
+        os.ftruncate(store._fd, len(store._whole))
         return store
 
-    def append(self, record: Line) -> None:
-        """Write one record and fsync. Raises StoreError (disk full, for one); the file then ends as before."""
-        self._append(record)
+    def append(self, record: Line) -> str:
+        """Write one record and fsync; returns what `secure` does.
 
-    def _append(self, record: msgspec.Struct) -> None:
+        Raises StoreError (disk full, for one); the file then ends as before.
+        """
+        said = self.secure()
+        self._write(record)
+        return said
+
+    def secure(self) -> str:
+        """Write the whole run to a new folder if its own was removed or moved.
+
+        Returns the line that says so, else "". Raises StoreError if there can be no new folder.
+        """
+        if self._is_in_place():
+            return ""
+        lost = self.folder
+        try:
+            folder = _fresh(lost.parent, lost.name)
+            fd = _open(folder / FILE, os.O_CREAT | os.O_EXCL)
+        except UsageError as error:
+            raise StoreError(f"{lost}: was removed or moved and cannot be written anew: {error}") from None
+        os.close(self._fd)
+        self.folder, self._fd = folder, fd
+        self._append(bytes(self._whole))
+        return f"{lost} was removed or moved: the run was written anew to {folder}"
+
+    def _is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._fd))
+        except OSError:
+            return False
+
+    def _write(self, record: msgspec.Struct) -> None:
         data = msgspec.json.encode(record) + b"\n"
+        self._append(data)
+        self._whole += data
+
+    def _append(self, data: bytes) -> None:
         end = None
         try:
             end = os.lseek(self._fd, 0, os.SEEK_END)

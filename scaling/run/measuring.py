@@ -99,12 +99,17 @@ def _conclude(
     output: TextIO,
     ending: Ending,
 ) -> int:
-    """Print the table of the file, or of `records` where it cannot be read any more, and all that follows it; the
-    exit code of a sweep whose points were measured. Raises Interrupted on a signal once the table is out."""
+    """Print the table of the file, or of `records` if the file is lost, and all that follows it.
+
+    Returns the exit code of a sweep whose points were measured. Raises Interrupted on a signal once the table is
+    out.
+    """
     stream = Stream(output)
     try:
+        if said := opened.secure():
+            stream.write(f"{said}\n")
         read = store.load_whole(opened.folder)
-    except UsageError as error:
+    except (StoreError, UsageError) as error:
         why = str(error).removeprefix(f"{opened.folder}: ")
         last = _print_table(header, records, (), stream, f"not kept: {opened.folder}", color=ending.color)
         stream.write(f"{last}\n")

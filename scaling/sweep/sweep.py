@@ -21,7 +21,7 @@ from scaling.records.events import Failed
 from scaling.records.messages import INTERRUPT_GRACE_S, Heard, ToAgent, ToSweep
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
-from scaling.records.store import Store, done_keys, joined
+from scaling.records.store import Line, Store, done_keys, joined
 from scaling.sweep import inspection, registering
 from scaling.sweep.bench import Bench
 from scaling.sweep.epoch import Epoch
@@ -146,7 +146,7 @@ class Sweep:
             self.view.note(f"not predicted: {error}")
             return
         for one in found:
-            self.store.append(one)
+            self._write(one)
         for line in registering.told(found):
             self.view.note(line)
 
@@ -159,8 +159,13 @@ class Sweep:
         self.view.finished(record, self._analyser.rows(), number, total, (total - number) * each_s)
 
     def _append(self, record: PointRecord) -> None:
-        self.store.append(record)
+        self._write(record)
         self.records[:] = joined((*self.records, record))
+
+    def _write(self, line: Line) -> None:
+        if said := self.store.append(line):
+            self.view.note(said)
+            self._bench = replace(self._bench, logs=str(self.store.folder.resolve() / "logs"))
 
     def _too_wide(self) -> bool:
         """Whether any claimed efficiency's interval is wider than `--target-ci` allows."""
