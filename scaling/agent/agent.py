@@ -31,6 +31,7 @@ from scaling.records.messages import (
     INTERRUPT_GRACE_S,
     Account,
     Admit,
+    Alive,
     Ask,
     Assign,
     Dismiss,
@@ -64,6 +65,7 @@ TURNS_S = 0.005  # ... while others have their turn: ranks that are told to run 
 CALM_S = 0.05  # ... while nothing goes on
 MEASURING_S = 0.25  # ... while windows are timed: on the cores that are measured; their end wakes it
 QUICK_FOR_S, FINISH_S = 0.1, 5.0
+BEAT_S = 10.0  # it says at least so often that it is at work
 INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
 Spawn = Callable[[Task, Mapping[str, str]], ChildLike]
 
@@ -88,7 +90,7 @@ class Agent:
         self._supervisors: dict[tuple[int, str], Supervisor] = {}
         self._sockets: dict[int, list[list[socket.socket]]] = {}
         self._outgoing: list[ToSweep] = []
-        self._quick_until_s = 0.0
+        self._quick_until_s = self._said_s = 0.0
         self._signal: int | None = None
         self._preloading = False
         self._suspicion = Suspicion()
@@ -142,7 +144,10 @@ class Agent:
             self._say(Listened())
         for answer in self._proving.answers(now_s):
             self._say(answer)
+        if not self._outgoing and now_s - self._said_s >= BEAT_S:
+            self._outgoing.append(Alive())
         if self._outgoing:
+            self._said_s = now_s
             send_news(self.cluster, *self._outgoing)
             self._outgoing.clear()
 

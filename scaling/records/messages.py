@@ -62,6 +62,10 @@ class Signalled(Record, frozen=True, kw_only=True, tag="signalled"):
     signal: int
 
 
+class Alive(Record, frozen=True, kw_only=True, tag="alive"):
+    """The agent is at work, and said nothing else for a while."""
+
+
 class Missing(Record, frozen=True, kw_only=True, tag="missing"):
     """An agent's answer to Ask: by strategy, why it cannot run on that host, and why not on its GPUs; nothing of
     those that can."""
@@ -113,7 +117,8 @@ class Reached(Record, frozen=True, kw_only=True, tag="reached"):
 
 
 Heard = Report | Reserved | Paused
-ToSweep = Enrol | Missing | Located | Tried | Admitting | Reached | Listened | Preloaded | Heard | Signalled
+Answer = Enrol | Missing | Located | Tried | Admitting | Reached | Listened | Preloaded
+ToSweep = Answer | Heard | Alive | Signalled
 
 
 class Ask(Record, frozen=True, kw_only=True, tag="ask"):

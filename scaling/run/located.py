@@ -8,12 +8,11 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from scaling.errors import UsageError
+from scaling.errors import SilentRanks, UsageError
 from scaling.plan import training
 from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.messages import Enrol, Locate, Located, ToAgent, ToSweep
-from scaling.run.enrolment import SilentRanks
 from scaling.transport.mailbox import ENROL_S, Mailbox
 from scaling.workloads import data, feeds, models, weights_file
 from scaling.workloads.data import TRAIN, Split

@@ -11,7 +11,7 @@ from typing import NamedTuple, TextIO
 from scaling.analysis.analyse import kept
 from scaling.analysis.revisions import changes
 from scaling.command import complain
-from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
+from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
 from scaling.lab import slowdown
 from scaling.plan import config
 from scaling.plan.plan import Plan
@@ -70,9 +70,9 @@ def measure(
         screen.opened(header, len(made.cells) * made.rounds)
         with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()
-    except Interrupted as stop:
+    except (Interrupted, SilentRanks) as stop:
         page, base = False, None
-        if stop.by_launcher:
+        if isinstance(stop, Interrupted) and stop.by_launcher:
             output = launcher_output() or output
         raise
     finally:

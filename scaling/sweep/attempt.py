@@ -186,6 +186,13 @@ class Attempt:
         elif self.state.ended == len(self.state.ranks):
             self.release("the point is over")
 
+    def lose(self, silent: Collection[int], why: str) -> None:
+        """Fail if one of these ranks of the launch takes part: nothing is heard of them."""
+        lost = (task for task in self._tasks if task.launch_rank in silent)
+        if (task := next(lost, None)) is not None:
+            host = task.hosts[task.rank]
+            self.state = failing(self.state, Failed(cause="hang", message=why, rank=task.rank, host=host))
+
     @property
     def fails(self) -> bool:
         """Whether something of it has failed: nothing more can be asked of it."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from itertools import chain
 
 from scaling.hosts.canary import Canaries
@@ -96,6 +96,11 @@ class Epoch:
     def states(self) -> list[PointState]:
         """What is known of each point."""
         return [attempt.state for attempt in self.attempts]
+
+    def lose(self, silent: Collection[int], why: str) -> None:
+        """Have all points fail that one of these ranks of the launch takes part in."""
+        for attempt in self.attempts:
+            attempt.lose(silent, why)
 
     def release(self, reason: str, *, grace_s: float) -> None:
         """End all that still runs."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.analysis.incremental import Analyser
-from scaling.errors import Interrupted
+from scaling.errors import Interrupted, SilentRanks
 from scaling.hosts.canary import Canaries
 from scaling.plan import defaults
 from scaling.plan.groups import Group
@@ -219,6 +219,9 @@ class Sweep:
                 if self.mailbox.signalled is not None:
                     raise Interrupted(self.mailbox.signalled)
                 self.view.progress(current.active.state)
+        except SilentRanks as error:
+            self._lose(current, error)
+            raise
         finally:
             grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
             current.release("the point is over", grace_s=grace_s)
@@ -227,6 +230,14 @@ class Sweep:
         self._begun_s += current.soaked_s
         ended_s = self._clock()
         return [self._emulating(record_of(state, ended_s=ended_s)) for state in current.states()]
+
+    def _lose(self, current: Epoch, error: SilentRanks) -> None:
+        """Keep that points failed because ranks stand still; those that were measured stay measured."""
+        current.lose(error.ranks, str(error))
+        measured = done_keys(self.records)
+        for state in current.states():
+            if state.failure is not None and state.point.key not in measured:
+                self._append(self._emulating(record_of(state, ended_s=self._clock())))
 
     def _emulating(self, record: PointRecord) -> PointRecord:
         return replace(record, emulation=self.plan.emulation(record.point))

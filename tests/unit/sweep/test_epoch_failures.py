@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scaling.analysis.analyse import rows
-from scaling.errors import Interrupted
+from scaling.errors import Interrupted, SilentRanks
 from scaling.records import store
 from scaling.records.events import Failed, Finished
 from scaling.records.messages import Reserve
@@ -19,7 +19,8 @@ from scaling.records.run import PointRecord
 from scaling.records.task import Finish, Inspect
 from scaling.records.task import Run as RunCommand
 from scaling.sweep.state import PointState
-from tests.support.inline import Launch, PaperAgent, Run
+from tests.support.check_facts import nic
+from tests.support.inline import Launch, PaperAgent, Run, host
 from tests.support.turns import (
     BLOCK,
     BLOCKS,
@@ -202,6 +203,31 @@ def test_what_ends_the_run_in_the_soak_keeps_the_measured_points(tmp_path: Path,
     launch = Launch(2)
     assert sweep(tmp_path, launch, resume=folder).records == found
     assert launch.tasks == []
+
+
+@pytest.mark.parametrize("phase", ["starting", "warming", "measuring", "soaking"])
+def test_an_agent_that_stands_still_fails_its_points_and_ends_the_run(tmp_path: Path, phase: str) -> None:
+    """Points that are measured stay so, and others that it takes no part in are only not measured."""
+    launch = Launch(2, [host(f"node{number}", nics=(nic("eth0", f"10.0.0.{number}"),)) for number in (1, 2)])
+
+    class Freezing(Soaking):
+        def progress(self, state: PointState) -> None:
+            if state.phase == phase:
+                launch.frozen = launch.agents[1:]
+
+    with pytest.raises(SilentRanks, match="no word from rank 1 on node2 for 120 s") as raised:
+        sweep(tmp_path, launch, view=Freezing(lambda _: None))
+    assert raised.value.exit_code == 1
+    (folder,) = tmp_path.iterdir()
+    found = store.load(folder)[1]
+    if phase == "soaking":
+        assert all(isinstance(record.outcome, Finished) for record in found)
+        return
+    assert {record.point.world_size for record in found} == {2}
+    for record in found:
+        assert isinstance(record.outcome, Failed)
+        assert (record.outcome.cause, record.outcome.host, record.outcome.rank) == ("hang", "node2", 1)
+        assert record.outcome.message.startswith("no word from rank 1 on node2 for 120 s")
 
 
 def test_resume_measures_the_epochs_that_are_lacking(tmp_path: Path) -> None:
