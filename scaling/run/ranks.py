@@ -24,6 +24,7 @@ from scaling.run import NAME, against, enrolment, listing, located, measuring, p
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
 from scaling.transport.base import Cluster
+from scaling.transport.launch import abort
 from scaling.transport.mailbox import SILENT_S, Mailbox
 from scaling.transport.signals import Signals
 
@@ -37,7 +38,7 @@ def serve(cluster: Cluster, signals: Signals) -> int:
 def _agent(cluster: Cluster, signals: Signals) -> Agent:
     child.adopt_orphans()
     agent = Agent(cluster)
-    signals.hand_to(agent.interrupt)
+    signals.hand_to(agent.interrupt, lambda: agent.is_interrupted)
     enrolment.enrol(agent)
     return agent
 
@@ -63,7 +64,7 @@ def lead(
         return work if isinstance(work, int) else work(Lead(cluster, mailbox, enrolled, argv))
     except SilentRanks as error:
         complain(error, name)
-        cluster.abort(error.exit_code)
+        abort(cluster, error.exit_code)
         return error.exit_code
     except ScalingError as error:
         complain(error, name)
