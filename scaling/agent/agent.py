@@ -123,6 +123,11 @@ class Agent:
         """A signal asks for the end: from a handler, so only noted here."""
         self._signal = signal
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether no turn has come since a signal."""
+        return self._signal is not None
+
     # ------------------------------------------------------------ one turn
 
     def turn(self) -> None:

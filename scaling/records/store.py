@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from scaling import files
 from scaling.errors import StoreError, UsageError
 from scaling.records.events import Finished
 from scaling.records.migrations import upgraded, with_gpus
@@ -61,7 +62,7 @@ def predictions(run: Path) -> tuple[Prediction, ...]:
 def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:
     path = folder_of(run) / FILE
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = files.read(path).split(b"\n")
     except OSError as error:
         raise UsageError(f"{run}: not a run: {path}: {error.strerror}") from None
     whole = lines[:-1]
@@ -129,6 +130,7 @@ def is_being_written(run: Path) -> bool:
     """Whether a sweep still writes into a run, as far as this machine can see: it holds the file's lock."""
     path = folder_of(run) / FILE
     try:
+        files.check(path)
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
