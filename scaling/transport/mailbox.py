@@ -55,7 +55,7 @@ class Mailbox(Generic[Order, News]):
         self._wait = wait
         self.hosts: Sequence[str] = ()
         self._silent_s = silent_s
-        self._looked_s, self._awake_s = clock(), 0.0
+        self._looked_s, self._awake_s, self._due_s = clock(), 0.0, LOOK_S
         self._heard_s = [0.0] * cluster.size  # when each rank was heard last, by `_awake_s`
 
     def order(self, ranks: Sequence[int], order: Order) -> None:
@@ -86,8 +86,10 @@ class Mailbox(Generic[Order, News]):
                     self.signalled = self.signalled or said.signal
                 else:
                     yield message[0], said
-        if not arrived:
+        if self._awake_s >= self._due_s:
+            self._due_s = self._awake_s + LOOK_S
             self._check_silence()
+        if not arrived:
             self._wait()
 
     def _check_silence(self) -> None:

@@ -134,12 +134,10 @@ def interrupted(mpi: Mpi, folder: Path, number: int) -> tuple[int, str]:
 
 
 def wait_for_points(folder: Path, count: int) -> None:
-    def ended() -> int:
-        return max(
-            (run.read_bytes().count(b'"ended":true') for run in folder.glob("results/*/run.jsonl")), default=0
-        )
+    def lines() -> int:
+        return max((len(run.read_bytes().splitlines()) for run in folder.glob("results/*/run.jsonl")), default=0)
 
-    eventually(lambda: ended() >= count)
+    eventually(lambda: lines() > count)
 
 
 def nothing_left(folder: Path) -> None:
