@@ -10,6 +10,7 @@ over a variable that is set already. Ranks are left unbound: scaling pins its wo
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -64,7 +66,13 @@ def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda _number, _frame: None)
     seen: list[int] = []
-    process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=bound_to_this(),  # noqa: PLW1509
+    )
     while process.poll() is None:
         for arrived in os.read(heard, 64):
             if arrived != signal.SIGCHLD:
@@ -72,6 +80,12 @@ def obeying_signals(command: list[str], environ: dict[str, str]) -> int:
                 seen.append(arrived)
     code = process.returncode
     return 128 + seen[0] if seen else code if code >= 0 else 128 - code
+
+
+def bound_to_this() -> Callable[[], None]:
+    """Return what a child calls for the kernel to send it USR1 when this process is killed."""
+    prctl, death_signal = ctypes.CDLL(None).prctl, 1  # PR_SET_PDEATHSIG
+    return lambda: prctl(death_signal, int(signal.SIGUSR1), 0, 0, 0)
 
 
 def fail(text: str) -> NoReturn:

@@ -3,6 +3,7 @@
     ScalingError
     ├── UsageError       a user's mistake: one line on rank 0, exit 2, no worker was started
     ├── LaunchError      the launch itself cannot work (mixed versions, no MPI library): exit 2
+    │   └── SilentRanks  ranks that do not answer: the launch is aborted, since MPI's own end would wait for them
     ├── StrategyError    what a strategy's own code raised: its points fail, the sweep goes on
     └── StoreError       the run's file can no longer be written or read: exit 1, the file stays readable
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
 
@@ -35,6 +36,15 @@ class LaunchError(ScalingError):
     """The ranks of this launch cannot work together."""
 
     exit_code = 2
+
+
+class SilentRanks(LaunchError):
+    """Ranks that do not answer; `ranks` are their numbers where a run is broken off because of them."""
+
+    def __init__(self, message: str, ranks: Collection[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+        self.exit_code = 1 if ranks else 2
 
 
 class StrategyError(ScalingError):

@@ -24,12 +24,14 @@ from scaling.agent.supervisor import ChildLike, Supervisor
 from scaling.agent.suspicion import Suspicion
 from scaling.errors import ScalingError, StrategyError
 from scaling.hosts import canary
-from scaling.records.events import Ended, Event, Failed
+from scaling.records.events import Ended, Event, Failed, Measured
 from scaling.records.host import HostInfo
 from scaling.records.messages import (
     AGENT_DECODER,
     INTERRUPT_GRACE_S,
+    Account,
     Admit,
+    Alive,
     Ask,
     Assign,
     Dismiss,
@@ -63,6 +65,7 @@ TURNS_S = 0.005  # ... while others have their turn: ranks that are told to run 
 CALM_S = 0.05  # ... while nothing goes on
 MEASURING_S = 0.25  # ... while windows are timed: on the cores that are measured; their end wakes it
 QUICK_FOR_S, FINISH_S = 0.1, 5.0
+BEAT_S = 10.0  # it says at least so often that it is at work
 INTERRUPTED = Failed(cause="interrupted", message="ended by a signal")
 Spawn = Callable[[Task, Mapping[str, str]], ChildLike]
 
@@ -87,7 +90,7 @@ class Agent:
         self._supervisors: dict[tuple[int, str], Supervisor] = {}
         self._sockets: dict[int, list[list[socket.socket]]] = {}
         self._outgoing: list[ToSweep] = []
-        self._quick_until_s = 0.0
+        self._quick_until_s = self._said_s = 0.0
         self._signal: int | None = None
         self._preloading = False
         self._suspicion = Suspicion()
@@ -120,6 +123,11 @@ class Agent:
         """A signal asks for the end: from a handler, so only noted here."""
         self._signal = signal
 
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether no turn has come since a signal."""
+        return self._signal is not None
+
     # ------------------------------------------------------------ one turn
 
     def turn(self) -> None:
@@ -141,7 +149,10 @@ class Agent:
             self._say(Listened())
         for answer in self._proving.answers(now_s):
             self._say(answer)
+        if not self._outgoing and now_s - self._said_s >= BEAT_S:
+            self._outgoing.append(Alive())
         if self._outgoing:
+            self._said_s = now_s
             send_news(self.cluster, *self._outgoing)
             self._outgoing.clear()
 
@@ -195,14 +206,14 @@ class Agent:
                 self._say(Reserved(attempt=order.attempt, slot=order.slot, ports=ports))
             case Listen(seconds=seconds):
                 self._idle.listen(seconds, self._clock())
-            case Preload(tasks=tasks, strategies=names):
-                self._preloading = True
-                for task in tasks:
-                    self._starter.preload(task, names)
+            case Preload():
+                self._preload(order)
             case Assign(task=task):
                 self._start(task)
             case Tell():
                 self._tell(order)
+            case Account(attempt=attempt):
+                self._account(attempt)
             case Pause():
                 self._say(pausing.obey(order, self._of(order.attempt), self.cluster.rank, self._clock()))
             case Release():
@@ -211,6 +222,11 @@ class Agent:
                 self.dismissed = True
                 for supervisor in self._supervisors.values():
                     supervisor.end(self._clock(), INTERRUPTED, grace_s=INTERRUPT_GRACE_S)
+
+    def _preload(self, order: Preload) -> None:
+        self._preloading = True
+        for task in order.tasks:
+            self._starter.preload(task, order.strategies)
 
     def _reserve(self, order: Reserve) -> tuple[int, ...]:
         """Bind ports but do not listen: nobody else is given them, and a server that sets SO_REUSEADDR
@@ -249,6 +265,10 @@ class Agent:
         run = order.command
         found = canary.tried(worker.child.task.cpus) if isinstance(run, Run) and run.canary else None
         worker.tell(run, self._clock(), found)
+
+    def _account(self, attempt: int) -> None:
+        for _, supervisor in self._of(attempt):
+            self._report(supervisor.child.task, Measured(ended=supervisor.so_far()))
 
     def _of(self, attempt: int) -> list[tuple[str, Supervisor]]:
         """The attempt's children here, by role."""

@@ -225,17 +225,25 @@ class Supervisor:
         """
         outcome = self.child.reap()
         self._log.cut()
-        telemetry = self._watch.close() if self._watch is not None else Telemetry()
         if self._reason is not None and isinstance(outcome, Failed) and outcome.cause in self.child.sent:
             outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
         after_result = ""
         if self._result_s is not None and isinstance(outcome, Failed) and (self._is_late or self._reason is None):
             after_result, outcome = outcome.message, Finished()
+        return self._account(outcome, after_result)
+
+    def so_far(self) -> Ended:
+        """What is known once all ranks have done their measured windows, as if it ended well now."""
+        if self._watch is not None:
+            self._watch.settle()
+        return self._account(Finished())
+
+    def _account(self, outcome: Outcome, after_result: str = "") -> Ended:
         return Ended(
             outcome=outcome,
             after_result=after_result,
             environ=self._environ,
-            telemetry=telemetry,
+            telemetry=self._watch.close() if self._watch is not None else Telemetry(),
             strays=self.child.strays,
             log_dropped_bytes=self._log.dropped_bytes,
             nccl=nccl_log.read(self._environ.get("NCCL_DEBUG_FILE", ""), self.child.pid),

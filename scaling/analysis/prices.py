@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import asdict
 
+from scaling import files
 from scaling.errors import UsageError, told_by
 from scaling.records.point import Record
 
@@ -74,7 +75,7 @@ class Prices(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 def read(path: Path) -> Prices:
     """Read a file of prices; UsageError names what is wrong with it in one line."""
     try:
-        return _sound(path, _decoded(path.read_bytes()))
+        return _sound(path, _decoded(files.read(path)))
     except OSError as error:
         raise UsageError(f"{_named(path)}: {error.strerror}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

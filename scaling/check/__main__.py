@@ -24,7 +24,7 @@ from scaling.errors import Interrupted, LaunchError, ScalingError, StoreError
 from scaling.hosts import fabric
 from scaling.text import as_json, one_line
 from scaling.transport.base import Cluster
-from scaling.transport.launch import as_rank
+from scaling.transport.launch import abort, as_rank
 from scaling.transport.mailbox import Mailbox
 from scaling.transport.signals import Signals
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
     noted: list[int] = []
-    signals.hand_to(noted.append)
+    signals.hand_to(noted.append, lambda: bool(noted))
     prober = Prober(cluster, signals=noted)
     prober.enrol(gather.rank_facts(cluster.library))
     if cluster.rank != 0:
@@ -53,7 +53,7 @@ def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
         return _lead(cluster, prober, argv)
     except LaunchError as error:
         complain(error, NAME)
-        cluster.abort(error.exit_code)  # MPI's own end would wait for the ranks that are silent
+        abort(cluster, error.exit_code)  # MPI's own end would wait for the ranks that are silent
         return error.exit_code
 
 

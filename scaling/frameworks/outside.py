@@ -8,6 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from scaling import files
 from scaling.errors import UsageError
 from scaling.frameworks.base import Helper, Option, Strategy, Traits
 from scaling.records.point import Device, Point
@@ -34,7 +35,8 @@ def load(module: str, name: str) -> Strategy:
     for old, new in FORMERLY.items():
         sys.modules.setdefault(old, import_module(new))
     try:
-        found = import_module(module)
+        with files.loading(f"strategy module {module}"):
+            found = import_module(module)
     except ImportError as error:
         raise UsageError(f"--strategy {name}: cannot import {module}: {error}") from None
     except Exception as error:  # anybody's code

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from scaling import files
 from scaling.errors import UsageError, told_by
 from scaling.records.network import AUTO
 from scaling.records.point import Record
@@ -59,7 +60,7 @@ def read(path: str | None) -> dict[str, Entry]:
         return {}
     source = told_by("--fabric", VARIABLE, path)
     try:
-        data = msgspec.toml.decode(Path(path).read_bytes())
+        data = msgspec.toml.decode(files.read(Path(path)))
     except OSError as error:
         raise UsageError(f"{source}: {error.strerror}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 from msgspec.structs import replace
 
+from scaling import files
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
 
@@ -56,7 +57,7 @@ class Host(Record, frozen=True, kw_only=True):
 def read(path: Path) -> tuple[Host, ...]:
     """The hosts of a file in either format, in its order. UsageError names file and line."""
     try:
-        text = path.read_bytes().decode()
+        text = files.read(path).decode()
     except OSError as error:
         raise UsageError(f"{path}: cannot read this hostfile: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
+from scaling import files
 from scaling.errors import UsageError, near
 from scaling.records.point import (
     BatchRule,
@@ -140,7 +141,7 @@ def target_half_width(config: SweepConfig) -> float | None:
 def read_file(path: Path) -> dict[str, Any]:
     """Read a TOML file of SweepConfig fields; every mistake is a UsageError that names its key or line."""
     try:
-        data = msgspec.toml.decode(path.read_bytes())
+        data = msgspec.toml.decode(files.read(path))
     except OSError as error:
         raise UsageError(f"--config {path}: {error.strerror}") from None
     except (msgspec.DecodeError, ValueError, RecursionError) as error:

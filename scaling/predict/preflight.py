@@ -14,6 +14,7 @@ from statistics import median
 import msgspec
 from msgspec.structs import replace
 
+from scaling import files
 from scaling.errors import UsageError
 from scaling.predict.case import Case
 from scaling.predict.known import Constant, Exchange
@@ -64,7 +65,7 @@ def read(path: Path) -> Facts:
     """Read what `--json` printed. Raises UsageError with the command that makes such a file."""
     again = "python -m scaling.check --json > check.json makes such a file"
     try:
-        facts = msgspec.json.decode(path.read_bytes(), type=Findings).facts
+        facts = msgspec.json.decode(files.read(path), type=Findings).facts
     except OSError as error:
         raise UsageError(f"--check {path}: {error.strerror}") from None
     except msgspec.MsgspecError as error:

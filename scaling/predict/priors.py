@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from scaling import files
 from scaling.errors import UsageError
 from scaling.records.point import Record
 
@@ -65,7 +66,7 @@ class Priors(Record, frozen=True, kw_only=True):
 def read(path: Path = FILE) -> Priors:
     """Read a file of priors; UsageError names what is wrong with it."""
     try:
-        return _whole(path, msgspec.toml.decode(path.read_bytes(), type=Priors))
+        return _whole(path, msgspec.toml.decode(files.read(path), type=Priors))
     except OSError as error:
         raise UsageError(f"--priors {path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

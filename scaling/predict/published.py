@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from scaling import files
 from scaling.errors import UsageError
 from scaling.predict.models import known_model
 from scaling.predict.setting import At, Bus, Link, Messages, Method, Observed, Overlap, Setting, Wire
@@ -75,7 +76,7 @@ class Series(Record, frozen=True, kw_only=True):
 def read(path: Path) -> tuple[Published, ...]:
     """Read a file of published series; UsageError names what is wrong with it."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=tuple[Published, ...])
+        return msgspec.json.decode(files.read(path), type=tuple[Published, ...])
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -204,4 +204,11 @@ class Ended(Record, frozen=True, kw_only=True, tag="ended"):
     log_dropped_bytes: Count = 0
 
 
-Event = Hello | Announce | Ready | Window | Rested | Inspected | Progress | Evaluated | Result | Error | Ended
+class Measured(Record, frozen=True, kw_only=True, tag="measured"):
+    """From the agent, once the measured windows are in: what `Ended` would say if the child ended well now."""
+
+    ended: Ended
+
+
+Heard = Hello | Announce | Ready | Window | Rested | Inspected | Progress | Evaluated | Result | Error
+Event = Heard | Measured | Ended

@@ -62,6 +62,10 @@ class Signalled(Record, frozen=True, kw_only=True, tag="signalled"):
     signal: int
 
 
+class Alive(Record, frozen=True, kw_only=True, tag="alive"):
+    """The agent is at work, and said nothing else for a while."""
+
+
 class Missing(Record, frozen=True, kw_only=True, tag="missing"):
     """An agent's answer to Ask: by strategy, why it cannot run on that host, and why not on its GPUs; nothing of
     those that can."""
@@ -113,7 +117,8 @@ class Reached(Record, frozen=True, kw_only=True, tag="reached"):
 
 
 Heard = Report | Reserved | Paused
-ToSweep = Enrol | Missing | Located | Tried | Admitting | Reached | Listened | Preloaded | Heard | Signalled
+Answer = Enrol | Missing | Located | Tried | Admitting | Reached | Listened | Preloaded
+ToSweep = Answer | Heard | Alive | Signalled
 
 
 class Ask(Record, frozen=True, kw_only=True, tag="ask"):
@@ -189,6 +194,12 @@ class Tell(Record, frozen=True, kw_only=True, tag="tell"):
     command: Command
 
 
+class Account(Record, frozen=True, kw_only=True, tag="account"):
+    """The attempt's measured windows are in: report what was read meanwhile, of each child as Measured."""
+
+    attempt: int
+
+
 class Pause(Record, frozen=True, kw_only=True, tag="pause"):
     """Stop the attempt's children until their next Tell: others are measured. With `canary` try one on its
     worker's cores then; the answer is Paused."""
@@ -209,9 +220,8 @@ class Dismiss(Record, frozen=True, kw_only=True, tag="dismiss"):
     """The launch is over."""
 
 
-ToAgent = (
-    Ask | Locate | Try | Admit | Reach | Reserve | Listen | Preload | Assign | Tell | Pause | Release | Dismiss
-)
+Answered = Ask | Locate | Try | Admit | Reach | Reserve | Listen | Preload
+ToAgent = Answered | Assign | Tell | Account | Pause | Release | Dismiss
 
 ENCODER = msgspec.msgpack.Encoder()
 AGENT_DECODER = msgspec.msgpack.Decoder(ToAgent)

@@ -141,6 +141,9 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
 
     Records of one round and one `epoch` lived side by side: their windows of equal `index` were measured shortly
     after each other, everyone else stopped. None: it was measured by itself. `emulation` is None for real devices.
+
+    A record that has not `ended` was written when the measured windows were in. The record of the point's end
+    follows and replaces it (`records/store.py`). It stands if the run was broken off in between.
     """
 
     point: Point
@@ -161,6 +164,7 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     pattern: Pattern = ""
     epoch: Index | None = None
     emulation: Emulation | None = None
+    ended: bool = True
 
     @property
     def nodes(self) -> int:

@@ -1,23 +1,26 @@
 """A run on disk: `results/<start>-<name>/run.jsonl`, a header line, then a PointRecord per line, and before those
 that were predicted the Prediction of each.
 
-Each line is appended and fsynced as its point ends. A line that could not be written whole is taken
-back, so that the file stays readable; a truncated last line (the machine died) is dropped on reading.
+A point has a line when its measured windows are in, and another when it ends, which replaces the first for every
+reader. Each line is appended and fsynced at once. A line that could not be written whole is taken
+back, so that the file stays readable; a truncated last line (the machine died) is dropped on reading. A run whose
+folder was removed or moved is written anew, since all of it is in memory.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from errno import ELOOP
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from scaling import files
 from scaling.errors import StoreError, UsageError
 from scaling.records.events import Finished
 from scaling.records.migrations import upgraded, with_gpus
@@ -30,6 +33,7 @@ Line = PointRecord | Prediction
 _LINE: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 # What a line raises that is none: by its decoder, or by what reads an older schema.
 _DAMAGE = (msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError, RecursionError)
+_Kept = TypeVar("_Kept", bound=Line)
 
 
 def folder_of(run: Path) -> Path:
@@ -61,7 +65,7 @@ def predictions(run: Path) -> tuple[Prediction, ...]:
 def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:
     path = folder_of(run) / FILE
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = files.read(path).split(b"\n")
     except OSError as error:
         raise UsageError(f"{run}: not a run: {path}: {error.strerror}") from None
     whole = lines[:-1]
@@ -74,7 +78,15 @@ def _read(run: Path) -> tuple[Header, tuple[Line, ...]]:
             read.append(_read_line(line, header.schema))
     except _DAMAGE as error:
         raise UsageError(f"{path}:{len(read) + 2}: not a point record: {_reason(error)}") from None
-    return header, tuple(with_gpus(one, header) if isinstance(one, PointRecord) else one for one in read)
+    return header, joined([with_gpus(one, header) if isinstance(one, PointRecord) else one for one in read])
+
+
+def joined(lines: Sequence[_Kept]) -> tuple[_Kept, ...]:
+    """Drop the record of a point's measured windows if the record of its end follows."""
+    newest = {line.point.key: line for line in lines if isinstance(line, PointRecord)}
+    return tuple(
+        line for line in lines if isinstance(line, Prediction) or line.ended or newest[line.point.key] is line
+    )
 
 
 def load_measured(run: Path) -> tuple[Header, tuple[PointRecord, ...]]:
@@ -126,6 +138,7 @@ def is_being_written(run: Path) -> bool:
     """Whether a sweep still writes into a run, as far as this machine can see: it holds the file's lock."""
     path = folder_of(run) / FILE
     try:
+        files.check(path)
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -145,8 +158,13 @@ class Store:
 
     def __init__(self, folder: Path, fd: int) -> None:
         self.folder = folder
-        self.path = folder / FILE
         self._fd = fd
+        self._whole = bytearray()
+
+    @property
+    def path(self) -> Path:
+        """The run's file."""
+        return self.folder / FILE
 
     @classmethod
     def create(cls, results: Path, name: str, now: datetime, header: Header) -> Store:
@@ -158,7 +176,7 @@ class Store:
         folder = _fresh(results, f"{now:%Y%m%d-%H%M%S}-{name}")
         store = cls(folder, _open(folder / FILE, os.O_CREAT | os.O_EXCL))
         try:
-            store._append(header)
+            store._write(header)
         except StoreError as error:
             store.close()
             store.path.unlink()
@@ -177,15 +195,49 @@ class Store:
         _check_encoding(folder, f"--resume {run}")
         store = cls(folder, _open(folder / FILE, os.O_NOFOLLOW))
         data = store.path.read_bytes()
-        os.ftruncate(store._fd, data.rfind(b"\n") + 1)
+        store._whole += data[: data.rfind(b"\n") + 1]
+        os.ftruncate(store._fd, len(store._whole))
         return store
 
-    def append(self, record: Line) -> None:
-        """Write one record and fsync. Raises StoreError (disk full, for one); the file then ends as before."""
-        self._append(record)
+    def append(self, record: Line) -> str:
+        """Write one record and fsync; returns what `secure` does.
 
-    def _append(self, record: msgspec.Struct) -> None:
+        Raises StoreError (disk full, for one); the file then ends as before.
+        """
+        said = self.secure()
+        self._write(record)
+        return said
+
+    def secure(self) -> str:
+        """Write the whole run to a new folder if its own was removed or moved.
+
+        Returns the line that says so, else "". Raises StoreError if there can be no new folder.
+        """
+        if self._is_in_place():
+            return ""
+        lost = self.folder
+        try:
+            folder = _fresh(lost.parent, lost.name)
+            fd = _open(folder / FILE, os.O_CREAT | os.O_EXCL)
+        except UsageError as error:
+            raise StoreError(f"{lost}: was removed or moved and cannot be written anew: {error}") from None
+        os.close(self._fd)
+        self.folder, self._fd = folder, fd
+        self._append(bytes(self._whole))
+        return f"{lost} was removed or moved: the run was written anew to {folder}"
+
+    def _is_in_place(self) -> bool:
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._fd))
+        except OSError:
+            return False
+
+    def _write(self, record: msgspec.Struct) -> None:
         data = msgspec.json.encode(record) + b"\n"
+        self._append(data)
+        self._whole += data
+
+    def _append(self, data: bytes) -> None:
         end = None
         try:
             end = os.lseek(self._fd, 0, os.SEEK_END)

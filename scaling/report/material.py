@@ -8,6 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from scaling import files
 from scaling.analysis.analyse import Analysis, analyse, kept
 from scaling.analysis.cell import Cell
 from scaling.analysis.controls import Controls
@@ -36,7 +37,7 @@ def source_of(run: Path) -> Source:
     """Of a run's folder or file."""
     folder = folder_of(run).resolve()
     try:
-        digest = sha256((folder / FILE).read_bytes()).hexdigest()
+        digest = sha256(files.read(folder / FILE)).hexdigest()
     except OSError:
         digest = ""
     return Source(readable(folder.name), digest)

@@ -10,16 +10,12 @@ from msgspec.structs import replace
 from scaling import __version__, frameworks
 from scaling.agent import interpreters, strategies
 from scaling.agent.agent import Agent
-from scaling.errors import LaunchError, UsageError
+from scaling.errors import LaunchError, SilentRanks, UsageError
 from scaling.hosts.info import check_names, gather
 from scaling.hosts.revision import code_hash
 from scaling.records.messages import Ask, Enrol, Missing, ToAgent, ToSweep
 from scaling.records.run import Header
 from scaling.transport.mailbox import ENROL_S, Mailbox
-
-
-class SilentRanks(LaunchError):
-    """Ranks that do not report: MPI's own end would wait for them."""
 
 
 def enrol(agent: Agent) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from scaling.errors import UsageError
+from scaling import files
+from scaling.errors import SilentRanks, UsageError
 from scaling.plan import training
 from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.messages import Enrol, Locate, Located, ToAgent, ToSweep
-from scaling.run.enrolment import SilentRanks
 from scaling.transport.mailbox import ENROL_S, Mailbox
 from scaling.workloads import data, feeds, models, weights_file
 from scaling.workloads.data import TRAIN, Split
@@ -47,7 +47,8 @@ def locate(
     if config.weights:
         weights_file.weights(models.at(made.cells[0]))
     model, parts = models.of(made.cells[0].workload), training.parts(config)
-    place = feeds.check(config.data, given, model, _splits(config), parts)
+    with files.loading(f"--data-dir {given}" if given else config.data):
+        place = feeds.check(config.data, given, model, _splits(config), parts)
     if place:
         _ask_hosts(config.data, place, mailbox, enrolled, within_s)
     saved = _writable(config.save_weights, goes_on)

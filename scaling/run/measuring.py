@@ -11,7 +11,7 @@ from typing import NamedTuple, TextIO
 from scaling.analysis.analyse import kept
 from scaling.analysis.revisions import changes
 from scaling.command import complain
-from scaling.errors import Interrupted, ScalingError, StoreError, UsageError
+from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
 from scaling.lab import slowdown
 from scaling.plan import config
 from scaling.plan.plan import Plan
@@ -72,9 +72,9 @@ def measure(
             screen.note(line)
         with slowdown.shaped(made.hardware.link_divisor):
             sweep.run()
-    except Interrupted as stop:
+    except (Interrupted, SilentRanks) as stop:
         page, base = False, None
-        if stop.by_launcher:
+        if isinstance(stop, Interrupted) and stop.by_launcher:
             output = launcher_output() or output
         raise
     finally:
@@ -101,12 +101,17 @@ def _conclude(
     output: TextIO,
     ending: Ending,
 ) -> int:
-    """Print the table of the file, or of `records` where it cannot be read any more, and all that follows it; the
-    exit code of a sweep whose points were measured. Raises Interrupted on a signal once the table is out."""
+    """Print the table of the file, or of `records` if the file is lost, and all that follows it.
+
+    Returns the exit code of a sweep whose points were measured. Raises Interrupted on a signal once the table is
+    out.
+    """
     stream = Stream(output)
     try:
+        if said := opened.secure():
+            stream.write(f"{said}\n")
         read = store.load_whole(opened.folder)
-    except UsageError as error:
+    except (StoreError, UsageError) as error:
         why = str(error).removeprefix(f"{opened.folder}: ")
         last = _print_table(header, records, (), stream, f"not kept: {opened.folder}", color=ending.color)
         stream.write(f"{last}\n")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from scaling.agent import child
 from scaling.agent.agent import Agent
 from scaling.command import complain, show
-from scaling.errors import Interrupted, ScalingError, UsageError
+from scaling.errors import Interrupted, ScalingError, SilentRanks, UsageError
 from scaling.hosts import fabric
 from scaling.lab import slowdown
 from scaling.plan import config, ignored_by_plan, plan
@@ -24,7 +24,8 @@ from scaling.run import NAME, against, enrolment, listing, located, measuring, p
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
 from scaling.transport.base import Cluster
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.launch import abort
+from scaling.transport.mailbox import SILENT_S, Mailbox
 from scaling.transport.signals import Signals
 
 
@@ -37,7 +38,7 @@ def serve(cluster: Cluster, signals: Signals) -> int:
 def _agent(cluster: Cluster, signals: Signals) -> Agent:
     child.adopt_orphans()
     agent = Agent(cluster)
-    signals.hand_to(agent.interrupt)
+    signals.hand_to(agent.interrupt, lambda: agent.is_interrupted)
     enrolment.enrol(agent)
     return agent
 
@@ -55,13 +56,15 @@ def lead(
     """Rank 0: whatever happens, the other agents are dismissed. Returns what `work` does; an exit code in its
     place is what it returns. Errors begin with the command's `name`."""
     agent = _agent(cluster, signals)
-    mailbox = Mailbox[ToAgent, ToSweep](cluster, SWEEP_DECODER, turn=agent.turn, wait=agent.wait)
+    mailbox = Mailbox[ToAgent, ToSweep](
+        cluster, SWEEP_DECODER, turn=agent.turn, wait=agent.wait, silent_s=SILENT_S
+    )
     try:
         enrolled = enrolment.wait_for_all(mailbox)
         return work if isinstance(work, int) else work(Lead(cluster, mailbox, enrolled, argv))
-    except enrolment.SilentRanks as error:
+    except SilentRanks as error:
         complain(error, name)
-        cluster.abort(error.exit_code)
+        abort(cluster, error.exit_code)
         return error.exit_code
     except ScalingError as error:
         complain(error, name)
@@ -83,6 +86,7 @@ class Lead:
         self.mailbox = mailbox
         self.enrolled = enrolled
         self.argv = argv
+        mailbox.hosts = [one.host.hostname for one in enrolled]
 
     def obey(self, asked: Invocation) -> int:
         """List, plan or measure; returns the exit code."""

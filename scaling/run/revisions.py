@@ -12,13 +12,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from scaling.errors import UsageError
+from scaling.errors import SilentRanks, UsageError
 from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records import other_code
 from scaling.records.messages import Enrol, ToAgent, ToSweep, Tried, Try
 from scaling.run import repositories
-from scaling.run.enrolment import SilentRanks
 from scaling.transport.mailbox import ENROL_S, Mailbox
 
 

@@ -14,8 +14,8 @@ from scaling.errors import StrategyError
 from scaling.hosts.canary import Canary
 from scaling.plan import defaults, placement, ports
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
-from scaling.records.events import Ended, Failed
-from scaling.records.messages import Assign, Pause, Paused, Release, Report, Reserve, Tell
+from scaling.records.events import Ended, Failed, Measured
+from scaling.records.messages import Account, Assign, Pause, Paused, Release, Report, Reserve, Tell
 from scaling.records.point import BESIDE, EXCHANGING, Point
 from scaling.records.task import Command, Finish, Rest, Run, Task
 from scaling.sweep import inspection, training, tries, warmup
@@ -47,6 +47,7 @@ class Attempt:
         self._held: dict[int, tuple[int, ...]] = {}
         self._alive: set[tuple[int, str]] = set()
         self._agents: set[int] = set()
+        self._so_far: dict[tuple[int, str], Ended] = {}
         self._pausing: set[int] = set()
         self.probed: dict[int, Canary] = {}
         self._released = False
@@ -170,6 +171,9 @@ class Attempt:
 
     def hear(self, report: Report) -> None:
         """Fold one report; start the workers once they need not wait for a helper, end all when one has failed."""
+        if isinstance(report.event, Measured):
+            self._so_far[report.rank, report.role] = report.event.ended
+            return
         before, self.state = self.state, fold(self.state, report)
         if self.state.all_ready and not before.all_ready:
             self.state = replace(self.state, ready_at_s=self._bench.clock())
@@ -181,6 +185,13 @@ class Attempt:
             self._start_workers()
         elif self.state.ended == len(self.state.ranks):
             self.release("the point is over")
+
+    def lose(self, silent: Collection[int], why: str) -> None:
+        """Fail if one of these ranks of the launch takes part: nothing is heard of them."""
+        lost = (task for task in self._tasks if task.launch_rank in silent)
+        if (task := next(lost, None)) is not None:
+            host = task.hosts[task.rank]
+            self.state = failing(self.state, Failed(cause="hang", message=why, rank=task.rank, host=host))
 
     @property
     def fails(self) -> bool:
@@ -256,6 +267,25 @@ class Attempt:
         if command is not None:
             self._command(command, rank)
         return command is not None
+
+    def account(self) -> None:
+        """Have agents report what was read beside the measured windows, which are in."""
+        self._bench.mailbox.order(sorted(self._agents), Account(attempt=self.attempt))
+
+    @property
+    def is_accounted(self) -> bool:
+        """Whether it is known of each child what was read meanwhile."""
+        return self._alive <= self._so_far.keys()
+
+    @property
+    def so_far(self) -> PointState:
+        """The state as if all of it had ended well when its measured windows were in."""
+        ranks = tuple(replace(one, ended=self._ended(one)) for one in self.state.ranks)
+        helpers = tuple(replace(one, ended=self._ended(one)) for one in self.state.helpers)
+        return replace(self.state, ranks=ranks, helpers=helpers)
+
+    def _ended(self, child: RankState | HelperState) -> Ended | None:
+        return self._so_far.get((child.task.rank, child.task.role), child.ended)
 
     def finish(self) -> None:
         """Have all ranks report and end."""

@@ -7,6 +7,7 @@ goes on with it after each report.
     warm up           one after the other, everyone else stopped
     blocks            in each, every point runs its windows once, in random order, everyone else stopped; those
                       that something else disturbed run again; of a point by itself all its windows are one turn
+    account           what is measured is kept, whatever comes
     soak              in the first round some go on taking turns for a while (soak.py)
     finish all
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from itertools import chain
 
 from scaling.hosts.canary import Canaries
@@ -47,6 +48,7 @@ class Epoch:
     """Runs some points side by side, or one by itself.
 
     `attempts` are the newest of each point, `left_s` remains of the budget, `soaked_s` is how long some went on.
+    `keep` is told of each point whose measured windows are in.
     """
 
     def __init__(
@@ -58,12 +60,13 @@ class Epoch:
         next_attempt: Callable[[], int],
         canaries: Canaries,
         note: Callable[[str], None],
+        keep: Callable[[PointState], None],
     ) -> None:
         self._bench = bench
         self._course = course
         self._next_attempt = next_attempt
         self._disturbance = Disturbance(canaries)
-        self._note = note
+        self._note, self._keep = note, keep
         self.left_s, self._blocks = course.budget_s, course.blocks or 0
         self.soaked_s = 0.0
         self.attempts = [self._attempt(point) for point in points]
@@ -94,6 +97,11 @@ class Epoch:
         """What is known of each point."""
         return [attempt.state for attempt in self.attempts]
 
+    def lose(self, silent: Collection[int], why: str) -> None:
+        """Have all points fail that one of these ranks of the launch takes part in."""
+        for attempt in self.attempts:
+            attempt.lose(silent, why)
+
     def release(self, reason: str, *, grace_s: float) -> None:
         """End all that still runs."""
         for attempt in self.attempts:
@@ -118,6 +126,8 @@ class Epoch:
             yield from self._at_once()
         else:
             yield from self._in_turn()
+        yield from self._account()
+        yield from self._soak()
         for attempt in self._running:
             yield from self._inspect(attempt)
         yield from self._end()
@@ -138,12 +148,21 @@ class Epoch:
             for attempt in self._running:
                 attempt.expect(self._blocks)
         yield from self._measure(chain.from_iterable(map(self._shuffled, range(self._blocks))))
-        yield from self._soak()
 
     def _shuffled(self, block: int) -> Iterator[Turn]:
         order = self._running
         random.Random(f"{self._course.seed}/{block}").shuffle(order)
         return self._turns(order, block)
+
+    def _account(self) -> Iterator[None]:
+        """All measured windows are in: have them kept, since a run may be broken off in what comes."""
+        for attempt in self._running:
+            attempt.account()
+        for attempt in self._running:
+            while not attempt.is_accounted and not attempt.fails:
+                yield
+            if not attempt.fails:
+                self._keep(attempt.so_far)
 
     def _soak(self) -> Iterator[None]:
         begun_s = self._bench.clock()

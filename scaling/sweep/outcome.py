@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from scaling.analysis import clocks, foreign_load
 from scaling.records.events import Failed, Finished, Inspected, Outcome
 from scaling.records.run import HelperRecord, PointRecord, PointWarning, RankRecord
@@ -16,6 +18,10 @@ MOST_BUSY_PERCENT = 80
 CONSEQUENCES = ("error", "nccl", "cancelled", "interrupted", "hang")
 # What may be chance: such a point is tried once more.
 RETRIED = ("port-taken",)
+UNCHECKED = PointWarning(
+    kind="other",
+    text="the run was broken off after the measured windows: whether ranks have equal parameters is not known",
+)
 
 
 def retries_of(state: PointState) -> tuple[str, ...]:
@@ -30,7 +36,7 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
     """Make what is kept of an ended point. A synchronous exchange whose ranks' parameters differ is void."""
     ranks = tuple(_rank_record(rank) for rank in state.ranks)
     outcome: Outcome = _root_cause(state) or Finished()
-    if isinstance(outcome, Finished) and state.synchronous and state.point.kind in ("exchange", "train"):
+    if isinstance(outcome, Finished) and _must_agree(state):
         outcome = _digests_agree(state)
     measured_s = max((rank.measured_s for rank in ranks), default=0.0)
     return PointRecord(
@@ -52,6 +58,17 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
         pattern=state.pattern,
         epoch=state.epoch,
     )
+
+
+def record_so_far(state: PointState, *, now_s: float) -> PointRecord:
+    """Make what is kept of a point when its measured windows are in, until the record of its end replaces it."""
+    record = replace(record_of(state, ended_s=now_s), ended=False)
+    unchecked = (UNCHECKED,) if _must_agree(state) and len(record.ranks) > 1 else ()
+    return replace(record, warnings=(*record.warnings, *unchecked))
+
+
+def _must_agree(state: PointState) -> bool:
+    return state.synchronous and state.point.kind in ("exchange", "train")
 
 
 def _root_cause(state: PointState) -> Failed | None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.analysis.incremental import Analyser
-from scaling.errors import Interrupted
+from scaling.errors import Interrupted, SilentRanks
 from scaling.hosts.canary import Canaries
 from scaling.plan import defaults
 from scaling.plan.groups import Group
@@ -21,11 +21,11 @@ from scaling.records.events import Failed
 from scaling.records.messages import INTERRUPT_GRACE_S, Heard, ToAgent, ToSweep
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
-from scaling.records.store import Store, done_keys
+from scaling.records.store import Line, Store, done_keys, joined
 from scaling.sweep import inspection, registering
 from scaling.sweep.bench import Bench
 from scaling.sweep.epoch import Epoch
-from scaling.sweep.outcome import record_of
+from scaling.sweep.outcome import record_of, record_so_far
 from scaling.sweep.preloading import listen, preload
 from scaling.sweep.registering import Predictor
 from scaling.sweep.turns import Course
@@ -146,18 +146,26 @@ class Sweep:
             self.view.note(f"not predicted: {error}")
             return
         for one in found:
-            self.store.append(one)
+            self._write(one)
         for line in registering.told(found):
             self.view.note(line)
 
     def _keep(self, record: PointRecord, total: int) -> None:
         self._keys.add(record.point.key)
         number = len(self._keys)
-        self.store.append(record)
-        self.records.append(record)
+        self._append(record)
         self._analyser.add(record)
         each_s = (self._clock() - self._begun_s) / self._points_so_far
         self.view.finished(record, self._analyser.rows(), number, total, (total - number) * each_s)
+
+    def _append(self, record: PointRecord) -> None:
+        self._write(record)
+        self.records[:] = joined((*self.records, record))
+
+    def _write(self, line: Line) -> None:
+        if said := self.store.append(line):
+            self.view.note(said)
+            self._bench = replace(self._bench, logs=str(self.store.folder.resolve() / "logs"))
 
     def _too_wide(self) -> bool:
         """Whether any claimed efficiency's interval is wider than `--target-ci` allows."""
@@ -199,6 +207,7 @@ class Sweep:
             next_attempt=self._next_attempt,
             canaries=self._canaries,
             note=self.view.note,
+            keep=lambda state: self._append(self._emulating(record_so_far(state, now_s=self._clock()))),
         )
         self.view.began(current.active.state, len(self._keys) + 1)
         try:
@@ -210,6 +219,9 @@ class Sweep:
                 if self.mailbox.signalled is not None:
                     raise Interrupted(self.mailbox.signalled)
                 self.view.progress(current.active.state)
+        except SilentRanks as error:
+            self._lose(current, error)
+            raise
         finally:
             grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
             current.release("the point is over", grace_s=grace_s)
@@ -217,10 +229,18 @@ class Sweep:
         # No other round has it, so that the time left does not follow from it.
         self._begun_s += current.soaked_s
         ended_s = self._clock()
-        return [
-            replace(record_of(state, ended_s=ended_s), emulation=self.plan.emulation(state.point))
-            for state in current.states()
-        ]
+        return [self._emulating(record_of(state, ended_s=ended_s)) for state in current.states()]
+
+    def _lose(self, current: Epoch, error: SilentRanks) -> None:
+        """Keep that points failed because ranks stand still; those that were measured stay measured."""
+        current.lose(error.ranks, str(error))
+        measured = done_keys(self.records)
+        for state in current.states():
+            if state.failure is not None and state.point.key not in measured:
+                self._append(self._emulating(record_of(state, ended_s=self._clock())))
+
+    def _emulating(self, record: PointRecord) -> PointRecord:
+        return replace(record, emulation=self.plan.emulation(record.point))
 
     def _course(self, group: Group, index: int) -> Course:
         config, first = self.plan.config, group.points[0]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import stat
 import sys
 import termios
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 from scaling.command import complain, open_streams
 from scaling.errors import LaunchError
@@ -24,7 +26,8 @@ NAMED = {"scaling": "scaling.run"}
 
 # How often, and how long between, a rank that aborts looks whether its last words were read.
 LOOKS, LOOK_S = 200, 0.01
-STDERR = 2
+# How long rank 0 may be behind the others, and the signals that launchers end ranks by.
+WORD_S, ENDING = 10.0, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def as_rank(work: Callable[[Cluster], int], name: str) -> int:
@@ -41,17 +44,33 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
         launch = launched(os.environ)
         if launch is None or launch.rank == 0:  # once, however many there are
             complain(error, name)
+        else:
+            leave_the_word_to_rank_0()
         return error.exit_code
     try:
         code = work(cluster)
         cluster.close()
     except BaseException:
         traceback.print_exc()
-        sys.stderr.flush()
-        wait_until_read(STDERR)
-        cluster.abort(1)
+        abort(cluster, 1)
         raise
     return code
+
+
+def abort(cluster: Cluster, code: int) -> None:
+    """End all ranks once what this one printed was read."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+            wait_until_read(stream.fileno())
+    cluster.abort(code)
+
+
+def leave_the_word_to_rank_0() -> None:
+    """Wait until the launcher ends this rank, for some seconds at most: it ends all when the first has ended, and
+    rank 0 may not have said yet what all ranks met."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    signal.sigtimedwait(ENDING, WORD_S)
 
 
 def _connected(command: str) -> Cluster:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from math import inf
 from typing import Generic, TypeVar
 
 import msgspec
 
-from scaling.errors import Interrupted
+from scaling.errors import Interrupted, SilentRanks
 from scaling.records.messages import ENCODER, Signalled
+from scaling.text import several
 from scaling.transport.base import Cluster
 
 Order = TypeVar("Order")
@@ -17,6 +19,9 @@ News = TypeVar("News")
 Answer = TypeVar("Answer")
 # How long ranks may take to say that they are there.
 ENROL_S = 60.0
+# How long no word may come from a rank, longer than any order keeps an agent from saying one; and how much of the
+# time between two looks counts at most, since rank 0 or the whole machine may have been suspended.
+SILENT_S, LOOK_S = 120.0, 1.0
 
 
 def send_news(cluster: Cluster, *news: msgspec.Struct) -> None:
@@ -28,7 +33,7 @@ class Mailbox(Generic[Order, News]):
     """Rank 0's side of the messages of a command: orders to the ranks, news from them, taking turns with its own.
 
     `decoder` reads a tuple of news, of which `Signalled` is one. `turn` lets this rank (in tests: all ranks) work,
-    `wait` sleeps until there may be news.
+    `wait` sleeps until there may be news. A rank on one of `hosts` may be silent for `silent_s`.
     """
 
     def __init__(
@@ -39,6 +44,7 @@ class Mailbox(Generic[Order, News]):
         turn: Callable[[], None],
         wait: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        silent_s: float = inf,
     ) -> None:
         self.size = cluster.size
         self.clock = clock
@@ -47,6 +53,10 @@ class Mailbox(Generic[Order, News]):
         self._decoder = decoder
         self._turn = turn
         self._wait = wait
+        self.hosts: Sequence[str] = ()
+        self._silent_s = silent_s
+        self._looked_s, self._awake_s, self._due_s = clock(), 0.0, LOOK_S
+        self._heard_s = [0.0] * cluster.size  # when each rank was heard last, by `_awake_s`
 
     def order(self, ranks: Sequence[int], order: Order) -> None:
         """Send one order to `ranks`; returns at once."""
@@ -59,18 +69,35 @@ class Mailbox(Generic[Order, News]):
         self.order(range(self.size), order)
 
     def news(self) -> Iterator[tuple[int, News]]:
-        """What has arrived, as (rank, message); takes a turn first, and sleeps when there was nothing."""
+        """What has arrived, as (rank, message); takes a turn first, and sleeps when there was nothing.
+
+        Raises SilentRanks.
+        """
         self._turn()
+        now_s = self.clock()
+        self._awake_s += min(now_s - self._looked_s, LOOK_S)
+        self._looked_s = now_s
         arrived = False
         while (message := self._cluster.receive("sweep")) is not None:
             arrived = True
+            self._heard_s[message[0]] = self._awake_s
             for said in self._decoder.decode(message[1]):
                 if isinstance(said, Signalled):
                     self.signalled = self.signalled or said.signal
                 else:
                     yield message[0], said
+        if self._awake_s >= self._due_s:
+            self._due_s = self._awake_s + LOOK_S
+            self._check_silence()
         if not arrived:
             self._wait()
+
+    def _check_silence(self) -> None:
+        silent = [rank for rank, heard_s in enumerate(self._heard_s) if self._awake_s - heard_s > self._silent_s]
+        if silent:
+            named = (f"rank {rank} on {self.hosts[rank]}" if self.hosts else f"rank {rank}" for rank in silent)
+            what = "the process, the node or its network stands still; mend it, then go on with --resume"
+            raise SilentRanks(f"no word from {several(list(named))} for {self._silent_s:g} s: {what}", silent)
 
     def answers(self, kind: type[Answer], ranks: Collection[int], within_s: float) -> dict[int, Answer]:
         """The newest message of this kind from each of `ranks`; of those that came, when the time is over before.

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling import files
 from scaling.errors import UsageError
 from scaling.text import one_line
 from scaling.workloads.layers import BatchNorm, Dense, Shape
@@ -174,7 +175,9 @@ def _read(path: str) -> Arrays:
     if ending not in READERS:
         raise UsageError(f"--weights {path}: not one of {', '.join(READERS)}")
     try:
-        return READERS[ending](Path(path).expanduser())
+        with files.loading(path):
+            files.check(file := Path(path).expanduser())
+            return READERS[ending](file)
     except OSError as error:
         raise UsageError(f"--weights {path}: {error.strerror or error}") from None
     except Exception as error:  # zlib's, tokenize's and pickle's are of a dozen kinds

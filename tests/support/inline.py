@@ -29,7 +29,7 @@ from scaling.sweep.sweep import Sweep
 from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
 from scaling.transport.inline import Hub
-from scaling.transport.mailbox import Mailbox
+from scaling.transport.mailbox import SILENT_S, Mailbox
 from tests.support.inline_child import Clock, InlineChild, Told
 
 # Points by themselves, as many and as long as on devices that hold one model at a time.
@@ -100,6 +100,7 @@ class Launch:
         self.tasks: list[Task] = []
         self.children: list[InlineChild] = []
         self.told: list[Told] = []
+        self.frozen: list[Agent] = []  # those that were stopped
         agent = Agent if real else PaperAgent
         self.agents = [
             agent(self.hub.rank(rank), spawn=self._spawn, clock=self.now, environ=os.environ)
@@ -118,7 +119,8 @@ class Launch:
         """Every agent's turn."""
         begun = len(self.told)
         for agent in self.agents:
-            agent.turn()
+            if agent not in self.frozen:
+                agent.turn()
         running = tuple(child.task for child in self.children if child.runs)
         self.told[begun:] = [told._replace(running=running) for told in self.told[begun:]]
 
@@ -144,7 +146,10 @@ class Launch:
         settings = {**ALONE, **own, **fields}
         wanted = config.build(settings, source="test")
         validation.validate(wanted)
-        mailbox = Mailbox[ToAgent, ToSweep](self.hub.rank(0), SWEEP_DECODER, turn=self.turn, wait=self.wait)
+        mailbox = Mailbox[ToAgent, ToSweep](
+            self.hub.rank(0), SWEEP_DECODER, turn=self.turn, wait=self.wait, clock=self.now, silent_s=SILENT_S
+        )
+        mailbox.hosts = [one.hostname for one in self.hosts]
         made = plan.make(wanted, ask_of_outside(mailbox, self.enrolled, wanted.strategy or ()))
         unix = unix_clock or (time.time if self.real else self.clock)
         now = datetime.fromtimestamp(unix(), timezone.utc)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 PACKAGE = "scaling"
 # From the ground up; nobody imports another folder of its own floor.
 FLOORS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "text"}),
+    frozenset({"errors", "files", "text"}),
     frozenset({"command", "records"}),
     frozenset({"workloads"}),
     frozenset({"hosts", "transport", "emulated", "lab", "analysis"}),
@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 READERS = frozenset({"analysis", "report", "compare", "history", "importers", "predict"})
-READ = frozenset({"errors", "text", "command", "records"}) | READERS
+READ = frozenset({"errors", "files", "text", "command", "records"}) | READERS
 USERS: Mapping[str, frozenset[str]] = {
     "mpi4py": frozenset({"transport/mpi.py"}),
     "rich": frozenset({"sweep/view/live.py", "report/formats/terminal.py"}),

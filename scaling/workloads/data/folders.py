@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling import files
 from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.workloads.data.idx import check_count
@@ -154,7 +155,7 @@ def _beside(root: Path, name: str) -> Path | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.read(path).decode()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling import files
 from scaling.errors import UsageError
 from scaling.workloads.data.specs import DataSpec, Split
 
@@ -59,7 +60,7 @@ def _array(path: Path, expected: int) -> tuple[Path, NDArray[np.uint8]]:
 
 def _content(path: Path) -> bytes:
     try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        return gzip.decompress(files.read(path)) if path.suffix == ".gz" else files.read(path)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from None
 

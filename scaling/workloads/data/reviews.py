@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling import files
 from scaling.errors import UsageError
 from scaling.workloads.data.idx import check_count
 from scaling.workloads.data.specs import DataSpec, Split
@@ -62,7 +63,7 @@ def _reviews(folder: Path) -> Iterator[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.read(path).decode()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

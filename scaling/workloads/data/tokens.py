@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from scaling import files
 from scaling.errors import UsageError
 from scaling.workloads.data.specs import DataSpec, Split
 
@@ -88,7 +89,7 @@ def _part(row: Numbers, split: Split) -> Numbers:
 
 def _content(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return files.read(path)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
 

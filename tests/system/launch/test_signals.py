@@ -27,6 +27,16 @@ def test_a_signal_reaches_the_ranks_as_usr1(machine: Machine, number: int, code:
     assert process.returncode == code
 
 
+def test_a_launcher_that_is_killed_takes_the_ranks_along(machine: Machine) -> None:
+    machine.waiting_mpirun()
+    command = [str(machine.root / "launch/local")]
+    with subprocess.Popen(command, env=machine.environ, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.kill()
+        assert process.stdout.read() == "got USR1\n"
+
+
 def test_nohup_outlives_the_terminal(machine: Machine) -> None:
     machine.waiting_mpirun()
     command = ["bash", "-c", 'trap "" HUP; exec "$0"', str(machine.root / "launch/local")]  # as nohup does

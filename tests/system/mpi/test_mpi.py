@@ -213,6 +213,63 @@ def test_no_worker_survives_a_killed_rank(tmp_path: Path, mpi: Mpi) -> None:
     assert store.load(only_run(tmp_path))[1]
 
 
+# Rank 0 has patience for some seconds alone.
+IMPATIENT = (
+    "import sys\nfrom scaling.agent import agent\nfrom scaling.run import __main__ as run, ranks\n"
+    "agent.BEAT_S, ranks.SILENT_S = 1.0, 8.0\nsys.exit(run.main(sys.argv[3:]))\n"
+)
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@pytest.mark.parametrize("number", [None, signal.SIGTERM], ids=["alone", "TERM"])
+def test_a_rank_that_stands_still_ends_the_run_with_its_table(
+    tmp_path: Path, mpi: Mpi, number: int | None
+) -> None:
+    command = [str(mpi.mpirun), "-np", "2", sys.executable, "-c", IMPATIENT, *SLOW]
+    with (tmp_path / "out").open("w+") as out:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=tmp_path,
+            env={**os.environ, **mpi.environ(2)}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            wait_for_points(tmp_path, 2)
+            (silent,) = (one for one in ranks_of(process.pid) if rank_of(one) == "1")
+            silent.suspend()
+            if number is not None:
+                process.send_signal(number)
+            assert process.wait(60) != 0
+        finally:
+            process.kill()
+            process.wait()
+        out.seek(0)
+        said = out.read()
+    nothing_left(tmp_path)
+    assert "Scaling of data-parallel training" in said
+    if number is None:
+        assert f"scaling: error: no word from rank 1 on {os.uname().nodename} for 8 s" in said
+
+
+def rank_of(process: psutil.Process) -> str | None:
+    environ = process.environ()
+    return environ.get("OMPI_COMM_WORLD_RANK", environ.get("PMI_RANK"))
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+def test_what_keeps_all_ranks_from_starting_is_one_line_of_rank_0(tmp_path: Path, mpi: Mpi) -> None:
+    """Rank 0 is the last to find out."""
+    code = (
+        "import os, resource, sys, time\nfrom scaling.run import __main__ as run\n"
+        "rank = os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK'))\n"
+        "if rank == '0': time.sleep(2)\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\nsys.exit(run.main([]))\n"
+    )
+    done = mpirun(mpi, 4, "-c", code, cwd=tmp_path)
+    assert done.returncode != 0
+    ours = [line for line in done.stderr.splitlines() if line.startswith("scaling: ")]
+    assert len(ours) == 1, done.stderr
+    assert ours[0].startswith("scaling: error: ulimit -n 100: ")
+
+
 def test_ranks_that_loaded_another_mpi_are_told_so(tmp_path: Path) -> None:
     mine, other = MPIS[2], MPIS[1]
     library = next((other.mpirun.parents[1] / "lib").glob("libmpi.so.40"))

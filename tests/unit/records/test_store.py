@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from scaling.errors import StoreError, UsageError
 from scaling.records import store
@@ -34,13 +35,21 @@ def file_of(run: Run) -> Path:
 
 def test_what_was_written_is_read_back(run: Run) -> None:
     assert store.load(run.folder) == store.load(file_of(run)) == (run.header, run.records)
-    assert len(file_of(run).read_bytes().splitlines()) == 1 + len(run.records)
+    assert all(record.ended for record in run.records)
+
+
+def test_a_point_has_a_line_when_it_is_measured_and_another_when_it_ends(run: Run) -> None:
+    lines = [json.loads(line) for line in file_of(run).read_bytes().splitlines()[1:]]
+    assert [line["ended"] for line in lines] == [False, True] * len(run.records)
+    assert store.joined((*run.records, replace(run.records[0], ended=False)))[-1].ended is False
 
 
 def test_a_truncated_last_line_is_dropped_and_cut_off_on_resume(run: Run) -> None:
     whole = file_of(run).read_bytes()
     file_of(run).write_bytes(whole[:-20])
-    assert store.load(run.folder)[1] == run.records[:-1]
+    *before, last = store.load(run.folder)[1]
+    assert tuple(before) == run.records[:-1]
+    assert (last.point, last.ended) == (run.records[-1].point, False)
     with store.Store.resume(run.folder) as opened:
         opened.append(run.records[-1])
     assert file_of(run).read_bytes() == whole

@@ -8,12 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent.data import located
-from scaling.errors import UsageError
+from scaling.errors import SilentRanks, UsageError
 from scaling.plan import config, plan
 from scaling.records.host import HostInfo, Nic
 from scaling.records.messages import SWEEP_DECODER, Locate, Located, ToAgent, ToSweep
 from scaling.run import flags, invocation, listing
-from scaling.run.enrolment import SilentRanks
 from scaling.run.located import locate
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox

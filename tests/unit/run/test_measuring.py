@@ -25,8 +25,9 @@ from tests.support.scripted_records import point
 class After:
     """A view that does something once a point is measured."""
 
-    def __init__(self, act: Callable[[], None]) -> None:
+    def __init__(self, act: Callable[[], None], notes: list[str]) -> None:
         self._act = act
+        self._notes = notes
 
     def __getattr__(self, _name: str) -> object:
         return lambda *_args: None
@@ -34,10 +35,15 @@ class After:
     def finished(self, *_args: object) -> None:
         self._act()
 
+    def note(self, text: str) -> None:
+        self._notes.append(text)
 
-def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None]) -> tuple[int, Path]:
-    """Exit code and folder of a run of two points; `act` is done to its folder after each."""
-    launch = Launch(2)
+
+def measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None], notes: list[str] | None = None
+) -> tuple[int, Path]:
+    """Exit code and folder of a run of two points. `act` is done to its folder after each; `notes` are kept."""
+    launch, noted = Launch(2), [] if notes is None else notes
     wanted = config.build(
         {"strategy": ["fake:a"], "device": "cpu", "rounds": 1, "kinds": ["exchange"], "window_s": 0.02},
         source="test",
@@ -46,7 +52,7 @@ def measured(folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[Path]
     header = launch.header(made, wanted)
     mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
     with store.Store.create(folder, "test", datetime.fromtimestamp(0, timezone.utc), header) as opened:
-        monkeypatch.setattr("scaling.sweep.view.live.make", lambda *_: After(lambda: act(opened.folder)))
+        monkeypatch.setattr("scaling.sweep.view.live.make", lambda *_: After(lambda: act(opened.folder), noted))
         code = measuring.measure(made, mailbox, opened, header, (), "plain", page=False)
         launch.turn()  # the last release
         return code, opened.folder
@@ -69,26 +75,50 @@ def test_the_last_table_is_the_files(
 
 
 @pytest.mark.parametrize("moved", [False, True])
-def test_a_run_whose_folder_is_gone_ends_in_its_table_and_says_so(
+def test_a_run_whose_folder_is_removed_or_moved_is_written_anew_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], moved: bool
 ) -> None:
-    def remove(folder: Path) -> None:
-        if moved and folder.exists():
-            folder.rename(tmp_path / "moved")
-        shutil.rmtree(folder, ignore_errors=True)
+    lost: list[Path] = []
+    notes: list[str] = []
 
-    code, folder = measured(tmp_path / "results", monkeypatch, remove)
+    def remove(folder: Path) -> None:
+        if not lost:
+            lost.append(folder.rename(tmp_path / "moved"))
+            (folder / "logs").mkdir(parents=True)  # a worker's log makes its folder
+            if not moved:
+                shutil.rmtree(lost[0])
+
+    code, folder = measured(tmp_path / "results", monkeypatch, remove, notes)
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    (note,) = notes
+    assert note.endswith(f"was removed or moved: the run was written anew to {folder}")
+    assert folder.name.endswith("-2")
+    assert len(store.load(folder)[1]) == 2
+    assert out == ended(store.load(folder), f"run: {folder}")
+
+
+def test_a_run_that_cannot_be_written_anew_ends_in_its_table_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    points: list[Path] = []
+
+    def replace_by_a_file(folder: Path) -> None:
+        points.append(folder)
+        if len(points) == 2:
+            shutil.rmtree(folder.parent)
+            folder.parent.write_text("")
+
+    code, folder = measured(tmp_path / "results", monkeypatch, replace_by_a_file)
     out, err = capsys.readouterr()
     assert code == 1
     assert out.splitlines()[-2] == f"not kept: {folder}"
     rows = [line.split()[0] for line in out.splitlines() if line.strip()[:1].isdigit()]
     assert {"1", "2"} <= set(rows), out
     (line,) = err.splitlines()
-    assert line.startswith(f"scaling: error: {folder}: lost while the run went on (not a run: ")
-    assert "run.jsonl: No such file or directory" in line
-    if moved:  # the file was open, so what it holds elsewhere is whole
-        read = store.load(tmp_path / "moved")
-        assert out == ended(read, f"not kept: {folder}")
+    assert line.startswith(
+        f"scaling: error: {folder}: lost while the run went on (was removed or moved and cannot "
+    )
 
 
 def test_a_cell_that_became_slower_than_with_another_revision_is_exit_1(

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from scaling.errors import UsageError
+from scaling.errors import SilentRanks, UsageError
 from scaling.plan import plan
 from scaling.plan.config import SweepConfig
 from scaling.records.events import Failed, Finished
 from scaling.records.host import HostInfo, Nic
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep
 from scaling.report.formats import terminal
-from scaling.run.enrolment import SilentRanks, ask_of_outside
+from scaling.run.enrolment import ask_of_outside
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support import faulty

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from scaling.errors import Interrupted
+from scaling.analysis.analyse import rows
+from scaling.errors import Interrupted, SilentRanks
 from scaling.records import store
 from scaling.records.events import Failed, Finished
 from scaling.records.messages import Reserve
@@ -18,7 +19,8 @@ from scaling.records.run import PointRecord
 from scaling.records.task import Finish, Inspect
 from scaling.records.task import Run as RunCommand
 from scaling.sweep.state import PointState
-from tests.support.inline import Launch, PaperAgent, Run
+from tests.support.check_facts import nic
+from tests.support.inline import Launch, PaperAgent, Run, host
 from tests.support.turns import (
     BLOCK,
     BLOCKS,
@@ -169,6 +171,63 @@ def test_a_signal_keeps_the_epochs_before(tmp_path: Path) -> None:
     for _ in range(3):
         launch.turn()
     assert not any(agent.busy for agent in launch.agents)
+
+
+class Soaking(Beginning):
+    """Calls `act` when a point goes on after its measured windows."""
+
+    def began(self, state: PointState, number: int) -> None:
+        return None
+
+    def progress(self, state: PointState) -> None:
+        if state.phase == "soaking":
+            self._act(0)
+
+
+@pytest.mark.parametrize(
+    "error", [Interrupted(signal.SIGINT), RuntimeError("a planted bug")], ids=["signal", "crash"]
+)
+def test_what_ends_the_run_in_the_soak_keeps_the_measured_points(tmp_path: Path, error: Exception) -> None:
+    def act(_: int) -> None:
+        raise error
+
+    whole = sweep(tmp_path / "whole")
+    with pytest.raises(type(error)):
+        sweep(tmp_path / "broken", view=Soaking(act))
+    (folder,) = (tmp_path / "broken").iterdir()
+    found = store.load(folder)[1]
+    assert {record.point.key for record in found} == {record.point.key for record in whole.records}
+    assert all(isinstance(record.outcome, Finished) and not record.ended for record in found)
+    assert all(isinstance(rank.outcome, Finished) for record in found for rank in record.ranks)
+    assert [row.efficiency for row in rows(found)] == [row.efficiency for row in rows(whole.records)]
+    launch = Launch(2)
+    assert sweep(tmp_path, launch, resume=folder).records == found
+    assert launch.tasks == []
+
+
+@pytest.mark.parametrize("phase", ["starting", "warming", "measuring", "soaking"])
+def test_an_agent_that_stands_still_fails_its_points_and_ends_the_run(tmp_path: Path, phase: str) -> None:
+    """Points that are measured stay so, and others that it takes no part in are only not measured."""
+    launch = Launch(2, [host(f"node{number}", nics=(nic("eth0", f"10.0.0.{number}"),)) for number in (1, 2)])
+
+    class Freezing(Soaking):
+        def progress(self, state: PointState) -> None:
+            if state.phase == phase:
+                launch.frozen = launch.agents[1:]
+
+    with pytest.raises(SilentRanks, match="no word from rank 1 on node2 for 120 s") as raised:
+        sweep(tmp_path, launch, view=Freezing(lambda _: None))
+    assert raised.value.exit_code == 1
+    (folder,) = tmp_path.iterdir()
+    found = store.load(folder)[1]
+    if phase == "soaking":
+        assert all(isinstance(record.outcome, Finished) for record in found)
+        return
+    assert {record.point.world_size for record in found} == {2}
+    for record in found:
+        assert isinstance(record.outcome, Failed)
+        assert (record.outcome.cause, record.outcome.host, record.outcome.rank) == ("hang", "node2", 1)
+        assert record.outcome.message.startswith("no word from rank 1 on node2 for 120 s")
 
 
 def test_resume_measures_the_epochs_that_are_lacking(tmp_path: Path) -> None:

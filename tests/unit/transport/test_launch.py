@@ -1,15 +1,17 @@
-"""The end of a rank that aborts: its last words reach the launcher first."""
+"""How a rank ends: its last words reach the launcher first."""
 
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from scaling.transport import launch
+from scaling.errors import LaunchError
+from scaling.transport import launch, open_files
 
 WORDS = b"Traceback (most recent call last):\n"
 
@@ -49,3 +51,23 @@ def test_a_file_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with (tmp_path / "log").open("wb") as log:
         log.write(WORDS)
         launch.wait_until_read(log.fileno())
+
+
+@pytest.mark.parametrize(("rank", "waited_s"), [("0", []), ("1", [launch.WORD_S])])
+def test_rank_0_says_what_all_ranks_met_before_others_end(
+    rank: str, waited_s: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The launcher ends all of them when the first one has ended."""
+    slept: list[float] = []
+
+    def refuse() -> None:
+        raise LaunchError("too few files")
+
+    monkeypatch.setattr(open_files, "allow", refuse)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    monkeypatch.setattr(signal, "sigtimedwait", lambda _, seconds: slept.append(seconds))
+    for name, value in {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank}.items():
+        monkeypatch.setenv(name, value)
+    assert launch.as_rank(lambda _: pytest.fail("connected"), "scaling") == 2
+    assert capsys.readouterr().err == ("" if waited_s else "scaling: error: too few files\n")
+    assert slept == waited_s

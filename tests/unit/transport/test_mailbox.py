@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+from math import inf
 
 import pytest
 
-from scaling.errors import Interrupted
+from scaling.errors import Interrupted, SilentRanks
 from scaling.records.messages import (
     AGENT_DECODER,
     SWEEP_DECODER,
+    Alive,
     Dismiss,
     Reserved,
     Signalled,
@@ -25,12 +27,17 @@ HELD = Reserved(attempt=1, slot=0, ports=(1,))
 class Box:
     """Rank 0's mailbox of a hub, on a clock that its sleeps move."""
 
-    def __init__(self, size: int = 2) -> None:
+    def __init__(self, size: int = 2, silent_s: float = inf) -> None:
         self.hub = Hub(size)
         self.now_s = 0.0
         self.turns = 0
         self.mailbox = Mailbox[ToAgent, ToSweep](
-            self.hub.rank(0), SWEEP_DECODER, turn=self.turn, wait=self.wait, clock=lambda: self.now_s
+            self.hub.rank(0),
+            SWEEP_DECODER,
+            turn=self.turn,
+            wait=self.wait,
+            clock=lambda: self.now_s,
+            silent_s=silent_s,
         )
 
     def turn(self) -> None:
@@ -74,3 +81,27 @@ def test_an_order_to_all_reaches_all() -> None:
         message = box.hub.rank(rank).receive("agent")
         assert message is not None
         assert AGENT_DECODER.decode(message[1]) == Dismiss()
+
+
+def test_a_rank_that_says_nothing_is_named_with_its_host() -> None:
+    box = Box(3, silent_s=120.0)
+    box.mailbox.hosts = ("node1", "node1", "node2")
+    with pytest.raises(SilentRanks, match=r"^no word from rank 2 on node2 for 120 s") as raised:
+        while box.now_s < 1000.0:
+            for rank in (0, 1):
+                send_news(box.hub.rank(rank), Alive())
+            assert len(list(box.mailbox.news())) == 2
+            box.mailbox.answers(HELD.__class__, [2], 1.0)
+    assert raised.value.ranks == [2]
+    assert 119.0 < box.now_s < 125.0
+
+
+def test_the_time_in_which_rank_0_itself_was_stopped_is_no_silence() -> None:
+    box = Box(2, silent_s=120.0)
+    for _ in range(100):
+        box.now_s += 1e4
+        assert list(box.mailbox.news()) == []
+    for rank in (0, 1):
+        send_news(box.hub.rank(rank), Alive())
+    assert len(list(box.mailbox.news())) == 2
+    assert list(box.mailbox.news_within(110.0)) == []
