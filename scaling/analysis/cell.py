@@ -146,17 +146,20 @@ class Cell:
         """On how many GPUs it ran; 0 on other devices, and in older records."""
         return max(len(set(record.gpus)) for record in self.records)
 
+    @cached_property
+    def marks(self) -> frozenset[str]:
+        """Its flags, and what the network's counters prove."""
+        return self.flags | ({self.receipt.verdict} if self.receipt else set())
+
     @property
     def claims_efficiency(self) -> bool:
-        """Whether each worker had a core or a GPU of its own."""
-        return not audit.oversubscribed(self.records)
+        """Whether no mark takes all claims from it."""
+        return not audit.CLAIMLESS.keys() & self.marks
 
     @property
     def competes(self) -> bool:
-        """Whether it may be ranked: it has a result, a device per worker, and is what its name says (a row whose
-        bytes took another network than it asked for is not)."""
-        is_mislabelled = self.receipt is not None and self.receipt.verdict == "MISLABELLED"
-        return bool(self.times) and self.claims_efficiency and not is_mislabelled
+        """Whether it may be ranked: it has a result, and no mark against that."""
+        return bool(self.times) and not audit.UNRANKED.keys() & self.marks
 
     @cached_property
     def audits(self) -> tuple[str, ...]:
