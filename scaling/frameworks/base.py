@@ -146,6 +146,11 @@ class Strategy:
         framework. On `cuda` the host has a GPU, unless that is all that it runs on."""
         return None
 
+    def name_address(self, _name: str) -> str | None:
+        """The address at which its ranks on this host listen whatever network is asked for, because its library
+        takes that of the host's name ("" if no address of the host is); None if it obeys."""
+        return None
+
     def refuse(self, _point: Point) -> str | None:
         """Why it cannot do what the point asks for (precision, memory format, compile, model), naming the flag
         and what it can do; None when it can. Asked at planning, without the framework."""
