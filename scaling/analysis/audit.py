@@ -39,7 +39,11 @@ def audit(record: PointRecord) -> tuple[str, ...]:
     """
     if not isinstance(record.outcome, Finished):
         return ()
-    return (*_samples(record), *(text for rank in record.ranks for text in _clock(rank)))
+    return (
+        *_samples(record),
+        *_unchanged(record),
+        *(text for rank in record.ranks for text in _clock(rank)),
+    )
 
 
 def _samples(record: PointRecord) -> Iterator[str]:
@@ -50,6 +54,13 @@ def _samples(record: PointRecord) -> Iterator[str]:
     fed = sum(window.samples for rank in record.ranks for window in rank.windows)
     if abs(fed - timed) > TOLERANCE * timed:
         yield f"audit: {record.point.workload.unit}/s x time is {timed} samples, the ranks fed {fed}"
+
+
+def _unchanged(record: PointRecord) -> Iterator[str]:
+    """Steps that train change the parameters."""
+    results = [rank.result for rank in record.ranks if rank.result]
+    if any(one.first_digest is not None and one.first_digest == one.digest for one in results):
+        yield "audit: the parameters never changed"
 
 
 def _clock(rank: RankRecord) -> Iterator[str]:

@@ -94,7 +94,8 @@ class Trainer(Protocol):
         """The last step's loss; only called after `sync`. None where nothing is trained (`comm`)."""
 
     def digest(self) -> str | None:
-        """Hash of the parameters: equal on all ranks in synchronous modes, or the point is void."""
+        """Hash of the parameters: equal on all ranks in synchronous modes, or the point is void. Only asked of a
+        trainer that does not show them (`abilities.Shown`)."""
 
     def peak_memory_bytes(self) -> int:
         """Most device memory in use so far; 0 where the device has none of its own."""
@@ -164,6 +165,12 @@ class Strategy:
     def environ(self, _task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
         """Environment of this child, worker or helper (`task.role`); pure."""
         return {}
+
+    def updates_all(self, point: Point) -> bool:
+        """Whether each rank updates all parameters, as the plain loop does: then it may not compute less than that
+        without a mark (AUDIT). Servers, one process for a node, and sharded optimizers do otherwise."""
+        traits = self.traits(point.strategy)
+        return traits.drives == "device" and not traits.servers
 
     def compresses(self, _point: Point) -> bool:
         """Whether the point's options make gradients smaller on their way."""

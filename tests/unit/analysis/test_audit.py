@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from scaling.analysis import cost
 from scaling.analysis.analyse import rows
-from scaling.records.events import Failed, Window
+from scaling.records.events import Failed, Result, Window
 from scaling.records.run import PointRecord, WarningKind
 from scaling.records.telemetry import Sample, Telemetry
 from tests.support.planted import Plan, run
@@ -106,6 +106,16 @@ def test_a_row_that_fails_its_audit_claims_nothing_and_is_not_ranked() -> None:
     assert (row.efficiency, row.strategy_efficiency, row.speedup, row.breakdown) == (None, None, None, None)
     assert (row.standing, found["fake:a"].standing) == (None, None)
     assert cost.bill(row, header([host()]), cost.Pricing(None)) == "AUDIT: its own counts disagree"
+
+
+@pytest.mark.parametrize(("first", "said"), [("a", True), ("b", False), (None, False)])
+def test_parameters_that_never_changed_are_an_audit(first: str | None, said: bool) -> None:
+    """A constant digest agrees on all ranks whatever was exchanged."""
+    result = Result(digest="a", peak_memory_bytes=0, peak_rss_bytes=1, first_digest=first)
+    made = record(point("exchange", 2), 0.125)
+    (row,) = rows([replace(made, ranks=tuple(replace(rank, result=result) for rank in made.ranks))])
+    assert ("audit: the parameters never changed" in row.footnotes) is said
+    assert ("AUDIT" in row.flags) is said
 
 
 def _halved(windows: Iterable[Window]) -> tuple[Window, ...]:
