@@ -91,7 +91,9 @@ def test_oversubscribed_claims_nothing() -> None:
     assert row.flags == ("OVERSUBSCRIBED",)
     assert (row.efficiency, row.strategy_efficiency, row.speedup, row.breakdown) == (None, None, None, None)
     assert mean(row.samples_per_s) == close(512.0)
-    assert row.footnotes == ("OVERSUBSCRIBED: more workers than cores; no speedup, efficiency, loss or rank is claimed",)
+    assert row.footnotes == (
+        "OVERSUBSCRIBED: more workers than cores; no speedup, efficiency, loss or rank is claimed",
+    )
     assert by_size(records)[1].flags == ()
 
 
