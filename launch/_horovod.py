@@ -1,8 +1,9 @@
 """Build Horovod for the frameworks that are installed, or take the wheel of an earlier build from the cache.
 
-The source is PyPI's, unmodified; what today's frameworks need is said to CMake (horovod.cmake). A wheel is kept
-by a key of all that decides what is in it. The environment's path is not part of it: a binding imports its
-framework first, whose libraries are then found in the process by their names.
+The source is PyPI's; what today's frameworks need is said to CMake (horovod.cmake), which compiles a copy of one
+file that holds Gloo to the interface it is told. A wheel is kept by a key of all that decides what is in it. The
+environment's path is not part of it: a binding imports its framework first, whose libraries are then found in the
+process by their names.
 """
 
 from __future__ import annotations

@@ -100,7 +100,12 @@ class Agent:
     def enrol(self, host: HostInfo, *, version: str, code: str, lacking: strategies.Lacking) -> None:
         """Tell rank 0 who is here."""
         told = Enrol(
-            host=host, version=version, code=code, missing=lacking.anywhere, missing_on_cuda=lacking.on_cuda
+            host=host,
+            version=version,
+            code=code,
+            missing=lacking.anywhere,
+            missing_on_cuda=lacking.on_cuda,
+            name_addresses=lacking.name_addresses,
         )
         send_news(self.cluster, told)
 

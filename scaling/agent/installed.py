@@ -35,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         versions=info.versions(frameworks.FRAMEWORKS[framework].distributions),
         missing=lacking.anywhere,
         missing_on_cuda=lacking.on_cuda,
+        name_addresses=lacking.name_addresses,
         cuda=installed.cuda() if framework == "torch" else None,
         compile_lacks=compilers.lacks(os.environ) if framework == "torch" else "",
     )

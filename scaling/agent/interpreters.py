@@ -128,12 +128,6 @@ def _framework_of(strategy: str) -> str:
 # ---------------------------------------------------------------- in a host's description
 
 
-def beside() -> tuple[Interpreter, ...]:
-    """The interpreters of this host beside this one."""
-    names = [f"{name}:{frameworks.PLAIN}" for name in frameworks.FRAMEWORKS]
-    return tuple(question.interpreter() for question in ask(names))
-
-
 def on(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
     """The host with these interpreters, and with the versions and what torch.compile lacks as its workers meet it.
 

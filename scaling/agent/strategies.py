@@ -17,10 +17,12 @@ from scaling.records.task import Task
 
 
 class Lacking(NamedTuple):
-    """By strategy, why it cannot run on this host at all, and why not on its GPUs; nothing of those that can."""
+    """By strategy, why it cannot run on this host at all, and why not on its GPUs; nothing of those that can. Of
+    those that can and listen at the address of the host's name whatever network is asked for, that address."""
 
     anywhere: dict[str, str]
     on_cuda: dict[str, str]
+    name_addresses: dict[str, str]
 
 
 def lacking(names: Iterable[str]) -> Lacking:
@@ -38,6 +40,7 @@ def examine(names: Iterable[str]) -> tuple[Lacking, tuple[Interpreter, ...]]:
         answer = question.answer()
         found.anywhere.update(answer.missing)
         found.on_cuda.update(answer.missing_on_cuda)
+        found.name_addresses.update(answer.name_addresses)
     return found, tuple(question.interpreter() for question in questions)
 
 
@@ -48,7 +51,15 @@ def lacking_here(names: Iterable[str]) -> Lacking:
     return Lacking(
         anywhere=_told((name, _first_device(name)) for name in names),
         on_cuda=_told((name, "cuda") for name in names if has_gpus and "cuda" in _devices(name)),
+        name_addresses={name: address for name in names if (address := _name_address(name)) is not None},
     )
+
+
+def _name_address(name: str) -> str | None:
+    try:
+        return frameworks.load(name).name_address(name)
+    except Exception:  # anybody's code; `missing` says why it cannot be asked
+        return None
 
 
 def _told(asked: Iterable[tuple[str, Device]]) -> dict[str, str]:

@@ -34,6 +34,7 @@ from scaling.analysis.contrasts import Table
 from scaling.analysis.controls import Controls
 from scaling.analysis.curves import comparable, curve_keys, exchanges, numbered
 from scaling.analysis.joining import join, joinable
+from scaling.analysis.less_work import judge
 from scaling.analysis.minibatches import minibatches
 from scaling.analysis.over_cpu import over_cpu
 from scaling.analysis.pools import pool_of, shared
@@ -52,6 +53,8 @@ def analyse(records: Iterable[PointRecord]) -> Analysis:
     every = kept(records)
     latest = [record for record in every if record.point.kind != "train"]
     controls, cells = Controls(latest), exchanges(latest)
+    for cell in cells:
+        judge(cell, controls)
     rivals = groups(cells)
     found = [contest for group in rivals for contest in contests(group)]
     table = Table([contest.layout for contest in found])

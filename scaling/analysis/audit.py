@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Literal, get_args
 
@@ -14,6 +14,16 @@ Flag = Literal[
     "FAILED", "EMULATED", "AUDIT", "OVERSUBSCRIBED", "SUPERLINEAR", "UNSETTLED", "THROTTLED", "DRIFTING"
 ]
 FLAGS: tuple[Flag, ...] = get_args(Flag)
+# Marks of rows that claim no speedup, efficiency, loss or rank and have no cost, worst first: by mark, why.
+CLAIMLESS: Mapping[str, str] = {
+    "UNSENT": "the gradients did not cross the network",
+    "AUDIT": "its own counts disagree",
+    "OVERSUBSCRIBED": "ranks share cores or a GPU",
+}
+# Those that are neither ranked nor priced. A MISLABELLED row claims an efficiency: that of another network.
+UNRANKED: Mapping[str, str] = {**CLAIMLESS, "MISLABELLED": "another network carried it"}
+# Those of rows that are not what their names say, or whose counts disagree.
+WRONG = UNRANKED.keys() - {"OVERSUBSCRIBED"}
 TOLERANCE = 0.01
 SUPERLINEAR = 1.02
 # Below this span a wall clock's own steps and slews are more than the tolerance.
@@ -29,7 +39,11 @@ def audit(record: PointRecord) -> tuple[str, ...]:
     """
     if not isinstance(record.outcome, Finished):
         return ()
-    return (*_samples(record), *(text for rank in record.ranks for text in _clock(rank)))
+    return (
+        *_samples(record),
+        *_unchanged(record),
+        *(text for rank in record.ranks for text in _clock(rank)),
+    )
 
 
 def _samples(record: PointRecord) -> Iterator[str]:
@@ -40,6 +54,13 @@ def _samples(record: PointRecord) -> Iterator[str]:
     fed = sum(window.samples for rank in record.ranks for window in rank.windows)
     if abs(fed - timed) > TOLERANCE * timed:
         yield f"audit: {record.point.workload.unit}/s x time is {timed} samples, the ranks fed {fed}"
+
+
+def _unchanged(record: PointRecord) -> Iterator[str]:
+    """Steps that train change the parameters."""
+    results = [rank.result for rank in record.ranks if rank.result]
+    if any(one.first_digest is not None and one.first_digest == one.digest for one in results):
+        yield "audit: the parameters never changed"
 
 
 def _clock(rank: RankRecord) -> Iterator[str]:

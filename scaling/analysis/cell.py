@@ -51,6 +51,8 @@ class Cell:
         self.records = records
         self._loss_after: dict[int, float | None] = {}
         self._losses_after: dict[int, dict[int, float]] = {}
+        # What the plain loops beside it say of its work (less_work.py), "" for nothing.
+        self.less_work = ""
 
     @property
     def point(self) -> Point:
@@ -147,20 +149,32 @@ class Cell:
         return max(len(set(record.gpus)) for record in self.records)
 
     @property
+    def marks(self) -> frozenset[str]:
+        """Its flags, and what the network's counters prove."""
+        return self.flags | ({self.receipt.verdict} if self.receipt else set())
+
+    @property
     def claims_efficiency(self) -> bool:
-        """Whether each worker had a core or a GPU of its own."""
-        return not audit.oversubscribed(self.records)
+        """Whether no mark takes all claims from it."""
+        return not audit.CLAIMLESS.keys() & self.marks
 
     @property
     def competes(self) -> bool:
-        """Whether it may be ranked: it has a result, a device per worker, and is what its name says (a row whose
-        bytes took another network than it asked for is not)."""
-        is_mislabelled = self.receipt is not None and self.receipt.verdict == "MISLABELLED"
-        return bool(self.times) and self.claims_efficiency and not is_mislabelled
+        """Whether it may be ranked: it has a result, and no mark against that."""
+        return bool(self.times) and not audit.UNRANKED.keys() & self.marks
 
-    @cached_property
+    @property
+    def updates_all(self) -> bool:
+        """Whether each rank updates all parameters, as a plain loop does."""
+        return all(record.updates_all for record in self.records)
+
+    @property
     def audits(self) -> tuple[str, ...]:
         """What the audit found, round by round."""
+        return (*self._audits, *filter(None, [self.less_work]))
+
+    @cached_property
+    def _audits(self) -> tuple[str, ...]:
         return tuple(text for record in self.records for text in audit.audit(record))
 
     @cached_property
@@ -183,10 +197,14 @@ class Cell:
         """What lowered its GPUs' clocks beside the power limit, in any round."""
         return self.clocks.throttled if self.clocks else ()
 
-    @cached_property
+    @property
     def flags(self) -> frozenset[Flag]:
-        """The stamps that its own records put on it."""
-        return audit.flags(self.records, self.audits, self.throttle_reasons)
+        """The stamps that its records put on it."""
+        return self._flags | {"AUDIT"} if self.less_work else self._flags
+
+    @cached_property
+    def _flags(self) -> frozenset[Flag]:
+        return audit.flags(self.records, self._audits, self.throttle_reasons)
 
     @cached_property
     def devices(self) -> frozenset[str]:

@@ -6,8 +6,7 @@ and one contest (contrasts.py) covers both, since all its pairs are tested at on
     exchanges     inside a framework, where step times and efficiencies have one ratio: their baseline is the same
     frameworks    by samples/s, each by its fastest exchange; which one that is may be chosen by the data
 
-Rows that are OVERSUBSCRIBED or MISLABELLED take no part: the bytes of the latter took another network than their
-name says.
+Rows with a mark of audit.UNRANKED take no part: they are not what their names say, or share cores.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from itertools import pairwise
 from math import ceil
 from typing import NamedTuple
 
+from scaling.analysis.audit import UNRANKED
 from scaling.analysis.prices import ON_DEMAND, Match, Price, Prices
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
@@ -32,11 +33,7 @@ KNEE = 1.5
 # A price older than this, in days before the run, says how old it is.
 STALE_DAYS = 180
 # Rows of which it is not known what they would cost, and why.
-UNPRICED = {
-    "FAILED": "failed",
-    "OVERSUBSCRIBED": "OVERSUBSCRIBED: ranks share cores or a GPU",
-    "MISLABELLED": "MISLABELLED: another network carried it",
-}
+UNPRICED = {"FAILED": "failed", **{mark: f"{mark}: {why}" for mark, why in UNRANKED.items()}}
 # Samples of one pass over what is trained on, where that is published; a test holds them to the catalogue of data.
 EPOCHS: Mapping[str, int] = {
     "digits": 1_437,

@@ -8,7 +8,7 @@ from math import exp, log
 
 from scaling.analysis import bottleneck, emulating
 from scaling.analysis.alone import Alone
-from scaling.analysis.audit import Flag, in_order
+from scaling.analysis.audit import CLAIMLESS, Flag, in_order
 from scaling.analysis.cell import Cell
 from scaling.analysis.clocks import Clocks, difference
 from scaling.analysis.controls import Controls
@@ -116,13 +116,16 @@ def _findings(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
     """What failed, and what the audit found."""
     yield from _failures(cell)
     yield from _counted(cell.audits, len(cell.records))
-    if "OVERSUBSCRIBED" in flags:
-        on = (
-            f"{cell.point.world_size} ranks on {counted(cell.gpus, 'GPU')}"
-            if cell.gpus
-            else "more workers than cores"
-        )
-        yield f"OVERSUBSCRIBED: {on}; no speedup, efficiency, loss or rank is claimed"
+    for mark in flags:
+        if mark in CLAIMLESS:
+            why = _sharing(cell) if mark == "OVERSUBSCRIBED" else CLAIMLESS[mark]
+            yield f"{mark}: {why}; no speedup, efficiency, loss or rank is claimed"
+
+
+def _sharing(cell: Cell) -> str:
+    if cell.gpus:
+        return f"{cell.point.world_size} ranks on {counted(cell.gpus, 'GPU')}"
+    return "more workers than cores"
 
 
 def _failures(cell: Cell) -> Iterator[str]:

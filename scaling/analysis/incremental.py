@@ -24,6 +24,7 @@ from scaling.analysis.contests import Contest, contests
 from scaling.analysis.contrasts import Table
 from scaling.analysis.controls import Controls, Key
 from scaling.analysis.curves import comparable, keys_of_series, numbered, series
+from scaling.analysis.less_work import judge
 from scaling.analysis.pools import Shared, of_pool, pool_of
 from scaling.analysis.rows import Row
 from scaling.records.run import PointRecord
@@ -77,6 +78,9 @@ class Analyser:
     def rows(self) -> tuple[Row, ...]:
         """The table so far, as `analyse.rows` makes it."""
         moved = self._place() if self._has_new else set()
+        self._renewed |= {
+            name for name in self._renewed | self._shaken if judge(self._cells[name], self._controls)
+        }
         for name in self._renewed:
             if self._cells[name].point.world_size == 1:
                 self._shaken.update(self._of_curve[self._places[name].curve])

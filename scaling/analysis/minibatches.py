@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from scaling.analysis.audit import UNRANKED
 from scaling.analysis.cell import Cell
 from scaling.analysis.cell_rows import baseline
 from scaling.analysis.contrasts import Layout, Table
@@ -23,8 +24,6 @@ from scaling.records.point import Pass
 
 Key = tuple[object, ...]
 ORDER: Mapping[Pass, int] = {"forward": 0, "backward": 1, "step": 2}
-# Flags of those that are compared with none (Cell.competes).
-NOT_COMPARED = ("OVERSUBSCRIBED", "MISLABELLED")
 
 
 class Entry(NamedTuple):
@@ -94,7 +93,7 @@ def _exchanges(cells: Iterable[Cell], rows: Iterable[Row]) -> Iterator[Entry]:
                     failed=row.failed,
                     footnotes=row.footnotes,
                     placement=row.placement,
-                    flags=tuple(flag for flag in row.flags if flag in NOT_COMPARED),
+                    flags=tuple(flag for flag in row.flags if flag in UNRANKED),
                 ),
                 logs if cell.competes else {},
             )

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Literal, NamedTuple
 
+from scaling.analysis.audit import UNRANKED
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
 from scaling.records.point import Hardware, Placement, Point, Record, ServerHosts, Workload
 from scaling.records.prediction import Prediction
 
 # Rows that are no measurement of what was predicted: other networks, doubtful or hampered ones.
-UNJUDGED = ("MISLABELLED", "AUDIT", "UNSETTLED", "THROTTLED")
+UNJUDGED = (*UNRANKED, "UNSETTLED", "THROTTLED")
 
 
 class Judged(Record, frozen=True, kw_only=True):

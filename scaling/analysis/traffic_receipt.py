@@ -24,14 +24,14 @@ from scaling.records.point import SERVER, Record
 from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import Telemetry, Traffic
 
-Verdict = Literal["VERIFIED", "MISLABELLED", "UNVERIFIED"]
+Verdict = Literal["VERIFIED", "MISLABELLED", "UNSENT", "UNVERIFIED"]
 LEAST_SHARE = 0.95
 # Less than this of the least that must have moved was seen by any counter. Parameter servers are reckoned as if
 # each node had as many ranks and each server as many bytes.
 LEAST_SEEN = 0.5
 # Set for whom NCCL carries the exchange (frameworks/network_env.py), and for nobody else.
 BY_NCCL = "NCCL_SOCKET_IFNAME"
-ORDER: tuple[Verdict, ...] = ("MISLABELLED", "UNVERIFIED", "VERIFIED")
+ORDER: tuple[Verdict, ...] = ("UNSENT", "MISLABELLED", "UNVERIFIED", "VERIFIED")
 
 
 class Receipt(Record, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ def of(record: PointRecord) -> Receipt | None:
         sent.update({one.name: one.sent_bytes for one in carried})
         wrong.update({one.name: one.sent_bytes for one in carried if one.name not in wanted[name]})
     least, most = _expected(record)
-    verdict, why = _judged(hosts - set(counted), sent, wrong, least)
+    verdict, why = _judged(hosts - set(counted), sent, wrong, least, sees_all=_sees_all(record, counted))
     cards = tuple(sorted({card for cards in wanted.values() for card in cards}))
     return Receipt(
         verdict=verdict,
@@ -116,7 +116,12 @@ def of(record: PointRecord) -> Receipt | None:
 
 
 def _judged(
-    silent: set[str], sent: Mapping[str, int], wrong: Mapping[str, int], expected: float | None
+    silent: set[str],
+    sent: Mapping[str, int],
+    wrong: Mapping[str, int],
+    expected: float | None,
+    *,
+    sees_all: bool,
 ) -> tuple[Verdict, str]:
     total = sum(sent.values())
     if silent:
@@ -124,10 +129,9 @@ def _judged(
     if expected is None:
         return "UNVERIFIED", f"the counters saw {total / 1e6:.1f} MB; what must have moved is not known"
     if total < LEAST_SEEN * expected:
-        return (
-            "UNVERIFIED",
-            f"the counters saw {total / 1e6:.1f} MB of the {expected / 1e6:.1f} MB that must have moved",
-        )
+        why = f"the counters saw {total / 1e6:.1f} MB of the {expected / 1e6:.1f} MB that must have moved"
+        other = "and no node has an RDMA card; a strategy that sends less says so by bytes_per_step"
+        return ("UNSENT", f"{why}, {other}") if sees_all else ("UNVERIFIED", why)
     if not total:
         return "UNVERIFIED", "the counters saw nothing"
     if (total - sum(wrong.values())) / total >= LEAST_SHARE:
@@ -137,6 +141,17 @@ def _judged(
 
 
 # ---------------------------------------------------------------- what was counted
+
+
+def _sees_all(record: PointRecord, counted: Mapping[str, Sequence[Traffic]]) -> bool:
+    """Whether bytes between the hosts cannot pass the counters: no RDMA card on any, counters that move on each,
+    and an address of its own for each, since one address leads over the loopback."""
+    places = _places(record)
+    has_cards = any(place.hca or place.plugin for place in places.values())
+    has_ports = any("/" in one.name for carried in counted.values() for one in carried)
+    own = len({place.address for place in places.values()}) == len(places)
+    moves = all(any(one.sent_bytes for one in child.telemetry.traffic) for child in _first_children(record))
+    return own and moves and not has_cards and not has_ports
 
 
 def _servers(record: PointRecord) -> Iterable[HelperRecord]:
@@ -150,11 +165,16 @@ def _children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
 def _counted(record: PointRecord) -> dict[str, Sequence[Traffic]]:
     """The counters of each host, from the one child beside which they were read, less what its cards carry while
     nothing runs."""
-    found: dict[str, Sequence[Traffic]] = {}
+    return {one.host: _own(one.telemetry) for one in _first_children(record)}
+
+
+def _first_children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
+    """Of each host the child beside which its counters were read."""
+    found: dict[str, RankRecord | HelperRecord] = {}
     for one in _children(record):
         if one.telemetry.traffic:
-            found.setdefault(one.host, _own(one.telemetry))
-    return found
+            found.setdefault(one.host, one)
+    return found.values()
 
 
 def _own(telemetry: Telemetry) -> tuple[Traffic, ...]:

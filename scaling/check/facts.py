@@ -27,7 +27,7 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     `cpu_quota` is how many of them a cgroup grants time for (docker --cpus), None without a limit.
     `hardware` names the interfaces whose speed is that of a card: a veth claims 10 Gb/s whatever it carries.
     `torch_cuda` is the CUDA release that torch was built with, "" for a build without any, None without torch;
-    `driver` is what NVIDIA's tells.
+    `driver` is what NVIDIA's tells; `name_addresses` as in `Enrol`.
     """
 
     host: HostInfo
@@ -42,6 +42,7 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     hardware: tuple[str, ...] = ()
     torch_cuda: str | None = None
     driver: GpuHost = GpuHost()
+    name_addresses: dict[str, str] = {}
 
 
 class Load(Record, frozen=True, kw_only=True):

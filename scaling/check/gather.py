@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling import frameworks
-from scaling.agent import interpreters
+from scaling.agent import interpreters, strategies
 from scaling.check.facts import Load, RankFacts
 from scaling.frameworks.pytorch import installed
 from scaling.hosts import gpu_health, info, proc
@@ -30,7 +30,7 @@ NAMED = 3
 
 def rank_facts(mpi: str) -> RankFacts:
     """This rank's part. Raises nothing: what a host does not tell is None."""
-    others = interpreters.beside()
+    lacking, others = strategies.examine((*frameworks.NAMES, *frameworks.BASELINES))
     host = interpreters.on(info.gather(frameworks.distributions()), others)
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     size, free = shared_memory()
@@ -47,6 +47,7 @@ def rank_facts(mpi: str) -> RankFacts:
         hardware=tuple(dict.fromkeys(nic.name for nic in host.nics if has_card(nic.name))),
         torch_cuda=next((one.cuda for one in others if one.framework == "torch"), installed.cuda()),
         driver=gpu_health.gather(),
+        name_addresses=lacking.name_addresses,
     )
 
 

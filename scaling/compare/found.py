@@ -10,12 +10,13 @@ from scaling.records.point import Hardware, Placement, Record, ServerHosts, Work
 
 Verdict = Literal[
     "slower", "faster", "worse", "better", "same", "cannot tell", "missing", "new", "not comparable",
-    "newly failed", "newly oversubscribed", "newly mislabelled", "newly unknown", "mended",
-    "failed before and after",
+    "newly failed", "newly oversubscribed", "newly mislabelled", "newly doubtful", "newly unsent", "newly unknown",
+    "mended", "failed before and after",
 ]  # fmt: skip
 # What makes the exit code 1.
 LOST: tuple[Verdict, ...] = (
-    "newly failed", "newly oversubscribed", "newly mislabelled", "newly unknown", "slower", "worse"
+    "newly failed", "newly oversubscribed", "newly mislabelled", "newly doubtful", "newly unsent", "newly unknown",
+    "slower", "worse",
 )  # fmt: skip
 # What was not told although it might have been: exit code 3 with --require-proof.
 UNTOLD: tuple[Verdict, ...] = ("cannot tell", "missing", "not comparable")

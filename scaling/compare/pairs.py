@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from msgspec.structs import asdict
 
+from scaling.analysis.audit import UNRANKED
 from scaling.analysis.rows import Row
 
 # Who is measured: what a cell is called by, whatever it is measured with.
 Who = tuple[str, str, tuple[tuple[str, str], ...], int, str, int]
 # The stamps of a row whose figures are not what its name says, worst first.
-STATES = ("FAILED", "OVERSUBSCRIBED", "MISLABELLED")
+STATES = ("FAILED", *UNRANKED)
 
 
 class Pair(NamedTuple):

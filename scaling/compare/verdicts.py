@@ -36,6 +36,8 @@ NEWLY: Mapping[str, Verdict] = {
     "FAILED": "newly failed",
     "OVERSUBSCRIBED": "newly oversubscribed",
     "MISLABELLED": "newly mislabelled",
+    "AUDIT": "newly doubtful",
+    "UNSENT": "newly unsent",
 }
 
 

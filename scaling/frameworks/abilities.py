@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """A trainer that shows its parameters: the worker hashes them, and does not ask for `digest()`."""
+
+    def weights(self) -> Mapping[str, NDArray[Any]]:
+        """Copies of the trained parameters, by name."""
 
 
 @runtime_checkable

@@ -96,7 +96,8 @@ class Trainer(Protocol):
         """The last step's loss; only called after `sync`. None where nothing is trained (`comm`)."""
 
     def digest(self) -> str | None:
-        """Hash of the parameters: equal on all ranks in synchronous modes, or the point is void."""
+        """Hash of the parameters: equal on all ranks in synchronous modes, or the point is void. Only asked of a
+        trainer that does not show them (`abilities.Shown`)."""
 
     def peak_memory_bytes(self) -> int:
         """Most device memory in use so far; 0 where the device has none of its own."""
@@ -148,6 +149,11 @@ class Strategy:
         framework. On `cuda` the host has a GPU, unless that is all that it runs on."""
         return None
 
+    def name_address(self, _name: str) -> str | None:
+        """The address at which its ranks on this host listen whatever network is asked for, because its library
+        takes that of the host's name ("" if no address of the host is); None if it obeys."""
+        return None
+
     def refuse(self, _point: Point) -> str | None:
         """Why it cannot do what the point asks for (precision, memory format, compile, model), naming the flag
         and what it can do; None when it can. Asked at planning, without the framework."""
@@ -161,6 +167,12 @@ class Strategy:
     def environ(self, _task: Task, _announced: Mapping[str, str]) -> dict[str, str]:
         """Environment of this child, worker or helper (`task.role`); pure."""
         return {}
+
+    def updates_all(self, point: Point) -> bool:
+        """Whether each rank updates all parameters, as the plain loop does: then it may not compute less than that
+        without a mark (AUDIT). Servers, one process for a node, and sharded optimizers do otherwise."""
+        traits = self.traits(point.strategy)
+        return traits.drives == "device" and not traits.servers
 
     def compresses(self, _point: Point) -> bool:
         """Whether the point's options make gradients smaller on their way."""

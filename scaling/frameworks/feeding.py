@@ -55,19 +55,25 @@ class Feed(Protocol):
 
 
 class Opened:
-    """A feed of this process; `waited_s` is how long it was blocked in it, `said` what a native feed is."""
+    """A feed of this process; `waited_s` is how long it was blocked in it, `fed` how many samples it was handed,
+    `said` what a native feed is."""
 
     def __init__(self, feed: Feed, said: str = "", close: Callable[[], None] = lambda: None) -> None:
         self._feed, self.said, self.close = feed, said, close
         self.fixed = feed.fixed
         self.waited_s = 0.0
+        self.fed = 0
+        self._step: int | None = None
         _OPENED.add(self)
 
     def batch(self, step: int) -> Batch:
         """That of a step. Raises FeedError where there is none."""
         begun_s = perf_counter()
         try:
-            return self._feed.batch(step)
+            batch = self._feed.batch(step)
+            if step != self._step:  # some frameworks trace their graphs with the first one
+                self._step, self.fed = step, self.fed + len(batch[1])
+            return batch
         except UsageError as error:
             raise FeedError(str(error)) from None
         finally:
@@ -120,6 +126,12 @@ def close() -> None:
 def waited_s() -> float | None:
     """Seconds that this process was blocked in its feeds so far; None where it takes no batch in its steps."""
     moving = [feed.waited_s for feed in _OPENED if not feed.fixed]
+    return sum(moving) if moving else None
+
+
+def fed() -> int | None:
+    """Samples that this process was handed by its feeds so far; None where it takes no batch in its steps."""
+    moving = [feed.fed for feed in _OPENED if not feed.fixed]
     return sum(moving) if moving else None
 
 

@@ -7,7 +7,10 @@ It does not know Horovod's MPI controller, nor elastic jobs. Hierarchical all-re
 from __future__ import annotations
 
 import mmap
+import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,10 @@ from scaling.records.point import EXCHANGING, Device, Point, Record, Skill
 from scaling.records.task import Task
 
 RENDEZVOUS = "rendezvous"
+# In a binding whose process sets take the interface of HOROVOD_GLOO_IFACE (launch/horovod_project.cmake). Those of
+# Horovod's own build listen at the address of the host's name, which ends in SIGSEGV or SIGABRT if there is none.
+OBEYS = b"Gloo of a process set is on interface"
+BUILD = "pip uninstall horovod and ./launch/install horovod, whose build obeys --interconnect"
 MIB = 1 << 20
 
 # The defaults are Horovod's own (horovod/common/operations.cc, BackgroundThreadLoop).
@@ -68,19 +75,36 @@ class Horovod(Strategy):
         """Gloo on CPU and for emulated devices, NCCL on CUDA if Horovod was built with it."""
         return ("cpu", "cuda", "emulated")
 
-    def missing(self, _name: str, device: Device = "cpu") -> str | None:
+    def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Whether Horovod is installed with the framework's binding, for CUDA with NCCL; neither is imported."""
-        package = find_spec("horovod")
-        if package is None or package.origin is None:
+        bindings = self._bindings()
+        if bindings is None:
             return "horovod is not installed: ./launch/install horovod"
-        bindings = sorted(Path(package.origin).parent.glob(f"{self.framework}/mpi_lib*.so"))
         if not bindings:
             return f"horovod is built without {self.framework}: ./launch/install horovod"
-        if device == "cuda" and not any(map(_calls_nccl, bindings)):
+        # Its build left NCCL's all-reduce out, or that is among the symbols it needs.
+        if device == "cuda" and not _any_holds(bindings, b"ncclAllReduce"):
             return (
                 "horovod is built without NCCL, and takes no gradients on GPUs: ./launch/install horovod with nvcc"
             )
+        if self.name_address(name) == "":
+            return (
+                f"horovod listens at the address of the host's name, and {socket.gethostname()} resolves to none "
+                f"of this host: write a line `ADDRESS {socket.gethostname()}` into its /etc/hosts, or {BUILD}"
+            )
         return None
+
+    def name_address(self, _name: str) -> str | None:
+        """That of the host's name, unless the build obeys."""
+        bindings = self._bindings()
+        return address_of_name() if bindings and not _any_holds(bindings, OBEYS) else None
+
+    def _bindings(self) -> list[Path] | None:
+        """The binding's libraries; None without Horovod."""
+        package = find_spec("horovod")
+        if package is None or package.origin is None:
+            return None
+        return sorted(Path(package.origin).parent.glob(f"{self.framework}/mpi_lib*.so"))
 
     def helpers(self, _task: Task) -> list[Helper]:
         """The rendezvous, on rank 0."""
@@ -122,10 +146,27 @@ def await_rendezvous(task: Task) -> None:
     until_it_listens(task.address, task.ports[0], timeout_s(task.clocks))
 
 
-def _calls_nccl(binding: Path) -> bool:
-    """Whether a binding names NCCL's all-reduce: its build left that out, or it is among the symbols it needs."""
+@lru_cache
+def address_of_name() -> str:
+    """The address that Gloo takes if it is told no interface: the first of the host's name that it can bind, "" if
+    there is none."""
+    with suppress(OSError, UnicodeError):
+        for family, kind, number, _, address in socket.getaddrinfo(
+            socket.gethostname(), None, type=socket.SOCK_STREAM
+        ):
+            with suppress(OSError), socket.socket(family, kind, number) as probe:
+                probe.bind(address)
+                return str(address[0])
+    return ""
+
+
+def _any_holds(bindings: Sequence[Path], words: bytes) -> bool:
+    return any(_holds(one, words) for one in bindings)
+
+
+def _holds(binding: Path, words: bytes) -> bool:
     with binding.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        return mapped.find(b"ncclAllReduce") >= 0
+        return mapped.find(words) >= 0
 
 
 class Slot(Record, frozen=True, kw_only=True):

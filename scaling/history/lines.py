@@ -20,6 +20,7 @@ from scaling.analysis.controls import Controls
 from scaling.analysis.curves import exchanges
 from scaling.analysis.imported import Imported, cells
 from scaling.analysis.joining import EXPECTED, launch
+from scaling.analysis.less_work import judge
 from scaling.analysis.rounds import efficiencies
 from scaling.analysis.rows import Contender
 from scaling.errors import UsageError
@@ -276,6 +277,7 @@ def _rank(one: Headline) -> tuple[bool, bool, float]:
 
 
 def _said(cell: Cell, controls: Controls) -> Headline:
+    judge(cell, controls)
     claimed = efficiencies(cell, controls) if cell.claims_efficiency else ()
     return Headline(
         strategy=cell.point.strategy,

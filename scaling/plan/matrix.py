@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -138,9 +138,13 @@ def _is_known(config: SweepConfig, key: str) -> bool:
 # ---------------------------------------------------------------- nodes and servers
 
 
-def refused(points: Sequence[Point], slots: Sequence[Slot]) -> dict[str, str]:
-    """By cell, why a point cannot run on these nodes; raises UsageError when no exchange could."""
-    found = {point.cell: _refusal(point, slots) for point in points}
+def refused(
+    points: Sequence[Point],
+    slots: Sequence[Slot],
+    on_network: Callable[[Point], tuple[str, str] | None] = lambda _: None,
+) -> dict[str, str]:
+    """By cell, why a point cannot run on these nodes or on its network; raises UsageError if no exchange could."""
+    found = {point.cell: _refusal(point, slots) or on_network(point) for point in points}
     reasons = {cell: one for cell, one in found.items() if one is not None}
     if not any(point.kind in WANTED and point.cell not in reasons for point in points):
         first = next(point for point in points if point.cell in reasons)

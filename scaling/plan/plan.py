@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scaling.emulated import profiles
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import beside, defaults, devices, emulation, matrix, resolving, training
+from scaling.plan import beside, defaults, devices, emulation, matrix, name_address, resolving, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, place_ranks
@@ -180,7 +180,8 @@ def make(
     defaults.check_compile(known, enrolled)
     resolved, points, how = defaults.with_points(known, device, slots, gpus)
     training.check_saving(resolved, points)
-    refused = matrix.refused(points, slots)
+    networks = _networks(config, enrolled, fabric or {})
+    refused = matrix.refused(points, slots, lambda point: name_address.refusal(point, slots, enrolled, networks))
     wanted = matrix.kept(points, refused)
     stages = ([one for one in wanted if _is_later(resolved, one) == later] for later in (False, True))
     grouped = tuple(group for cells in stages for group in _groups(resolved, cells, device, slots, enrolled))
@@ -188,7 +189,7 @@ def make(
         config=defaults.paced(resolved, device, side_by_side=any(group.side_by_side for group in grouped)),
         device=device,
         slots=slots,
-        networks=_networks(config, enrolled, fabric or {}),
+        networks=networks,
         missing=missing,
         why="; ".join(filter(None, (why, how, defaults.why_batch(config, resolved, device, gpus)))),
         refused=refused,

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from scaling.analysis.audit import UNRANKED
 from scaling.analysis.rows import Row
 from scaling.errors import UsageError
 from scaling.records.point import Point
 
 # What disqualifies a row as input, and how much unexplained loss does.
-MARKS = ("FAILED", "AUDIT", "OVERSUBSCRIBED", "ASYNC", "UNSETTLED", "THROTTLED", "MISLABELLED")
+MARKS = ("FAILED", *UNRANKED, "ASYNC", "UNSETTLED", "THROTTLED")
 MOST_UNEXPLAINED = 0.10
 
 

@@ -143,12 +143,14 @@ class Evaluated(Record, frozen=True, kw_only=True, tag="evaluated"):
 class Result(Record, frozen=True, kw_only=True, tag="result"):
     """The worker's last word: hash of the parameters (None where nothing is trained), memory in bytes.
 
+    `first_digest` is the hash before the first step, None in other rounds than the first and in older records.
     `saved` is the file with what was learnt, where one was asked for of this rank; else `unsaved` says why not.
     """
 
     digest: str | None
     peak_memory_bytes: Count
     peak_rss_bytes: Count
+    first_digest: str | None = None
     saved: str = ""
     unsaved: str = ""
 

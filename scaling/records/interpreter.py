@@ -22,12 +22,13 @@ class Interpreter(Record, frozen=True, kw_only=True):
 
 
 class Installed(Record, frozen=True, kw_only=True):
-    """What such a Python answers: its version, its packages, and why strategies cannot run in it, or not on
-    GPUs."""
+    """What such a Python answers: its version, its packages, why strategies cannot run in it, or not on GPUs, and
+    which address those take that obey no --interconnect."""
 
     python: str = ""
     versions: dict[str, str] = {}
     missing: dict[str, str] = {}
     missing_on_cuda: dict[str, str] = {}
+    name_addresses: dict[str, str] = {}
     cuda: str | None = None
     compile_lacks: str = ""

@@ -15,13 +15,15 @@ INTERRUPT_GRACE_S = 0.2
 
 class Enrol(Record, frozen=True, kw_only=True, tag="enrol"):
     """An agent's first message. `missing[strategy]` says why one of the package cannot run on that host;
-    `missing_on_cuda`, where it has GPUs, why not on these."""
+    `missing_on_cuda`, where it has GPUs, why not on these. `name_addresses[strategy]` is the address of the host's
+    name ("" for none) if its ranks listen there whatever network is asked for."""
 
     host: HostInfo
     version: str
     code: str
     missing: dict[str, str]
     missing_on_cuda: dict[str, str] = {}
+    name_addresses: dict[str, str] = {}
 
     def lacks(self, strategy: str, device: Device) -> str | None:
         """Why a strategy cannot run here on a device; None where it can."""

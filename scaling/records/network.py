@@ -38,8 +38,9 @@ class Network(Record, frozen=True, kw_only=True):
 
     `rate_bits_per_s` is what one node's link carries, None where neither the kernel nor the fabric file knows;
     `subnet` is "" for one host alone, whose ranks meet on the loopback, and where hosts share none: then packets
-    are `routed`, and `connections` between hosts were made to prove it, 0 before. `cards` are the RDMA cards (or
-    ports) of all hosts that are up, `card_bits_per_s` is the slowest's rate, None where it is not known.
+    are `routed`. `connections` between hosts were made to prove that they meet, 0 before and in older records.
+    `cards` are the RDMA cards (or ports) of all hosts that are up, `card_bits_per_s` is the slowest's rate, None
+    where it is not known.
     """
 
     word: str

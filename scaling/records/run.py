@@ -137,7 +137,8 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
 
     `ranks` are its workers: one per device, or a single one that drives all devices. `hosts[r]` is the host of
     device r, `gpus[r]` its UUID if it is a GPU. `oversubscribed`: ranks shared a core or a GPU. `pattern` is how
-    gradients travel ("" in older records). Asynchronous ranks do not wait for each other.
+    gradients travel ("" in older records), `updates_all` whether each rank updates all parameters (False in older
+    records). Asynchronous ranks do not wait for each other.
 
     Records of one round and one `epoch` lived side by side: their windows of equal `index` were measured shortly
     after each other, everyone else stopped. None: it was measured by itself. `emulation` is None for real devices.
@@ -162,6 +163,7 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     gpus: tuple[str, ...] = ()
     synchronous: bool = True
     pattern: Pattern = ""
+    updates_all: bool = False
     epoch: Index | None = None
     emulation: Emulation | None = None
     ended: bool = True

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
+from scaling.analysis.audit import CLAIMLESS, WRONG
 from scaling.analysis.causes import Breakdown
 from scaling.analysis.rows import Row
 from scaling.records.events import Failed
@@ -113,11 +114,11 @@ def _measured(row: Row) -> tuple[dict[str, Cell], str]:
         TFLOPS.key: quantities.tflops(row.tflops),
         MFU.key: UNKNOWN if row.mfu is None else quantities.fraction(row.mfu),
         SPEEDUP.key: None if row.learnt_less else quantities.speedup(row.speedup),
-        AGAINST_BEST.key: NOT_RANKED if is_mislabelled(row) else quantities.against(row.standing),
+        AGAINST_BEST.key: NOT_RANKED if is_wrong(row) else quantities.against(row.standing),
         AGAINST_FASTEST_FRAMEWORK.key: quantities.against(row.framework_standing),
     }
     if row.efficiency is None or row.breakdown is None:
-        return cells, "OVERSUBSCRIBED" if "OVERSUBSCRIBED" in row.flags else "" if row.is_plain else "no baseline"
+        return cells, claimless(row) or ("" if row.is_plain else "no baseline")
     cells[EFFICIENCY.key] = NOT_COMPARABLE if row.learnt_less else quantities.percent(row.efficiency)
     return {**cells, **_lost(row, row.breakdown)}, ""
 
@@ -132,9 +133,14 @@ def _lost(row: Row, breakdown: Breakdown) -> dict[str, Cell]:
     return found
 
 
-def is_mislabelled(row: Row) -> bool:
-    """Whether its bytes took another network than it asked for."""
-    return "MISLABELLED" in row.flags
+def claimless(row: Row) -> str:
+    """The mark that takes all claims from a row; "" for none."""
+    return next((mark for mark in CLAIMLESS if mark in row.flags), "")
+
+
+def is_wrong(row: Row) -> bool:
+    """Whether it is not what its name says, or its counts disagree."""
+    return bool(WRONG.intersection(row.flags))
 
 
 def notes_of(row: Row, planned: int) -> tuple[str, ...]:

@@ -124,7 +124,7 @@ def _rate(row: Row) -> float:
 
 
 def _place(row: Row) -> tuple[bool, float]:
-    return not cells.is_mislabelled(row), _rate(row)
+    return not cells.is_wrong(row), _rate(row)
 
 
 def _remark(row: Row, synchronous: Sequence[Row]) -> Phrase:

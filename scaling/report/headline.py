@@ -9,7 +9,6 @@ from scaling.analysis.rows import Row
 from scaling.analysis.training_rows import Training
 from scaling.records.other_code import revision
 from scaling.report import quantities
-from scaling.report.cells import is_mislabelled
 from scaling.text import decimals
 
 NONE = "-"
@@ -29,7 +28,7 @@ def _rank(row: Row) -> tuple[int, bool, bool, bool, bool, float]:
 
 def claims(row: Row) -> bool:
     """Whether its efficiency answers for a whole run: told, of ranks that wait, over the network of its name."""
-    return row.efficiency is not None and row.synchronous and not is_mislabelled(row)
+    return row.efficiency is not None and row.synchronous and "MISLABELLED" not in row.flags
 
 
 def last_line(rows: Iterable[Row], trainings: Iterable[Training] = ()) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from scaling.analysis.analyse import Analysis
+from scaling.analysis.audit import WRONG
 from scaling.analysis.foreign_load import SLOWER_CORES
 from scaling.analysis.rows import Baseline, Row
 from scaling.report import devices, labels, quantities
-from scaling.report.cells import is_mislabelled
 from scaling.report.parts import Entry
 
 
@@ -115,7 +115,8 @@ _EMULATED = (
 )
 _VERIFIED = (
     "while windows ran, the kernel's counters on all nodes saw at least 95 % of the bytes on the network that "
-    "was asked for. MISLABELLED: they went elsewhere. UNVERIFIED: nobody can tell."
+    "was asked for. MISLABELLED: they went elsewhere. UNSENT: no counter saw half of them. "
+    "UNVERIFIED: nobody can tell."
 )
 _BUSIEST = (
     "from node to node, the part of the time in which it had bytes to send, and what it carried then, by the "
@@ -195,8 +196,9 @@ def _ranked(rows: Sequence[Row]) -> str:
 
 
 def _not_ranked(rows: Iterable[Row]) -> str:
-    found = any(is_mislabelled(row) for row in rows)
-    return " MISLABELLED contenders are not ranked: they are not what their names say." if found else ""
+    found = sorted(WRONG.intersection(flag for row in rows for flag in row.flags))
+    named = " and ".join(found)
+    return f" {named} contenders are not ranked: they are not what their names say." if found else ""
 
 
 def _freedom(rows: Iterable[Row]) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from scaling.analysis.audit import CLAIMLESS
 from scaling.analysis.rows import Row
 from scaling.records.point import Record
 from scaling.report import cells, imported, quantities, words
-from scaling.report.cells import is_mislabelled
+from scaling.report.cells import claimless
 from scaling.report.figures.parts import SERIOUS
 from scaling.report.headline import headline
 from scaling.report.material import Material
@@ -88,9 +89,8 @@ def _why_none(row: Row) -> str:
         return "its samples taught less than those of synchronous ranks (ASYNC)"
     if row.is_plain:
         return "it is the plain loop itself"
-    if "OVERSUBSCRIBED" in row.flags:
-        return "ranks share cores or a GPU (OVERSUBSCRIBED)"
-    return "its plain loop is missing"
+    mark = claimless(row)
+    return f"{CLAIMLESS[mark]} ({mark})" if mark else "its plain loop is missing"
 
 
 def _imported(material: Material) -> Verdict:
@@ -144,7 +144,7 @@ def _percent(value: float) -> str:
 
 
 def _advice(row: Row) -> str:
-    if is_mislabelled(row):
+    if "MISLABELLED" in row.flags:
         return "The bytes took another network than its name says: no advice rests on that."
     losses = _losses(row)
     if not losses or row.world_size == 1:
@@ -204,6 +204,7 @@ def banners(material: Material) -> tuple[Banner, ...]:
 
 
 _MEANS = {
+    "UNSENT": "the counters saw less than half of the bytes that these rows must send",
     "MISLABELLED": "the bytes took another network than these rows asked for",
     "AUDIT": "rate, samples and clocks of these rows disagree",
     "OVERSUBSCRIBED": "ranks shared cores or a GPU: neither speedup nor efficiency is claimed",

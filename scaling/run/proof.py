@@ -1,4 +1,4 @@
-"""Rank 0 has hosts that share no subnet prove that they reach each other, before anything is measured.
+"""Rank 0 has hosts prove that they reach each other on each network, before anything is measured.
 
 Each host connects to those 1, 2, 4, ... places after it: all pairs of up to five hosts, some of many. The
 preflight (`python -m scaling.check`) measures more.
@@ -24,13 +24,13 @@ SAID = 3  # of what failed
 def prove(
     mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], networks: Sequence[Network]
 ) -> tuple[Network, ...]:
-    """The networks, with the connections that were made on those that are routed. Raises LaunchError where hosts
-    do not reach each other, or do by another interface."""
+    """The networks, with the connections that were made on each. Raises LaunchError if hosts do not reach each
+    other, or if packets that are routed leave by another interface."""
     first: dict[str, int] = {}
     for rank, one in enumerate(enrolled):
         first.setdefault(one.host.hostname, rank)
     hosts = {one.host.hostname: one.host for one in enrolled}
-    return tuple(_proved(mailbox, first, hosts, one) if one.routed else one for one in networks)
+    return tuple(_proved(mailbox, first, hosts, one) if len(one.places) > 1 else one for one in networks)
 
 
 def _proved(
@@ -89,8 +89,8 @@ def _fault(host: HostInfo, peer: str, way: Way, network: Network) -> str:
     if way.error:
         return f"{host.hostname} to {peer} at {address}: {way.error}"
     left = next(_interfaces(host, way.source), "no interface that it told of")
-    if left == wanted or wanted in _interfaces(host, way.source):
-        return ""
+    if not network.routed or left == wanted or wanted in _interfaces(host, way.source):
+        return ""  # on a subnet of all hosts the counters tell it
     return f"{host.hostname} goes to {peer} at {address} by {left} ({way.source}), not by {wanted}"
 
 
@@ -101,11 +101,11 @@ def _interfaces(host: HostInfo, address: str) -> Iterator[str]:
 def _said(network: Network) -> str:
     interfaces = ", ".join(dict.fromkeys(place.interface for place in network.places.values()))
     if network.word == AUTO:
-        return f"over {interfaces}, which their routes take, the hosts do not all meet: "
-    return f"--interconnect {network.word}: the hosts share no subnet there and do not all meet: "
+        return f"--interconnect auto takes {interfaces}, over which the hosts do not all meet: "
+    return f"--interconnect {network.word}: the hosts do not all meet there: "
 
 
 def _mend(network: Network) -> str:
     if network.word == AUTO:
-        return "name the network with --interconnect, or open the way (firewall, NetworkPolicy, routes)"
+        return "name another network by --interconnect, or open the way (firewall, NetworkPolicy, routes)"
     return "open the way (firewall, NetworkPolicy, routes: ip route get ADDRESS), or take another network"

@@ -74,6 +74,7 @@ class Attempt:
             started_unix_s=self._bench.unix_clock(),
             synchronous=self._traits.synchronous or not exchanges,
             pattern=self._traits.pattern if exchanges else "",
+            updates_all=exchanges and frameworks.load(point.strategy).updates_all(point),
         )
 
     def _rank_tasks(

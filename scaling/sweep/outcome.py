@@ -56,6 +56,7 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
         hosts=state.ranks[0].task.hosts,
         synchronous=state.synchronous,
         pattern=state.pattern,
+        updates_all=state.updates_all,
         epoch=state.epoch,
     )
 

@@ -91,6 +91,7 @@ class PointState(Record, frozen=True, kw_only=True):
     helpers: tuple[HelperState, ...] = ()
     synchronous: bool = True
     pattern: Pattern = ""
+    updates_all: bool = False
     announced: dict[str, str] = {}
     command: Command | None = None
     ready: int = 0

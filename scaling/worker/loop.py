@@ -17,8 +17,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from scaling.frameworks.abilities import Immediate, Marking, Stale
+from scaling.frameworks.abilities import Immediate, Marking, Shown, Stale
 from scaling.frameworks.base import Trainer
+from scaling.frameworks.digest import digest_of
 from scaling.records.events import Event, Rested, Result, Window
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Train
 from scaling.worker.inspection import inspected
@@ -44,7 +45,8 @@ class Worker:
     `waiting` tells whether the next command has arrived, which ends lingering. With `times_steps` each step of a
     window is timed by itself too, if the trainer's steps have ended when they return, or its device notes when
     they do. `trace` begins the names of trace files. `learner` is there where it is trained to an accuracy;
-    `waited_s` tells how long its feed has kept it so far.
+    `waited_s` tells how long its feed has kept it so far, `fed` how many samples it was handed there, None where
+    its batch stays the same: then the trainer's own count is taken. `first_digest` is that before the first step.
     """
 
     def __init__(
@@ -59,6 +61,8 @@ class Worker:
         trace: Path | None = None,
         learner: Learner | None = None,
         waited_s: Callable[[], float | None] = lambda: None,
+        fed: Callable[[], int | None] = lambda: None,
+        first_digest: str | None = None,
     ) -> None:
         self.trainer = trainer
         self._send = send
@@ -74,6 +78,8 @@ class Worker:
         self._trace = trace
         self._learner = learner
         self._waited_s = waited_s
+        self._fed = fed
+        self._first_digest = first_digest
         self._result: Result | None = None
         self._phase = "warm-up"
 
@@ -138,19 +144,19 @@ class Worker:
     def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
         """So many steps from `start_s`, or from now if nothing runs any more, to the device's end of them."""
         trainer = self.trainer
-        before, reported, waited_s = trainer.samples, self._reported, self._waited_s()
+        before, reported, waited_s = self._samples(), self._reported, self._waited_s()
         begun_s = self._clock() if start_s is None else start_s
         step_s = self._steps(step, steps, begun_s)
         trainer.sync()
         end_s = self._clock()
         if self._marks is not None:
             step_s = self._marks.between_marks_s()
-        self._reported = trainer.samples
+        self._reported = self._samples()
         return Window(
             index=index,
             measured=False,
             steps=steps,
-            samples=trainer.samples - before,
+            samples=self._reported - before,
             start_s=begun_s,
             end_s=end_s,
             end_unix_s=self._unix_clock(),
@@ -162,6 +168,11 @@ class Worker:
     def timing(self, trainer: Trainer) -> Worker:
         """The same clocks for another trainer."""
         return Worker(trainer, self._send, self._waiting, self._clock, self._unix_clock)
+
+    def _samples(self) -> int:
+        """Handed out by the feed so far, whatever the trainer says of them."""
+        fed = self._fed()
+        return self.trainer.samples if fed is None else fed
 
     def _steps(self, step: Callable[[], None], count: int, start_s: float) -> tuple[float, ...]:
         """Take so many steps; how long each took, where that is asked for and the clock can tell."""
@@ -188,8 +199,17 @@ class Worker:
     def _measured_result(self) -> Result:
         self.trainer.sync()
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
-        digest = self.trainer.digest()
-        return Result(digest=digest, peak_memory_bytes=self.trainer.peak_memory_bytes(), peak_rss_bytes=rss)
+        return Result(
+            digest=digest_taken(self.trainer),
+            peak_memory_bytes=self.trainer.peak_memory_bytes(),
+            peak_rss_bytes=rss,
+            first_digest=self._first_digest,
+        )
+
+
+def digest_taken(trainer: Trainer) -> str | None:
+    """Hash of the parameters that a trainer shows; of one that shows none, what it says."""
+    return digest_of(trainer.weights()) if isinstance(trainer, Shown) else trainer.digest()
 
 
 def _since(before_s: float | None, now_s: float | None) -> float | None:

@@ -29,7 +29,7 @@ from scaling.worker import reading
 from scaling.worker.channel import Channel
 from scaling.worker.failures import event_of
 from scaling.worker.inspection import trace_path
-from scaling.worker.loop import Worker
+from scaling.worker.loop import Worker, digest_taken
 from scaling.worker.training import data_samples, learner_of, training_samples
 from scaling.workloads import models, walk
 
@@ -113,6 +113,8 @@ def _work(task: Task, channel: Channel) -> Trainer:
     trainer = _connect(module, task)
     ready = _ready(trainer, imported_s - begun_s, time.monotonic() - imported_s)
     crossing = _crossing(strategy, task, trainer)
+    is_first = task.point.round == 0 and task.point.kind in ("exchange", "train")
+    first_digest = digest_taken(trainer) if is_first else None
     channel.send(
         replace(
             ready,
@@ -133,6 +135,8 @@ def _work(task: Task, channel: Channel) -> Trainer:
         trace=trace_path(task.log),
         learner=learner_of(trainer, task, channel.send),
         waited_s=feeding.waited_s,
+        fed=feeding.fed,
+        first_digest=first_digest,
     )
     while worker.obey(channel.receive()):
         pass

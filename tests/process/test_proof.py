@@ -6,13 +6,14 @@ import re
 import socket
 
 import pytest
+from msgspec.structs import replace
 
 from scaling.agent.agent import Agent
 from scaling.errors import LaunchError
 from scaling.hosts.reach import Attempts
 from scaling.records.host import Nic
 from scaling.records.messages import SWEEP_DECODER, Admit, Admitting, Enrol, ToAgent, ToSweep, Way
-from scaling.records.network import AUTO, Network, Place
+from scaling.records.network import ALONE, AUTO, Network, Place
 from scaling.run.proof import peers, prove
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
@@ -57,9 +58,14 @@ def test_two_networks_are_proved_one_after_the_other() -> None:
     assert [one.connections for one in proved(network(word="eth0"), network(word="eth1"))] == [6, 6]
 
 
-def test_a_shared_subnet_needs_no_proof() -> None:
-    plain = Network(word="eth0", why="", places={}, subnet="10.0.0.0/24")
-    assert proved(plain) == (plain,)
+def test_a_subnet_that_all_hosts_share_is_proved_too() -> None:
+    """The interface that packets leave by is not: the counters tell it."""
+    assert [one.connections for one in proved(replace(network("eth0"), routed=False, subnet="127.0.0.0/8"))] == [6]
+
+
+def test_one_host_alone_proves_nothing() -> None:
+    alone = Network(word=AUTO, why="", places={"a": ALONE})
+    assert proved(alone) == (alone,)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +73,13 @@ def test_a_shared_subnet_needs_no_proof() -> None:
     [
         (
             network("eth0"),
-            "--interconnect eth0: the hosts share no subnet there and do not all meet: a goes to b at "
+            "--interconnect eth0: the hosts do not all meet there: a goes to b at "
             "127.0.0.2 by lo (127.0.0.1), not by eth0; a goes to c at 127.0.0.3 by lo (127.0.0.1), not by eth0; "
             "b goes to c at ",
         ),
         (
             network("eth0", AUTO),
-            "over eth0, which their routes take, the hosts do not all meet: a goes",
+            "--interconnect auto takes eth0, over which the hosts do not all meet: a goes",
         ),
         (network(b="203.0.113.7"), "b does not listen at 203.0.113.7: Cannot assign requested address"),
     ],

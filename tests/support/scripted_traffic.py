@@ -42,6 +42,7 @@ def point(
     hca: str = "",
     told: bool = True,
     nccl: bool = False,
+    own_addresses: bool = True,
     **options: str,
 ) -> PointRecord:
     """A record whose counters were read beside the first rank of each host, or its server; its strategy `told`
@@ -51,7 +52,7 @@ def point(
     ranks = tuple(
         RankRecord(
             rank=rank, launch_rank=rank, host=host, outcome=Finished(), ready=ready, windows=(WINDOW,),
-            place=Place(address="", interface=interface, hca=hca),
+            place=Place(address=host if own_addresses else "10.0.0.1", interface=interface, hca=hca),
             environ={"NCCL_SOCKET_IFNAME": f"={interface}"} if nccl else {},
             telemetry=counted.get(host, Telemetry()) if host not in hosts[:rank] else Telemetry(),
         )
@@ -60,7 +61,7 @@ def point(
     helpers = tuple(
         HelperRecord(
             name=f"server-{index}", launch_rank=0, host=host, outcome=Finished(),
-            place=Place(address="", interface=interface, hca=hca),
+            place=Place(address=host if own_addresses else "10.0.0.1", interface=interface, hca=hca),
             telemetry=counted.get(host, Telemetry()) if host not in hosts else Telemetry(),
         )
         for index, host in enumerate(servers)

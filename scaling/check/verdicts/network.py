@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 from scaling.check.facts import Facts, Level, Verdict
 from scaling.check.verdicts.words import grouped, some
+from scaling.frameworks.hvd import BUILD
+from scaling.plan import name_address
 from scaling.records.host import Hca
 from scaling.records.network import ANY, GBIT, Network
 
@@ -31,10 +33,35 @@ def names(facts: Facts) -> Iterator[Verdict]:
     for (name, level, text), askers in faults.items():
         where = "every node" if len(askers) == len(facts.nodes) > 1 else some(askers)
         yield Verdict(level=level, topic="names", text=f"{name} {text}, asked on {where}", mend=HOSTS_FILE)
-    if not faults:
+    listening = list(_listening(facts))
+    yield from listening
+    if not faults and not listening:
         several = "every node's name resolves on every node, to an address that they share a network with"
         text = several if len(facts.nodes) > 1 else f"{facts.nodes[0]} resolves"
         yield Verdict(level="ok", topic="names", text=text)
+
+
+def _listening(facts: Facts) -> Iterator[Verdict]:
+    """Strategies that listen at the address of the host's name, on networks on which that is another."""
+    told = {rank.host.hostname: rank.name_addresses for rank in facts.ranks}
+    names: dict[tuple[str | None, ...], list[str]] = {}  # bindings of one library have one address
+    for name in dict.fromkeys(name for addresses in told.values() for name in addresses):
+        names.setdefault(tuple(told[node].get(name) for node in facts.nodes), []).append(name)
+    for addresses, alike in names.items():
+        of, who = dict(zip(facts.nodes, addresses, strict=True)), ", ".join(alike)
+        if lost := [node for node in facts.nodes if of[node] == ""]:
+            text = f"{who}: listens at the address of the host's name, which is none of {some(lost)}"
+            yield Verdict(level="error", topic="names", text=text, mend=f"{HOSTS_FILE}; or {BUILD}")
+            continue
+        faults = {
+            one.word: name_address.fault({node: of[node] for node in one.places}, one, "cpu")
+            for one in facts.networks
+        }
+        level: Level = "error" if facts.named or all(faults.values()) else "warning"
+        for word, fault in faults.items():
+            if fault:
+                text = f"{who}: not measurable over {word}: {fault[0]}"
+                yield Verdict(level=level, topic="names", text=text, mend=fault[1])
 
 
 class _Addresses(NamedTuple):

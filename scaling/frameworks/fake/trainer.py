@@ -119,7 +119,7 @@ class FakeTrainer:
 
     def digest(self) -> str | None:
         """The same on every rank, unless the script says otherwise."""
-        return f"differs-{self._task.rank}" if self._fails("digest") else "fake"
+        return f"differs-{self._task.rank}" if self._fails("digest") else "fake" if self._steps else "begun"
 
     def peak_memory_bytes(self) -> int:
         """None of its own."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 from scaling.frameworks.base import Trainer, read_options
 from scaling.frameworks.mx.library import mx
@@ -49,12 +52,12 @@ class Node(Exchange):
 class NodeTraining(Node, Training):
     """The shared loop, on all devices at once."""
 
-    def digest(self) -> str:
-        """Of the first device's parameters; raises RuntimeError when another's differ."""
+    def weights(self) -> dict[str, NDArray[Any]]:
+        """The first device's parameters; raises RuntimeError when another's differ."""
         found = {str(each): self.digest_on(each) for each in self.contexts}
         if len(set(found.values())) > 1:
             raise RuntimeError(f"the devices' parameters differ: {found}")
-        return next(iter(found.values()))
+        return super().weights()
 
 
 class NodeGradients(Node, GradientExchange):

@@ -151,7 +151,7 @@ class Training(Exchange):
 
     def digest(self) -> str:
         """Of the parameters alone: running means follow each rank's own images."""
-        return self.digest_on(self.contexts[0])
+        return digest_of(self.weights())
 
     def digest_on(self, context: mx.Context) -> str:
         """That of one context."""

@@ -80,6 +80,10 @@ class DDP(TorchDistributed):
             return "--option static_graph=true: DDP holds back no micro-batches then; leave it or accumulate out"
         return super().refuse(point)
 
+    def updates_all(self, point: Point) -> bool:
+        """Unless the optimizer is sharded."""
+        return not options_of(point)["shard_optimizer"]
+
     def wire_parts(self, point: Point) -> Parts:
         """Halves, both ways, where gradients are compressed."""
         return crossing.WHOLE if options_of(point)["compress"] == UNCOMPRESSED else (0.5, 0.5)

@@ -82,6 +82,10 @@ class FSDP2(TorchDistributed):
             return f"--option hsdp={group}: {n} cannot be groups of {group}; choose --world-sizes of its multiples"
         return super().refuse(point)
 
+    def updates_all(self, _point: Point) -> bool:
+        """Each rank updates its shard."""
+        return False
+
     def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
         """Gradients are as large as parameters. Rows are padded to the ranks of a group, which this leaves out."""
         options, nccl = options_of(task.point), self.by_nccl(task.point)

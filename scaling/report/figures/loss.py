@@ -61,7 +61,7 @@ def _bar(row: Row, label: str, causes: Sequence[str]) -> Bar:
     if row.failed is not None:
         return Bar(label=label, says=f"failed: {row.failed.cause}", mark=mark)
     if row.efficiency is None or row.breakdown is None:
-        return Bar(label=label, says="OVERSUBSCRIBED" if mark == "OVERSUBSCRIBED" else "no baseline", mark=mark)
+        return Bar(label=label, says=cells.claimless(row) or "no baseline", mark=mark)
     parts = [getattr(row.breakdown, cause) for cause in causes]
     return Bar(
         label=label,

@@ -9,9 +9,9 @@ from scaling.text import one_line
 
 # Marks that a row carries into every figure, worst first; the first of a row's flags that stands here decides how
 # it is drawn. PREDICTED is for rows that nobody measured.
-MARKS = ("FAILED", "MISLABELLED", "OVERSUBSCRIBED", "AUDIT", "EMULATED", "PREDICTED", "ASYNC")
+MARKS = ("FAILED", "UNSENT", "MISLABELLED", "OVERSUBSCRIBED", "AUDIT", "EMULATED", "PREDICTED", "ASYNC")
 # Those that are said inside figures and above them.
-SERIOUS = ("MISLABELLED", "AUDIT", "OVERSUBSCRIBED", "FAILED", "EMULATED", "PREDICTED")
+SERIOUS = ("UNSENT", "MISLABELLED", "AUDIT", "OVERSUBSCRIBED", "FAILED", "EMULATED", "PREDICTED")
 
 
 class Dot(Record, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from scaling.analysis.audit import WRONG
 from scaling.analysis.predictions import Judged
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
@@ -71,7 +72,7 @@ def _as_percent(found: Estimate | None) -> Quantity | None:
 
 
 def _speedup_in(rows: Sequence[Row]) -> Callable[[Row], Estimate | None]:
-    """Also of rows that claim none: those that are OVERSUBSCRIBED are placed by their rate over that of their
+    """Also of rows that claim none: those with a mark against that are placed by their rate over that of their
     framework's one device."""
     alone = {
         row.framework: row.samples_per_s.mean / row.speedup.mean
@@ -199,7 +200,7 @@ def _fewer(body: Curves) -> Curves:
     """As many curves as can be told apart: those with a serious mark, and those that end highest."""
 
     def worth(curve: Curve) -> tuple[bool, int, float]:
-        marked = any(dot.mark in ("MISLABELLED", "AUDIT") for dot in curve.dots)
+        marked = any(dot.mark in WRONG for dot in curve.dots)
         return marked, curve.dots[-1].world_size, curve.dots[-1].value
 
     kept = {curve.number for curve in sorted(body.curves, key=worth, reverse=True)[:MOST]}

@@ -44,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
     for owner in (torch.Tensor, torch.nn.Module):
         monkeypatch.setattr(owner, "to", _staying(owner.to, noted))
-    for name in ("step", "close", "digest"):
+    for name in ("step", "close", "weights"):
         monkeypatch.setattr(Training, name, _noting(getattr(Training, name), name, noted))
     return noted
 
@@ -109,7 +109,7 @@ def test_windows_begin_and_end_when_the_device_is_done(calls: list[str]) -> None
     window = ["step", "step", "synchronize", "Window"]
     # First the step that is not counted; no synchronisation but at edges.
     assert told[: told.index("Result")] == [
-        "step", "synchronize", *window, *window, "synchronize", "digest", "max_memory_allocated",
+        "step", "synchronize", *window, *window, "synchronize", "weights", "max_memory_allocated",
     ]  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def test_the_result_is_out_before_the_exchange_is_left(calls: list[str]) -> None
 def test_digest_and_memory_are_those_of_the_measured_steps(calls: list[str]) -> None:
     """Profiled steps follow them: they change the parameters and take memory."""
     work(calls, Run(windows=1, steps=1, measured=True), Inspect(windows=0, steps=1, traced_steps=0))
-    assert calls.count("digest") == calls.count("max_memory_allocated") == 1
+    assert calls[calls.index("Ready") :].count("weights") == calls.count("max_memory_allocated") == 1
     assert calls.index("max_memory_allocated") < calls.index("Inspected") < calls.index("Result")
 
 

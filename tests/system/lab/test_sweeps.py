@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
+from scaling import frameworks
 from scaling.analysis import analyse, traffic_receipt
-from scaling.lab import changes
+from scaling.lab import changes, wires
 from scaling.lab.state import Lab
 from scaling.records import store
 from scaling.records.events import Failed, Finished
@@ -89,6 +90,20 @@ def test_every_point_is_seen_on_the_network_that_it_asked_for(lab: Lab, tmp_path
         assert receipt.over_expected == pytest.approx((1.03, 1.03), abs=0.05)
 
 
+def test_horovod_is_seen_on_the_network_that_it_asked_for_or_refused(lab: Lab, tmp_path: Path) -> None:
+    """Names of a lab's nodes are on its last network."""
+    strategy = frameworks.load("torch:horovod")
+    if reason := strategy.missing("torch:horovod"):
+        pytest.skip(reason)
+    obeys = strategy.name_address("torch:horovod") is None
+    flags = ("--strategy", "torch:horovod", "--world-sizes", "2", "--interconnect", "ib0,eth0", *QUICK)
+    code, found = swept(lab, tmp_path / "results", *flags)
+    assert code == (0 if obeys else 1), (tmp_path / "said").read_text()
+    assert verdicts(found) == dict.fromkeys(("eth0", "ib0")[: 1 + obeys], ("VERIFIED", ""))
+    refused = [one.outcome.cause for one in found if isinstance(one.outcome, Failed)]
+    assert refused == ([] if obeys else ["refused"])
+
+
 def test_bytes_that_are_forced_to_the_other_card_are_found_there(lab: Lab, tmp_path: Path) -> None:
     flags = ("--strategy", "tests.support.miswired:gloo", "--world-sizes", "2", "--interconnect", "ib0", *QUICK)
     wrong = {"SCALING_MISWIRED": "eth0", "PYTHONPATH": str(labs.ROOT)}
@@ -107,6 +122,22 @@ def test_an_unknown_network_is_refused_with_those_that_there_are(lab: Lab, tmp_p
 
 
 # ---------------------------------------------------------------- faults
+
+
+def test_a_network_on_which_packets_are_dropped_is_named_before_anything_is_measured(
+    lab: Lab, tmp_path: Path
+) -> None:
+    with wires.inside(lab, "node1") as ip:  # a wrong hardware address: no node takes the packets
+        wrong = {"dst": "10.10.0.2", "lladdr": "02:00:00:00:00:99", "ifindex": wires.index("ib0")}
+        ip.neigh("replace", **wrong, state="permanent")
+    try:
+        code, found = swept(lab, tmp_path / "results", "--strategy", "fake:a", "--interconnect", "ib0", *QUICK)
+    finally:
+        with wires.inside(lab, "node1") as ip:
+            ip.neigh("del", **wrong)
+    assert (code, found) == (2, [])
+    said = "--interconnect ib0: the hosts do not all meet there: node1 to node2 at 10.10.0.2: timed out"
+    assert said in (tmp_path / "said").read_text()
 
 
 def test_a_slow_link_is_named_by_the_row_that_waits_for_it(tmp_path: Path) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
+from scaling.analysis import cost
 from scaling.analysis.analyse import rows
-from scaling.records.events import Failed
+from scaling.records.events import Failed, Result, Window
 from scaling.records.run import PointRecord, WarningKind
 from scaling.records.telemetry import Sample, Telemetry
 from tests.support.planted import Plan, run
@@ -17,6 +18,8 @@ from tests.support.scripted_records import (
     by_size,
     close,
     failed,
+    header,
+    host,
     mean,
     point,
     record,
@@ -92,6 +95,33 @@ def test_oversubscribed_claims_nothing() -> None:
         "OVERSUBSCRIBED: more workers than cores; no speedup, efficiency, loss or rank is claimed",
     )
     assert by_size(records)[1].flags == ()
+
+
+def test_a_row_that_fails_its_audit_claims_nothing_and_is_not_ranked() -> None:
+    """Half of the samples in half of the time: the fastest by its own count."""
+    honest = sweep(0, 0.1, {2: 0.125})
+    made = record(point("exchange", 2, strategy="fake:b"), 0.0625)
+    false = replace(made, ranks=tuple(replace(rank, windows=_halved(rank.windows)) for rank in made.ranks))
+    found = {row.strategy: row for row in rows([*honest, false]) if row.world_size == 2}
+    row = found["fake:b"]
+    assert row.flags == ("AUDIT",) and found["fake:a"].efficiency is not None
+    assert (row.efficiency, row.strategy_efficiency, row.speedup, row.breakdown) == (None, None, None, None)
+    assert (row.standing, found["fake:a"].standing) == (None, None)
+    assert cost.bill(row, header([host()]), cost.Pricing(None)) == "AUDIT: its own counts disagree"
+
+
+@pytest.mark.parametrize(("first", "said"), [("a", True), ("b", False), (None, False)])
+def test_parameters_that_never_changed_are_an_audit(first: str | None, said: bool) -> None:
+    """A constant digest agrees on all ranks whatever was exchanged."""
+    result = Result(digest="a", peak_memory_bytes=0, peak_rss_bytes=1, first_digest=first)
+    made = record(point("exchange", 2), 0.125)
+    (row,) = rows([replace(made, ranks=tuple(replace(rank, result=result) for rank in made.ranks))])
+    assert ("audit: the parameters never changed" in row.footnotes) is said
+    assert ("AUDIT" in row.flags) is said
+
+
+def _halved(windows: Iterable[Window]) -> tuple[Window, ...]:
+    return tuple(replace(one, samples=one.samples // 2) for one in windows)
 
 
 @pytest.mark.parametrize(("step_s", "flagged"), [(0.1 / 1.019, False), (0.1 / 1.021, True)])

@@ -167,9 +167,9 @@ def _tried(
     usual = [tuple(replace(w, canary_s=CANARY_S) for w in rank.windows) for rank in made.ranks]
 
     def tries(window: Window) -> tuple[Window, Window]:
-        at_first = replace(window, end_s=window.start_s + first_s, canary_s=canary_s)
+        at_first = replace(_ending(window, window.start_s + first_s), canary_s=canary_s)
         later_s = window.start_s + 60.0
-        return at_first, replace(window, start_s=later_s, end_s=later_s + then_s)
+        return at_first, replace(_ending(window, later_s + then_s), start_s=later_s)
 
     ranks = (
         replace(rank, windows=(tries(first)[not first_counts], *others), disturbed=(tries(first)[first_counts],))
@@ -207,12 +207,17 @@ def test_where_the_first_try_counts_later_ones_do_not_matter(first: float, then:
     assert _is_stamped(first, then, first_counts=True) is is_stamped
 
 
+def _ending(window: Window, end_s: float) -> Window:
+    """The same, which ends then by both clocks."""
+    return replace(window, end_s=end_s, end_unix_s=window.end_unix_s + end_s - window.end_s)
+
+
 def _faster(made: PointRecord, part: float) -> PointRecord:
     """The same, each of whose windows takes less than the one before by `part`."""
     ranks = tuple(
         replace(
             rank,
-            windows=tuple(replace(w, end_s=w.start_s + w.seconds * exp(-part * w.index)) for w in rank.windows),
+            windows=tuple(_ending(w, w.start_s + w.seconds * exp(-part * w.index)) for w in rank.windows),
         )
         for rank in made.ranks
     )

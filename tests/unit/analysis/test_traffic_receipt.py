@@ -64,7 +64,7 @@ def test_what_the_strategy_does_not_know_is_not_expected_whatever_its_options_ar
 
 def test_an_option_of_that_name_that_makes_nothing_smaller_lets_the_bytes_be_expected() -> None:
     found = receipt(("a", "b"), {"a": carried(ib0=9), "b": carried(ib0=9)}, compression="lossless")
-    assert (found.expected_bytes, found.verdict) == (2 * S * (STEPS + 1), "UNVERIFIED")
+    assert (found.expected_bytes, found.verdict) == (2 * S * (STEPS + 1), "UNSENT")
 
 
 # ---------------------------------------------------------------- the verdict
@@ -100,12 +100,36 @@ def test_nineteen_parts_of_twenty_are_asked(eth0: float, verdict: str) -> None:
     assert found.verdict == verdict
 
 
-def test_bytes_that_no_counter_saw_prove_nothing() -> None:
+SEEN = "the counters saw 4.0 MB of the 20.0 MB that must have moved"
+
+
+def test_bytes_that_no_counter_saw_were_not_sent_where_there_is_no_rdma_card() -> None:
     found = receipt(("a", "b"), both(ib0=0.2 * ENOUGH))
     assert (found.verdict, found.why) == (
-        "UNVERIFIED",
-        "the counters saw 4.0 MB of the 20.0 MB that must have moved",
+        "UNSENT",
+        f"{SEEN}, and no node has an RDMA card; a strategy that sends less says so by bytes_per_step",
     )
+
+
+@pytest.mark.parametrize(
+    ("cards", "fields"),
+    [
+        ({"ib0": 0.2 * ENOUGH, "mlx5_0__1": 0}, {}),
+        ({"ib0": 0.2 * ENOUGH}, {"hca": "mlx5_0"}),
+        ({"ib0": 0.2 * ENOUGH}, {"own_addresses": False}),
+    ],
+    ids=["an RDMA card that was not asked for", "one without counters", "hosts of one address, on one loopback"],
+)
+def test_bytes_that_may_have_passed_the_counters_prove_nothing(
+    cards: dict[str, float], fields: dict[str, Any]
+) -> None:
+    found = receipt(("a", "b"), both(**cards), **fields)
+    assert (found.verdict, found.why) == ("UNVERIFIED", SEEN)
+
+
+def test_counters_that_stand_still_prove_nothing() -> None:
+    found = receipt(("a", "b"), {"a": carried(ib0=0.2 * ENOUGH), "b": carried(ib0=0)})
+    assert found.verdict == "UNVERIFIED"
 
 
 def test_a_host_without_counters_proves_nothing() -> None:

@@ -40,6 +40,7 @@ def test_ctrl_c_keeps_what_was_measured_and_says_how_far_it_came(
         if any(f" {at} " in label for label in launch.order):
             launch.agents[1].interrupt(signal.SIGINT)
 
+    monkeypatch.setattr(Lead, "proved", lambda _, made: made)  # by real connections: tests/process/test_proof.py
     monkeypatch.setattr(leading, "make_header", lambda _cluster, made, *_: launch.header(made, made.config))
     mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=turn, wait=launch.wait)
     argv = [word for option in SLOW for word in ("--option", option)]

@@ -15,6 +15,7 @@ from scaling.check.lead import Lead
 from scaling.check.messages import LEAD_DECODER, ToLead, ToRank
 from scaling.check.prober import Prober
 from scaling.errors import LaunchError, UsageError
+from scaling.frameworks import hvd
 from scaling.hosts.fabric import Entry
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
@@ -104,6 +105,13 @@ def test_silent_ranks_are_named() -> None:
 # ---------------------------------------------------------------- what a rank tells
 
 
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host's name that has an address; a Horovod that is installed here may ask for it."""
+    monkeypatch.setattr(hvd, "address_of_name", lambda: "10.0.0.1")
+
+
+@pytest.mark.usefixtures("named")
 def test_a_rank_tells_of_this_host() -> None:
     told = gather.rank_facts("none")
     assert told.machine_cores >= 1
@@ -112,6 +120,7 @@ def test_a_rank_tells_of_this_host() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(told), type=RankFacts) == told
 
 
+@pytest.mark.usefixtures("named")
 def test_gpus_are_set_up_once_for_all_that_a_rank_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each time costs seconds where persistence mode is off."""
     for install in installer(monkeypatch):

@@ -177,6 +177,18 @@ def test_names_that_lead_elsewhere(asker: str, addresses: tuple[str, ...], level
     assert text in verdict.text
 
 
+def test_a_horovod_that_listens_at_the_hosts_name_is_an_error_on_the_network_asked_for() -> None:
+    told = {name: {"name_addresses": {"torch:horovod": f"10.10.0.{n}"}} for n, name in enumerate(FOUR, 1)}
+    verdict = only(facts(told=told))
+    assert (verdict.level, verdict.topic) == ("error", "names")
+    why = "it listens at the address of the host's name: node1 is 10.10.0.1, on ethernet 10.20.0.1"
+    assert verdict.text == f"torch:horovod: not measurable over ethernet: {why}"
+    assert "`10.20.0.1 node1` into /etc/hosts" in verdict.mend
+    told["node3"] = {"name_addresses": {"torch:horovod": ""}}
+    verdict = only(facts(told=told))
+    assert verdict.text == "torch:horovod: listens at the address of the host's name, which is none of node3"
+
+
 def test_a_name_on_a_network_of_its_own() -> None:
     private = nic("docker0", "172.17.0.1")
     sound = facts(hosts={"node2": {"nics": (nic("ib0", "10.10.0.2"), nic("eth0", "10.20.0.2"), private)}})

@@ -66,6 +66,7 @@ def test_each_step_takes_the_next_batch_once() -> None:
     fed = feeding.opened(task, models.of(task.point.workload), Scripted)
     assert [int(fed.batch(step)[0][0]) for step in (0, 0, 1, 1, 2)] == [0, 0, 1, 1, 2]
     assert (fed.fixed, feeding.said()) == (False, "scripted")
+    assert feeding.fed() == 3 * len(fed.batch(2)[1])
 
 
 def test_of_kind_held_the_first_batch_serves_and_the_pipeline_ends() -> None:
@@ -79,7 +80,7 @@ def test_of_kind_held_the_first_batch_serves_and_the_pipeline_ends() -> None:
     fed = feeding.opened(task, models.of(task.point.workload), make)
     assert [int(fed.batch(step)[0][0]) for step in (0, 1, 7)] == [0, 0, 0]
     assert fed.fixed and made[0].closed == 1
-    assert feeding.waited_s() is None
+    assert feeding.waited_s() is None and feeding.fed() is None
 
 
 def test_the_reference_feed_says_nothing_of_itself() -> None:

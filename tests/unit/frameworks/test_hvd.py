@@ -198,14 +198,38 @@ def test_a_binding_is_missing(framework: str, installed: Path) -> None:
     reason = binding_missing(framework)
     assert reason == f"horovod is built without {framework}: ./launch/install horovod"
     (installed / framework).mkdir()
-    (installed / framework / "mpi_lib.cpython-311-x86_64-linux-gnu.so").touch()
+    (installed / framework / "mpi_lib.cpython-311-x86_64-linux-gnu.so").write_bytes(hvd.OBEYS)
     assert binding_missing(framework) is None
 
 
 def test_pytorchs_binding_has_a_name_of_its_own(installed: Path) -> None:
     (installed / "torch").mkdir()
-    (installed / "torch" / "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so").touch()
+    (installed / "torch" / "mpi_lib_v2.cpython-311-x86_64-linux-gnu.so").write_bytes(hvd.OBEYS)
     assert binding_missing("torch") is None
+
+
+def test_a_build_that_obeys_no_network_says_where_it_listens(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Horovod's own build takes the address of the host's name, and faults where there is none."""
+    (installed / "torch").mkdir()
+    library = installed / "torch" / "mpi_lib_v2.so"
+    library.write_bytes(b"Gloo")
+    strategy = STRATEGIES["torch:horovod"]
+    monkeypatch.setattr(hvd, "address_of_name", lambda: "10.0.0.1")
+    assert (binding_missing("torch"), strategy.name_address("torch:horovod")) == (None, "10.0.0.1")
+    monkeypatch.setattr(hvd, "address_of_name", lambda: "")
+    reason = binding_missing("torch") or ""
+    assert reason.startswith("horovod listens at the address of the host's name, and ")
+    assert "/etc/hosts, or pip uninstall horovod and ./launch/install horovod" in reason
+    library.write_bytes(hvd.OBEYS)
+    assert (binding_missing("torch"), strategy.name_address("torch:horovod")) == (None, None)
+
+
+def test_the_build_says_what_is_looked_for() -> None:
+    """./launch/install compiles the message into the binding."""
+    cmake = Path(__file__).parents[3] / "launch/horovod_project.cmake"
+    assert hvd.OBEYS.decode() in cmake.read_text()
 
 
 @every_binding

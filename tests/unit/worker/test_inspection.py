@@ -92,7 +92,7 @@ def test_the_digest_comes_first_and_the_result_last(tmp_path: Path) -> None:
     unsynced = ["step", *["unsynced"] * 7]  # a common start, one that does not count, two windows of three
     traced = ["start", "step", *["step"] * 5, "stop"]
     assert said == ["digest", *unsynced, *traced]
-    assert isinstance(events[-1], Result) and events[-1].digest == "fake"
+    assert isinstance(events[-1], Result) and events[-1].digest is not None
 
 
 def test_windows_without_the_exchange_share_their_edges(tmp_path: Path) -> None:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
+from scaling.frameworks.digest import digest_of
 from scaling.frameworks.fake.trainer import FakeTrainer
 from scaling.records.events import Event, Rested, Result, Window
 from scaling.records.task import Finish, Rest, Run
 from scaling.worker.channel import Channel
 from scaling.worker.failures import cause_of, event_of, message_of
-from scaling.worker.loop import NanLoss, Worker
+from scaling.worker.loop import NanLoss, Worker, digest_taken
 from tests.support.inline_child import Clock
 from tests.support.points import POINT, TASK
 
@@ -123,8 +127,41 @@ def test_the_last_word_is_the_result() -> None:
     assert not loop.obey(Finish())
     (result,) = said
     assert isinstance(result, Result)
-    assert result.digest == "fake"
+    assert result.digest == "begun"
     assert result.peak_rss_bytes > 1 << 20
+
+
+class Lying(FakeTrainer):
+    """Shows parameters that never change, and counts twice the samples that it is fed."""
+
+    def step(self) -> None:
+        super().step()
+        self.samples += self._task.point.workload.batch_size
+
+    def weights(self) -> dict[str, NDArray[Any]]:
+        return {"weight": np.zeros(3)}
+
+
+def test_samples_are_those_of_the_feed_and_the_digest_that_of_the_parameters() -> None:
+    """Whatever the trainer says of either."""
+    clock, said = Clock(), list[Event]()
+    trainer = Lying(TASK, clock, clock.sleep)
+    batch_size = TASK.point.workload.batch_size
+    loop = Worker(
+        trainer,
+        lambda event, hold=False: said.append(event),
+        lambda: True,
+        clock,
+        clock,
+        fed=lambda: trainer._steps * batch_size,
+        first_digest=digest_taken(trainer),
+    )
+    loop.obey(Run(windows=2, steps=3, measured=True))
+    assert [window.samples for window in windows(said)] == [3 * batch_size] * 2
+    loop.obey(Finish())
+    result = said[-1]
+    assert isinstance(result, Result)
+    assert result.digest == result.first_digest == digest_of(trainer.weights())
 
 
 def test_a_loss_that_is_no_number_ends_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from scaling.analysis.audit import WRONG
 from scaling.report.figures.parts import Bar, Bars, Cards, Carried, Spreads
 from scaling.report.formats.plots.sheet import Sheet, grid_along_x, label_width, upright_labels
 from scaling.report.formats.plots.style import CAUSES, EFFICIENT, GREY, RED
@@ -58,13 +59,13 @@ def _bar(axes: Axes, at: int, bar: Bar, hues: list[str]) -> None:
         right, left = (right + part, left) if part > 0 else (right, left + part)
     if bar.says and not bar.parts:
         axes.text(1, at, bar.says, color=RED if bar.mark == "FAILED" else GREY, fontsize=8, va="center")
-    elif bar.mark in ("MISLABELLED", "AUDIT"):
+    elif bar.mark in WRONG:
         axes.text(min(right, 100) - 1, at, bar.mark, color=RED, fontsize=7, va="center", ha="right", weight="bold",
                   bbox={"facecolor": "#ffffff", "edgecolor": RED, "pad": 1.2, "linewidth": 0.8})  # fmt: skip
 
 
 def _edge(bar: Bar) -> str:
-    return RED if bar.mark in ("MISLABELLED", "AUDIT") else "none"
+    return RED if bar.mark in WRONG else "none"
 
 
 def draw_spreads(sheet: Sheet, body: Spreads) -> None:
@@ -73,7 +74,7 @@ def draw_spreads(sheet: Sheet, body: Spreads) -> None:
     axes = sheet.axes(left=label_width(labels), bottom=0.5, top=0.28)
     upright_labels(axes, labels)
     for at, one in enumerate(body.spreads):
-        wrong = one.mark in ("MISLABELLED", "AUDIT")
+        wrong = one.mark in WRONG
         hollow = one.mark in ("OVERSUBSCRIBED", "EMULATED", "PREDICTED")
         axes.plot(
             one.values, [at] * len(one.values), marker="o", markersize=4.5, linestyle="", alpha=0.85,

@@ -7,11 +7,11 @@ from itertools import pairwise
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
+from scaling.analysis.audit import WRONG
 from scaling.report.figures.parts import Curve, Curves, shortened
 from scaling.report.formats.plots.ends import (
     LABEL_WIDTH,
     NAME_SIZE,
-    WRONG,
     End,
     draw_dots,
     line_style,

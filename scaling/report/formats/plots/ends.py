@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
+from scaling.analysis.audit import WRONG
 from scaling.report.figures.parts import shortened
 from scaling.report.formats.plots.sheet import Sheet, apart
 from scaling.report.formats.plots.style import GREY, MARKS, RED
 
 LABEL_WIDTH = 27
 NAME_SIZE = 8
-# Rows that are not what their names say, or whose figures do not agree.
-WRONG = frozenset({"MISLABELLED", "AUDIT"})
 # Marks whose word stands beside the dot.
 SAID = WRONG | {"OVERSUBSCRIBED"}
 # As a part of the height: two names at line ends.

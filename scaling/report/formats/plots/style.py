@@ -47,6 +47,7 @@ class Mark(NamedTuple):
 
 
 MARKS = {
+    "UNSENT": Mark(RED, False, "--"),
     "MISLABELLED": Mark(RED, False, "--"),
     "AUDIT": Mark(RED, False, "--"),
     "OVERSUBSCRIBED": Mark(GREY, True, None),

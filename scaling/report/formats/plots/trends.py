@@ -7,11 +7,11 @@ from itertools import groupby, pairwise
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from scaling.analysis.audit import WRONG
 from scaling.report.figures.parts import Trend, Trends, Turn, shortened
 from scaling.report.formats.plots.ends import (
     LABEL_WIDTH,
     NAME_SIZE,
-    WRONG,
     End,
     draw_dots,
     line_style,
