@@ -33,7 +33,7 @@ from scaling.worker.loop import Worker
 from scaling.worker.training import data_samples, learner_of, training_samples
 from scaling.workloads import models, walk
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
@@ -44,6 +44,7 @@ def main(events_fd: int) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # A child that is stopped while its agent dies must go on, or it would never see the end of its lifeline.
     at_parents_death(signal.SIGCONT)
+    _keep_orphans()
     draw_nothing()
     channel = Channel(0, events_fd)
     task = channel.read_task()
@@ -84,6 +85,12 @@ def draw_nothing() -> None:
 def at_parents_death(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent dies; its own forks do not inherit that."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def _keep_orphans() -> None:
+    """Be the parent of whatever a strategy starts and leaves: its agent then adopts all of it at once, at the end
+    of this process, and knows whose it is."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _pin(task: Task) -> None:
