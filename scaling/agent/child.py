@@ -56,7 +56,7 @@ class Child:
         self._decoder = msgspec.json.Decoder(Event)
         self._buffer = b""
         self._unsent = b""
-        self._oom_kills = proc.oom_kills()
+        self._oom_kills = proc.oom_kills()[0]
         self._kill_at_s: float | None = None
         self._term_at_s: float | None = None
         self._grace_s = 2.0
@@ -187,9 +187,11 @@ class Child:
         if code == 0:
             return Finished()
         tail = log_tail(Path(self.task.log))
+        kills, file = proc.oom_kills()
         killed = code == -signal.SIGKILL and _crash(signal.SIGKILL) not in self.sent
-        if killed and proc.oom_kills() > self._oom_kills:
-            message = "killed by the kernel's out-of-memory killer"
+        if killed and kills > self._oom_kills:
+            rise = f"oom_kill in {file} rose by {kills - self._oom_kills}"
+            message = f"killed (SIGKILL), probably by the kernel's out-of-memory killer: {rise}"
             return Failed(cause="oom", message=message, log=self.task.log, log_tail=tail)
         if code < 0:
             # So ends who writes to shared memory that there is no room for: containers have 64 MB of it.
