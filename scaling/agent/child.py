@@ -82,7 +82,7 @@ class Child:
         try:
             with Path(self.task.log).open("ab") as log:
                 return start(self.task, own, forks.Fds(commands_fd, events_fd, log.fileno()))
-        except OSError:
+        except (OSError, ValueError):
             os.close(self.events_fd)
             os.close(self.stdin_fd)
             raise
@@ -197,12 +197,9 @@ class Child:
             # So ends who writes to shared memory that there is no room for: containers have 64 MB of it.
             hint = ", as where /dev/shm is full" if -code == signal.SIGBUS else ""
             message = f"ended by {signal_name(-code)}{hint}"
-            follows = -code == signal.SIGABRT  # so MXNet and TensorFlow end when a peer is gone
-            return Failed(
-                cause=_crash(-code), message=message, log=self.task.log, log_tail=tail, may_follow=follows
-            )
+            return Failed(cause=_crash(-code), message=message, log=self.task.log, log_tail=tail)
         message = f"exited with code {code}"
-        return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail, may_follow=True)
+        return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail)
 
 
 def _pidfd(pid: int) -> int:
