@@ -18,6 +18,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from scaling.frameworks.abilities import Immediate, Marking, Stale
+from scaling.frameworks.answers import of_trainer
 from scaling.frameworks.base import Trainer
 from scaling.records.events import Event, Rested, Result, Window
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Train
@@ -117,8 +118,8 @@ class Worker:
             window = replace(
                 self.timed(trainer.step, run.steps, index, start_s),
                 measured=run.measured,
-                loss=_finite(trainer.loss(), index, self._phase),
-                staleness=self._stale.staleness() if self._stale else None,
+                loss=_finite(of_trainer(trainer, "loss"), index, self._phase),
+                staleness=self._staleness(),
             )
             self._send(window, hold=run.measured and number + 1 < run.windows)
             start_s = window.end_s
@@ -130,27 +131,28 @@ class Worker:
         """From the command to the device's end of its last step: no step of a training goes uncounted."""
         assert self._learner is not None
         window = self.timed(self._learner.stepping(train, self.trainer.step), train.steps, train.number)
-        loss = _finite(self.trainer.loss(), train.number, "measured")
-        return replace(
-            window, measured=True, loss=loss, staleness=self._stale.staleness() if self._stale else None
-        )
+        loss = _finite(of_trainer(self.trainer, "loss"), train.number, "measured")
+        return replace(window, measured=True, loss=loss, staleness=self._staleness())
+
+    def _staleness(self) -> float | None:
+        return of_trainer(self._stale, "staleness") if self._stale else None
 
     def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
         """So many steps from `start_s`, or from now if nothing runs any more, to the device's end of them."""
         trainer = self.trainer
-        before, reported, waited_s = trainer.samples, self._reported, self._waited_s()
+        before, reported, waited_s = of_trainer(trainer, "samples"), self._reported, self._waited_s()
         begun_s = self._clock() if start_s is None else start_s
         step_s = self._steps(step, steps, begun_s)
         trainer.sync()
         end_s = self._clock()
         if self._marks is not None:
-            step_s = self._marks.between_marks_s()
-        self._reported = trainer.samples
+            step_s = of_trainer(self._marks, "between_marks_s")
+        self._reported = of_trainer(trainer, "samples")
         return Window(
             index=index,
             measured=False,
             steps=steps,
-            samples=trainer.samples - before,
+            samples=self._reported - before,
             start_s=begun_s,
             end_s=end_s,
             end_unix_s=self._unix_clock(),
@@ -188,8 +190,8 @@ class Worker:
     def _measured_result(self) -> Result:
         self.trainer.sync()
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
-        digest = self.trainer.digest()
-        return Result(digest=digest, peak_memory_bytes=self.trainer.peak_memory_bytes(), peak_rss_bytes=rss)
+        digest, peak_bytes = (of_trainer(self.trainer, what) for what in ("digest", "peak_memory_bytes"))
+        return Result(digest=digest, peak_memory_bytes=peak_bytes, peak_rss_bytes=rss)
 
 
 def _since(before_s: float | None, now_s: float | None) -> float | None:
