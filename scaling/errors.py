@@ -4,7 +4,7 @@
     ├── UsageError       a user's mistake: one line on rank 0, exit 2, no worker was started
     ├── LaunchError      the launch itself cannot work (mixed versions, no MPI library): exit 2
     │   └── SilentRanks  ranks that do not answer: the launch is aborted, since MPI's own end would wait for them
-    ├── StrategyError    what a strategy's own code raised: its points fail, the sweep goes on
+    ├── StrategyError    what a strategy's own code raised, or a wrong type: its points fail, the sweep goes on
     └── StoreError       the run's file can no longer be written or read: exit 1, the file stays readable
 
 A point that fails is not an error but a value: `Failed` of records/events.py, in its record and its table cell.
@@ -48,10 +48,12 @@ class SilentRanks(LaunchError):
 
 
 class StrategyError(ScalingError):
-    """An exception of a strategy's own code: `hook` is the function that raised it, `trace` its traceback."""
+    """A mistake in a strategy's own code: `what` is the hook with what it raised or returned."""
 
-    def __init__(self, name: str, hook: str, error: Exception) -> None:
-        super().__init__(f"strategy {name}: {hook}() raised {type(error).__name__}: {error}")
+    exit_code = 2
+
+    def __init__(self, name: str, what: str, error: BaseException) -> None:
+        super().__init__(f"strategy {name}: {what}")
         self.trace = "".join(traceback.format_exception(error))
 
 

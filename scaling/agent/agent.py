@@ -251,7 +251,7 @@ class Agent:
         try:
             asked = granted(self._environ, strategies.environ(task))
             child = self._spawn(task, child_environ(self._environ, task, asked))
-        except (OSError, ScalingError) as error:
+        except (OSError, ValueError, ScalingError) as error:  # no variable of an environment holds a null byte
             trace = error.trace if isinstance(error, StrategyError) else ""
             failed = Failed(cause="error", message=f"cannot start: {error}", log=task.log, log_tail=trace)
             self._report(task, Ended(outcome=failed))

@@ -3,8 +3,8 @@
 The child leads its own session. Its end is told by its pidfd, not by the end of its pipe: a forked
 grandchild may hold the pipe open. Where there is no pidfd the agent finds out at its next turn.
 Grandchildren that outlive it are killed: those of its group by killpg while the leader is still a
-zombie (so that the id cannot be another's), those that left the group by their mark, since this
-process adopts them (PR_SET_CHILD_SUBREAPER).
+zombie (so that the id cannot be another's). Those that left the group are this process's children by
+then: a child keeps its orphans while it lives, afterwards this process adopts them (PR_SET_CHILD_SUBREAPER).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ctypes
 import os
 import select
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -57,7 +57,7 @@ class Child:
         self._decoder = msgspec.json.Decoder(Event)
         self._buffer = b""
         self._unsent = b""
-        self._oom_kills = proc.oom_kills()
+        self._oom_kills = proc.oom_kills()[0]
         self._kill_at_s: float | None = None
         self._term_at_s: float | None = None
         self._grace_s = 2.0
@@ -65,6 +65,8 @@ class Child:
         self.sent: set[str] = set()
         unlinked(Path(task.log).parent).mkdir(parents=True, exist_ok=True)
         self.pid, self._wait = self._start(environ, start or (lambda _, *asked: forks.fresh(*asked)))
+        forks.SESSIONS.add(self.pid)
+        self._began = _session_and_start(self.pid)[1]
         self.exit_fd = _pidfd(self.pid)
         self._exit = select.poll()
         if self.exit_fd >= 0:
@@ -81,7 +83,7 @@ class Child:
         try:
             with unlinked(Path(self.task.log)).open("ab") as log:
                 return start(self.task, own, forks.Fds(commands_fd, events_fd, log.fileno()))
-        except OSError:
+        except (OSError, ValueError):
             os.close(self.events_fd)
             os.close(self.stdin_fd)
             raise
@@ -172,7 +174,8 @@ class Child:
         """How it ended. Afterwards nothing of it runs and its pipes are closed."""
         self._signal(signal.SIGKILL)
         code = self._wait()
-        self.strays = reap_strays(self.mark, self.pid)
+        forks.SESSIONS.discard(self.pid)
+        self.strays = reap_strays(self._began)
         self._close()
         return self._outcome(code)
 
@@ -185,20 +188,19 @@ class Child:
         if code == 0:
             return Finished()
         tail = log_tail(Path(self.task.log))
+        kills, file = proc.oom_kills()
         killed = code == -signal.SIGKILL and _crash(signal.SIGKILL) not in self.sent
-        if killed and proc.oom_kills() > self._oom_kills:
-            message = "killed by the kernel's out-of-memory killer"
+        if killed and kills > self._oom_kills:
+            rise = f"oom_kill in {file} rose by {kills - self._oom_kills}"
+            message = f"killed (SIGKILL), probably by the kernel's out-of-memory killer: {rise}"
             return Failed(cause="oom", message=message, log=self.task.log, log_tail=tail)
         if code < 0:
             # So ends who writes to shared memory that there is no room for: containers have 64 MB of it.
             hint = ", as where /dev/shm is full" if -code == signal.SIGBUS else ""
             message = f"ended by {signal_name(-code)}{hint}"
-            follows = -code == signal.SIGABRT  # so MXNet and TensorFlow end when a peer is gone
-            return Failed(
-                cause=_crash(-code), message=message, log=self.task.log, log_tail=tail, may_follow=follows
-            )
+            return Failed(cause=_crash(-code), message=message, log=self.task.log, log_tail=tail)
         message = f"exited with code {code}"
-        return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail, may_follow=True)
+        return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail)
 
 
 def _pidfd(pid: int) -> int:
@@ -226,14 +228,14 @@ def log_tail(path: Path) -> str:
         return f"(no log: {error.strerror})"
 
 
-def reap_strays(mark: str, session: int) -> int:
-    """Kill and reap this process's adopted children of an ended child; how many there were.
+def reap_strays(began: int) -> int:
+    """Kill and reap the orphans of a child that has ended; return how many there were.
 
-    They are told by the child's session or by its mark in their environment, so that children that are
-    not ours (an MPI library may have its own) are let be. Killing one may orphan its own: look again.
+    They are children of this process that began after it, outside the sessions of this process and of its running
+    children. An MPI library's own children began earlier. Killing one may orphan its own: look again.
     """
-    count = 0
-    while strays := [pid for pid in _children() if _belongs(pid, mark, session)]:
+    count, sessions = 0, {os.getsid(0), *forks.SESSIONS}
+    while strays := [pid for pid in _children() if _is_stray(pid, sessions, began)]:
         for pid in strays:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -241,14 +243,18 @@ def reap_strays(mark: str, session: int) -> int:
     return count
 
 
-def _belongs(pid: int, mark: str, session: int) -> bool:
+def _is_stray(pid: int, sessions: Collection[int], began: int) -> bool:
+    session, start = _session_and_start(pid)
+    return session not in sessions and start >= began
+
+
+def _session_and_start(pid: int) -> tuple[int, int]:
+    """The session of a process, and its start in clock ticks since boot; (0, -1) once it is gone."""
     try:
-        # Fields after the command's closing bracket: state, parent, group, session.
         stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return False
-    return int(stat[3]) == session or f"{MARK}={mark}".encode() in environ
+        return 0, -1
+    return int(stat[3]), int(stat[19])
 
 
 def _children() -> list[int]:

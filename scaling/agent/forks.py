@@ -28,6 +28,8 @@ from scaling.records.task import Task
 # A mark is written over this in a fork's environment.
 MARK_ROOM = "-" * 200
 ANSWER_S = 10.0
+# Of what this process has started and not yet waited for: children and fork servers, each the leader of one.
+SESSIONS: set[int] = set()
 
 
 class Started(NamedTuple):
@@ -76,6 +78,7 @@ class ForkServer:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
+        SESSIONS.add(self._process.pid)
 
     @property
     def fd(self) -> int:
@@ -135,6 +138,7 @@ class ForkServer:
         with suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()
+        SESSIONS.discard(self._process.pid)
 
 
 class Starter:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import msgspec
-
 from scaling import frameworks
 from scaling.agent import interpreters
-from scaling.errors import ScalingError, StrategyError
+from scaling.errors import ScalingError
 from scaling.hosts import gpus
 from scaling.records.interpreter import Interpreter
 from scaling.records.point import Device
@@ -74,8 +72,8 @@ def _first_device(name: str) -> Device:
 def _devices(name: str) -> tuple[Device, ...]:
     """Nothing of one that cannot be asked: `missing` says why."""
     try:
-        return tuple(frameworks.load(name).devices(name))
-    except Exception:
+        return frameworks.load(name).devices(name)
+    except ScalingError:
         return ()
 
 
@@ -84,17 +82,8 @@ def _missing(name: str, device: Device) -> str | None:
         return frameworks.missing(name, device)
     except ScalingError as error:
         return str(error)
-    except Exception as error:
-        return str(StrategyError(name, "missing", error))
 
 
 def environ(task: Task) -> dict[str, str]:
-    """What the strategy asks of a child's environment. Raises StrategyError for what it raised or what is no
-    environment, ScalingError where it cannot be loaded."""
-    name = task.point.strategy
-    try:
-        return msgspec.convert(frameworks.load(name).environ(task, task.announced), dict[str, str])
-    except (OSError, ScalingError):
-        raise
-    except Exception as error:
-        raise StrategyError(name, "environ", error) from error
+    """What the strategy asks of a child's environment. Raises ScalingError."""
+    return frameworks.load(task.point.strategy).environ(task, task.announced)

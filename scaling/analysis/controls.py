@@ -187,11 +187,10 @@ class Controls:
             "feed": {_beside_key("feed", point, plain, size) for size in (1, point.world_size)},
         }
 
-    def cells_behind(self, point: Point) -> list[Cell]:
-        """The plain loops that a row rests on."""
+    def cells_behind(self, point: Point, kinds: Iterable[Kind] = ("solo", "together")) -> list[Cell]:
+        """The controls of these kinds that a row rests on, by default the plain loops."""
         found = self.keys_behind(point)
-        keys = (*sorted(found["solo"]), *found["together"])
-        return [cell for key in keys for cell in self._cells(key)]
+        return [cell for kind in kinds for key in sorted(found[kind]) for cell in self._cells(key)]
 
     def flags_behind(self, point: Point) -> Mapping[Kind, frozenset[Flag]]:
         """The stamps of the controls that a row's efficiency and losses rest on, by their kind."""

@@ -66,6 +66,7 @@ def of_row(
         yield from _wide(efficiency)
         yield from missing_controls(point, rounds, controls)
     yield from _no_baseline(point, controls, measured - len(rounds), measured)
+    yield from _failed_controls(controls, point)
     if efficiency:
         yield from _controls(controls.flags_behind(point))
         yield from slow_ranks(cell, controls)
@@ -239,6 +240,14 @@ def _no_baseline(point: Point, controls: Controls, count: int, measured: int) ->
     why = f"failed: {cause}" if cause else "was not measured"
     rounds = "" if count == measured else f" in {count} of {measured} rounds"
     yield f"no efficiency{rounds}: the baseline {controls.plain(point.strategy)} at batch {batch_size} {why}"
+
+
+def _failed_controls(controls: Controls, point: Point) -> Iterator[str]:
+    """Which controls of a row failed, whether the row can do without them or not; `solo` has a line of its own."""
+    for control in controls.cells_behind(point, controls.keys_behind(point)):
+        if control.point.kind != "solo":
+            name = f"{control.point.kind} control at n{control.point.world_size}"
+            yield from (f"its {name}: {text}" for text in _failures(control))
 
 
 def _controls(behind: Mapping[Kind, frozenset[Flag]]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import cast
 
 from scaling.errors import UsageError, near
-from scaling.frameworks import outside
+from scaling.frameworks import answers, outside
 from scaling.frameworks.base import Framework, Strategy
 from scaling.frameworks.revised import Revised
 from scaling.records.other_code import own, revision
@@ -50,11 +50,14 @@ def load(name: str) -> Strategy:
 
     `fake:<anything>` is the scripted one; `package.module:mode` takes a file from outside, which must
     list the name. `NAME@REVISION` is NAME, whose workers run another revision of this package. Raises UsageError
-    for an unknown name, with the near match.
+    for an unknown name, with the near match, StrategyError for an attribute of a wrong type.
     """
     if revision(name):
         return cast(Strategy, Revised(load(own(name))))
-    name = ALIASES.get(name, name)
+    return answers.judged(_load(ALIASES.get(name, name)), name)
+
+
+def _load(name: str) -> Strategy:
     framework, _, mode = name.partition(":")
     if framework == "fake" and mode:
         return _of(framework, PLAIN)

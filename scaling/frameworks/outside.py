@@ -39,7 +39,7 @@ def load(module: str, name: str) -> Strategy:
             found = import_module(module)
     except ImportError as error:
         raise UsageError(f"--strategy {name}: cannot import {module}: {error}") from None
-    except Exception as error:  # anybody's code
+    except (Exception, SystemExit) as error:  # anybody's code
         raise UsageError(f"--strategy {name}: cannot import {module}: {type(error).__name__}: {error}") from error
     if hasattr(found, "NAMES"):
         strategy: Strategy = ModuleStrategy(found, name)

@@ -130,15 +130,18 @@ def _limit_files(root: Path, controller: str, v2: str, v1: str) -> Iterator[Path
         yield from (top / above / name for above in (folder, *folder.parents))
 
 
-def oom_kills(root: Path = ROOT) -> int:
-    """How many processes the kernel's out-of-memory killer has ended so far: those of this process's cgroup, where
-    that tells it (v2, and v1 from Linux 4.13 on), else those of the whole machine; 0 where nobody does."""
+def oom_kills(root: Path = ROOT) -> tuple[int, str]:
+    """Count the processes that the kernel's out-of-memory killer has ended so far, and name the file that counts.
+
+    It is that of this process's cgroup (v2, and v1 from Linux 4.13 on), else that of the whole machine; (0, "")
+    without any.
+    """
     files = _limit_files(root, "memory", "memory.events", "memory.oom_control")
-    for text in (*map(_read, files), _read(root / "proc/vmstat")):
-        for line in text.splitlines():
+    for file in (*files, root / "proc/vmstat"):
+        for line in _read(file).splitlines():
             if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0
+                return int(line.split()[1]), file.name
+    return 0, ""
 
 
 # ---------------------------------------------------------------- what stands between

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.emulated import profiles
-from scaling.errors import UsageError, near
+from scaling.errors import StrategyError, UsageError, near
 from scaling.frameworks.base import Traits, read_options
 from scaling.plan import batches, beside, feeding, kinds, passes, training
 from scaling.plan.config import SweepConfig
@@ -29,9 +30,10 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
     for name in config.strategy:
         for size in config.world_sizes:
             for point in _points(config, device, name, size, slots):
-                strategy = frameworks.load(point.strategy)
-                if reason := strategy.refuse(point) or training.refusal(point) or feeding.refusal(point):
-                    raise UsageError(f"--strategy {name}: {reason}")
+                with suppress(StrategyError):  # `refused` tells it: other points can run
+                    strategy = frameworks.load(point.strategy)
+                    if reason := strategy.refuse(point) or training.refusal(point) or feeding.refusal(point):
+                        raise UsageError(f"--strategy {name}: {reason}")
                 by_cell.setdefault(point.cell, point)
     return tuple(by_cell.values())
 
@@ -155,6 +157,10 @@ def refused(
 
 def _refusal(point: Point, slots: Sequence[Slot]) -> tuple[str, str] | None:
     """Why a point cannot run on these nodes, and what would help; None where it can."""
+    try:
+        frameworks.load(point.strategy).refuse(point)
+    except StrategyError as error:
+        return str(error), "mend its file"
     traits, ranks = _traits(point.strategy), slots_of(point, slots)
     is_on_gpus = point.hardware.device == "cuda"
     if traits.drives == "node" and (nodes := _nodes(point, slots)) > 1:

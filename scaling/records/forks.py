@@ -6,7 +6,7 @@ from scaling.records.point import Record
 
 # The variable that names the server's end of the socket.
 FORK_FD = "SCALING_FORK_FD"
-# The variable by which an agent knows a child's descendants.
+# The variable by which the descendants of a child are known, unless they drop it.
 MARK = "SCALING_CHILD"
 # What the server says once its framework is imported.
 READY = b"ready"

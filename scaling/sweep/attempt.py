@@ -150,12 +150,13 @@ class Attempt:
             self._start_workers()
 
     def _helpers(self) -> tuple[HelperState, ...]:
-        """What the strategy wants beside the workers. It may be anybody's code: raises StrategyError."""
+        """What the strategy wants beside the workers. Raises StrategyError."""
+        wanted = self._strategy.helpers(self._tasks[0])
         try:
-            wanted = self._strategy.helpers(self._tasks[0])
             return tuple(HelperState(task=helper_task(self._tasks, each), awaited=each.awaited) for each in wanted)
-        except Exception as error:
-            raise StrategyError(self.state.point.strategy, "helpers", error) from error
+        except IndexError as error:
+            what = "helpers() names a rank or server that the point does not have"
+            raise StrategyError(self.state.point.strategy, what, error) from error
 
     def _start(self, task: Task) -> None:
         self._started = True

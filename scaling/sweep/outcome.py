@@ -15,7 +15,16 @@ from scaling.text import counted
 
 # Above this an emulated step is no longer told by its sleeps and its bytes alone.
 MOST_BUSY_PERCENT = 80
-CONSEQUENCES = ("error", "nccl", "cancelled", "interrupted", "hang")
+# How likely another failure brought a cause about; 1 where it is not listed (oom, nan-loss and others). Signals
+# come from outside the process, but for those of faults. MXNet and TensorFlow abort when a peer is gone.
+DOUBT = {
+    "crash": 0,
+    "crash(SIGSEGV)": 1, "crash(SIGBUS)": 1, "crash(SIGFPE)": 1, "crash(SIGILL)": 1,
+    "error": 2, "nccl": 2, "startup": 2, "hang": 2, "timeout": 2,
+    "crash(SIGABRT)": 3, "exit": 3, "no-result": 3,
+    "cancelled": 5, "interrupted": 5,
+}  # fmt: skip
+DOUBT_OF_PEERS_LOST = 4
 # What may be chance: such a point is tried once more.
 RETRIED = ("port-taken",)
 UNCHECKED = PointWarning(
@@ -26,8 +35,8 @@ UNCHECKED = PointWarning(
 
 def retries_of(state: PointState) -> tuple[str, ...]:
     """Why a point is tried once more; nothing where it was already, or where that would not help."""
-    failure = state.failure
-    if isinstance(failure, Finished | None) or state.retries or failure.cause not in RETRIED:
+    failure = cause_of(state)
+    if failure is None or state.retries or failure.cause not in RETRIED:
         return ()
     return (f"{failure.cause}: {failure.message}",)
 
@@ -35,7 +44,7 @@ def retries_of(state: PointState) -> tuple[str, ...]:
 def record_of(state: PointState, *, ended_s: float) -> PointRecord:
     """Make what is kept of an ended point. A synchronous exchange whose ranks' parameters differ is void."""
     ranks = tuple(_rank_record(rank) for rank in state.ranks)
-    outcome: Outcome = _root_cause(state) or Finished()
+    outcome: Outcome = cause_of(state) or Finished()
     if isinstance(outcome, Finished) and _must_agree(state):
         outcome = _digests_agree(state)
     measured_s = max((rank.measured_s for rank in ranks), default=0.0)
@@ -72,14 +81,18 @@ def _must_agree(state: PointState) -> bool:
     return state.synchronous and state.point.kind in ("exchange", "train")
 
 
-def _root_cause(state: PointState) -> Failed | None:
-    """The first failure, unless it only tells that a peer was gone: then the peer's own end."""
-    first = state.failure
-    if first is None or not first.may_follow:
-        return first
-    deaths = [end for end in _ends(state) if end.cause not in CONSEQUENCES]
-    own = [end for end in deaths if not end.may_follow]
-    return (own or (deaths if first.cause in ("error", "nccl") else []) or [first])[0]
+def cause_of(state: PointState) -> Failed | None:
+    """Return the most certain of all failures of a point; among equally certain ones the first."""
+    if state.failure is None:
+        return None
+    return min((state.failure, *_ends(state)), key=_doubt)
+
+
+def _doubt(failed: Failed) -> int:
+    if failed.may_follow:
+        return DOUBT_OF_PEERS_LOST
+    kind = failed.cause.partition("(")[0]
+    return DOUBT.get(failed.cause, DOUBT.get(kind, 1))
 
 
 def _ends(state: PointState) -> Iterator[Failed]:

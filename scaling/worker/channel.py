@@ -1,6 +1,6 @@
 """The worker's two pipes: commands in on fd 0, events out on an inherited fd, both JSON lines.
 
-fd 0 is also the lifeline: at its end the agent is gone, and the worker kills its whole process group.
+fd 0 is also the lifeline: at its end the agent is gone, and the worker kills its descendants and its group.
 It is read by os.read in a thread: a thread blocked in a buffered read turns every exit into SIGABRT.
 """
 
@@ -11,8 +11,10 @@ import queue
 import signal
 import threading
 import time
+from contextlib import suppress
 
 import msgspec
+import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.records.events import Event
 from scaling.records.task import Command, Task
@@ -65,6 +67,9 @@ class Channel:
     def _read(self) -> bytes:
         data = os.read(self._in, 65536)
         if not data:
+            with suppress(psutil.Error):
+                for one in psutil.Process().children(recursive=True):  # those that left the group
+                    one.kill()
             os.killpg(0, signal.SIGKILL)
         return data
 

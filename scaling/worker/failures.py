@@ -6,7 +6,9 @@ What an exception means stands in its text alone where a framework raises; here 
 from __future__ import annotations
 
 import errno
+import re
 import traceback
+from collections.abc import Sequence
 
 from scaling.frameworks.feeding import FeedError
 from scaling.records.events import Error
@@ -67,7 +69,10 @@ WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     # torch raises it wherever the worker is when a loader process dies.
     ("feed", (("dataloader worker", "exited unexpectedly"), ("dataloader worker", "killed by signal"))),
 )
-PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote")
+PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote", "unavailable", "aborted", "shut down")
+# Lines that do not say what happened: headings, and frames of Python, TensorFlow (`[[`) and MXNet (`[bt]`).
+FRAME = 'File "'
+HEADING = re.compile(rf"\s*({FRAME}|\[bt\]|\[\[|\d+ root error|.*:$)")
 # After these words NCCL's own say what happened; those before are the same for every failure.
 LAST_ERROR = "Last error:"
 
@@ -103,9 +108,23 @@ def may_follow(error: BaseException) -> bool:
 
 
 def message_of(error: BaseException, limit: int = 500) -> str:
-    """The exception in one line: its type and the first line that says anything, with NCCL's last error."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    if LAST_ERROR in lines[:-1]:
-        text += f" ({lines[lines.index(LAST_ERROR) + 1]})"
+    """Return the exception's type and the line that says what happened, with NCCL's last error."""
+    name, lines = type(error).__name__, [line for line in str(error).splitlines() if line.strip()]
+    text = f"{name}: {_telling(lines).removeprefix(f'{name}: ')}" if lines else name
+    stripped = [line.strip() for line in lines]
+    if LAST_ERROR in stripped[:-1]:
+        text += f" ({stripped[stripped.index(LAST_ERROR) + 1]})"
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _telling(lines: Sequence[str]) -> str:
+    """The first line that is no heading, no frame, and no source line indented below one; else the first."""
+    for before, line in zip(["", *lines], lines, strict=False):
+        is_source = before.lstrip().startswith(FRAME) and _indent(line) > _indent(before)
+        if not is_source and not HEADING.match(line):
+            return line.strip()
+    return lines[0].strip()
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

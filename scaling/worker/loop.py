@@ -18,6 +18,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from scaling.frameworks.abilities import Immediate, Marking, Shown, Stale
+from scaling.frameworks.answers import of_trainer
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
 from scaling.records.events import Event, Rested, Result, Window
@@ -123,8 +124,8 @@ class Worker:
             window = replace(
                 self.timed(trainer.step, run.steps, index, start_s),
                 measured=run.measured,
-                loss=_finite(trainer.loss(), index, self._phase),
-                staleness=self._stale.staleness() if self._stale else None,
+                loss=_finite(of_trainer(trainer, "loss"), index, self._phase),
+                staleness=self._staleness(),
             )
             self._send(window, hold=run.measured and number + 1 < run.windows)
             start_s = window.end_s
@@ -136,10 +137,11 @@ class Worker:
         """From the command to the device's end of its last step: no step of a training goes uncounted."""
         assert self._learner is not None
         window = self.timed(self._learner.stepping(train, self.trainer.step), train.steps, train.number)
-        loss = _finite(self.trainer.loss(), train.number, "measured")
-        return replace(
-            window, measured=True, loss=loss, staleness=self._stale.staleness() if self._stale else None
-        )
+        loss = _finite(of_trainer(self.trainer, "loss"), train.number, "measured")
+        return replace(window, measured=True, loss=loss, staleness=self._staleness())
+
+    def _staleness(self) -> float | None:
+        return of_trainer(self._stale, "staleness") if self._stale else None
 
     def timed(self, step: Callable[[], None], steps: int, index: int = 0, start_s: float | None = None) -> Window:
         """So many steps from `start_s`, or from now if nothing runs any more, to the device's end of them."""
@@ -150,7 +152,7 @@ class Worker:
         trainer.sync()
         end_s = self._clock()
         if self._marks is not None:
-            step_s = self._marks.between_marks_s()
+            step_s = of_trainer(self._marks, "between_marks_s")
         self._reported = self._samples()
         return Window(
             index=index,
@@ -172,7 +174,8 @@ class Worker:
     def _samples(self) -> int:
         """Handed out by the feed so far, whatever the trainer says of them."""
         fed = self._fed()
-        return self.trainer.samples if fed is None else fed
+        told: int = of_trainer(self.trainer, "samples") if fed is None else fed
+        return told
 
     def _steps(self, step: Callable[[], None], count: int, start_s: float) -> tuple[float, ...]:
         """Take so many steps; how long each took, where that is asked for and the clock can tell."""
@@ -201,7 +204,7 @@ class Worker:
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
         return Result(
             digest=digest_taken(self.trainer),
-            peak_memory_bytes=self.trainer.peak_memory_bytes(),
+            peak_memory_bytes=of_trainer(self.trainer, "peak_memory_bytes"),
             peak_rss_bytes=rss,
             first_digest=self._first_digest,
         )
@@ -209,7 +212,10 @@ class Worker:
 
 def digest_taken(trainer: Trainer) -> str | None:
     """Hash of the parameters that a trainer shows; of one that shows none, what it says."""
-    return digest_of(trainer.weights()) if isinstance(trainer, Shown) else trainer.digest()
+    if isinstance(trainer, Shown):
+        return digest_of(trainer.weights())
+    told: str | None = of_trainer(trainer, "digest")
+    return told
 
 
 def _since(before_s: float | None, now_s: float | None) -> float | None:

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.frameworks import feeding
+from scaling.frameworks import answers, feeding
 from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
 from scaling.records.crossing import Bounds
 from scaling.records.events import Announce, Hello, Ready
@@ -33,7 +33,7 @@ from scaling.worker.loop import Worker, digest_taken
 from scaling.worker.training import data_samples, learner_of, training_samples
 from scaling.workloads import models, walk
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
@@ -44,6 +44,7 @@ def main(events_fd: int) -> int:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # A child that is stopped while its agent dies must go on, or it would never see the end of its lifeline.
     at_parents_death(signal.SIGCONT)
+    _keep_orphans()
     draw_nothing()
     channel = Channel(0, events_fd)
     task = channel.read_task()
@@ -55,8 +56,8 @@ def main(events_fd: int) -> int:
         if task.role == "worker":
             return _leave(_work(task, channel))
         server = cast(ServerModule, import_module(frameworks.load(task.point.strategy).server_module))
-        server.serve(task, lambda values: channel.send(Announce(values=values)))
-    except Exception as error:
+        server.serve(task, lambda values: channel.send(_announcement(task, values)))
+    except (Exception, SystemExit) as error:
         traceback.print_exc()
         channel.send(event_of(error))
         return 1
@@ -84,6 +85,12 @@ def draw_nothing() -> None:
 def at_parents_death(number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent dies; its own forks do not inherit that."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def _keep_orphans() -> None:
+    """Be the parent of whatever a strategy starts and leaves: its agent then adopts all of it at once, at the end
+    of this process, and knows whose it is."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _pin(task: Task) -> None:
@@ -151,6 +158,11 @@ def _connect(module: TrainerModule, task: Task) -> Trainer:
     return alone(task)
 
 
+def _announcement(task: Task, values: Any) -> Announce:
+    """What a helper announces. Raises StrategyError for a wrong type."""
+    return Announce(values=answers.typed(task.point.strategy, "announce()", values, dict[str, str]))
+
+
 def _leave(trainer: Trainer) -> int:
     """Close it. Its result is out: what it raises now is for the log, and the agent ends it where it hangs."""
     try:
@@ -162,14 +174,15 @@ def _leave(trainer: Trainer) -> int:
 
 
 def _ready(trainer: Trainer, import_s: float, build_s: float) -> Ready:
+    versions = answers.of_trainer(trainer, "versions")
     return Ready(
         import_s=import_s,
         build_s=build_s,
-        parameters=trainer.parameters,
-        gradient_bytes=trainer.gradient_bytes,
-        device_name=trainer.device_name,
-        versions={name: str(version) for name, version in trainer.versions.items()},
-        notes=tuple(trainer.notes),
+        parameters=answers.of_trainer(trainer, "parameters"),
+        gradient_bytes=answers.of_trainer(trainer, "gradient_bytes"),
+        device_name=answers.of_trainer(trainer, "device_name"),
+        versions={name: str(version) for name, version in versions.items()},
+        notes=answers.of_trainer(trainer, "notes"),
     )
 
 

@@ -198,8 +198,9 @@ def test_what_is_stopped_or_still_imports_ends_with_an_agent_that_is_killed(tmp_
     """A stopped process does not see that its lifeline has ended, and one that imports looks at no socket."""
     (tmp_path / "hangs.py").write_text(forked.HANGS)
     module = "hangs" if way == "importing" else IMPORTED
+    name, task = f"{telling.MODULE}:hidden", task_of(tmp_path)
     agent = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.forked", way, str(tmp_path), module],
+        [sys.executable, "-m", "tests.support.forked", way, str(tmp_path), module, name],
         stdout=subprocess.PIPE, text=True, env=beside(tmp_path),
     )  # fmt: skip
     try:
@@ -210,6 +211,7 @@ def test_what_is_stopped_or_still_imports_ends_with_an_agent_that_is_killed(tmp_
             eventually((tmp_path / "hangs.begun").exists)
         else:
             eventually(lambda: processes[0].status() == psutil.STATUS_STOPPED)
+            processes.append(psutil.Process(telling.daemon_of(task)))
     finally:
         agent.kill()
         agent.communicate()
@@ -232,6 +234,25 @@ def test_what_it_leaves_behind_is_found_by_its_mark(
     assert trained(child) == Finished()
     assert child.strays >= 1
     nothing_left()
+
+
+@both
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_what_it_leaves_without_a_mark_ends_with_it_and_not_with_another(
+    starter: Starter, tmp_path: Path, way: str, *, is_killed: bool
+) -> None:
+    task = task_of(tmp_path, f"{telling.MODULE}:hidden")
+    child, other = started(starter, task, way), started(starter, task_of(tmp_path, attempt=2), way)
+    heard(child, Ready)
+    daemon = psutil.Process(telling.daemon_of(task))
+    assert MARK not in daemon.environ()
+    assert well(other) and other.strays == 0
+    assert daemon.is_running()
+    if is_killed:
+        os.kill(child.pid, signal.SIGKILL)
+    assert cause(ended(child) if is_killed else trained(child)) == ("crash(SIGKILL)" if is_killed else None)
+    assert child.strays == 1
+    assert not daemon.is_running()
 
 
 def test_another_child_is_no_stray(starter: Starter, tmp_path: Path) -> None:

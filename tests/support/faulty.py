@@ -1,28 +1,38 @@
-"""A strategy from outside: the fake one, but by its mode one of its functions raises, or it lacks something."""
+"""A strategy from outside: the fake one, but by its mode a hook raises or answers wrongly, or it is missing."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from scaling.frameworks.base import Helper
+from scaling.frameworks.base import Helper, Trainer
 from scaling.frameworks.fake.strategy import Fake
+from scaling.frameworks.fake.trainer import make
+from scaling.records.crossing import Bounds
+from scaling.records.point import Point
 from scaling.records.task import Task
 
 MODULE = "tests.support.faulty"
+MODES = (
+    "fine", "lacking", "sometimes", "second", "environ", "helpers", "refuse", "missing", "leaving", "number",
+    "null", "refusing", "helping", "beyond", "bytes", "memory", "notes", "exits", "announces",
+)  # fmt: skip
 # What `sometimes` answers, call by call: in a launch inside one process, rank by rank.
 ANSWERS: list[str | None] = []
 
 
 class Faulty(Fake):
-    """`fine` works; `environ`, `helpers` and `missing` raise in that function; `number` asks for a variable that
-    is no string; `lacking` lacks something everywhere, `sometimes` as ANSWERS say, `second` on mpirun's rank 1."""
+    """`fine` works; `lacking` lacks something everywhere, `sometimes` as ANSWERS say, `second` on mpirun's rank 1.
 
-    names: tuple[str, ...] = tuple(  # type: ignore[assignment]
-        f"{MODULE}:{mode}"
-        for mode in ("fine", "environ", "helpers", "missing", "number", "lacking", "sometimes", "second")
-    )
+    `environ`, `helpers`, `refuse` and `missing` raise in that hook, `leaving` exits in environ(). Others answer
+    wrongly: `number`, `null` (environ), `refusing` (refuse), `helping`, `beyond` (helpers), `bytes`
+    (bytes_per_step); in the trainer `memory`, `notes`. `exits` exits in a step, `announces` announces a number.
+    """
+
+    names: tuple[str, ...] = tuple(f"{MODULE}:{mode}" for mode in MODES)  # type: ignore[assignment]
+    trainer = server = MODULE
 
     def missing(self, name: str) -> str | None:  # type: ignore[override]  # as it was before devices were asked
         """By mode."""
@@ -35,13 +45,59 @@ class Faulty(Fake):
 
     def helpers(self, task: Task) -> list[Helper]:
         """By mode."""
-        if task.point.strategy.endswith(":helpers"):
+        mode = mode_of(task.point)
+        if mode == "helpers":
             raise KeyError("planted in helpers")
-        return super().helpers(task)
+        wrong: dict[str, Any] = {
+            "helping": [Helper(name=3)],  # type: ignore[arg-type]
+            "beyond": [Helper(name="server", rank=99)],
+            "announces": [Helper(name="server")],
+        }
+        return wrong[mode] if mode in wrong else super().helpers(task)  # type: ignore[no-any-return]
+
+    def refuse(self, point: Point) -> str | None:
+        """By mode."""
+        mode = mode_of(point)
+        if mode == "refuse":
+            raise KeyError("planted in refuse")
+        wrong: Any = 3
+        return wrong if mode == "refusing" else None
+
+    def bytes_per_step(self, task: Task, gradient_bytes: int) -> Bounds | None:
+        """By mode."""
+        wrong: Any = "a lot"
+        return wrong if mode_of(task.point) == "bytes" else super().bytes_per_step(task, gradient_bytes)
 
     def environ(self, task: Task, announced: Mapping[str, str]) -> dict[str, str]:
         """By mode."""
-        if task.point.strategy.endswith(":environ"):
+        mode = mode_of(task.point)
+        if mode == "environ":
             raise KeyError("planted in environ")
-        planted: dict[str, Any] = {"PLANTED": 1} if task.point.strategy.endswith(":number") else {}
+        if mode == "leaving":
+            raise SystemExit("planted in environ")
+        wrong: dict[str, Any] = {"number": 1, "null": "a\0b"}
+        planted = {"PLANTED": wrong[mode]} if mode in wrong else {}
         return {**super().environ(task, announced), **planted}
+
+
+def mode_of(point: Point) -> str:
+    """`fine` of `tests.support.faulty:fine`."""
+    return point.strategy.partition(":")[2]
+
+
+def connect(task: Task) -> Trainer:
+    """The fake one, with a wrong answer by mode."""
+    trainer: Any = make(task)
+    mode = mode_of(task.point)
+    if mode == "memory":
+        trainer.peak_memory_bytes = lambda: 1234.5
+    if mode == "notes":
+        trainer.notes = "tuned"
+    if mode == "exits":
+        trainer.step = sys.exit
+    return trainer  # type: ignore[no-any-return]
+
+
+def serve(_task: Task, announce: Callable[[Any], None]) -> None:
+    """Announce a number, where an address is wanted."""
+    announce({"PORT": 1})

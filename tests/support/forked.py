@@ -148,11 +148,11 @@ def cause(outcome: Outcome) -> str | None:
     return outcome.cause if isinstance(outcome, Failed) else None
 
 
-def hold(way: str, folder: str, module: str = IMPORTED) -> None:
+def hold(way: str, folder: str, module: str, strategy: str) -> None:
     """As an agent: start a child, stop it, say its pid and that of the fork server, and do nothing any more."""
     adopt_orphans()
     preload(module)
-    starter, task = Starter(os.environ), task_of(Path(folder))
+    starter, task = Starter(os.environ), task_of(Path(folder), strategy)
     if way == "importing":
         starter.preload(task)
         pids = []

@@ -84,7 +84,7 @@ class InlineChild:
 
     def _fail(self, error: Exception) -> None:
         self._events.append(replace(event_of(error), traceback=""))
-        self._outcome = Failed(cause="exit(1)", message="exited with code 1", may_follow=True)
+        self._outcome = Failed(cause="exit(1)", message="exited with code 1")
         self._over = True
 
     @property

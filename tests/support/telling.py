@@ -1,12 +1,13 @@
 """A strategy from outside whose workers tell of themselves what only they know, into a file beside their log.
 
-`plain` tells; `daemon` also leaves a process in a session of its own that was never exec'd; `large` also touches
-some hundred MB.
+`plain` tells; `daemon` also leaves a process in a session of its own that was never exec'd, `hidden` one whose
+environment is empty and whose parent has ended; `large` also touches some hundred MB.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -21,7 +22,7 @@ from scaling.records.point import Record
 from scaling.records.task import Task
 
 MODULE = "tests.support.telling"
-MODES = ("plain", "daemon", "large")
+MODES = ("plain", "daemon", "hidden", "large")
 LARGE_BYTES = 300 << 20
 
 
@@ -67,6 +68,8 @@ def connect(task: Task) -> Trainer:
     if mode == "daemon":
         _leave_a_daemon()
     trainer = make(task)
+    if mode == "hidden":
+        _hide_a_daemon(task)
     if mode == "large":
         trainer.ballast = bytearray(os.urandom(1 << 20)) * (LARGE_BYTES >> 20)  # type: ignore[attr-defined]
     return trainer
@@ -85,6 +88,16 @@ def _leave_a_daemon() -> None:
         os.setsid()
         while True:
             time.sleep(3600)
+
+
+def daemon_of(task: Task) -> int:
+    """The pid of what `hidden` has left."""
+    return int(Path(f"{task.log}.daemon").read_text())
+
+
+def _hide_a_daemon(task: Task) -> None:
+    script = f"sleep 3600 & echo $! > {task.log}.daemon"
+    subprocess.run(["/bin/sh", "-c", script], env={}, start_new_session=True, check=True)
 
 
 STRATEGY = Telling()

@@ -16,6 +16,7 @@ from scaling.analysis.analyse import Row
 from scaling.analysis.step_time import step_time
 from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
+from scaling.sweep.outcome import cause_of
 from scaling.sweep.state import PointState
 from scaling.text import counted, decimals, duration, one_line
 from scaling.workloads import models
@@ -34,8 +35,8 @@ def number(value: float) -> str:
 def phase(state: PointState) -> str:
     """Where a running point is: `measuring: window 4 of 10`."""
     ranks = len(state.ranks)
-    if state.failure is not None:
-        return f"{blame(state.failure)}; ending the others" if ranks > 1 else blame(state.failure)
+    if (failure := cause_of(state)) is not None:
+        return f"{blame(failure)}; ending the others" if ranks > 1 else blame(failure)
     if state.phase == "starting":
         missing = [helper.task.role for helper in state.helpers if helper.announced is None]
         helpers = f", waiting for {' '.join(missing)}" if missing else ""

@@ -146,6 +146,7 @@ def test_a_control_missing_in_one_round_is_told_by_the_others() -> None:
     assert loss_of(row).unexplained == close(0.0)
     assert row.footnotes == (
         "no comm control in 1 of 2 rounds (failed: oom); from the others: exposed communication",
+        "its comm control at n2: 1 of 2 rounds failed: oom: out of memory (rank 1 on node1; log: logs/a.log)",
         "slow rank: rank 1 on node1 (CPU 1) takes 2.0 % longer beside the others than its fellows",
     )
 

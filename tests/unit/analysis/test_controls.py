@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from scaling.analysis import analyse, step_time
+from scaling.records.events import Failed
+from scaling.records.point import Kind
 from tests.support.inline import Launch
 from tests.support.scripted_records import close, failed, point, record
 
@@ -49,3 +52,14 @@ def test_controls_in_doubt_are_noted_on_the_rows_that_rest_on_them(tmp_path: Pat
     assert any("its together control is UNSETTLED" in note for note in rows[2].footnotes)
     assert not any("control is" in note for note in rows[1].footnotes)
     assert not any("control is" in note for row in analyse.rows(found.records) for note in row.footnotes)
+
+
+@pytest.mark.parametrize("kind", ["each", "together", "comm", "feed", "held"])
+def test_a_control_that_failed_is_noted_with_its_cell_cause_and_log(kind: Kind) -> None:
+    """Also where the row has no efficiency, and where its split does without that control."""
+    why = Failed(cause="crash(SIGKILL)", message="ended by SIGKILL", rank=1, host="node2", log="logs/7.log")
+    control = replace(failed(point(kind, 2), "x"), outcome=why)
+    (row,) = analyse.rows([record(point("exchange", 2), 0.16), control])
+    (told,) = (note for note in row.footnotes if note.startswith("its "))
+    assert told.startswith(f"its {kind} control at n2: failed: crash(SIGKILL): ended by SIGKILL")
+    assert told.endswith("(rank 1 on node2; log: logs/7.log)")

@@ -107,7 +107,7 @@ def test_a_held_control_that_failed_in_one_round_is_told_by_the_others() -> None
     row = by_size(made)[SIZE]
     assert loss_of(row).data_wait == close(0.02 / 0.16)
     assert loss_of(row).contention == close(0.004 / 0.16)
-    (note,) = [note for note in row.footnotes if "held" in note]
+    note, *_ = [note for note in row.footnotes if "held" in note]
     assert note == "no held control in 1 of 2 rounds (failed: oom); from the others: what ranks wait for data"
 
 

@@ -233,7 +233,7 @@ def test_containers(tmp_path: Path, file: str, environ: dict[str, str], expected
                 "sys/fs/cgroup/a/memory.events": "oom_kill 7",
                 "proc/vmstat": "oom_kill 9",
             },
-            2,
+            (2, "memory.events"),
         ),
         (
             {
@@ -241,14 +241,16 @@ def test_containers(tmp_path: Path, file: str, environ: dict[str, str], expected
                 "sys/fs/cgroup/memory/a/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4",
                 "proc/vmstat": "oom_kill 9",
             },
-            4,
+            (4, "memory.oom_control"),
         ),
         # The root has no such file: the machine's own count.
-        ({"proc/self/cgroup": "0::/", "proc/vmstat": "pgfault 1\noom_kill 9"}, 9),
-        ({}, 0),
+        ({"proc/self/cgroup": "0::/", "proc/vmstat": "pgfault 1\noom_kill 9"}, (9, "vmstat")),
+        ({}, (0, "")),
     ],
 )
-def test_who_counts_what_the_kernel_ended_for_memory(tmp_path: Path, files: dict[str, str], expected: int) -> None:
+def test_which_file_counts_the_kernel_s_kills_for_memory(
+    tmp_path: Path, files: dict[str, str], expected: tuple[int, str]
+) -> None:
     write(tmp_path, files)
     assert proc.oom_kills(tmp_path) == expected
 

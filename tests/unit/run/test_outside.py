@@ -52,10 +52,21 @@ def test_what_a_strategy_raises_costs_its_point_alone(tmp_path: Path, hook: str)
     assert "failed: error" in terminal.render(run.header, run.records, color=False)
 
 
-def test_an_environment_that_is_none_costs_its_point_alone(tmp_path: Path) -> None:
-    _, failed = beside(tmp_path, "number")
-    assert failed.cause == "error"
-    assert f"strategy {faulty.MODULE}:number: environ() raised ValidationError: Expected `str`" in failed.message
+@pytest.mark.parametrize(
+    ("mode", "cause", "told"),
+    [
+        ("number", "error", "environ() is of a wrong type: Expected `str`, got `int`"),
+        ("leaving", "error", "environ() raised SystemExit: planted in environ"),
+        ("helping", "error", "helpers() is of a wrong type: Expected `str`, got `int` - at `$[0].name`"),
+        ("beyond", "error", "helpers() names a rank or server that the point does not have"),
+        ("refuse", "refused", "refuse() raised KeyError: 'planted in refuse'"),
+        ("refusing", "refused", "refuse() is of a wrong type: Expected `str | null`, got `int`"),
+    ],
+)
+def test_a_wrong_answer_costs_its_point_alone(tmp_path: Path, mode: str, cause: str, told: str) -> None:
+    _, failed = beside(tmp_path, mode)
+    assert failed.cause == cause
+    assert f"strategy {faulty.MODULE}:{mode}: {told}" in failed.message
 
 
 def test_what_a_strategy_lacks_is_its_cells_cause(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from tests.support.points import POINT, TASK
 READY = Ready(import_s=1.0, build_s=1.0, parameters=10, gradient_bytes=40, device_name="x")
 RESULT = Result(digest="d", peak_memory_bytes=0, peak_rss_bytes=1)
 GONE = Error(cause="error", message="RuntimeError: the ring broke", may_follow=True)
-EXITED = Failed(cause="exit(1)", message="", may_follow=True)
+EXITED = Failed(cause="exit(1)", message="")
+ABORTED = Failed(cause="crash(SIGABRT)", message="ended by SIGABRT")
 KILLED = Failed(cause="crash(SIGKILL)", message="ended by SIGKILL", log_tail="the tail")
 
 
@@ -96,7 +97,7 @@ def test_a_dead_peer_is_the_cause_whoever_tells_first(*, survivor_first: bool) -
 
 def test_an_error_of_its_own_stays_the_cause_when_a_peer_dies_of_it() -> None:
     own = Error(cause="error", message="ValueError: the socket's shape does not fit the peer's connection")
-    state = folded(start(), (0, own), (1, Ended(outcome=KILLED)))
+    state = folded(start(), (0, own), (1, Ended(outcome=ABORTED)))
     state = folded(state, (0, Ended(outcome=EXITED)))
     outcome = record_of(state, ended_s=11.0).outcome
     assert isinstance(outcome, Failed)
@@ -151,7 +152,7 @@ def test_a_point_is_ready_once_its_helpers_can_be_reached_too() -> None:
 
 def test_a_killed_server_is_the_cause_and_not_how_workers_take_it() -> None:
     """Some frameworks raise, some abort; rank 0 may hear of that before it hears of the server's end."""
-    aborted = Ended(outcome=Failed(cause="crash(SIGABRT)", message="ended by SIGABRT", may_follow=True))
+    aborted = Ended(outcome=ABORTED)
     for said in (GONE, aborted):
         state = folded(with_helper(start()), (0, READY), (1, READY), (0, said))
         state = folded(state, (0, Ended(outcome=KILLED)), role="server")

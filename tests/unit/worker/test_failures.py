@@ -182,6 +182,51 @@ def test_nccl_tells_of_a_peer_s_death_as_others_do(last: str, *, follows: bool) 
     assert (event.cause, event.may_follow) == ("nccl", follows)
 
 
+SHUT_DOWN = "Horovod has been shut down. This was caused by an exception on one of the ranks"
+# As TensorFlow and MXNet raise it in the survivor of a rank that was killed.
+IN_A_GRAPH = f"""Graph execution error:
+
+Detected at node gradient.9 defined at (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+
+  File "/scaling/frameworks/tf/hvd_trainer.py", line 106, in <listcomp>
+
+  File "<string>", line 111, in horovod_allreduce
+
+{SHUT_DOWN}
+\t [[{{{{node gradient.9}}}}]] [Op:__inference_train_700]"""
+OF_SEVERAL = """Graph execution error:
+
+2 root error(s) found.
+  (0) UNAVAILABLE:  Collective ops is aborted by: Socket closed
+\t [[{{node CollectiveReduceV2_1}}]]
+0 successful operations."""
+WITH_SOURCE = """Traceback (most recent call last):
+  File "../src/engine/./threaded_engine.h", line 320
+    run(stream);
+  [bt] (3) libmxnet.so(+0x1) [0x7f]
+MXNetError: Check failed: e == cudaSuccess"""
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "follows"),
+    [
+        (UnknownError(IN_A_GRAPH), f"UnknownError: {SHUT_DOWN}", True),
+        (MXNetError(f"MXNetError: {SHUT_DOWN}"), f"MXNetError: {SHUT_DOWN}", True),
+        (
+            UnknownError(OF_SEVERAL),
+            "UnknownError: (0) UNAVAILABLE:  Collective ops is aborted by: Socket closed",
+            True,
+        ),
+        (MXNetError(WITH_SOURCE), "MXNetError: Check failed: e == cudaSuccess", False),
+        (ValueError("only a heading:"), "ValueError: only a heading:", False),
+    ],
+)
+def test_the_line_that_says_what_happened_is_told(error: Exception, told: str, *, follows: bool) -> None:
+    event = event_of(error)
+    assert (event.message, event.may_follow) == (told, follows)
+
+
 def test_a_file_s_name_that_is_no_utf_8_is_sent_as_its_bytes() -> None:
     """Its event is JSON; without one the point would be said to have ended with code 1."""
     found = event_of(FeedError(os.fsdecode(b"/data/\xe9.jpg: Pillow cannot read it")))
