@@ -159,9 +159,9 @@ class Cell:
         return bool(self.times) and self.claims_efficiency and not is_mislabelled
 
     @cached_property
-    def audits(self) -> tuple[str, ...]:
-        """What the audit found, round by round."""
-        return tuple(text for record in self.records for text in audit.audit(record))
+    def audits(self) -> tuple[tuple[int, str], ...]:
+        """What the audit found, each with its round."""
+        return tuple((record.point.round, text) for record in self.records for text in audit.audit(record))
 
     @cached_property
     def fed(self) -> Fed:
