@@ -122,7 +122,8 @@ def _findings(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
             if cell.gpus
             else "more workers than cores"
         )
-        yield f"OVERSUBSCRIBED: {on}; no speedup, efficiency, loss or rank is claimed"
+        why = next((one.crowding for one in cell.records if one.crowding), on)
+        yield f"OVERSUBSCRIBED: {why}; no speedup, efficiency, loss or rank is claimed"
 
 
 def _failures(cell: Cell) -> Iterator[str]:

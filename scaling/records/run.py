@@ -133,6 +133,7 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
 
     Records of one round and one `epoch` lived side by side: their windows of equal `index` were measured shortly
     after each other, everyone else stopped. None: it was measured by itself. `emulation` is None for real devices.
+    `crowding` is why it is `oversubscribed`, "" in older records: more workers than cores.
     """
 
     point: Point
@@ -153,6 +154,7 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     pattern: Pattern = ""
     epoch: int | None = None
     emulation: Emulation | None = None
+    crowding: str = ""
 
     @property
     def nodes(self) -> int:

@@ -62,7 +62,9 @@ class CpuTime(Record, frozen=True, kw_only=True):
     `steps` are the steps that this covers and `wall_s` the time; `kernel_s` is the part of `threads`' time in the
     kernel. Faults are those of memory, minor ones without any disk. `stolen_s` is what the hypervisor kept of the
     CPUs that this child was promised, 0 where it was promised none; `others_s` what these ran beside this process,
-    by the kernel's ticks of 10 ms, None there and in older records.
+    by the kernel's ticks of 10 ms, None there and in older records. Of the `periods` of its cgroup's CPU quota
+    the cgroup stood still at the end of `throttled_periods`, for `throttled_s` summed over CPUs: 0 without a quota
+    and in older records.
     """
 
     steps: int
@@ -73,6 +75,9 @@ class CpuTime(Record, frozen=True, kw_only=True):
     threads: tuple[ThreadTime, ...] = ()
     stolen_s: float = 0.0
     others_s: float | None = None
+    periods: int = 0
+    throttled_periods: int = 0
+    throttled_s: float = 0.0
 
     @property
     def run_s(self) -> float:

@@ -44,6 +44,7 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
         settled=state.settled,
         oversubscribed=state.oversubscribed,
         gpus=state.gpus,
+        crowding=state.crowding,
         retries=state.retries,
         warnings=tuple(_warnings(state)),
         helpers=tuple(_helper_record(one, well=state.failure is None) for one in state.helpers),
