@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from scaling.agent import forks
-from scaling.hosts import proc
+from scaling.hosts import proc, process_limits
 from scaling.records import other_code
 from scaling.records.events import Event, Failed, Finished, Outcome
 from scaling.records.forks import MARK
@@ -184,6 +184,7 @@ class Child:
         if code == 0:
             return Finished()
         tail = log_tail(Path(self.task.log))
+        limit = process_limits.hint(tail)
         killed = code == -signal.SIGKILL and _crash(signal.SIGKILL) not in self.sent
         if killed and proc.oom_kills() > self._oom_kills:
             message = "killed by the kernel's out-of-memory killer"
@@ -191,13 +192,15 @@ class Child:
         if code < 0:
             # So ends who writes to shared memory that there is no room for: containers have 64 MB of it.
             hint = ", as where /dev/shm is full" if -code == signal.SIGBUS else ""
-            message = f"ended by {signal_name(-code)}{hint}"
-            follows = -code == signal.SIGABRT  # so MXNet and TensorFlow end when a peer is gone
+            message = f"ended by {signal_name(-code)}{hint}{limit}"
+            follows = -code == signal.SIGABRT and not limit  # so MXNet and TensorFlow end when a peer is gone
             return Failed(
                 cause=_crash(-code), message=message, log=self.task.log, log_tail=tail, may_follow=follows
             )
-        message = f"exited with code {code}"
-        return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail, may_follow=True)
+        message = f"exited with code {code}{limit}"
+        return Failed(
+            cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail, may_follow=not limit
+        )
 
 
 def _pidfd(pid: int) -> int:

@@ -131,6 +131,15 @@ def _quotas(root: Path) -> Iterator[tuple[Path, float]]:
             yield file.parent, int(words[0]) / int(period)
 
 
+def pids(root: Path = ROOT) -> Iterator[tuple[int, int]]:
+    """Of this process's cgroup and those above it that limit processes and threads: how many there may be, and how
+    many there are."""
+    for file in _limit_files(root, "pids", "pids.max", "pids.max"):
+        most, used = _read(file), _read(file.with_name("pids.current"))
+        if most.isdigit() and used.isdigit():
+            yield int(most), int(used)
+
+
 def _limit_files(root: Path, controller: str, v2: str, v1: str) -> Iterator[Path]:
     mount = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():

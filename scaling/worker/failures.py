@@ -9,6 +9,7 @@ import errno
 import traceback
 
 from scaling.frameworks.feeding import FeedError
+from scaling.hosts import process_limits
 from scaling.records.events import Error
 from scaling.text import readable
 from scaling.worker.loop import NanLoss
@@ -76,7 +77,7 @@ def event_of(error: BaseException) -> Error:
     """What is reported of a caught exception."""
     return Error(
         cause=cause_of(error),
-        message=readable(message_of(error)),
+        message=readable(message_of(error) + process_limits.hint(str(error))),
         traceback=readable("".join(traceback.format_exception(error))),
         may_follow=may_follow(error),
     )
