@@ -20,6 +20,7 @@ from scaling.analysis import (
     foreign_load,
     machine_energy,
     nccl,
+    stalls,
     traces,
     traffic_receipt,
     training_loss,
@@ -110,8 +111,8 @@ class Cell:
 
     @cached_property
     def kernel_notes(self) -> tuple[str, ...]:
-        """What memory faults and the kernel cost, if anything."""
-        return tuple(conditions.notes(self.records))
+        """What a CPU quota, memory faults and the kernel cost, and which windows stalled."""
+        return (*conditions.notes(self.records), *stalls.notes(self.records))
 
     @cached_property
     def load(self) -> Load:

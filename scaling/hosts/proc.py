@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -64,6 +65,11 @@ def sockets(root: Path = ROOT) -> int:
 def boot_id(root: Path = ROOT) -> str:
     """What names this kernel's run, the same whatever a container's host name; "" where it is not known."""
     return _read(root / "proc/sys/kernel/random/boot_id").strip()
+
+
+def asleep_s() -> float:
+    """How long this machine was suspended since it was started: time that CLOCK_MONOTONIC leaves out."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def cpuinfo(root: Path = ROOT) -> dict[str, str]:

@@ -122,6 +122,10 @@ class Telemetry(Record, frozen=True, kw_only=True):
     tells nothing, and in older records. `foreign` is read while the rank's core is slow or shared
     (`Window.canary_s`, `CpuTime.others_s`), busiest first. `machine_energy` is read beside one child of each
     machine that no other host of the launch shares, None where there are no counters.
+    `masks` are the CPUs on which its threads might run, each that any of them had when a stretch of windows began
+    or ended. `still_s` is the longest time that its agent did not run meanwhile either, 0 below a second;
+    `suspended_s` how long the machine was suspended, which no window's clock counts. Older records have none of
+    these three.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -138,3 +142,6 @@ class Telemetry(Record, frozen=True, kw_only=True):
     foreign: tuple[Foreign, ...] = ()
     energy_is_integral: bool = False
     machine_energy: MachineEnergy | None = None
+    masks: tuple[tuple[int, ...], ...] = ()
+    still_s: float = 0.0
+    suspended_s: float = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections.abc import Collection
 from itertools import count
 
@@ -274,7 +275,7 @@ def test_a_canary_that_a_quota_held_up_tells_of_no_others(
     monkeypatch.setattr(proc, "throttling", lambda: {"": proc.Throttling(9, next(throttled), 1.0)})
     monkeypatch.setattr(canary, "queued_s", lambda: next(queued_s))
     monkeypatch.setattr(canary, "measure", lambda cpus: 10 * STEADY_S)
-    monkeypatch.setattr(canary.time, "thread_time", lambda: next(ran_s))
+    monkeypatch.setattr(time, "thread_time", lambda: next(ran_s))
     found = canary.tried([0])
     assert found.is_shared is is_shared
     assert found.seconds == pytest.approx(10 * STEADY_S if is_shared else STEADY_S)
