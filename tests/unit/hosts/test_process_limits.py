@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.hosts import process_limits
+from scaling.hosts import proc, process_limits
 from scaling.worker.failures import event_of
 
 SYSTEM_ERROR = "Resource temporarily unavailable"
@@ -60,7 +60,7 @@ def test_the_users_own_limit_is_named_with_what_runs(tmp_path: Path, monkeypatch
 
 
 def test_a_workers_own_words_lead_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_limits.proc, "pids", lambda root: iter([(64, 64)]))
+    monkeypatch.setattr(proc, "pids", lambda root: iter([(64, 64)]))
     event = event_of(RuntimeError("can't start new thread"))
     assert event.message.startswith("RuntimeError: can't start new thread; pids.max of the cgroup is 64")
     assert not event.may_follow
