@@ -23,7 +23,7 @@ from scaling.agent.proving import Proving
 from scaling.agent.supervisor import ChildLike, Supervisor
 from scaling.agent.suspicion import Suspicion
 from scaling.errors import ScalingError, StrategyError
-from scaling.hosts import canary
+from scaling.hosts import canary, process_limits
 from scaling.records.events import Ended, Event, Failed, Measured
 from scaling.records.host import HostInfo
 from scaling.records.messages import (
@@ -253,7 +253,8 @@ class Agent:
             child = self._spawn(task, child_environ(self._environ, task, asked))
         except (OSError, ValueError, ScalingError) as error:  # no variable of an environment holds a null byte
             trace = error.trace if isinstance(error, StrategyError) else ""
-            failed = Failed(cause="error", message=f"cannot start: {error}", log=task.log, log_tail=trace)
+            message = f"cannot start: {error}{_limit_hint(error)}"
+            failed = Failed(cause="error", message=message, log=task.log, log_tail=trace)
             self._report(task, Ended(outcome=failed))
             return
         started = Supervisor(child, asked, self._clock(), self._idle, self._suspicion)
@@ -304,6 +305,11 @@ class Agent:
 
     def _report(self, task: Task, event: Event) -> None:
         self._say(Report(attempt=task.attempt, rank=task.rank, role=task.role, event=event))
+
+
+def _limit_hint(error: Exception) -> str:
+    """The limit of processes that a fork ran into."""
+    return process_limits.hint("", is_fork=True) if isinstance(error, BlockingIOError) else ""
 
 
 def _answer(order: Ask | Locate | Try) -> Missing | Located | Tried:

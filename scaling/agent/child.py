@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from scaling.agent import forks
-from scaling.hosts import proc
+from scaling.hosts import proc, process_limits
 from scaling.records import other_code
 from scaling.records.events import Event, Failed, Finished, Outcome
 from scaling.records.forks import MARK
@@ -189,6 +189,7 @@ class Child:
             return Finished()
         tail = log_tail(Path(self.task.log))
         kills, file = proc.oom_kills()
+        limit = process_limits.hint(tail)
         killed = code == -signal.SIGKILL and _crash(signal.SIGKILL) not in self.sent
         if killed and kills > self._oom_kills:
             rise = f"oom_kill in {file} rose by {kills - self._oom_kills}"
@@ -197,9 +198,9 @@ class Child:
         if code < 0:
             # So ends who writes to shared memory that there is no room for: containers have 64 MB of it.
             hint = ", as where /dev/shm is full" if -code == signal.SIGBUS else ""
-            message = f"ended by {signal_name(-code)}{hint}"
+            message = f"ended by {signal_name(-code)}{hint}{limit}"
             return Failed(cause=_crash(-code), message=message, log=self.task.log, log_tail=tail)
-        message = f"exited with code {code}"
+        message = f"exited with code {code}{limit}"
         return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail)
 
 

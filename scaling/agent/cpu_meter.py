@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from scaling.hosts import proc
 from scaling.records.telemetry import MAIN, CpuTime, ThreadTime
 
 NS = 1e9
@@ -28,7 +29,8 @@ BUSY, STOLEN = (1, 2, 3, 6, 7), 8
 
 class _Reading(NamedTuple):
     """All since the process began: by thread run and queued ns, the rest of the process, `ran_s` with threads that
-    ended and children that were waited for; since boot what its CPUs ran, and what was stolen of them."""
+    ended and children that were waited for; since boot what its CPUs ran, and what was stolen of them; since they
+    were made how often cgroups with a CPU quota were throttled."""
 
     at_s: float
     threads: dict[int, tuple[int, int]]
@@ -38,17 +40,23 @@ class _Reading(NamedTuple):
     ran_s: float
     busy_s: float
     stolen_s: float
+    throttling: dict[Path, proc.Throttling]
 
 
 class CpuMeter:
     """CPU time of one process, added up over stretches: `start`, then `end` with the steps in between, and again.
 
     `cpus` are those that it was promised, of which the shares of the hypervisor and of others are read; `root` is
-    /proc. `others` is the latter in the last stretch, as a part of one CPU, 0 where that was too short to tell.
+    /proc, and below `cgroups` lie the files of this agent's cgroups, in which the process is too. `others` is what
+    others ran in the last stretch, as a part of one CPU, 0 where that was too short to tell.
     """
 
-    def __init__(self, pid: int, cpus: Collection[int], root: Path = Path("/proc")) -> None:
+    def __init__(
+        self, pid: int, cpus: Collection[int], root: Path = Path("/proc"), cgroups: Path = proc.ROOT
+    ) -> None:
         self._root = root
+        self._cgroups = cgroups
+        self._throttling: dict[Path, proc.Throttling] = {}
         self._pid = pid
         self._cpus = cpus
         # Threads have the name of the one that made them until they are given another.
@@ -80,6 +88,12 @@ class CpuMeter:
         self._ran_s += ran_s
         self._busy_s += busy_s
         self._stolen_s += now.stolen_s - before.stolen_s
+        self._add_throttling(before.throttling, now.throttling)
+
+    def _add_throttling(self, before: dict[Path, proc.Throttling], now: dict[Path, proc.Throttling]) -> None:
+        for folder in before.keys() & now.keys():
+            sums = zip(self._throttling.get(folder, proc.Throttling()), now[folder], before[folder], strict=True)
+            self._throttling[folder] = proc.Throttling._make(so_far + end - start for so_far, end, start in sums)
 
     def _add_threads(self, before: dict[int, tuple[int, int]], now: dict[int, tuple[int, int]]) -> float:
         """Returns how long they ran in between."""
@@ -98,6 +112,7 @@ class CpuMeter:
         by_name: defaultdict[str, list[list[int]]] = defaultdict(list)
         for thread, used in self._used.items():
             by_name[self._names.get(thread, "?")].append(used)
+        worst = max(self._throttling.values(), key=lambda one: one.throttled, default=proc.Throttling())
         return CpuTime(
             steps=self._steps,
             wall_s=self._wall_s,
@@ -107,6 +122,9 @@ class CpuMeter:
             threads=tuple(_of_name(name, by_name[name]) for name in sorted(by_name)),
             stolen_s=self._stolen_s,
             others_s=self._others_s() if self._cpus else None,
+            periods=worst.periods,
+            throttled_periods=worst.throttled,
+            throttled_s=worst.seconds,
         )
 
     def _others_s(self) -> float:
@@ -133,6 +151,7 @@ class CpuMeter:
                 ran_s=sum(map(int, stat[11:15])) / TICKS_PER_S,
                 busy_s=busy_s,
                 stolen_s=stolen_s,
+                throttling=proc.throttling(self._cgroups),
             )
         return None
 

@@ -98,6 +98,7 @@ class DeviceProbe:
             max_sm_clock_mhz=min(self._max_clocks_mhz(), default=None),
             load_1m=os.getloadavg()[0],
             affinity_cpus=self._process.affinity_cpus,
+            masks=tuple(sorted(self._process.masks)),
             cpu_percent=self._process.cpu_percent,
             machine_cpu_percent=self._machine.busy_percent if self._machine is not None else None,
         )
@@ -114,7 +115,8 @@ class DeviceProbe:
 class ProcessMeter:
     """CPU time and affinity of one process, all its threads included.
 
-    `affinity_cpus`: how many CPUs its threads may run on together when `start` was last called, None if unknown.
+    `masks` are those of its threads at both ends of all stretches; `affinity_cpus` is the number of CPUs on which
+    they might run together, the least of all ends, None if unknown.
     """
 
     def __init__(self, pid: int) -> None:
@@ -123,23 +125,31 @@ class ProcessMeter:
         self._readings: list[tuple[float, float]] = []
         self._span_s = self._used_s = 0.0
         self.affinity_cpus: int | None = None
+        self.masks: set[tuple[int, ...]] = set()
         with suppress(psutil.Error):
             self._process = psutil.Process(pid)
 
     def start(self) -> None:
         """Begin a stretch."""
         self._readings = []
-        self.affinity_cpus = _affinity_cpus(self._pid)
+        self._read_masks()
         self.read()
 
     def pause(self) -> None:
         """End the stretch, if one has begun."""
         self.read()
         if len(self._readings) > 1:
+            self._read_masks()
             (start_s, used_before_s), (end_s, used_s) = self._readings
             self._span_s += end_s - start_s
             self._used_s += used_s - used_before_s
         self._readings = []
+
+    def _read_masks(self) -> None:
+        if masks := _masks(self._pid):
+            self.masks |= masks
+            count = len({cpu for mask in masks for cpu in mask})
+            self.affinity_cpus = min(count, self.affinity_cpus or count)
 
     def read(self) -> None:
         """Note the CPU time used so far; the first and the last reading are kept."""
@@ -155,14 +165,14 @@ class ProcessMeter:
         return 100 * self._used_s / self._span_s if self._span_s > 0 else None
 
 
-def _affinity_cpus(pid: int) -> int | None:
-    """CPUs of all threads together, because OpenMP may have bound the main thread to a single one."""
-    cpus: set[int] = set()
+def _masks(pid: int) -> set[tuple[int, ...]]:
+    """Of all threads: OpenMP may have bound each to a CPU, and `taskset -p` moves the main thread alone."""
+    masks: set[tuple[int, ...]] = set()
     with suppress(OSError):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(ProcessLookupError):
-                cpus |= os.sched_getaffinity(int(thread.name))
-    return len(cpus) or None
+                masks.add(tuple(sorted(os.sched_getaffinity(int(thread.name)))))
+    return masks
 
 
 class MachineMeter:

@@ -153,6 +153,8 @@ class Supervisor:
     def heard(self, event: Event, now_s: float) -> Event:
         """Note an event; return it with what the agent knows of it."""
         self._spoke_s = now_s
+        if self._watch is not None:
+            self._watch.look(now_s)
         if isinstance(event, Ready | Announce):
             self._ready = True
             task = self.child.task

@@ -16,9 +16,12 @@ from scaling.agent.device_probe import DeviceProbe
 from scaling.agent.energy_meter import EnergyMeter
 from scaling.agent.idle import IdleTraffic
 from scaling.agent.suspicion import Suspicion
-from scaling.hosts import connections, foreign, interfaces
+from scaling.hosts import connections, foreign, interfaces, proc
 from scaling.records.task import Task
 from scaling.records.telemetry import Flow, Foreign, Telemetry, Traffic
+
+# An agent that has no turn for so long while windows run stood still itself: it has one four times a second.
+STILL_S = 1.0
 
 
 class Watch:
@@ -40,6 +43,7 @@ class Watch:
         self._suspicion = suspicion if task.role == "worker" and task.point.has_own_cpus else None
         self._idle = idle or IdleTraffic()
         self._counted_s = self._counting_s = self._sampled_s = 0.0
+        self._looked_s = self._still_s = self._asleep_before_s = self._suspended_s = 0.0
         self._counts_traffic = task.counts_traffic
         if task.counts_traffic:
             connections.read()  # what it imports, it imports now
@@ -68,14 +72,22 @@ class Watch:
         if self._energy is not None:
             self._energy.start()
         self._cpu.start()
-        self.measuring, self._sampled_s = True, now_s
+        self.measuring, self._sampled_s, self._looked_s = True, now_s, now_s
+        self._asleep_before_s = proc.asleep_s()
 
     def suspect(self) -> None:
         """Look who else runs until the windows that come next are done."""
         self._census = foreign.census()
 
+    def look(self, now_s: float) -> None:
+        """The agent has a turn: note how long it had none while windows run."""
+        if self.measuring:
+            self._still_s = max(self._still_s, now_s - self._looked_s)
+            self._looked_s = now_s
+
     def sample(self, now_s: float) -> None:
         """Read the devices and the machine, if that is due."""
+        self.look(now_s)
         if self.measuring and now_s - self._sampled_s >= self._devices.interval_s:
             self._sampled_s = now_s
             self._devices.sample()
@@ -90,6 +102,7 @@ class Watch:
         if not self.measuring:
             return
         self.measuring = False
+        self._suspended_s += proc.asleep_s() - self._asleep_before_s
         self._cpu.end(self._steps)
         if self._suspicion is not None:
             self._suspicion.ran_alone(self._cpu.others)
@@ -127,6 +140,8 @@ class Watch:
             flows=self._flows,
             foreign=_foreign(self._foreign),
             machine_energy=self._energy.total() if self._energy is not None else None,
+            still_s=self._still_s if self._still_s > STILL_S else 0.0,
+            suspended_s=round(self._suspended_s, 1),
         )
 
 

@@ -79,7 +79,9 @@ def _end_s(window: Window) -> float:
     return window.end_s
 
 
-def flags(records: Sequence[PointRecord], audits: Collection[str], throttled: Collection[str]) -> frozenset[Flag]:
+def flags(
+    records: Sequence[PointRecord], audits: Collection[object], throttled: Collection[str]
+) -> frozenset[Flag]:
     """The stamps that records put on a cell, given what the audit found in them and why they were throttled."""
     found: dict[Flag, bool] = {
         "EMULATED": any(record.point.hardware.device == "emulated" for record in records),

@@ -20,6 +20,7 @@ from scaling.analysis import (
     foreign_load,
     machine_energy,
     nccl,
+    stalls,
     traces,
     traffic_receipt,
     training_loss,
@@ -112,8 +113,8 @@ class Cell:
 
     @cached_property
     def kernel_notes(self) -> tuple[str, ...]:
-        """What memory faults and the kernel cost, if anything."""
-        return tuple(conditions.notes(self.records))
+        """What a CPU quota, memory faults and the kernel cost, and which windows stalled."""
+        return (*conditions.notes(self.records), *stalls.notes(self.records))
 
     @cached_property
     def load(self) -> Load:
@@ -168,14 +169,10 @@ class Cell:
         """Whether each rank updates all parameters, as a plain loop does."""
         return all(record.updates_all for record in self.records)
 
-    @property
-    def audits(self) -> tuple[str, ...]:
-        """What the audit found, round by round."""
-        return (*self._audits, *filter(None, [self.less_work]))
-
     @cached_property
-    def _audits(self) -> tuple[str, ...]:
-        return tuple(text for record in self.records for text in audit.audit(record))
+    def audits(self) -> tuple[tuple[int, str], ...]:
+        """What the audit found in single rounds, each with its round."""
+        return tuple((record.point.round, text) for record in self.records for text in audit.audit(record))
 
     @cached_property
     def fed(self) -> Fed:
@@ -204,7 +201,7 @@ class Cell:
 
     @cached_property
     def _flags(self) -> frozenset[Flag]:
-        return audit.flags(self.records, self._audits, self.throttle_reasons)
+        return audit.flags(self.records, self.audits, self.throttle_reasons)
 
     @cached_property
     def devices(self) -> frozenset[str]:

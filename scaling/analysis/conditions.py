@@ -62,7 +62,9 @@ class _Asked(NamedTuple):
 
 
 def notes(records: Sequence[PointRecord]) -> Iterator[str]:
-    """What faulting memory in costs, where it costs something; and the kernel, where that is not why."""
+    """What a CPU quota costs, and faulting memory in, where they cost something; and the kernel, where that is not
+    why."""
+    yield from _throttled(records)
     told = _told(records)
     if faulting := [one for one in told if one.is_faulting]:
         one, whose = _worst(faulting, told)
@@ -79,6 +81,43 @@ def notes(records: Sequence[PointRecord]) -> Iterator[str]:
             f"{one.faults / one.steps:,.0f} minor faults per step explain {_percent(one.paging)} as single pages; "
             "the rest is of huge pages or other calls"
         )
+
+
+class _HeldUp(NamedTuple):
+    """What the CPU quota of a host's ranks did to them: the periods in which it held them up, of so many, and for
+    how long, of their cores' seconds."""
+
+    throttled: int
+    periods: int
+    seconds: float
+    cores_s: float
+
+
+def _throttled(records: Iterable[PointRecord]) -> Iterator[str]:
+    """The host that its CPU quota held up most."""
+    by_host: dict[str, list[_HeldUp]] = {}
+    for record in records:
+        for host in dict.fromkeys(rank.host for rank in record.ranks):
+            by_host.setdefault(host, []).append(_held_up([rank for rank in record.ranks if rank.host == host]))
+    sums = {host: _HeldUp(*map(sum, zip(*found, strict=True))) for host, found in by_host.items()}
+    host = max(sums, key=lambda name: sums[name].throttled, default="")
+    if host and sums[host].throttled > LEAST * sums[host].periods:
+        throttled, periods, seconds, cores_s = sums[host]
+        yield (
+            f"throttled by the CPU quota of its cgroup on {host}: in {throttled} of {periods} periods, "
+            f"{_percent(seconds / cores_s)} of its cores' time; raise the quota (docker --cpus, Kubernetes "
+            "limits.cpu, systemd CPUQuota), or use fewer ranks"
+        )
+
+
+def _held_up(ranks: Sequence[RankRecord]) -> _HeldUp:
+    """Ranks of one cgroup read the same counts: those of one of them are taken."""
+    known = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
+    worst = max((cpu for _, cpu in known), key=lambda cpu: cpu.throttled_periods, default=None)
+    if worst is None:
+        return _HeldUp(0, 0, 0.0, 0.0)
+    cores_s = sum(threads * cpu.wall_s for threads, cpu in known)
+    return _HeldUp(worst.throttled_periods, worst.periods, worst.throttled_s, cores_s)
 
 
 def _worst(found: Sequence[_Asked], told: Sequence[_Asked]) -> tuple[_Asked, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import exp, log
 
 from scaling.analysis import bottleneck, emulating
@@ -116,7 +116,8 @@ def _wide(efficiency: Estimate) -> Iterator[str]:
 def _findings(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
     """What failed, and what the audit found."""
     yield from _failures(cell)
-    yield from _counted(cell.audits, len(cell.records))
+    yield from _counted(cell, cell.audits)
+    yield from filter(None, [cell.less_work])
     for mark in flags:
         if mark in CLAIMLESS:
             why = _sharing(cell) if mark == "OVERSUBSCRIBED" else CLAIMLESS[mark]
@@ -124,21 +125,27 @@ def _findings(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
 
 
 def _sharing(cell: Cell) -> str:
+    if crowding := next((record.crowding for record in cell.records if record.crowding), ""):
+        return crowding
     if cell.gpus:
         return f"{cell.point.world_size} ranks on {counted(cell.gpus, 'GPU')}"
     return "more workers than cores"
 
 
 def _failures(cell: Cell) -> Iterator[str]:
-    """One note per cause of failure, with how often, where, and the log."""
-    by_cause: dict[str, list[Failed]] = {}
+    """One note per cause of failure, with how often, where, and the log. A baseline has the records of several
+    points: of one beside others its kind and size are said."""
+    by_cause: dict[tuple[str, str], list[tuple[Point, Failed]]] = {}
     for record in cell.records:
-        if isinstance(record.outcome, Failed):
-            by_cause.setdefault(record.outcome.cause, []).append(record.outcome)
-        elif record.point.round not in cell.times:
-            by_cause.setdefault(NO_RESULT.cause, []).append(NO_RESULT)
-    for failures in by_cause.values():
-        yield f"{_often(len(failures), len(cell.records))}: {describe(failures[0])}"
+        point, outcome = record.point, record.outcome
+        failed = outcome if isinstance(outcome, Failed) else None if point.round in cell.times else NO_RESULT
+        if failed is not None:
+            by_cause.setdefault((point.cell, failed.cause), []).append((point, failed))
+    tried = Counter(record.point.cell for record in cell.records)
+    for (name, _), failures in by_cause.items():
+        point, failed = failures[0]
+        which = f"{point.kind} N={point.world_size}: " if len(tried) > 1 else ""
+        yield f"{which}{_often(len(failures), tried[name])}: {describe(failed)}"
 
 
 def _often(count: int, rounds: int) -> str:
@@ -156,9 +163,10 @@ def describe(failed: Failed) -> str:
     return f"{text} ({details})" if details else text
 
 
-def _counted(texts: Sequence[str], rounds: int) -> Iterator[str]:
-    """Each text once, with the number of rounds that say it."""
-    for text, count in Counter(texts).items():
+def _counted(cell: Cell, said: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """Each text once, with the number of rounds of the cell that say it."""
+    rounds = len({record.point.round for record in cell.records})
+    for text, count in Counter(text for _, text in dict.fromkeys(said)).items():
         yield text if rounds == 1 else f"{text} ({count} of {rounds} rounds)"
 
 
@@ -190,8 +198,8 @@ def _warnings(cell: Cell) -> Iterator[str]:
     # Older sweeps warned of the power limit too.
     is_fine = cell.clocks is not None and not cell.throttle_reasons
     told: tuple[WarningKind, ...] = (TOLD, "throttled") if is_fine else (TOLD,)
-    said = [text for record in cell.records for text in _warned(record, told)]
-    yield from _counted(said, len(cell.records))
+    said = ((record.point.round, text) for record in cell.records for text in _warned(record, told))
+    yield from _counted(cell, said)
 
 
 def _warned(record: PointRecord, told: Collection[WarningKind]) -> Iterator[str]:

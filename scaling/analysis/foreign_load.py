@@ -222,9 +222,11 @@ def _share(ranks: Iterable[RankRecord], seconds: Callable[[CpuTime, int], float]
 
 def _kept_waiting_s(cpu: CpuTime, cores: int) -> float:
     """What threads queued for, as far as the rank's own did not fill its cores meanwhile: one that wakes beside
-    another of the same rank queues too, and nobody else is there."""
+    another of the same rank queues too, and nobody else is there. Nor is it while a CPU quota holds them up, which
+    counts as queueing."""
     idle_s = cores * cpu.wall_s - sum(thread.run_s for thread in cpu.threads)
-    return min(sum(thread.queued_s for thread in cpu.threads), max(idle_s, 0.0))
+    queued_s = sum(thread.queued_s for thread in cpu.threads) - cpu.throttled_s
+    return max(min(queued_s, idle_s), 0.0)
 
 
 def _stolen_s(cpu: CpuTime, _: int) -> float:

@@ -24,7 +24,6 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
 
     `memlock_bytes` is the soft limit of locked memory, None for unlimited; the sizes of /dev/shm are None where
     there is none. `machine_cores` are the physical cores of the whole machine, whatever this rank may use.
-    `cpu_quota` is how many of them a cgroup grants time for (docker --cpus), None without a limit.
     `hardware` names the interfaces whose speed is that of a card: a veth claims 10 Gb/s whatever it carries.
     `torch_cuda` is the CUDA release that torch was built with, "" for a build without any, None without torch;
     `driver` is what NVIDIA's tells; `name_addresses` as in `Enrol`.
@@ -35,7 +34,6 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     mpi: str
     pid: int
     machine_cores: int
-    cpu_quota: float | None = None
     memlock_bytes: int | None = None
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None

@@ -40,7 +40,6 @@ def rank_facts(mpi: str) -> RankFacts:
         mpi=mpi,
         pid=os.getpid(),
         machine_cores=len(proc.physical_cores(range(os.cpu_count() or 1))),
-        cpu_quota=proc.cpu_quota(),
         memlock_bytes=None if soft == resource.RLIM_INFINITY else soft,
         shm_bytes=size,
         shm_free_bytes=free,

@@ -85,9 +85,16 @@ def tried(cpus: Collection[int]) -> Canary:
 
 
 def _tried(cpus: Collection[int]) -> Canary:
-    before_s = queued_s()
+    """A canary here. A CPU quota that holds it up makes no core slow: only what it ran then counts."""
+    throttled, before_s, ran_before_s = _throttled(), queued_s(), time.thread_time()
     seconds = measure(cpus)
-    return Canary(seconds, queued_s() - before_s)
+    ran_s, waited_s = time.thread_time() - ran_before_s, queued_s() - before_s
+    return Canary(seconds, waited_s) if _throttled() == throttled else Canary(ran_s)
+
+
+def _throttled() -> int:
+    """In how many periods so far a CPU quota has held this process up."""
+    return sum(one.throttled for one in proc.throttling().values())
 
 
 def _side_by_side(cpus: Sequence[int]) -> list[Canary]:

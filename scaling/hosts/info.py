@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
+from math import inf
 from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
@@ -24,6 +25,7 @@ from scaling.errors import LaunchError
 from scaling.hosts import allocator, compilers, interfaces, proc, rdma, routes
 from scaling.hosts.gpus import gather_gpus, unsupported
 from scaling.records.host import HostInfo, Nic
+from scaling.text import counted
 
 # What every framework runs with.
 PACKAGES: Mapping[str, Sequence[str]] = {name: (name,) for name in ("mpi4py", "numpy", "nvidia-ml-py")}
@@ -38,7 +40,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
     found = gather_gpus()
     cpuinfo = proc.cpuinfo()
     total_bytes: int = psutil.virtual_memory().total
-    nics, cores = _nics(), _cores()
+    nics, cores = _nics(), proc.physical_cores(os.sched_getaffinity(0))
     return HostInfo(
         hostname=socket.gethostname(),
         os=_os_name(),
@@ -66,6 +68,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         compile_lacks=compilers.lacks(os.environ),
         core_ids=proc.core_ids(cores),
         ipv6_only=_ipv6_only(nics),
+        cpu_quotas=proc.cpu_quotas(),
     )
 
 
@@ -104,9 +107,16 @@ def describe(host: HostInfo) -> str:
     """A host in one line: `node1: AMD EPYC 9654, 96 cores, 755.0 GiB, Ubuntu 24.04 LTS; 8 x NVIDIA H200 (...)`."""
     model = re.sub(r"\((R|TM)\)|\s+CPU\b|\s*@.*|\s+\d+-Core Processor", "", host.cpu_model)
     system = re.sub(r" GNU/Linux|\s*\(.*?\)", "", host.os)
-    cores = f"{len(host.cores)} core{'' if len(host.cores) == 1 else 's'}"
+    cores = cores_text(host)
     memory = f"{host.memory_bytes / 2**30:.1f} GiB"
     return f"{host.hostname}: {model}, {cores}, {memory}, {system}; {_describe_gpus(host)}"
+
+
+def cores_text(host: HostInfo) -> str:
+    """`64 cores`, `64 cores, the time of 1.5 (CPU quota)`."""
+    quota = min(host.cpu_quotas.values(), default=inf)
+    granted = f", the time of {quota:.3g} (CPU quota)" if quota < len(host.cores) else ""
+    return counted(len(host.cores), "core") + granted
 
 
 def _describe_gpus(host: HostInfo) -> str:
@@ -125,13 +135,6 @@ def _describe_gpus(host: HostInfo) -> str:
 # ---------------------------------------------------------------- processor
 
 
-def _cores() -> tuple[tuple[int, ...], ...]:
-    """The cores of the affinity mask, no more of them than a container's CPU quota grants time for."""
-    cores = proc.physical_cores(os.sched_getaffinity(0))
-    quota = proc.cpu_quota()
-    return cores if quota is None else cores[: max(1, int(quota))]
-
-
 def ids_of(host: HostInfo) -> tuple[int, ...]:
     """What names each of its cores, the same for all ranks of a machine."""
     return host.core_ids or tuple(core[0] for core in host.cores)
@@ -145,6 +148,14 @@ def cores_of(hosts: Iterable[HostInfo]) -> tuple[tuple[int, ...], ...]:
         for name, core in zip(ids_of(host), host.cores, strict=True):
             threads.setdefault(name, set()).update(core)
     return tuple(tuple(sorted(core)) for core in threads.values())
+
+
+def granted_cpus(hosts: Iterable[HostInfo]) -> float:
+    """The CPUs' worth of time that quotas grant each of these ranks of one machine, at least: those in one cgroup
+    share its quota; infinity without any."""
+    quotas = [one for host in hosts for one in host.cpu_quotas.items()]
+    ranks = Counter(group for group, _ in quotas)
+    return min((quota / ranks[group] for group, quota in quotas), default=inf)
 
 
 def pick_cpus(cores: tuple[tuple[int, ...], ...], *, local_rank: int, per_rank: int) -> tuple[int, ...]:

@@ -10,9 +10,11 @@ import os
 import platform
 import re
 import subprocess
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path("/")
 
@@ -73,6 +75,11 @@ def boot_id(root: Path = ROOT) -> str:
     return _read(root / "proc/sys/kernel/random/boot_id").strip()
 
 
+def asleep_s() -> float:
+    """How long this machine was suspended since it was started: time that CLOCK_MONOTONIC leaves out."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
 def cpuinfo(root: Path = ROOT) -> dict[str, str]:
     """The first processor's block of /proc/cpuinfo; reading all of them takes long on big hosts."""
     block: dict[str, str] = {}
@@ -104,16 +111,47 @@ def memory_limit_bytes(root: Path = ROOT) -> int | None:
     return min((int(text) for text in texts if text.isdigit()), default=None)
 
 
-def cpu_quota(root: Path = ROOT) -> float | None:
-    """The CPUs' worth of time that this process's cgroup (v2 or v1) and those above it grant (`docker
-    --cpus`); None without a limit. An affinity mask does not show it."""
-    quotas = []
+def cpu_quotas(root: Path = ROOT) -> dict[str, float]:
+    """The CPUs' worth of time that this process's cgroup (v2 or v1) and those above it grant (`docker --cpus`), by
+    inode: all processes of a cgroup share it. An affinity mask does not show it."""
+    return {str(folder.stat().st_ino): cpus for folder, cpus in _quotas(root)}
+
+
+class Throttling(NamedTuple):
+    """Since a cgroup was made: the periods of its CPU quota, those in which it stood still for the rest of the
+    period, and for how long, summed over CPUs."""
+
+    periods: int = 0
+    throttled: int = 0
+    seconds: float = 0.0
+
+
+def throttling(root: Path = ROOT) -> dict[Path, Throttling]:
+    """Of this process's cgroup and of those above it that have a CPU quota, by folder."""
+    return {folder: _throttling(folder) for folder, _ in _quotas(root)}
+
+
+def _throttling(folder: Path) -> Throttling:
+    counts = dict(line.split() for line in _read(folder / "cpu.stat").splitlines())
+    seconds = int(counts.get("throttled_usec", 0)) / 1e6 + int(counts.get("throttled_time", 0)) / 1e9
+    return Throttling(int(counts.get("nr_periods", 0)), int(counts.get("nr_throttled", 0)), seconds)
+
+
+def _quotas(root: Path) -> Iterator[tuple[Path, float]]:
     for file in _limit_files(root, "cpu", "cpu.max", "cpu.cfs_quota_us"):
         words = _read(file).split()
         period = words[1] if len(words) == 2 else _read(file.with_name("cpu.cfs_period_us"))
         if words and words[0].isdigit() and period.strip().isdigit():
-            quotas.append(int(words[0]) / int(period))
-    return min(quotas, default=None)
+            yield file.parent, int(words[0]) / int(period)
+
+
+def pids(root: Path = ROOT) -> Iterator[tuple[int, int]]:
+    """Of this process's cgroup and those above it that limit processes and threads: how many there may be, and how
+    many there are."""
+    for file in _limit_files(root, "pids", "pids.max", "pids.max"):
+        most, used = _read(file), _read(file.with_name("pids.current"))
+        if most.isdigit() and used.isdigit():
+            yield int(most), int(used)
 
 
 def _limit_files(root: Path, controller: str, v2: str, v1: str) -> Iterator[Path]:

@@ -34,7 +34,8 @@ def settled(
 
 def cores(enrolled: Sequence[Enrol]) -> int:
     """Of the machine that emulates; of the smallest, if there are several."""
-    return min(len(enrol.host.cores) for enrol in enrolled)
+    hosts = [enrol.host for enrol in enrolled]
+    return min(max(1, int(min([len(host.cores), *host.cpu_quotas.values()]))) for host in hosts)
 
 
 def _loads(config: SweepConfig, slots: Sequence[Slot], cores: int, link_bits_per_s: float) -> Iterator[Load]:

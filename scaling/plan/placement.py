@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.hosts.info import cores_of, ids_of, pick_cpus
+from scaling.hosts.info import cores_of, granted_cpus, ids_of, pick_cpus
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
 from scaling.records.point import Device, Placement, Point, Record
+from scaling.text import counted
 
 # A core, by its hardware threads.
 Core = tuple[int, ...]
@@ -26,6 +27,7 @@ class Slot(Record, frozen=True, kw_only=True):
     its worker is shown, "" where that is shown all. `near` are its own CPUs of those near its GPU, `near_cores`
     cores; none where that is not known. `machine` is the same for hosts on the same cores (containers, nodes of a
     lab), by which two that share a CPU are; `owns_machine`: no other host of the launch has its kernel.
+    `cpu_quotas` are those of its cgroups.
     """
 
     launch_rank: int
@@ -42,6 +44,7 @@ class Slot(Record, frozen=True, kw_only=True):
     near: tuple[int, ...] = ()
     near_cores: int = 0
     owns_machine: bool = False
+    cpu_quotas: Mapping[str, float] = {}
 
     def cpus_on(self, device: Device) -> tuple[int, ...]:
         """Where its worker is pinned: to its own CPUs, to those near its GPU, or nowhere: while it sleeps, and
@@ -56,14 +59,16 @@ class Slot(Record, frozen=True, kw_only=True):
 def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[Slot, ...]:
     """Give every rank of the launch its slot. `enrolled[r]` is what rank r said of itself.
 
-    A machine's cores are those that any of its ranks may use; each rank gets the same number of them.
+    A machine's cores are those that any of its ranks may use; each rank gets the same number of them, and no more
+    than its share of a CPU quota.
     Raises UsageError when `--cpus-per-rank` asks for more than there are.
     """
     hosts = [enrol.host for enrol in enrolled]
     ranks_of = _by_machine(hosts)
     cores_by = {machine: cores_of(hosts[rank] for rank in ranks) for machine, ranks in ranks_of.items()}
+    granted = min(granted_cpus(hosts[rank] for rank in ranks) for ranks in ranks_of.values())
     fewest = min(len(cores_by[machine]) // len(ranks) for machine, ranks in ranks_of.items())
-    per_rank = cpus_per_rank or max(1, fewest)
+    per_rank = cpus_per_rank or max(1, int(min(fewest, granted)))
     owners = _owners(hosts)
     slots: list[Slot] = []
     local_ranks: Counter[str] = Counter()
@@ -86,8 +91,8 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
 
 
 def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:
-    """The ranks of each machine. Hosts that name one kernel and share cores are one, also where a quota leaves one
-    of them fewer; those of one kernel with other cores (containers with cpusets) are not."""
+    """The ranks of each machine. Hosts that name one kernel and share cores are one, also where
+    one of them has fewer; those of one kernel with other cores (containers with cpusets) are not."""
     by_host: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
         by_host.setdefault(host.hostname, []).append(rank)
@@ -115,8 +120,9 @@ def _owners(hosts: Sequence[HostInfo]) -> set[str]:
 
 def _slot(rank: int, host: HostInfo, local: int, cpus: tuple[int, ...], threads: int, machine: str) -> Slot:
     slot = Slot(
-        launch_rank=rank, host=host.hostname, local_rank=local, cpus=cpus, threads=threads, machine=machine
-    )
+        launch_rank=rank, host=host.hostname, local_rank=local, cpus=cpus, threads=threads, machine=machine,
+        cpu_quotas=host.cpu_quotas,
+    )  # fmt: skip
     if not host.gpus:
         return slot
     index = local % len(host.gpus)
@@ -190,14 +196,34 @@ def first_slots(size: int, placement: Placement, slots: Sequence[Slot]) -> tuple
     return tuple(ordered[:size])
 
 
-def oversubscribed(point: Point, slots: Sequence[Slot]) -> bool:
-    """Whether two ranks of the point share a CPU or a GPU at the same time; those of `each` take turns."""
+def crowding(point: Point, slots: Sequence[Slot]) -> str:
+    """Why ranks of the point have less than their devices: two share a CPU or a GPU at the same time, or a quota
+    grants less than they compute with; "" if they have all. Ranks of `each` take turns."""
     device = point.hardware.device
-    if device == "emulated" or point.kind == "each":
-        return False
-    cpus = [(slot.machine or slot.host, cpu) for slot in slots for cpu in slot.cpus]
-    taken = [*gpus_of(point, slots)] if device == "cuda" else cpus
-    return len(taken) != len(set(taken))
+    if device == "emulated":
+        return ""
+    beside: list[Sequence[Slot]] = [[slot] for slot in slots] if point.kind == "each" else [slots]
+    if device == "cpu":
+        return next(filter(None, map(_crowding, beside)), "")
+    gpus = set(gpus_of(point, slots))
+    is_shared = point.kind != "each" and len(gpus) < len(slots)
+    return f"{counted(len(slots), 'rank')} on {counted(len(gpus), 'GPU')}" if is_shared else ""
+
+
+def _crowding(slots: Sequence[Slot]) -> str:
+    taken = [(slot.machine or slot.host, cpu) for slot in slots for cpu in slot.cpus]
+    if len(taken) != len(set(taken)):
+        return "more workers than cores"
+    sharing: dict[tuple[str, str], list[Slot]] = {}
+    for slot in slots:
+        for group in slot.cpu_quotas:
+            sharing.setdefault((slot.machine or slot.host, group), []).append(slot)
+    for (_, group), ranks in sharing.items():
+        quota, asked = ranks[0].cpu_quotas[group], sum(slot.threads for slot in ranks)
+        if asked > quota:
+            what = f"{counted(len(ranks), 'rank')} with {counted(asked, 'thread')}"
+            return f"a CPU quota grants {what} on {ranks[0].host} the time of {quota:.3g} cores"
+    return ""
 
 
 def gpus_of(point: Point, slots: Sequence[Slot]) -> tuple[str, ...]:

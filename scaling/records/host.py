@@ -86,7 +86,8 @@ class HostInfo(Record, frozen=True, kw_only=True):
     that no framework here can use, for people. `compile_lacks` is what torch.compile would need to build
     kernels and does not find, "" where it has all or nobody has looked. `interpreters` are those of frameworks
     whose children do not run in the agent's. `routes` are those by interfaces with an address, none where the
-    kernel does not tell them."""
+    kernel does not tell them. `cpu_quotas` are the CPUs' worth of time that each cgroup of the agent grants, which
+    all ranks in it share; older records have none, and no more `cores` than a quota grants."""
 
     hostname: str
     os: str
@@ -115,3 +116,4 @@ class HostInfo(Record, frozen=True, kw_only=True):
     core_ids: tuple[Index, ...] = ()
     network_id: str = ""
     ipv6_only: tuple[str, ...] = ()
+    cpu_quotas: dict[str, Amount] = {}

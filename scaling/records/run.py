@@ -145,6 +145,7 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
 
     A record that has not `ended` was written when the measured windows were in. The record of the point's end
     follows and replaces it (`records/store.py`). It stands if the run was broken off in between.
+    `crowding` is why it is `oversubscribed`, "" in older records: more workers than cores.
     """
 
     point: Point
@@ -167,6 +168,7 @@ class PointRecord(Record, frozen=True, kw_only=True, tag="point"):
     epoch: Index | None = None
     emulation: Emulation | None = None
     ended: bool = True
+    crowding: str = ""
 
     @property
     def nodes(self) -> int:

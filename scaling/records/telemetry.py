@@ -63,7 +63,9 @@ class CpuTime(Record, frozen=True, kw_only=True):
     `steps` are the steps that this covers and `wall_s` the time; `kernel_s` is the part of `threads`' time in the
     kernel. Faults are those of memory, minor ones without any disk. `stolen_s` is what the hypervisor kept of the
     CPUs that this child was promised, 0 where it was promised none; `others_s` what these ran beside this process,
-    by the kernel's ticks of 10 ms, None there and in older records.
+    by the kernel's ticks of 10 ms, None there and in older records. Of the `periods` of its cgroup's CPU quota
+    the cgroup stood still at the end of `throttled_periods`, for `throttled_s` summed over CPUs: 0 without a quota
+    and in older records.
     """
 
     steps: Index
@@ -74,6 +76,9 @@ class CpuTime(Record, frozen=True, kw_only=True):
     threads: tuple[ThreadTime, ...] = ()
     stolen_s: Signed = 0.0
     others_s: Signed | None = None
+    periods: Count = 0
+    throttled_periods: Count = 0
+    throttled_s: Signed = 0.0
 
     @property
     def run_s(self) -> float:
@@ -118,6 +123,10 @@ class Telemetry(Record, frozen=True, kw_only=True):
     tells nothing, and in older records. `foreign` is read while the rank's core is slow or shared
     (`Window.canary_s`, `CpuTime.others_s`), busiest first. `machine_energy` is read beside one child of each
     machine that no other host of the launch shares, None where there are no counters.
+    `masks` are the CPUs on which its threads might run, each that any of them had when a stretch of windows began
+    or ended. `still_s` is the longest time that its agent did not run meanwhile either, 0 below a second;
+    `suspended_s` how long the machine was suspended, which no window's clock counts. Older records have none of
+    these three.
     """
 
     samples: tuple[Sample, ...] = ()
@@ -134,3 +143,6 @@ class Telemetry(Record, frozen=True, kw_only=True):
     foreign: tuple[Foreign, ...] = ()
     energy_is_integral: bool = False
     machine_energy: MachineEnergy | None = None
+    masks: tuple[tuple[Index, ...], ...] = ()
+    still_s: Seconds = 0.0
+    suspended_s: Seconds = 0.0

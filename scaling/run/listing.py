@@ -208,8 +208,8 @@ def _batch(config: SweepConfig) -> str:
 def _points(cells: Iterable[Point], made: plan.Plan) -> list[str]:
     lines = []
     for point in cells:
-        shared = placement.oversubscribed(point, placement.slots_of(point, made.slots))
-        note = "  OVERSUBSCRIBED: ranks share CPUs or a GPU, no efficiency will be claimed" if shared else ""
+        why = placement.crowding(point, placement.slots_of(point, made.slots))
+        note = f"  OVERSUBSCRIBED: {why}, no efficiency will be claimed" if why else ""
         servers = f", servers {point.servers} {point.server_hosts}" if point.servers else ""
         passes = "" if point.workload.trains else f", {point.workload.pass_}"
         passes += f" on {point.hardware.label}" if point.hardware.cores else ""

@@ -54,7 +54,7 @@ class Attempt:
         self._started = False
         self.state = replace(
             self._first_state(point),
-            oversubscribed=placement.oversubscribed(point, slots),
+            crowding=placement.crowding(point, slots),
             gpus=placement.gpus_of(point, slots),
             retries=retries,
             epoch=epoch,

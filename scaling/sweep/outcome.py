@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -48,6 +48,7 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
     if isinstance(outcome, Finished) and _must_agree(state):
         outcome = _digests_agree(state)
     measured_s = max((rank.measured_s for rank in ranks), default=0.0)
+    crowding = state.crowding or _moved_together(state)
     return PointRecord(
         point=state.point,
         outcome=outcome,
@@ -57,8 +58,9 @@ def record_of(state: PointState, *, ended_s: float) -> PointRecord:
         startup_s=max(0.0, state.ready_at_s - state.started_s) if state.ready_at_s else 0.0,
         measured_s=measured_s,
         settled=state.settled,
-        oversubscribed=state.oversubscribed,
+        oversubscribed=bool(crowding),
         gpus=state.gpus,
+        crowding=crowding,
         retries=state.retries,
         warnings=tuple(_warnings(state)),
         helpers=tuple(_helper_record(one, well=state.failure is None) for one in state.helpers),
@@ -194,6 +196,37 @@ def _of_rank(rank: RankState) -> Iterator[PointWarning]:
     if got is not None and promised and got < promised:
         where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
         yield PointWarning(kind="lost-cpus", text=f"{where} had {got} CPUs instead of the promised {promised}")
+    elif moved := _moved(rank):
+        where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
+        text = f"{where} ran on CPU {_listed(moved)}, and was promised CPU {_listed(rank.task.cpus)}"
+        yield PointWarning(
+            kind="lost-cpus", text=f"{text}; keep taskset, cpusets and OMP_PLACES off its processes"
+        )
+
+
+def _moved_together(state: PointState) -> str:
+    """Which rank ran on another's CPUs after all, as somebody moved it; "" where none did."""
+    beside = state.ranks if state.point.kind != "each" else ()
+    for rank in beside:
+        host, moved = rank.task.hosts[rank.task.rank], _moved(rank)
+        for other in beside if moved else ():
+            shared = moved & (set(other.task.cpus) | _moved(other))
+            if other is not rank and other.task.hosts[other.task.rank] == host and shared:
+                numbers = f"{rank.task.rank} and {other.task.rank}"
+                return f"ranks {numbers} on {host} both ran on CPU {_listed(shared)}"
+    return ""
+
+
+def _moved(rank: RankState) -> set[int]:
+    """The CPUs of others on which threads of a rank were, if these threads were kept off some of its own."""
+    own = set(rank.task.cpus)
+    if not own or rank.ended is None or rank.task.point.hardware.device != "cpu":
+        return set()
+    return {cpu for mask in rank.ended.telemetry.masks if not own <= set(mask) for cpu in mask} - own
+
+
+def _listed(cpus: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(cpus)))
 
 
 def _flooding(child: RankState | HelperState) -> Iterator[PointWarning]:

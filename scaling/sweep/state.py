@@ -101,11 +101,16 @@ class PointState(Record, frozen=True, kw_only=True):
     ended: int = 0
     ready_at_s: float = 0.0
     settled: bool = True
-    oversubscribed: bool = False
+    crowding: str = ""
     gpus: tuple[str, ...] = ()
     failure: Failed | None = None
     retries: tuple[str, ...] = ()
     epoch: int | None = None
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether its ranks have less than their CPUs, which `crowding` explains: then nothing is claimed."""
+        return bool(self.crowding)
 
     @property
     def waits_for_helpers(self) -> bool:

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from scaling.frameworks.feeding import FeedError
+from scaling.hosts import process_limits
 from scaling.records.events import Error
 from scaling.text import readable
 from scaling.worker.loop import NanLoss
@@ -81,7 +82,7 @@ def event_of(error: BaseException) -> Error:
     """What is reported of a caught exception."""
     return Error(
         cause=cause_of(error),
-        message=readable(message_of(error)),
+        message=readable(message_of(error) + process_limits.hint(str(error))),
         traceback=readable("".join(traceback.format_exception(error))),
         may_follow=may_follow(error),
     )

@@ -114,6 +114,18 @@ threading.Thread(target=free).start()
             assert worker.stdout.readline() == word
             probe.start()
             found.append(probe.stop().affinity_cpus)
+            probe = DeviceProbe.open("cpu", (), worker.pid)
             worker.stdin.write("on\n")
             worker.stdin.flush()
     assert found == [1, len(os.sched_getaffinity(0))]
+
+
+def test_cpus_that_are_taken_within_a_stretch_are_seen_at_its_end(burner: subprocess.Popen[str]) -> None:
+    """As `taskset -p` does it."""
+    every = os.sched_getaffinity(0)
+    probe = DeviceProbe.open("cpu", (), burner.pid)
+    probe.start()
+    os.sched_setaffinity(burner.pid, {max(every)})
+    probe.pause()
+    assert (max(every),) in probe.stop().masks
+    assert tuple(sorted(every)) in probe.stop().masks

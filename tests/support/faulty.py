@@ -53,7 +53,7 @@ class Faulty(Fake):
             "beyond": [Helper(name="server", rank=99)],
             "announces": [Helper(name="server")],
         }
-        return wrong[mode] if mode in wrong else super().helpers(task)  # type: ignore[no-any-return]
+        return wrong[mode] if mode in wrong else super().helpers(task)
 
     def refuse(self, point: Point) -> str | None:
         """By mode."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from scaling.check.facts import Facts, RankFacts, Verdict
 from scaling.check.verdicts.words import grouped, size, some
-from scaling.hosts.info import cores_of
+from scaling.hosts.info import cores_of, granted_cpus
 
 # A buffer of NCCL between two ranks of a node is 9,637,888 bytes of /dev/shm (NVIDIA/nccl issue 1518), and a ring
 # has two channels with a buffer each way at every rank.
@@ -18,6 +18,7 @@ SHM_ADVISED_BYTES = 1 << 30
 # What the kernel calls the link layer of a card that is neither InfiniBand nor Ethernet (its link_layer_show).
 EFA = "Unknown"
 BUSY_SHARE, BUSY_CORES = 0.1, 0.3
+LARGER = "a larger quota: Kubernetes resources.limits.cpu, docker --cpus, systemd CPUQuota"
 
 
 def memlock(facts: Facts) -> Iterator[Verdict]:
@@ -76,14 +77,23 @@ def shared_memory(facts: Facts) -> Iterator[Verdict]:
 
 def cores(facts: Facts) -> Iterator[Verdict]:
     """Cores per rank, machine by machine: nodes with one boot id (a lab's, containers) share theirs."""
-    crowded, few, shares = {}, {}, {}
+    crowded, starved, few, shares = {}, {}, {}, {}
     for nodes, ranks in _machines(facts):
-        usable, every = len(cores_of(rank.host for rank in ranks)), ranks[0].machine_cores
-        shares[nodes] = f"{usable / len(ranks):.3g}"
-        if usable < len(ranks):
-            crowded[nodes] = f"{len(ranks)} ranks on {usable} cores"
-        elif usable < every / 2:
-            few[nodes] = (_is_quota(ranks), f"{usable} of {every} cores")
+        hosts = [rank.host for rank in ranks]
+        usable, every, granted = len(cores_of(hosts)) / len(ranks), ranks[0].machine_cores, granted_cpus(hosts)
+        share = min(usable, granted)
+        shares[nodes] = f"{share:.3g}"
+        if usable < 1:
+            crowded[nodes] = f"{len(ranks)} ranks on {len(cores_of(hosts))} cores"
+        elif granted < 1:
+            starved[nodes] = f"{granted:.3g} of a core"
+        elif share * len(ranks) < every / 2:
+            few[nodes] = (granted < usable, f"{share * len(ranks):.3g} of {every} cores")
+    if starved:
+        text = f"a cgroup's CPU quota, shared by its ranks, grants each {grouped(starved)}; on cpu such rows are "
+        yield Verdict(
+            level="warning", topic="cores", text=f"{text}OVERSUBSCRIBED", mend=f"{LARGER}; or fewer ranks"
+        )
     if crowded:
         text = f"ranks share cores: {grouped(crowded)}; on cpu such rows are OVERSUBSCRIBED"
         mend = "at most one rank per core; --device cuda or emulated needs less"
@@ -93,7 +103,7 @@ def cores(facts: Facts) -> Iterator[Verdict]:
         text = f"cores per rank differ, and every rank gets what the poorest has: {grouped(shares)}"
         mend = "equal nodes, or slots in proportion to cores"
         yield Verdict(level="warning", topic="cores", text=text, mend=mend)
-    elif not crowded and not few:
+    elif not crowded and not starved and not few:
         yield Verdict(level="ok", topic="cores", text=f"{next(iter(shares.values()))} per rank on every node")
 
 
@@ -103,19 +113,11 @@ def _few(found: Mapping[str, tuple[bool, str]]) -> Iterator[Verdict]:
     bound = {nodes: text for nodes, (is_quota, text) in found.items() if not is_quota}
     if granted:
         text = f"a cgroup's quota grants the ranks of a node the time of {grouped(granted)}"
-        mend = "a larger one: Kubernetes resources.limits.cpu, docker --cpus, systemd CPUQuota"
-        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
+        yield Verdict(level="warning", topic="cores", text=text, mend=LARGER)
     if bound:
         text = f"the launcher binds the ranks of a node to {grouped(bound)}"
         mend = "mpirun --bind-to none, or launch/mpirun, which knows each MPI's word; Slurm: --cpus-per-task"
         yield Verdict(level="warning", topic="cores", text=text, mend=mend)
-
-
-def _is_quota(ranks: Sequence[RankFacts]) -> bool:
-    """Whether ranks have as few cores as they have because their cgroups grant no more time, not by a mask."""
-    return all(
-        rank.cpu_quota is not None and len(rank.host.cores) == max(1, int(rank.cpu_quota)) for rank in ranks
-    )
 
 
 def _machines(facts: Facts) -> Iterator[tuple[str, list[RankFacts]]]:

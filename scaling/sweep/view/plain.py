@@ -14,6 +14,7 @@ from typing import TextIO
 from scaling.analysis import accuracy
 from scaling.analysis.analyse import Row
 from scaling.analysis.step_time import step_time
+from scaling.hosts.info import cores_text
 from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
 from scaling.sweep.outcome import cause_of
@@ -159,7 +160,7 @@ def _hosts(header: Header) -> Iterator[str]:
         if info := infos.get(name):
             gpus = Counter(gpu.name for gpu in info.gpus)
             devices = ", ".join(f"{count} x {gpu}" for gpu, count in gpus.items())
-            text += f", {devices or f'{len(info.cores)} cores of {info.cpu_model}'}"
+            text += f", {devices or f'{cores_text(info)} of {info.cpu_model}'}"
         alike.setdefault(text, []).append(name)
     for text, names in alike.items():
         named = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")

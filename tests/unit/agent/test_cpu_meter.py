@@ -200,6 +200,29 @@ def test_a_process_that_is_gone_leaves_the_stretches_before(proc: Proc) -> None:
     assert total(meter).steps == 2
 
 
+def test_what_a_quota_held_up_is_that_of_the_cgroup_that_was_throttled_most(proc: Proc, tmp_path: Path) -> None:
+    folder = tmp_path / "sys/fs/cgroup/pod"
+    (folder / "container").mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/pod/container\n")
+
+    def count(periods: int, pods: int, containers: int) -> None:
+        for path, throttled in ((folder, pods), (folder / "container", containers)):
+            (path / "cpu.max").write_text("50000 100000\n")
+            stat = f"nr_periods {periods}\nnr_throttled {throttled}\nthrottled_usec {throttled * 50_000}\n"
+            (path / "cpu.stat").write_text(stat)
+
+    meter = CpuMeter(PID, (), proc.root, tmp_path)
+    for base in (100, 500):
+        count(base, base, base)
+        meter.start()
+        count(base + 20, base + 1, base + 15)
+        meter.end(steps=1)
+    found = total(meter)
+    assert (found.periods, found.throttled_periods) == (40, 30)
+    assert found.throttled_s == pytest.approx(1.5)
+
+
 def test_without_a_stretch_nothing_is_known(proc: Proc) -> None:
     meter = proc.meter()
     meter.end(steps=1)

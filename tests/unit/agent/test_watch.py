@@ -14,7 +14,7 @@ from scaling.agent import watch as watch_module
 from scaling.agent.device_probe import DeviceProbe
 from scaling.agent.suspicion import Suspicion
 from scaling.agent.watch import Watch
-from scaling.hosts import connections, foreign, interfaces
+from scaling.hosts import connections, foreign, interfaces, proc
 from scaling.records.telemetry import CpuTime, Flow, Foreign, Telemetry, Traffic
 from tests.support.points import POINT, TASK, changed
 
@@ -157,6 +157,27 @@ def test_done_and_settle_are_once_per_stretch(world: World) -> None:
         again()
     assert [call for call in world.calls if call != "stop"] == ["start", "pause"]
     assert one.close().traffic[0].sent_bytes == 20  # until it was settled
+
+
+@pytest.mark.parametrize(("gap_s", "still_s"), [(0.3, 0.0), (6.0, 6.0)])
+def test_an_agent_without_a_turn_while_windows_ran_stood_still(world: World, gap_s: float, still_s: float) -> None:
+    one = watch()
+    one.look(0.0)
+    one.begin(STEPS, 100.0)
+    one.sample(100.25)
+    one.look(100.25 + gap_s)
+    one.done()
+    one.sample(500.0)  # between stretches nothing is missed
+    assert one.close().still_s == pytest.approx(still_s)
+
+
+def test_a_suspend_between_the_ends_of_a_stretch_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    asleep_s = iter((10.0, 16.0))
+    monkeypatch.setattr(proc, "asleep_s", lambda: next(asleep_s))
+    one = watch()
+    one.begin(STEPS, 0.0)
+    one.done()
+    assert one.close().suspended_s == 6.0
 
 
 def test_devices_are_read_only_while_windows_run(world: World) -> None:

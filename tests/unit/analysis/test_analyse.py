@@ -146,6 +146,13 @@ def test_a_baseline_that_failed_in_one_round() -> None:
     assert note in row.footnotes
 
 
+def test_a_failed_baseline_of_one_round_counts_one_round() -> None:
+    """Its records are those of two points, alone and seat by seat."""
+    (found,) = baselines([failed(point("solo")), failed(point("each", 2)), record(point("exchange", 2), 0.125)])
+    assert len(found.footnotes) == 2
+    assert not any("rounds" in note for note in found.footnotes)
+
+
 def test_a_baseline_at_another_batch_does_not_count() -> None:
     records = [record(point("solo", batch_size=64), 0.1), record(point("exchange", 2), 0.125)]
     assert by_size(records)[2].efficiency is None

@@ -168,3 +168,17 @@ def test_helpers_that_compute_fault_as_ranks_do(counts_steps: bool) -> None:
 
 def test_a_quiet_machine_says_nothing() -> None:
     assert by_size(map(with_cpu, sweep(0, 0.1, {2: 0.125})))[2].footnotes == ()
+
+
+def test_a_quota_that_held_ranks_up_is_the_cause_with_its_size_and_the_mend() -> None:
+    """Both ranks of the cgroup read the same counts; a rank has 3 s of a core."""
+    made = with_cpu(record(point("exchange", 2), 0.1), periods=366, throttled_periods=330, throttled_s=2.7)
+    (note,) = [one for one in notes(made, size=2) if one.startswith("throttled")]
+    assert "on node1: in 330 of 366 periods, 45.0 % of its cores' time" in note
+    assert "docker --cpus" in note
+
+
+@pytest.mark.parametrize("throttled", [0, 3])
+def test_a_quota_that_held_hardly_anything_up_is_no_cause(throttled: int) -> None:
+    made = with_cpu(record(point("exchange"), 0.1), periods=366, throttled_periods=throttled, throttled_s=0.01)
+    assert not any(one.startswith("throttled") for one in notes(made))

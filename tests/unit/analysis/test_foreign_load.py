@@ -78,6 +78,14 @@ def test_a_thread_that_queued_behind_its_own_rank_waited_for_nobody_else() -> No
     assert notes(read(record(point("solo"), 0.1), beside), record(point("exchange"), 0.1)) == ()
 
 
+def test_waiting_for_a_quota_is_waiting_for_nobody_else() -> None:
+    telemetry = cpu(queued_s=2.2)
+    assert telemetry.cpu is not None
+    held_up = replace(telemetry.cpu, periods=366, throttled_periods=330, throttled_s=2.2)
+    solo = read(record(point("solo"), 0.1), replace(telemetry, cpu=held_up))
+    assert notes(solo, record(point("exchange"), 0.1)) == ()
+
+
 def test_who_queued_most_comes_first() -> None:
     each = read(record(point("each", 2), 0.1), cpu(queued_s=0.3), cpu(queued_s=1.5))
     (note,) = notes(each, record(point("exchange", 2), 0.1), size=2)

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.check.facts import Link, Load
+from scaling.check.verdicts import limits
 from scaling.check.verdicts.limits import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES
 from scaling.check.verdicts.words import grouped, size, some
 from scaling.records.host import Hca
@@ -133,13 +134,29 @@ def test_ranks_bound_to_a_core_of_many() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quota", "said"),
-    [(16.0, "a cgroup's quota grants"), (16.9, "a cgroup's quota grants"), (20.0, "the launcher binds")],
+    ("cores", "quota", "said"),
+    [
+        (64, 16.0, "a cgroup's quota grants"),
+        (64, 16.9, "a cgroup's quota grants"),
+        (16, 20.0, "the launcher binds"),
+    ],
 )
-def test_cores_that_a_quota_takes_are_not_blamed_on_the_launcher(quota: float, said: str) -> None:
-    verdict = only(facts(told={name: {"machine_cores": 64, "cpu_quota": quota} for name in FOUR}))
+def test_cores_that_a_quota_takes_are_not_blamed_on_the_launcher(cores: int, quota: float, said: str) -> None:
+    own = {"cores": tuple((core,) for core in range(cores)), "cpu_quotas": {"a": quota}}
+    changes = {name: {"machine_cores": 64} for name in FOUR}
+    verdict = only(facts(told=changes, hosts=dict.fromkeys(FOUR, own)))
     assert verdict.text.startswith(said)
-    assert ("--bind-to none" in verdict.mend) == (quota == 20.0)
+    assert ("--bind-to none" in verdict.mend) == (cores == 16)
+
+
+@pytest.mark.parametrize(("quota", "level"), [(1.0, "warning"), (0.5, "warning"), (2.0, "ok")])
+def test_a_quota_below_the_ranks_of_its_cgroup(quota: float, level: str) -> None:
+    """Whatever their masks are."""
+    own = {"cores": ((0,), (1,)), "cpu_quotas": {"a": quota}}
+    told = facts(FOUR[:1], each=2, told={"node1": {"machine_cores": 2}}, hosts={"node1": own})
+    (verdict,) = limits.cores(told)
+    assert verdict.level == level
+    assert ("docker --cpus" in verdict.mend) == (level == "warning")
 
 
 def test_nodes_with_fewer_cores() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from collections.abc import Collection
 from itertools import count
 
@@ -264,3 +265,17 @@ def test_real_threads_are_pinned_to_the_cores_and_this_one_is_not() -> None:
     assert len(found) == len(before)
     assert all(one.seconds > 0 and one.queued_s >= 0 for one in found)
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize(("counts", "is_shared"), [((5, 5), True), ((5, 6), False)])
+def test_a_canary_that_a_quota_held_up_tells_of_no_others(
+    counts: tuple[int, int], is_shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    throttled, queued_s, ran_s = iter(counts), iter((1.0, 1.0 + 9 * STEADY_S)), iter((2.0, 2.0 + STEADY_S))
+    monkeypatch.setattr(proc, "throttling", lambda: {"": proc.Throttling(9, next(throttled), 1.0)})
+    monkeypatch.setattr(canary, "queued_s", lambda: next(queued_s))
+    monkeypatch.setattr(canary, "measure", lambda cpus: 10 * STEADY_S)
+    monkeypatch.setattr(time, "thread_time", lambda: next(ran_s))
+    found = canary.tried([0])
+    assert found.is_shared is is_shared
+    assert found.seconds == pytest.approx(10 * STEADY_S if is_shared else STEADY_S)

@@ -164,7 +164,38 @@ def test_memory_limit(tmp_path: Path, files: dict[str, str], expected: int | Non
 )
 def test_cpu_quota(tmp_path: Path, files: dict[str, str], expected: float | None) -> None:
     write(tmp_path, files)
-    assert proc.cpu_quota(tmp_path) == expected
+    assert list(proc.cpu_quotas(tmp_path).values()) == ([] if expected is None else [expected])
+
+
+POD = {
+    "proc/self/cgroup": "0::/pod/container",
+    "sys/fs/cgroup/pod/container/cpu.max": "50000 100000",
+    "sys/fs/cgroup/pod/container/cpu.stat": "nr_periods 366\nnr_throttled 330\nthrottled_usec 17000000",
+    "sys/fs/cgroup/pod/cpu.max": "150000 100000",
+    "sys/fs/cgroup/pod/cpu.stat": "nr_periods 400\nnr_throttled 4\nthrottled_usec 500000",
+    "sys/fs/cgroup/cpu.stat": "usage_usec 9",
+}
+
+
+def test_a_cgroup_and_those_above_it_have_quotas_of_their_own(tmp_path: Path) -> None:
+    write(tmp_path, POD)
+    folder = tmp_path / "sys/fs/cgroup/pod"
+    container, pod = (str(one.stat().st_ino) for one in (folder / "container", folder))
+    assert proc.cpu_quotas(tmp_path) == {container: 0.5, pod: 1.5}
+    assert proc.throttling(tmp_path) == {
+        folder / "container": proc.Throttling(366, 330, 17.0),
+        folder: proc.Throttling(400, 4, 0.5),
+    }
+
+
+def test_the_first_versions_counters_of_throttling_are_in_nanoseconds(tmp_path: Path) -> None:
+    folder = "sys/fs/cgroup/cpu/a"
+    write(tmp_path, {"proc/self/cgroup": "3:cpu,cpuacct:/a", f"{folder}/cpu.cfs_quota_us": "50000"})
+    write(tmp_path, {f"{folder}/cpu.cfs_period_us": "100000"})
+    write(tmp_path, {f"{folder}/cpu.stat": "nr_periods 3\nnr_throttled 2\nthrottled_time 1500000000"})
+    assert proc.throttling(tmp_path) == {tmp_path / folder: proc.Throttling(3, 2, 1.5)}
+    (tmp_path / folder / "cpu.stat").unlink()
+    assert proc.throttling(tmp_path) == {tmp_path / folder: proc.Throttling()}
 
 
 def test_this_machines_memory_limit() -> None:

@@ -176,7 +176,7 @@ def oversubscribed(found: Plan) -> set[tuple[str, int]]:
     return {
         (cell.kind, cell.world_size)
         for cell in found.cells
-        if placement.oversubscribed(cell, placement.slots_of(cell, found.slots))
+        if placement.crowding(cell, placement.slots_of(cell, found.slots))
     }
 
 

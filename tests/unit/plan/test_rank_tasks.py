@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.frameworks.base import Helper, Traits
-from scaling.plan.placement import Slot, oversubscribed
+from scaling.plan.placement import Slot, crowding
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
 from scaling.records.network import ALONE, Place
 from scaling.records.point import Device, Kind
@@ -98,5 +98,5 @@ def test_a_helper_has_its_rank_s_device_only_where_it_computes() -> None:
 def test_two_ranks_on_a_cpu_are_oversubscribed_unless_they_take_turns(kind: Kind, crowded: bool) -> None:
     hardware = replace(POINT.hardware, device="cpu")
     point = replace(POINT, kind=kind, world_size=2, hardware=hardware)
-    assert oversubscribed(point, [SLOTS[0], replace(SLOTS[1], cpus=SLOTS[0].cpus)]) is crowded
-    assert not oversubscribed(point, SLOTS[:2])
+    assert bool(crowding(point, [SLOTS[0], replace(SLOTS[1], cpus=SLOTS[0].cpus)])) is crowded
+    assert not crowding(point, SLOTS[:2])

@@ -19,6 +19,7 @@ from scaling.errors import UsageError
 from scaling.history import __main__ as history
 from scaling.predict import __main__ as predict
 from scaling.report import __main__ as report
+from scaling.report import flags
 from scaling.sweep.view.live import LiveView
 from scaling.sweep.view.plain import PlainView
 from tests.support import scripted_points as points
@@ -69,7 +70,7 @@ def test_nor_is_anything_of_an_import_or_a_training(
 
 
 def test_colours_are_the_only_escapes_of_a_terminal(run: Path) -> None:
-    asked = report.flags.parse([str(run)])
+    asked = flags.parse([str(run)])
     assert asked is not None
     text = str(report.rendered(asked, report.joined([run], although_different=False), color=True))
     for colour in ("0", "1", "2", "31", "32", "33", "1;31"):

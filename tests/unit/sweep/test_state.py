@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from scaling.records.events import Announce, Ended, Error, Event, Failed, Finished, Hello, Ready, Result, Window
 from scaling.records.messages import Report
+from scaling.records.point import Kind
 from scaling.records.task import Finish, Run
 from scaling.records.telemetry import Foreign, Sample, Telemetry
 from scaling.sweep.outcome import record_of
@@ -185,6 +186,36 @@ def test_throttling_lost_cpus_and_drift_are_warned_of() -> None:
         "rank 0 on node1 was throttled: hw thermal",
         "rank 0 on node1 had 1 CPUs instead of the promised 2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("masks", "kind", "crowded", "warned"),
+    [
+        (((0,), (1,)), "exchange", False, 0),
+        (((0,), (0,)), "exchange", True, 1),  # taskset -p after the start
+        (((0,), (0,)), "each", False, 1),
+        (((0,), (5,)), "exchange", False, 1),
+        (((5,), (5,)), "exchange", True, 2),
+        (((0, 1), (0, 1)), "exchange", False, 0),  # nobody could pin them, or a thread of the framework's is free
+    ],
+)
+def test_ranks_that_somebody_moves_onto_one_core_claim_nothing(
+    masks: tuple[tuple[int, ...], ...], kind: Kind, crowded: bool, warned: int
+) -> None:
+    state = folded(measured(), (0, RESULT), (1, RESULT))
+    hardware = replace(state.point.hardware, device="cpu")
+    point = replace(state.point, kind=kind, hardware=hardware)
+    ranks = tuple(
+        replace(rank, task=replace(rank.task, cpus=(number,), hosts=("node1", "node1"), point=point))
+        for number, rank in enumerate(state.ranks)
+    )
+    state = replace(state, ranks=ranks, point=point, synchronous=False)
+    for rank, mask in enumerate(masks):
+        told = Telemetry(affinity_cpus=len(mask), masks=(mask, (rank,)))
+        state = folded(state, (rank, Ended(outcome=Finished(), telemetry=told)))
+    found = record_of(state, ended_s=11.0)
+    assert (found.oversubscribed, bool(found.crowding)) == (crowded, crowded)
+    assert [warning.kind for warning in found.warnings] == ["lost-cpus"] * warned
 
 
 def test_a_flooded_log_is_warned_of() -> None:
