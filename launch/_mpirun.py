@@ -26,6 +26,7 @@ NEEDED = ("scaling", "mpi4py", "msgspec")
 # What ranks on other nodes must have of this environment.
 NAMES = frozenset(("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "COLUMNS", "LINES"))
 PREFIXES = (
+    *("ATEN_", "DNNL_", "GOMP_", "KERAS_", "MALLOC_", "ONEDNN_", "TORCHDYNAMO_"),
     *("SCALING_", "NCCL_", "GLOO_", "HOROVOD_", "MXNET_", "DMLC_", "PS_", "TF_", "XLA_", "TORCH_", "CUDA_"),
     *("PYTORCH_", "TORCHINDUCTOR_", "TRITON_", "NVIDIA_", "CUBLAS_", "CUDNN_"),
     *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "MPI4PY_", "UCX_", "FI_", "OFI_NCCL_", "RDMAV_", "SHARP_"),

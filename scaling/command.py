@@ -84,11 +84,11 @@ def obey(act: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None,
         return Interrupted(signal.SIGINT).exit_code
 
 
-def complain(error: ScalingError, name: str) -> None:
-    """Write an error of the user's or the launch's to stderr, in one line; where nobody takes it, the exit code
-    still tells."""
+def complain(error: ScalingError | str, name: str, kind: str = "error") -> None:
+    """Write an error of the user's or the launch's, or a warning, to stderr in one line; where nobody takes it,
+    the exit code still tells."""
     try:
-        sys.stderr.write(f"{name}: error: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"{name}: {kind}: {' '.join(str(error).split())}\n")
         sys.stderr.flush()
     except OSError:
         _silence(sys.stderr)

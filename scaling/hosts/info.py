@@ -21,9 +21,9 @@ from msgspec.structs import replace
 
 import scaling
 from scaling.errors import LaunchError
-from scaling.hosts import allocator, compilers, interfaces, proc, rdma, routes
+from scaling.hosts import allocator, compilers, interfaces, proc, rdma, routes, variables
 from scaling.hosts.gpus import gather_gpus, unsupported
-from scaling.records.host import HostInfo, Nic
+from scaling.records.host import HostInfo, Nic, joined_variables
 
 # What every framework runs with.
 PACKAGES: Mapping[str, Sequence[str]] = {name: (name,) for name in ("mpi4py", "numpy", "nvidia-ml-py")}
@@ -64,12 +64,18 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         unsupported_gpus=unsupported(found),
         compile_lacks=compilers.lacks(os.environ),
         core_ids=proc.core_ids(cores),
+        variables=variables.recorded(os.environ),
+        changed_variables=variables.changed(os.environ),
+        launcher_cores=_launcher_cores(),
     )
 
 
 def joined(hosts: Sequence[HostInfo]) -> HostInfo:
-    """One host as all of its ranks know it: each may see GPUs that the others do not."""
+    """One host as all of its ranks know it: each may see GPUs, and have variables, that the others do not."""
     most = max(hosts, key=lambda host: len(host.gpus))
+    if any(host.variables != most.variables for host in hosts):
+        changed = tuple(dict.fromkeys(one for host in hosts for one in host.changed_variables))
+        most = replace(most, variables=joined_variables(hosts), changed_variables=changed)
     gpus = {gpu.uuid: gpu for host in (most, *hosts) for gpu in host.gpus}
     if len(gpus) == len(most.gpus):
         return most
@@ -123,6 +129,14 @@ def _cores() -> tuple[tuple[int, ...], ...]:
     cores = proc.physical_cores(os.sched_getaffinity(0))
     quota = proc.cpu_quota()
     return cores if quota is None else cores[: max(1, int(quota))]
+
+
+def _launcher_cores() -> int:
+    """The cores of the process that started this one, 0 where that is not known."""
+    try:
+        return len(proc.physical_cores(os.sched_getaffinity(os.getppid())))
+    except OSError:
+        return 0
 
 
 def ids_of(host: HostInfo) -> tuple[int, ...]:
