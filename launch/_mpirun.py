@@ -15,6 +15,7 @@ import shutil
 import socket
 import sys
 from collections import deque
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ NEEDED = ("scaling", "mpi4py", "msgspec")
 # What ranks on other nodes must have of this environment.
 NAMES = frozenset(("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "COLUMNS", "LINES"))
 PREFIXES = (
+    *("ATEN_", "DNNL_", "GOMP_", "KERAS_", "MALLOC_", "ONEDNN_", "TORCHDYNAMO_"),
     *("SCALING_", "NCCL_", "GLOO_", "HOROVOD_", "MXNET_", "DMLC_", "PS_", "TF_", "XLA_", "TORCH_", "CUDA_"),
     *("PYTORCH_", "TORCHINDUCTOR_", "TRITON_", "NVIDIA_", "CUBLAS_", "CUDNN_"),
     *("OMP_", "KMP_", "MKL_", "OPENBLAS_", "MPI4PY_", "UCX_", "FI_", "OFI_NCCL_", "RDMAV_", "SHARP_"),
@@ -178,15 +180,27 @@ def agent(command: str, mpi: str) -> dict[str, str]:
 
 def need_scaling() -> None:
     """SystemExit(2) unless ranks started here can import what every rank needs."""
-    sys.path[0] = str(Path.cwd())  # as `python -m scaling.run` has it
+    here = str(Path.cwd())
+    sys.path[0] = here  # where `python -m scaling.run` looks first
+    first = importlib.util.find_spec("scaling")
+    del sys.path[0]
+    if first and not is_ours(first) and is_ours(importlib.util.find_spec("scaling")):
+        found = first.origin or f"{here}/scaling"
+        _mpi.fail(f"{found} hides the installed scaling: rename it, or start in another folder")
+    sys.path.append(here)  # where scaling moves it: a random.py in it is not Python's own
     specs = {name: importlib.util.find_spec(name) for name in NEEDED}
-    # No origin: a folder that is called so, perhaps the repository's own, seen from beside it.
+    # No origin: a folder that is called so.
     lacking = [name for name, spec in specs.items() if spec is None or spec.origin is None]
     if lacking:
         _mpi.fail(
             f"scaling is not installed in {sys.prefix} (no {', '.join(lacking)}): ./launch/local installs it, or "
             "activate the environment that has it"
         )
+
+
+def is_ours(spec: ModuleSpec | None) -> bool:
+    """Whether this is the package that has `scaling.run`, and no other module or folder of its name."""
+    return spec is not None and spec.origin is not None and Path(spec.origin).with_name("run").is_dir()
 
 
 # ---------------------------------------------------------------- the environment

@@ -85,11 +85,11 @@ def obey(act: Callable[[Sequence[str]], int | None], argv: Sequence[str] | None,
         return Interrupted(signal.SIGINT).exit_code
 
 
-def complain(error: ScalingError, name: str) -> None:
-    """Write an error of the user's or the launch's to stderr, in one line; where nobody takes it, the exit code
-    still tells."""
+def complain(error: ScalingError | str, name: str, kind: str = "error") -> None:
+    """Write an error of the user's or the launch's, or a warning, to stderr in one line; where nobody takes it,
+    the exit code still tells."""
     try:
-        sys.stderr.write(f"{name}: error: {one_line(readable(str(error)))}\n")
+        sys.stderr.write(f"{name}: {kind}: {one_line(readable(str(error)))}\n")
         sys.stderr.flush()
     except OSError:
         _silence(sys.stderr)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from scaling.hosts import allocator
+from scaling.hosts import allocator, variables
 from scaling.records.task import Task
 
 SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")
@@ -33,7 +33,8 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
     return {
         **_heap(task),
         **_kernel_cache(task),
-        **outside_of_mpi(base, task.code),
+        **variables.for_children(outside_of_mpi(base, task.code)),
+        **_past_proxies(base, task),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "OPENBLAS_NUM_THREADS": threads,
@@ -52,6 +53,19 @@ def outside_of_mpi(base: Mapping[str, str], code: str = "") -> dict[str, str]:
     paths = [*filter(None, [code]), parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
     kept = {key: value for key, value in base.items() if not key.startswith(SCRUBBED)}
     return {**kept, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
+
+def _past_proxies(base: Mapping[str, str], task: Task) -> dict[str, str]:
+    """The addresses of the task's processes among those that no proxy is asked for, where there is any proxy:
+    TensorFlow's gRPC would ask it for its peers. It reads `no_proxy` only where there is no `no_grpc_proxy`."""
+    if not any(name.lower().endswith("_proxy") for name in base):
+        return {}
+    own = (task.place.address, *task.addresses, *(server.address for server in task.servers))
+    common = base.get("no_proxy", base.get("NO_PROXY", ""))
+    return {
+        name: ",".join(dict.fromkeys((*filter(None, base.get(name, common).split(",")), *own)))
+        for name in ("no_grpc_proxy", "no_proxy", "NO_PROXY")
+    }
 
 
 def _kernel_cache(task: Task) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from scaling.records.host import joined_variables
 from scaling.records.run import Header, PointRecord
 
 
@@ -17,15 +18,24 @@ def joinable(headers: Sequence[Header]) -> tuple[str, ...]:
 def differing(headers: Sequence[Header]) -> dict[str, str]:
     """Return what of their launches is not the same for all runs, and what each has: `{"hosts": "a | b"}`."""
     launches = [launch(header) for header in headers]
+    if not all(map(_knows_variables, headers)):
+        launches = [{what: of for what, of in one.items() if not what.startswith(VALUES)} for one in launches]
     known = [*_COMPARED, *sorted({what for one in launches for what in one} - _COMPARED.keys())]
     found = {what: list(dict.fromkeys(one.get(what, "none") for one in launches)) for what in known}
     return {what: " | ".join(values) for what, values in found.items() if len(values) > 1}
 
 
 def launch(header: Header) -> dict[str, str]:
-    """Return what a run was launched with, by what it is called: hosts, devices, code, versions."""
+    """Return what a run was launched with, by what it is called: hosts, devices, code, versions, variables."""
     own = {what: of(header) for what, of in _COMPARED.items()}
-    return own | {f"versions of {name}": version for name, version in _versions(header).items()}
+    versions = {f"versions of {name}": version for name, version in _versions(header).items()}
+    values = joined_variables(header.hosts)
+    return own | versions | {f"{VALUES}{name}": value for name, value in values.items()}
+
+
+def _knows_variables(header: Header) -> bool:
+    """Older runs did not record them."""
+    return all(host.variables is not None for host in header.hosts)
 
 
 def _hosts(header: Header) -> str:
@@ -46,6 +56,7 @@ def _emulation(header: Header) -> str:
     return f"{config.get('device')}, sizes / {config.get('shrink', 1):g}, times x {config.get('dilate', 1):g}"
 
 
+VALUES = "values of "
 HOSTS, VERSION, CODE = "hosts", "versions of scaling", "revisions of its code"
 # What two launches may differ in and still be compared: a change of the code is what is looked for, and a CI's
 # runners have new names each time.

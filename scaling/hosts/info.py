@@ -22,9 +22,9 @@ from msgspec.structs import replace
 
 import scaling
 from scaling.errors import LaunchError
-from scaling.hosts import allocator, compilers, interfaces, proc, rdma, routes
+from scaling.hosts import allocator, compilers, interfaces, proc, rdma, routes, variables
 from scaling.hosts.gpus import gather_gpus, unsupported
-from scaling.records.host import HostInfo, Nic
+from scaling.records.host import HostInfo, Nic, joined_variables
 from scaling.text import counted
 
 # What every framework runs with.
@@ -69,12 +69,18 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         core_ids=proc.core_ids(cores),
         ipv6_only=_ipv6_only(nics),
         cpu_quotas=proc.cpu_quotas(),
+        variables=variables.recorded(os.environ),
+        changed_variables=variables.changed(os.environ),
+        launcher_cores=_launcher_cores(),
     )
 
 
 def joined(hosts: Sequence[HostInfo]) -> HostInfo:
-    """One host as all of its ranks know it: each may see GPUs that the others do not."""
+    """One host as all of its ranks know it: each may see GPUs, and have variables, that the others do not."""
     most = max(hosts, key=lambda host: len(host.gpus))
+    if any(host.variables != most.variables for host in hosts):
+        changed = tuple(dict.fromkeys(one for host in hosts for one in host.changed_variables))
+        most = replace(most, variables=joined_variables(hosts), changed_variables=changed)
     gpus = {gpu.uuid: gpu for host in (most, *hosts) for gpu in host.gpus}
     if len(gpus) == len(most.gpus):
         return most
@@ -133,6 +139,14 @@ def _describe_gpus(host: HostInfo) -> str:
 
 
 # ---------------------------------------------------------------- processor
+
+
+def _launcher_cores() -> int:
+    """The cores of the process that started this one, 0 where that is not known."""
+    try:
+        return len(proc.physical_cores(os.sched_getaffinity(os.getppid())))
+    except OSError:
+        return 0
 
 
 def ids_of(host: HostInfo) -> tuple[int, ...]:

@@ -78,7 +78,7 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
         if cpus_per_rank and cpus_per_rank > 1 and cpus_per_rank * len(ranks) > len(cores):
             raise UsageError(
                 f"--cpus-per-rank {cpus_per_rank}: {len(ranks)} ranks on {name} would need "
-                f"{cpus_per_rank * len(ranks)} cores, it has {len(cores)}; "
+                f"{cpus_per_rank * len(ranks)} cores, {_available(cores, [hosts[rank] for rank in ranks])}; "
                 f"at most {max(1, len(cores) // len(ranks))} fit"
             )
         for index, rank in enumerate(ranks):
@@ -88,6 +88,17 @@ def place_ranks(enrolled: Sequence[Enrol], cpus_per_rank: int | None) -> tuple[S
             slot = _slot(rank, hosts[rank], local, cpus, per_rank, machine)
             slots.append(replace(slot, owns_machine=hosts[rank].hostname in owners))
     return near_gpus(sorted(slots, key=lambda slot: slot.launch_rank), hosts, cpus_per_rank)
+
+
+def _available(cores: Sequence[Core], hosts: Iterable[HostInfo]) -> str:
+    """How many cores ranks of one machine have, and whether their launcher holds them to these."""
+    whole = max(host.launcher_cores for host in hosts)
+    if whole <= len(cores):
+        return f"it has {len(cores)}"
+    return (
+        f"the launcher bound them to {len(cores)} of {whole} (unbind them: mpirun --bind-to none, "
+        "srun --cpu-bind=none, or start by ./launch/mpirun)"
+    )
 
 
 def _by_machine(hosts: Sequence[HostInfo]) -> dict[str, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from ipaddress import IPv4Interface, IPv4Network
 
 from scaling.records.bounds import Amount, Count, Index
@@ -87,7 +88,10 @@ class HostInfo(Record, frozen=True, kw_only=True):
     kernels and does not find, "" where it has all or nobody has looked. `interpreters` are those of frameworks
     whose children do not run in the agent's. `routes` are those by interfaces with an address, none where the
     kernel does not tell them. `cpu_quotas` are the CPUs' worth of time that each cgroup of the agent grants, which
-    all ranks in it share; older records have none, and no more `cores` than a quota grants."""
+    all ranks in it share; older records have none, and no more `cores` than a quota grants. `variables` are those
+    that change how fast children train, as these have them, None in older records; `changed_variables` tell of
+    those that children do not have as they were set. `launcher_cores` counts those of the process that started the
+    agent: more than `cores` where it bound it."""
 
     hostname: str
     os: str
@@ -117,3 +121,14 @@ class HostInfo(Record, frozen=True, kw_only=True):
     network_id: str = ""
     ipv6_only: tuple[str, ...] = ()
     cpu_quotas: dict[str, Amount] = {}
+    variables: dict[str, str] | None = None
+    changed_variables: tuple[str, ...] = ()
+    launcher_cores: Count = 0
+
+
+def joined_variables(hosts: Iterable[HostInfo]) -> dict[str, str]:
+    """The variables of several hosts, or of the ranks of one; values that differ stand beside each other:
+    `1 | unset`."""
+    known = [host.variables or {} for host in hosts]
+    names = sorted({name for one in known for name in one})
+    return {name: " | ".join(dict.fromkeys(one.get(name, "unset") for one in known)) for name in names}

@@ -47,6 +47,8 @@ def facts(
         ("heap", _heap(header)),
         ("cores", _wandering(records)),
         ("clocks", _clocks(records)),
+        ("variables", _variables(header.hosts)),
+        ("changed", _each(one for host in header.hosts for one in host.changed_variables)),
         ("software", ", ".join(dict.fromkeys(_versions(header)))),
         ("GPU libraries", devices.libraries(records)),
         ("started" if header.hosts else "read", date(header.created_unix_s)),
@@ -206,6 +208,17 @@ def _allocated(host: HostInfo, own: str) -> str:
     if host.allocator:
         return f"{host.allocator}, by {host.allocator_by}" if host.allocator_by else host.allocator
     return f"with the user's {', '.join(host.heap_settings)}, else {own}" if host.heap_settings else own
+
+
+def _variables(hosts: Sequence[HostInfo]) -> str:
+    """`NCCL_ALGO=Ring; NCCL_DEBUG=INFO on node1`: the variables that change rates, as workers had them."""
+    said: dict[str, list[str]] = {}
+    for host in hosts:
+        for name, value in (host.variables or {}).items():
+            said.setdefault(f"{name}={value}", []).append(host.hostname)
+    return "; ".join(
+        text if len(names) == len(hosts) else f"{text} on {several(names)}" for text, names in said.items()
+    )
 
 
 def _wandering(records: Sequence[PointRecord]) -> Phrase:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -13,8 +13,10 @@ from scaling.agent.agent import Agent
 from scaling.errors import LaunchError, SilentRanks, UsageError
 from scaling.hosts.info import check_names, gather
 from scaling.hosts.revision import code_hash
+from scaling.records.host import joined_variables
 from scaling.records.messages import Ask, Enrol, Missing, ToAgent, ToSweep
 from scaling.records.run import Header
+from scaling.run.header import by_name
 from scaling.transport.mailbox import ENROL_S, Mailbox
 
 
@@ -94,8 +96,20 @@ def check_same_launch(header: Header, enrolled: Sequence[Enrol], run: Path) -> N
             f"--resume {run}: was started on {', '.join(header.host_of_rank)}, this launch is on "
             f"{', '.join(hosts)}; start it the same way, or a new run with --like"
         )
+    before, now = joined_variables(header.hosts), joined_variables(by_name(enrolled).values())
+    if before != now and all(host.variables is not None for host in header.hosts):
+        raise UsageError(
+            f"--resume {run}: environment variables have changed: {_changes(before, now)}; set them as they were, "
+            "or start a new run with --like"
+        )
     if enrolled[0].code != header.code:
         raise UsageError(
             f"--resume {run}: was measured by other code ({header.version}, {header.code}) than this "
             f"({__version__}, {enrolled[0].code}); start a new run with --like"
         )
+
+
+def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """`NCCL_ALGO was Ring, is unset`, of all variables that differ."""
+    names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return "; ".join(f"{name} was {before.get(name, 'unset')}, is {now.get(name, 'unset')}" for name in names)

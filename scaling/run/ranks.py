@@ -19,12 +19,14 @@ from scaling.lab import slowdown
 from scaling.plan import config, ignored_by_plan, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
+from scaling.records.point import Device
 from scaling.records.run import Header
 from scaling.run import NAME, against, enrolment, listing, located, measuring, proof, revisions
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
 from scaling.transport.base import Cluster
 from scaling.transport.launch import abort
+from scaling.transport.launchers import launched
 from scaling.transport.mailbox import SILENT_S, Mailbox
 from scaling.transport.signals import Signals
 
@@ -96,17 +98,28 @@ class Lead:
             return 0
         if asked.resume is not None:
             return self._resume(asked, asked.resume)
-        made = self.planned(resolve(asked, _settings(asked)))
+        wanted = resolve(asked, _settings(asked))
+        made = self.planned(wanted)
         ignored_by_plan.check(made, asked.given)
         if asked.dry_run:
             return self._show(made)
         with revisions.checked_out(made, self.mailbox, self.enrolled) as whole:
-            return self._measure(self.proved(whole), asked)
+            return self._measure(self.proved(whole), asked, warns=not wanted.world_sizes)
 
-    def _measure(self, made: plan.Plan, asked: Invocation) -> int:
+    def _warn_of_idle_devices(self, device: Device) -> None:
+        """Say that a single rank without a launcher leaves devices idle, and how all of them are measured."""
+        host = self.enrolled[0].host
+        count, what = (len(host.gpus), "GPUs") if device == "cuda" else (len(host.cores), "cores")
+        if self.cluster.size == 1 and count > 1 and launched(os.environ) is None:
+            line = f"mpirun -np {count} python -m scaling.run"
+            complain(f"only one rank runs, on one of {count} {what}; for all: {line}", NAME, "warning")
+
+    def _measure(self, made: plan.Plan, asked: Invocation, *, warns: bool) -> int:
         header = make_header(self.cluster, made, self.enrolled, self.argv)
         now = datetime.fromtimestamp(header.created_unix_s)
         with store.Store.create(Path(made.config.results), made.config.name, now, header) as opened:
+            if warns:
+                self._warn_of_idle_devices(made.device)
             return measuring.measure(
                 made, self.mailbox, opened, header, (), asked.view, page=asked.page, base=asked.against
             )

@@ -173,3 +173,42 @@ def test_a_fault_ends_a_rank_at_once_with_its_stack(name: str, fresh: bool) -> N
         assert isinstance(outcome, Failed) and outcome.cause == "crash(SIGSEGV)", outcome
         assert "Fatal Python error: Segmentation fault" in (log := Path(first.task.log).read_text())
         assert " in receive\n" in log
+
+
+# libgomp takes its places when a fork server is imported; a limit of one thread makes backward passes hang.
+OPENMP = {
+    "OMP_PROC_BIND": "true",
+    "OMP_PLACES": "threads",
+    "OMP_THREAD_LIMIT": "1",
+    "GOMP_CPU_AFFINITY": "0-1023",
+    "KMP_AFFINITY": "compact",
+}
+# Of a thread that computes; others that MXNet starts in a fork, before that is pinned, only wait.
+LEAST_NS = 5_000_000
+
+
+@pytest.mark.parametrize("name", ["torch:plain", "mxnet:plain"])
+def test_threads_stay_on_the_cpus_of_their_rank_whatever_openmp_is_told(name: str, tmp_path: Path) -> None:
+    if reason := frameworks.load(name).missing(name):
+        pytest.skip(reason)
+    adopt_orphans()
+    base = {**os.environ, **OPENMP}
+    cpu = min(os.sched_getaffinity(0))
+    task = replace(ranks.one_task(name), cpus=(cpu,), threads=2, log=str(tmp_path / "log"))
+    starter = Starter(base)
+    with ExitStack() as stack:
+        stack.callback(starter.close)
+        starter.preload(task)
+        eventually(starter.settled, within_s=ranks.LIMIT_S)
+        asked = frameworks.load(name).environ(task, {})
+        child = Child(task, child_environ(base, task, asked), start=starter.start)
+        stack.callback(over, child)
+        assert is_forked(child.pid)
+        heard(child, Ready)
+        window([child])
+        threads = {
+            int(path.parent.name): path.read_text() for path in Path(f"/proc/{child.pid}/task").glob("*/schedstat")
+        }
+        computing = [thread for thread, told in threads.items() if int(told.split()[0]) > LEAST_NS]
+        assert len(computing) > 1
+        assert {frozenset(os.sched_getaffinity(thread)) for thread in computing} == {frozenset({cpu})}

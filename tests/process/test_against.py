@@ -15,7 +15,7 @@ from tests.support.scripted_records import record, written
 
 QUICK = (
     "--strategy", "fake:a", "--kinds", "solo,exchange", "--rounds", "2", "--windows", "3", "--window-s", "0.01",
-    "--option", "step_s=0.002", "--no-page",
+    "--world-sizes", "1", "--option", "step_s=0.002", "--no-page",
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from scaling.hosts import proc
 from scaling.records import store
 from scaling.records.events import Failed
 from tests.support import faulty
@@ -29,7 +30,7 @@ def start(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("--world-sizes", "1,2", *FAKE), "2 is more than the 1 ranks"),
+        (("--world-sizes", "1,2", *FAKE), "start it with mpirun -np 2 python -m scaling.run"),
         (("--world-sizes", "1", "--kinds", "exchange", "--interleave", *FAKE), "--interleave: no two points"),
         (("--resume", "nowhere"), "nowhere: not a run"),
         (("--like", "nowhere"), "nowhere: not a run"),
@@ -75,6 +76,18 @@ def test_help_in_a_locale_without_its_signs(tmp_path: Path, monkeypatch: pytest.
     done = start("--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "130 Ctrl-C" in done.stdout
+
+
+@pytest.mark.skipif(len(proc.physical_cores(os.sched_getaffinity(0))) < 2, reason="a single core")
+def test_a_rank_alone_says_how_all_cores_are_measured(tmp_path: Path) -> None:
+    quick = ("--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "exchange", "--no-page")
+    done = start(*FAKE, *quick, cwd=tmp_path)
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("scaling: warning: only one rank runs, on one of ")
+    assert line.endswith(" python -m scaling.run")
+    asked = start(*FAKE, *quick, "--world-sizes", "1", cwd=tmp_path)
+    assert (asked.returncode, asked.stderr) == (0, "")
 
 
 def test_no_home_is_no_reason_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +184,20 @@ def test_a_stream_without_our_signs_does_not_lose_the_run(tmp_path: Path, enviro
 def test_a_launcher_that_ignores_the_ends_of_children_loses_nothing(tmp_path: Path) -> None:
     """Its children inherit that: the kernel then reaps theirs, too."""
     line = f"import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv({sys.executable!r}, {{}})"
-    quick = (*FAKE, "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "exchange", "--no-page")
+    quick = (
+        *FAKE,
+        "--rounds",
+        "1",
+        "--windows",
+        "3",
+        "--window-s",
+        "0.01",
+        "--kinds",
+        "exchange",
+        "--no-page",
+        "--world-sizes",
+        "1",
+    )
     command = [sys.executable, "-m", "scaling.run", *quick]
     done = subprocess.run(
         [sys.executable, "-c", line.format(command)],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 QUICK = (
     "--kinds", "solo,exchange", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--no-page",
-    "--option", "step_s=0.002",
+    "--world-sizes", "1", "--option", "step_s=0.002",
 )  # fmt: skip
 
 

@@ -30,7 +30,8 @@ class MXNetStrategy(Strategy):
 
     def missing(self, _name: str, device: Device = "cpu") -> str | None:
         """Why MXNet cannot be imported, or on CUDA why its build does not fit, found without importing it."""
-        if find_spec("mxnet") is None:
+        package = find_spec("mxnet")
+        if package is None or package.origin is None:  # a folder that is called so
             return "mxnet is not installed: ./launch/install mxnet"
         if device != "cuda":
             return None

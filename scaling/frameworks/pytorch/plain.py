@@ -25,7 +25,8 @@ class TorchStrategy(Strategy):
 
     def missing(self, _name: str, device: Device = "cpu") -> str | None:
         """Whether torch is installed, and on CUDA whether its build fits the driver and the GPUs."""
-        if find_spec("torch") is None:
+        package = find_spec("torch")
+        if package is None or package.origin is None:  # a folder that is called so
             return "torch is not installed: ./launch/install torch"
         return gpus.none_here("torch:gloo") or build.unfit() if device == "cuda" else None
 

@@ -35,7 +35,8 @@ class TensorFlowStrategy(Strategy):
 
     def missing(self, _name: str, device: Device = "cpu") -> str | None:
         """Why TensorFlow cannot be imported, or on CUDA why its build does not fit, found without importing it."""
-        if find_spec("tensorflow") is None:
+        package = find_spec("tensorflow")
+        if package is None or package.origin is None:  # a folder that is called so
             return "tensorflow is not installed: ./launch/install tensorflow"
         return gpus.none_here("tensorflow:ring") or build.unfit() if device == "cuda" else None
 

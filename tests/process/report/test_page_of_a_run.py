@@ -11,7 +11,7 @@ import pytest
 
 QUICK = (
     "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "solo,exchange",
-    "--option", "step_s=0.002", "--results", "results",
+    "--world-sizes", "1", "--option", "step_s=0.002", "--results", "results",
 )  # fmt: skip
 # What a package that is not installed looks like.
 ABSENT = "raise ModuleNotFoundError(\"No module named 'jinja2'\", name='jinja2')\n"

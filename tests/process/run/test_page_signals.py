@@ -22,7 +22,7 @@ if "scaling.report" in sys.orig_argv:
     told.with_suffix(".part").rename(told)
     time.sleep(3600)
 """
-QUICK = ("--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "exchange")
+QUICK = ("--world-sizes", "1", "--rounds", "1", "--windows", "3", "--window-s", "0.01", "--kinds", "exchange")
 
 
 def test_a_signal_ends_the_making_of_a_page(tmp_path: Path) -> None:

@@ -25,7 +25,18 @@ def test_a_closed_terminal_ends_a_run_but_not_with_nohup(
     """UCX, which Open MPI loads, takes SIGHUP for itself: the run went on for hours, unseen."""
     sets = f"signal.signal(signal.SIGHUP, signal.{answer})"
     begin = f"import os, signal, sys; {sets}; os.execv(sys.argv[1], sys.argv[1:])"
-    command = [sys.executable, "-c", begin, sys.executable, "-m", "scaling.run", *SLOW, *MANY]
+    command = [
+        sys.executable,
+        "-c",
+        begin,
+        sys.executable,
+        "-m",
+        "scaling.run",
+        "--world-sizes",
+        "1",
+        *SLOW,
+        *MANY,
+    ]
     process = subprocess.Popen(
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

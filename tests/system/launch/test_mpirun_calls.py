@@ -103,6 +103,23 @@ def test_nothing_is_installed_where_scaling_is_missing(machine: Machine, tmp_pat
     assert not (machine.root / ".venv").exists()
 
 
+def test_files_of_the_working_directory_do_not_replace_pythons_own(machine: Machine) -> None:
+    machine.mpirun(OPENMPI5)
+    for name in ("random.py", "json.py", "dataclasses.py", "msgspec.py"):
+        (machine.bin / name).write_text("raise RuntimeError\n")
+    assert launched(machine, "-np", "1", "a")["argv"][-1] == "a"
+
+
+@pytest.mark.parametrize("name", ["scaling.py", "scaling/__init__.py"])
+def test_what_hides_the_installed_scaling_is_named(machine: Machine, name: str) -> None:
+    machine.mpirun(OPENMPI5)
+    hiding = machine.bin / name
+    hiding.parent.mkdir(exist_ok=True)
+    hiding.touch()
+    line = refused(machine, "-np", "1", *PROGRAM)
+    assert line == f"launch: {hiding} hides the installed scaling: rename it, or start in another folder"
+
+
 def test_without_any_environment_the_python_on_path_is_taken(machine: Machine) -> None:
     machine.mpirun(OPENMPI5)
     machine.script("python3", f'#!/bin/sh\nexec {sys.executable} "$@"\n')

@@ -14,7 +14,9 @@ from scaling import frameworks
 from scaling.agent.environment import KEPT_HEAP, child_environ, granted
 from scaling.hosts import allocator
 from scaling.records.forks import MARK
+from scaling.records.network import Place
 from scaling.records.point import Device, Kind, Point
+from scaling.records.task import Server
 from tests.support.points import TASK, changed
 
 
@@ -42,6 +44,48 @@ def test_it_finds_this_package_before_what_the_agent_finds() -> None:
     package = str(Path(scaling.__file__).parents[1])
     found = child_environ({"PYTHONPATH": f"/a:{package}::/b"}, TASK, {})["PYTHONPATH"]
     assert found == f"{package}:/a:/b"
+
+
+def test_threads_are_placed_by_the_task_alone() -> None:
+    base = {"OMP_THREAD_LIMIT": "1", "OMP_PROC_BIND": "true", "KMP_AFFINITY": "compact", "OMP_NUM_THREADS": "9"}
+    environ = child_environ(base, TASK, {})
+    assert {name for name in environ if name.startswith(("OMP_", "KMP_"))} == {"OMP_NUM_THREADS"}
+    assert environ["OMP_NUM_THREADS"] == "3"
+
+
+def test_what_a_strategy_asks_is_not_dropped() -> None:
+    environ = child_environ({"PORT": "tcp://10.0.0.1:80", "DMLC_LOCAL": "1"}, TASK, {"PORT": "5000"})
+    assert environ["PORT"] == "5000"
+    assert "DMLC_LOCAL" not in environ
+
+
+# ---------------------------------------------------------------- proxies
+
+NO_PROXY = ("no_grpc_proxy", "no_proxy", "NO_PROXY")
+ON_TWO = replace(
+    TASK,
+    places=tuple(Place(address=address, interface="eth0") for address in ("10.0.0.1", "10.0.0.2")),
+    place=Place(address="10.0.0.2", interface="eth0"),
+    servers=(Server(launch_rank=0, host="s", place=Place(address="10.0.0.9", interface="eth0")),),
+)
+
+
+@pytest.mark.parametrize("proxy", ["http_proxy", "https_proxy", "grpc_proxy", "HTTPS_PROXY"])
+@pytest.mark.parametrize("role", ["worker", "server-0"])
+def test_no_proxy_is_asked_for_the_processes_of_a_point(proxy: str, role: str) -> None:
+    environ = child_environ({proxy: "http://proxy:3128"}, replace(ON_TWO, role=role), {})
+    assert [environ[name] for name in NO_PROXY] == ["10.0.0.2,10.0.0.1,10.0.0.9"] * 3
+
+
+def test_hosts_that_the_user_reaches_without_a_proxy_stay_so() -> None:
+    base = {"http_proxy": "p", "NO_PROXY": "a,b", "no_grpc_proxy": "c"}
+    environ = child_environ(base, ON_TWO, {})
+    own = "10.0.0.2,10.0.0.1,10.0.0.9"
+    assert [environ[name] for name in NO_PROXY] == [f"c,{own}", f"a,b,{own}", f"a,b,{own}"]
+
+
+def test_without_a_proxy_nothing_is_said_of_any() -> None:
+    assert not [name for name in child_environ({}, ON_TWO, {}) if name in NO_PROXY]
 
 
 # ---------------------------------------------------------------- the heap

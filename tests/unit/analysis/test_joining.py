@@ -25,11 +25,21 @@ def test_like_runs_are_joinable() -> None:
         (header(mpi="MPICH 4"), "MPI libraries differ: Open MPI 5.0.11 | MPICH 4"),
         (header([host(cpu_model="Other CPU")]), "devices differ: cpu, Test CPU 2.0 GHz | cpu, Other CPU"),
         (header([host(versions={"torch": "2.12.0"})]), "versions of torch differ: 2.13.0 | 2.12.0"),
+        (header([host(variables={"NCCL_ALGO": "Ring"})]), "values of NCCL_ALGO differ: none | Ring"),
+        (
+            header([host(variables={"NCCL_ALGO": "Ring"}), host(variables={})]),
+            "values of NCCL_ALGO differ: none | Ring | unset",
+        ),
         (header([host(python="3.12.1")]), "versions of Python differ: 3.11.7 | 3.12.1"),
     ],
 )
 def test_unlike_runs_say_what_differs(other: Header, reason: str) -> None:
-    assert joinable([header(), other]) == (reason,)
+    assert joinable([header([host(variables={})]), other]) == (reason,)
+
+
+def test_variables_are_compared_where_all_runs_recorded_them() -> None:
+    known = header([host(variables={"NCCL_ALGO": "Ring"})])
+    assert joinable([header(), known]) == joinable([known, known]) == ()
 
 
 def test_gpus_are_told_apart_by_name() -> None:

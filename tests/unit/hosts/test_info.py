@@ -21,9 +21,10 @@ import scaling
 from scaling import frameworks
 from scaling.errors import LaunchError
 from scaling.hosts import allocator, interfaces, proc
-from scaling.hosts.info import check_names, describe, gather, pick_cpus
+from scaling.hosts.info import check_names, describe, gather, joined, pick_cpus
 from scaling.records.host import Gpu, HostInfo
 from tests.support.fake_nvml import FakeGpu, Install, installer
+from tests.support.inline import host as described
 
 
 @pytest.fixture
@@ -66,6 +67,27 @@ def test_another_allocator_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_user_has_set_of_the_heap_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "0")
     assert "MALLOC_TRIM_THRESHOLD_=0" in gather(PACKAGES).heap_settings
+
+
+def test_variables_that_change_rates_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setenv("OMP_PLACES", "cores")
+    host = gather(PACKAGES)
+    assert host.variables is not None and host.variables["NCCL_ALGO"] == "Ring"
+    assert [one for one in host.changed_variables if one.startswith("OMP_PLACES=cores (")]
+
+
+def test_variables_of_ranks_that_differ_stand_beside_each_other() -> None:
+    ranks = [described(variables=one) for one in ({"A": "1", "B": "1"}, {"A": "1"}, {"A": "1", "B": "2"})]
+    assert joined(ranks).variables == {"A": "1", "B": "1 | unset | 2"}
+    assert joined(ranks[:1]) == ranks[0]
+
+
+def test_a_rank_that_its_launcher_bound_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1} if pid else {1})
+    monkeypatch.setattr(proc, "physical_cores", lambda cpus: tuple((cpu,) for cpu in sorted(cpus)))
+    host = gather(PACKAGES)
+    assert (len(host.cores), host.launcher_cores) == (1, 2)
 
 
 def test_an_allocator_that_is_only_named_is_not_in_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The block above the tables: whose heap CPU workers have."""
+"""The block above the tables: whose heap CPU workers have, and which variables."""
 
 from __future__ import annotations
 
@@ -68,3 +68,28 @@ def test_hosts_whose_allocators_differ_are_named() -> None:
     allocators = {"node1": "jemalloc", "node2": "", "node3": "", "node4": "jemalloc"}
     hosts = [host(name, allocator=allocator) for name, allocator in allocators.items()]
     assert heap(*hosts, malloc="keep") == [f"jemalloc on node1 node4; {KEPT} on node2 node3"]
+
+
+# ---------------------------------------------------------------- variables
+
+
+def said(label: str, *hosts: HostInfo) -> list[str]:
+    """The lines of this label."""
+    found = facts(header(hosts), (), (), labels.context(()))
+    return [words.text(entry.phrase) for entry in found if entry.label == label]
+
+
+def test_variables_that_change_rates_are_said_by_host() -> None:
+    first = host("node1", variables={"NCCL_ALGO": "Ring", "TF_X": "1"})
+    second = host("node2", variables={"NCCL_ALGO": "Ring", "TF_X": "2 | unset"})
+    assert said("variables", first, second) == ["NCCL_ALGO=Ring; TF_X=1 on node1; TF_X=2 | unset on node2"]
+
+
+def test_nothing_is_said_of_variables_where_none_is_set_or_nobody_looked() -> None:
+    assert said("variables", host(variables={})) == said("variables", host()) == said("changed", host()) == []
+
+
+def test_variables_that_workers_do_not_have_are_said_once() -> None:
+    changed = ("OMP_PROC_BIND=true (dropped: why)",)
+    hosts = [host(name, changed_variables=changed) for name in ("node1", "node2")]
+    assert said("changed", *hosts) == list(changed)

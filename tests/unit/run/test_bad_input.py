@@ -161,6 +161,15 @@ def test_a_wrong_flag_gets_one_line(argv: tuple[str, ...], words: tuple[str, ...
         assert word in message, message
 
 
+@pytest.mark.parametrize(("of", "words"), [(4, "4 cores, the launcher bound them to 2 of 4 ("), (0, "it has 2;")])
+def test_too_few_cores_because_of_the_launcher(of: int, words: str) -> None:
+    bound = [enrol(host(cores=2, launcher_cores=of))] * 2
+    with pytest.raises(UsageError) as error:
+        plan.make(invocation.resolve(flags.parse(("--cpus-per-rank", "2", *FAKE))), bound)
+    assert words in str(error.value)
+    assert ("mpirun --bind-to none" in str(error.value)) == bool(of)
+
+
 def test_batch_norm_over_places_needs_no_second_sample() -> None:
     argv = ("--model", "resnet50", "--batch-size", "1", "--strategy", "torch:gloo,tensorflow:ring,mxnet:dist_sync")
     made = plan.make(invocation.resolve(flags.parse(argv)), [enrol(host(cores=4))] * 4)

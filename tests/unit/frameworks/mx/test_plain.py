@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
@@ -39,9 +40,10 @@ def test_traits_devices_and_options() -> None:
     assert [*STRATEGY.options] == ["accumulate"]
 
 
+@pytest.mark.parametrize("spec", [None, ModuleSpec("a-folder", None)])
 @every_name
-def test_mxnet_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "find_spec", lambda _: None)
+def test_mxnet_is_missing(name: str, spec: ModuleSpec | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "find_spec", lambda _: spec)
     assert frameworks.load(name).missing(name) == "mxnet is not installed: ./launch/install mxnet"
 
 

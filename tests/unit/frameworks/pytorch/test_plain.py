@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
@@ -45,9 +46,10 @@ def test_its_options_are_those_of_every_strategy() -> None:
         assert strategy.baseline == "torch:plain"
 
 
+@pytest.mark.parametrize("spec", [None, ModuleSpec("a-folder", None)])
 @every_strategy
-def test_without_torch(strategy: Strategy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "find_spec", lambda _: None)
+def test_without_torch(strategy: Strategy, spec: ModuleSpec | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "find_spec", lambda _: spec)
     for name in strategy.names:
         assert strategy.missing(name) == "torch is not installed: ./launch/install torch"
 

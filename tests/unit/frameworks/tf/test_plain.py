@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 import pytest
@@ -40,9 +41,10 @@ def test_it_is_a_loop_by_itself() -> None:
     assert read_options(STRATEGY.options, {}) == {"accumulate": 1}
 
 
+@pytest.mark.parametrize("spec", [None, ModuleSpec("a-folder", None)])
 @pytest.mark.parametrize("name", NAMES)
-def test_missing_tensorflow(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "find_spec", lambda _: None)
+def test_missing_tensorflow(name: str, spec: ModuleSpec | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain, "find_spec", lambda _: spec)
     assert frameworks.load(name).missing(name) == "tensorflow is not installed: ./launch/install tensorflow"
 
 
