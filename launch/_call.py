@@ -61,12 +61,12 @@ class Call(NamedTuple):
         found = list(parts(words))
 
         def values(*names: str) -> tuple[str, ...]:
-            return tuple(values[0] for name, values in found if name in names and values)
+            return tuple(given[0] for name, given in found if name in names and given)
 
         return cls(
-            ranks=sum(_mpi.rank_count(f"-{name}", "".join(values)) for name, values in found if name in RANKS),
+            ranks=sum(_mpi.rank_count(f"-{name}", "".join(given)) for name, given in found if name in RANKS),
             hostfiles=values(*HOSTFILES),
-            hosts=tuple(host for given in values(*HOSTS) for host in given.split(",")),
+            hosts=tuple(host for listed in values(*HOSTS) for host in listed.split(",")),
             exported=frozenset(value.partition("=")[0] for value in values("x")),
             programs=tuple(int(place) for place in values(PROGRAM)),
         )

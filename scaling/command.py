@@ -38,7 +38,7 @@ def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
         )
     except typer.Abort:
         raise Interrupted(signal.SIGINT) from None
-    except typer.TyperException as error:
+    except _refusals(typer.BadParameter) as error:
         raise UsageError(error.format_message()) from None
     except OSError as error:
         if error.filename is not None:
@@ -48,6 +48,14 @@ def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
     except SystemExit:  # rich's, where the reader of a help text has left (head, less)
         _silence(sys.stdout)
         return 0
+
+
+def _refusals(one: type[Exception]) -> Any:
+    """The class of all errors that Typer raises for a user's mistake, of which `one` is a kind.
+
+    It is TyperException since Typer 0.28, and click's ClickException before.
+    """
+    return one.__mro__[one.__mro__.index(Exception) - 1]
 
 
 def _refuse_twice(read: Any, argv: Sequence[str]) -> None:

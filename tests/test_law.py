@@ -16,6 +16,7 @@ from tests.support import law
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "scaling"
 FILES = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
+TESTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod"}
 IMPORT = "from scaling.frameworks.pytorch import"
 README = (PACKAGE / "README.md").read_text()
@@ -107,6 +108,42 @@ def test_files_and_functions_are_short() -> None:
     assert sizes[len(sizes) * 9 // 10] <= 30
 
 
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def shadowing(source: str) -> Iterator[str]:
+    """Each variable of a comprehension whose name the function around it calls elsewhere: CPython 3.12.1 to 3.12.3
+    take the called name for the variable."""
+    functions = (one for one in ast.walk(ast.parse(source)) if isinstance(one, ast.FunctionDef))
+    for nodes in map(list, map(ast.walk, functions)):
+        called = [one.func for one in nodes if isinstance(one, ast.Call) and isinstance(one.func, ast.Name)]
+        names = {name.id for name in called}
+        for made in (one for one in nodes if isinstance(one, COMPREHENSIONS)):
+            targets = (one for each in made.generators for one in ast.walk(each.target))
+            if variables := names.intersection(one.id for one in targets if isinstance(one, ast.Name)):
+                inside = set(map(id, ast.walk(made))) - set(map(id, ast.walk(made.generators[0].iter)))
+                yield from variables.intersection(name.id for name in called if id(name) not in inside)
+
+
+def test_no_comprehension_takes_the_name_of_what_its_function_calls() -> None:
+    launchers = {f"launch/{path.name}": path.read_text() for path in (ROOT / "launch").glob("*.py")}
+    found = {file: list(shadowing(source)) for file, source in {**FILES, **TESTS, **launchers}.items()}
+    assert {file: names for file, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("[line for line in x], [line(one) for one in x]", ["line"]),
+        ("[line for _, line in line(x)]", ["line"]),
+        ("[line() for line in x]", []),
+        ("[one for one in x], line(x)", []),
+    ],
+)
+def test_a_comprehension_with_the_name_of_a_function_is_found(body: str, found: list[str]) -> None:
+    assert list(shadowing(f"def f(x):\n    return {body}\n")) == found
+
+
 # ---------------------------------------------------------------- what documents say
 
 NAMED = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:py|toml|json|md|sbatch|yaml))\b")
@@ -153,9 +190,6 @@ def test_documents_name_files_that_exist() -> None:
 
 
 # ---------------------------------------------------------------- the tests
-
-
-TESTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / "tests").rglob("*.py"))}
 
 
 def test_no_test_imports_a_test() -> None:

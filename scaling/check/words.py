@@ -4,6 +4,7 @@ asked."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from scaling.check.facts import AllReduce, Facts, Findings, Matrix, Verdict
 from scaling.check.verdicts.links import gbit
@@ -18,8 +19,8 @@ LEGEND = "    x could not be measured, . not tried"
 
 def render(found: Findings) -> str:
     """All that was found, ending with a line that counts."""
-    matrices = [line for network in found.facts.networks for line in _network(found.facts, network)]
-    verdicts = [line(verdict) for verdict in found.verdicts]
+    matrices = chain.from_iterable(_network(found.facts, network) for network in found.facts.networks)
+    verdicts = map(line, found.verdicts)
     return "\n".join(map(printable, [*matrices, *_all_reduces(found.facts), *verdicts, "", _sum(found)]))
 
 

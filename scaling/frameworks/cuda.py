@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 from scaling.hosts import gpus
 from scaling.records.host import Gpu
@@ -15,7 +16,7 @@ Version = tuple[int, int]
 OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}
 
 
-def driver_too_old(build: str, cuda: Version, mend: str) -> str | None:
+def driver_too_old(build: str, cuda: Version, mend: Callable[[], str]) -> str | None:
     """Why a build for this CUDA finds the driver too old, or None. Within a major version any driver will do (CUDA
     compatibility guide, "Minor Version Compatibility")."""
     found = gpus.gather_gpus()
@@ -25,25 +26,26 @@ def driver_too_old(build: str, cuda: Version, mend: str) -> str | None:
     driver = f", or a driver of {newer} or newer" if newer else ""
     return (
         f"{build} is built for CUDA {_dotted(cuda)}, and driver {found.driver} knows CUDA up to "
-        f"{_dotted(found.cuda)}: {mend}{driver}"
+        f"{_dotted(found.cuda)}: {mend()}{driver}"
     )
 
 
-def no_kernels(build: str, compiled: Sequence[Version], mend: str, *, newer: bool = False) -> str | None:
-    """Why a build with code for these compute capabilities cannot run on some GPU here, or None.
+def no_kernels(build: str, archs: str, mend: Callable[[], str]) -> str | None:
+    """Why a build with code for these architectures (`sm_80 compute_90`) cannot run on some GPU here, or None.
 
-    Code runs on GPUs of the same major version and an equal or higher minor one; `newer` ones than all of these
-    run what the driver compiles anew from the build's PTX, where it has any (CUDA C programming guide, "Binary
-    Compatibility", "PTX Compatibility").
+    Code runs on GPUs of the same major version and an equal or higher minor one. Newer GPUs than all of these run
+    what the driver compiles anew from the build's PTX (`compute_90`), if it has any (CUDA C programming guide,
+    "Binary Compatibility", "PTX Compatibility"). Nothing is said of a build that names none.
     """
-    gpu = first_without(compiled, newer=newer)
+    compiled = sorted({divmod(int(number), 10) for number in re.findall(r"\b(?:sm|compute)_(\d+)", archs)})
+    gpu = _first_without(compiled, newer="compute_" in archs) if compiled else None
     if gpu is None or gpu.compute_capability is None:
         return None
     has, own = ", ".join(map(_dotted, compiled)), _dotted(gpu.compute_capability)
-    return f"{build} has code for compute capability {has}, none for {gpu.name} ({own}): {mend}"
+    return f"{build} has code for compute capability {has}, none for {gpu.name} ({own}): {mend()}"
 
 
-def first_without(compiled: Sequence[Version], *, newer: bool = False) -> Gpu | None:
+def _first_without(compiled: Sequence[Version], *, newer: bool) -> Gpu | None:
     """The first GPU here that a build with such code cannot run on; None where there is none, or nobody knows."""
     for gpu in gpus.gather_gpus().gpus:
         capability = gpu.compute_capability

@@ -55,10 +55,10 @@ def _of_class(found: ModuleType, module: str, name: str) -> Strategy:
     made = getattr(found, "STRATEGY", None)
     if isinstance(made, Strategy):
         return made
-    own = [one for one in vars(found).values() if isinstance(one, type) and one.__module__ == found.__name__]
-    for one in own:
-        if issubclass(one, Strategy) and name in one.names:
-            return one()
+    for own in vars(found).values():
+        is_ours = isinstance(own, type) and own.__module__ == found.__name__
+        if is_ours and issubclass(own, Strategy) and name in own.names:
+            return own()
     raise UsageError(f"--strategy {name}: {module} has no class derived from Strategy that lists it in its names")
 
 

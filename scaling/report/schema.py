@@ -8,7 +8,9 @@ Made by `python -m scaling.report --schema > scaling/report/schema.json`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from inspect import cleandoc
 from types import GenericAlias
 from typing import Any
 
@@ -113,5 +115,15 @@ ReportJson = defstruct(
 
 def text() -> str:
     """The schema as it is kept in the package."""
-    schema = {"$schema": DIALECT, **msgspec.json.schema(ReportJson)}
-    return as_json(schema)
+    schema = msgspec.json.encode({"$schema": DIALECT, **msgspec.json.schema(ReportJson)})
+    return as_json(json.loads(schema, object_hook=_settled))
+
+
+def _settled(part: dict[str, Any]) -> dict[str, Any]:
+    """The same under every Python and msgspec: 3.13 dedents docstrings, and releases of msgspec order types in
+    ways of their own."""
+    if isinstance(part.get("description"), str):
+        part["description"] = cleandoc(part["description"])
+    if "anyOf" in part:
+        part["anyOf"].sort(key=lambda one: (one == {"type": "null"}, json.dumps(one)))
+    return part

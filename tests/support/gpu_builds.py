@@ -27,7 +27,7 @@ MODULES = {
     "horovod": (hvd,),
 }
 # As version.py of PyTorch's wheels and build_info.py of TensorFlow's have it.
-TORCH_VERSION = "from typing import Optional\n\n__version__ = '2.13.0'\ndebug = False\ncuda: Optional[str] = {}\n"
+TORCH_VERSION = "from typing import Optional\n\n__version__ = {!r}\ndebug = False\ncuda: Optional[str] = {!r}\n"
 TF_CPU = "build_info = collections.OrderedDict([('is_cuda_build', False), ('is_rocm_build', False)])"
 TF_CUDA = (
     "build_info = collections.OrderedDict([('cpu_compiler', '/usr/lib/llvm-18/bin/clang'), "
@@ -36,23 +36,31 @@ TF_CUDA = (
     "('cudnn_version', '9'), ('is_cuda_build', True), ('is_rocm_build', False), ('is_tensorrt_build', False)])"
 )
 
-# As torch 2.13 lists the capabilities of its wheels, in torch/cuda.
-TORCH_RELEASES = """
-import torch
-PYTORCH_RELEASES_CODE_CC: dict[str, dict[str, set[int]]] = {
-    "12.6": {
-        "x86_64": {50, 60, 70, 75, 80, 86, 90},
-        "aarch64": {80, 90},
-    },
-    "12.9": {
-        "x86_64": {75, 80, 86, 90, 100, 120},
-        "aarch64": {80, 90, 100, 120},
-    },
+# What torch.cuda.get_arch_list() says of PyTorch's wheels, by release and CUDA.
+_PASCAL = "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90"
+TORCH_ARCHS = {
+    "2.3.1+cu118": "sm_50 sm_60 sm_61 sm_70 sm_75 sm_80 sm_86 sm_37 sm_90 compute_37",
+    "2.4.1+cu121": _PASCAL,
+    "2.5.1+cu121": _PASCAL,
+    "2.7.1+cu128": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120",
+    "2.8.0+cu126": _PASCAL,
+    "2.9.1+cu128": "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
+    "2.12.0+cu128": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
+    "2.13.0+cu126": _PASCAL,
+    "2.13.0+cu130": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
+    "2.13.0+cu132": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120",
+    "2.14.1+cu130": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
 }
-
-
-def other() -> dict[str, int]: return {}
-"""
+# How torch/cuda lists its wheels: not at all up to 2.8, by CUDA alone up to 2.12, and by machine after that.
+TORCH_TABLES = {
+    "2.8": "import torch\n",
+    "2.11": 'PYTORCH_RELEASES_CODE_CC: dict[str, set[int]] = {\n    "13.0": {75, 80, 86, 90, 100, 110, 120},\n}\n',
+    "2.13": (
+        "PYTORCH_RELEASES_CODE_CC: dict[str, dict[str, set[int]]] = {\n"
+        '    "13.0": {\n        "x86_64": {75, 80, 86, 90, 100, 120},\n    },\n}\n'
+    ),
+    "to come": "PYTORCH_RELEASES_CODE_CC = {\n    **others()\n}\n",
+}
 
 P100 = ("Tesla P100-PCIE-16GB", (6, 0))
 V100 = ("Tesla V100-PCIE-32GB", (7, 0))
@@ -62,6 +70,7 @@ L40S = ("NVIDIA L40S", (8, 9))
 H100 = ("NVIDIA H100 80GB HBM3", (9, 0))
 B200 = ("NVIDIA B200", (10, 0))
 GB10 = ("NVIDIA GB10", (12, 1))
+NEXT = ("NVIDIA Next", (14, 0))
 
 Model = tuple[str, tuple[int, int]]
 
@@ -103,13 +112,17 @@ class Builds:
             self._monkeypatch.setattr(module, "find_spec", lambda _: spec)
         return place
 
-    def torch(self, cuda: str | None, version: str = "2.13.0", listed: str = "") -> None:
-        """A PyTorch for this CUDA; `listed` is what it says of its releases in torch/cuda."""
+    def torch(self, cuda: str | None, version: str = "2.13.0", archs: str = "", table: str = "") -> None:
+        """A PyTorch for this CUDA. Its library has these architectures, and torch/cuda this table."""
         self._versions["torch"] = version
         place = self._package("torch")
-        (place / "version.py").write_text(TORCH_VERSION.format(repr(cuda)))
-        (place / "cuda").mkdir(exist_ok=True)
-        (place / "cuda/__init__.py").write_text(listed)
+        (place / "version.py").write_text(TORCH_VERSION.format(version, cuda))
+        for folder in ("cuda", "lib"):
+            (place / folder).mkdir(exist_ok=True)
+        (place / "cuda/__init__.py").write_text(table)
+        # As in 2.9.1: a string without an end stands before it.
+        content = b"\x7fELF\0sm_90 is no flag\0sm_90\0std::string ipc_h" + archs.encode() + b"\0get_arch_list\0"
+        (place / "lib/libtorch_python.so").write_bytes(content)
 
     def tensorflow(self, text: str, name: str = "tensorflow") -> None:
         """A TensorFlow with this build_info.py."""

@@ -15,7 +15,10 @@ from contextlib import contextmanager
 from socket import AF_INET, AF_INET6
 from typing import Any
 
-import numpy.testing  # noqa: F401  (runs lscpu when it is imported, which scipy does: now, and not in a test)
+# The first import of these starts a process, in some releases: now, and not in a test.
+import matplotlib.font_manager  # noqa: F401  (fc-list, if a machine has no list of its fonts yet)
+import numpy.testing  # noqa: F401  (lscpu)
+import pyroute2  # noqa: F401  (file)
 import pytest
 
 from scaling.hosts import canary

@@ -14,7 +14,7 @@ from scaling.records.task import Task
 
 # What 1.9.1 is compiled for, without PTX: read off the ELF sections of mxnet-cu112's and mxnet-cu117's
 # libmxnet.so.
-COMPILED = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))
+COMPILED = "sm_50 sm_60 sm_70 sm_80 sm_86"
 
 
 class MXNetStrategy(Strategy):
@@ -40,7 +40,7 @@ class MXNetStrategy(Strategy):
         name = cuda_build()
         if name is None:
             return "mxnet is built without CUDA: ./launch/install mxnet-cuda"
-        return cuda.no_kernels(name, COMPILED, "use another framework")
+        return cuda.no_kernels(name, COMPILED, lambda: "use another framework")
 
     def refuse(self, point: Point) -> str | None:
         """What Gluon cannot do."""

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, distributed
 
 from scaling.frameworks.base import timeout_s
-from scaling.frameworks.pytorch import store
+from scaling.frameworks.pytorch import libraries, store
 from scaling.records.all_reduce import AskedAllReduce, RankAllReduce, Timed, timed
 from scaling.records.task import Task
 from scaling.text import one_line
@@ -114,8 +114,7 @@ def measure(asked: AskedAllReduce) -> RankAllReduce:
 def _library(task: Task) -> str:
     if task.point.strategy != "torch:nccl":
         return f"torch {torch.__version__}, Gloo"
-    version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call, unused-ignore]
-    return f"torch {torch.__version__}, NCCL {version}"
+    return f"torch {torch.__version__}, NCCL {libraries.nccl()}"
 
 
 def main() -> None:

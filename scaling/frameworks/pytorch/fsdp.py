@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from scaling.frameworks import evaluating
+from scaling.frameworks import cuda, evaluating
 from scaling.frameworks.base import Option, Traits, read_options
 from scaling.frameworks.options import accumulated, count_from_0, one_of
-from scaling.frameworks.pytorch import collective_bytes
+from scaling.frameworks.pytorch import collective_bytes, installed
 from scaling.frameworks.pytorch.torch_distributed import TorchDistributed
 from scaling.records.crossing import Bounds
 from scaling.records.point import Device, Point
@@ -59,6 +59,15 @@ class FSDP2(TorchDistributed):
     def devices(self, _name: str) -> tuple[Device, ...]:
         """An emulated device has no parameters that would be gathered before they are slept over."""
         return ("cpu", "cuda")
+
+    def missing(self, name: str, device: Device = "cpu") -> str | None:
+        """Also whether torch is of a release that has it."""
+        if why := super().missing(name, device):
+            return why
+        release = installed.release()
+        if release and cuda.version(release) < (2, 6):
+            return f"torch {release} has no fully_shard, which came with 2.6: ./launch/install torch"
+        return None
 
     def refuse(self, point: Point) -> str | None:
         """Groups that do not come out even, and what fully_shard does not take."""

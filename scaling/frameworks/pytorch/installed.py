@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
-import ast
-import platform
+import mmap
 import re
 from contextlib import suppress
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+
+# Two words or more: one alone may be something else.
+_ARCH_FLAGS = re.compile(rb"sm_\d{2,3}[a-z]?(?: (?:sm|compute)_\d{2,3}[a-z]?)+(?=\0)")
+
+
+def release() -> str:
+    """What torch calls itself (`2.13.0+cu130`), "" without any torch."""
+    return _said(_file("version.py"), "__version__")
 
 
 def cuda() -> str | None:
     """The CUDA release that torch was built with (`13.0`); "" for a build without, None without any torch."""
-    package = find_spec("torch")
-    if package is None or package.origin is None:
-        return None
-    return cuda_of(Path(package.origin).with_name("version.py"))
+    file = _file("version.py")
+    return None if file is None else cuda_of(file)
 
 
 def cuda_of(version: Path) -> str:
     """The same from the file in which torch says what it is: `cuda: Optional[str] = '13.0'`, or None."""
+    return _said(version, "cuda")
+
+
+def _said(version: Path | None, name: str) -> str:
     try:
-        text = version.read_text()
+        text = version.read_text() if version else ""
     except OSError:
         return ""
-    found = re.search(r"^cuda\b[^=\n]*= *['\"]([\d.]+)['\"]", text, re.MULTILINE)
+    found = re.search(rf"^{name}\b[^=\n]*= *['\"](\d[^'\"]*)['\"]", text, re.MULTILINE)
     return found[1] if found else ""
 
 
-def capabilities(release: str, machine: str = platform.machine()) -> tuple[tuple[int, int], ...]:
-    """The compute capabilities that PyTorch's own wheels of this version have code for, by the CUDA release that
-    they are built with, as torch lists them since 2.13 (torch/cuda, PYTORCH_RELEASES_CODE_CC); () where it does
-    not."""
+def arch_flags() -> str:
+    """The words of torch.cuda.get_arch_list() (`sm_80 sm_90 compute_90`), which torch keeps as one string in its
+    library for Python; "" if it is not found."""
+    library = _file("lib/libtorch_python.so")
+    return "" if library is None else _arch_flags_in(library)
+
+
+def _file(name: str) -> Path | None:
     package = find_spec("torch")
-    if package is None or package.origin is None:
-        return ()
-    with suppress(OSError, SyntaxError, ValueError):
-        text = Path(package.origin).with_name("cuda").joinpath("__init__.py").read_text()
-        if found := re.search(r"^PYTORCH_RELEASES_CODE_CC\b[^=]*= (\{.*?^\})", text, re.MULTILINE | re.DOTALL):
-            codes = ast.literal_eval(found[1]).get(release, {}).get(machine, ())
-            return tuple(divmod(code, 10) for code in sorted(codes))
-    return ()
+    return None if package is None or package.origin is None else Path(package.origin).parent / name
+
+
+@cache
+def _arch_flags_in(library: Path) -> str:
+    with (
+        suppress(OSError, ValueError),
+        library.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
+    ):
+        return max(_ARCH_FLAGS.findall(content), key=len, default=b"").decode()
+    return ""

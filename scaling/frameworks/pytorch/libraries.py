@@ -1,4 +1,4 @@
-"""Packages beside torch that need help to be imported."""
+"""Packages and libraries beside torch that need help to be imported or to be asked."""
 
 from __future__ import annotations
 
@@ -26,3 +26,11 @@ def torchvision() -> Any:
         _kept.append(library)  # the operators live as long as this object
         import torchvision as package
     return package
+
+
+def nccl() -> str:
+    """The version of NCCL; `unknown` if torch is built without it or does not say."""
+    try:
+        return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call, unused-ignore]
+    except (AttributeError, TypeError, RuntimeError):
+        return "unknown"

@@ -16,7 +16,7 @@ from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
 from scaling.frameworks.evaluating import Learnt
 from scaling.frameworks.options import accumulated
-from scaling.frameworks.pytorch import native_feed, network
+from scaling.frameworks.pytorch import libraries, native_feed, network
 from scaling.frameworks.pytorch.compute import Compute, Optimizer, RealCompute
 from scaling.frameworks.pytorch.emulated import EmulatedCompute
 from scaling.frameworks.pytorch.tracing import TorchTracer
@@ -210,5 +210,5 @@ def _versions(*, cuda: bool) -> dict[str, str]:
     if cuda:
         versions["cuda"] = str(torch.version.cuda)
         versions["cudnn"] = str(torch.backends.cudnn.version())
-        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        versions["nccl"] = libraries.nccl()
     return versions

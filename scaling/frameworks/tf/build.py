@@ -17,20 +17,21 @@ def unfit() -> str | None:
     """Why it cannot compute on the GPUs of this host; None where it can, or where nobody knows."""
     package = find_spec("tensorflow")
     assert package is not None and package.origin is not None
-    text = (Path(package.origin).parent / "python/platform/build_info.py").read_text()
     name = distribution()
-    if "('is_cuda_build', True)" not in text:
+    try:
+        text = (Path(package.origin).parent / "python/platform/build_info.py").read_text()
+    except OSError:
+        return None
+    if "('is_cuda_build', False)" in text:
         return f"{name} is built without CUDA: {INSTALL}"
     built = re.search(r"\('cuda_version', '(\d+\.\d+)", text)
-    if built and (why := cuda.driver_too_old(name, cuda.version(built.group(1)), "use another framework")):
+    if built and (why := cuda.driver_too_old(name, cuda.version(built.group(1)), _mend)):
         return why
-    compiled = [cuda.version(each) for each in _capabilities(text)]
-    return cuda.no_kernels(name, compiled, "use another framework", newer="compute_" in text) if compiled else None
+    return cuda.no_kernels(name, " ".join(re.findall(r"'((?:sm|compute)_\d+)[a-z]?'", text)), _mend)
 
 
-def _capabilities(text: str) -> list[str]:
-    """`9.0` of each sm_90 and compute_90."""
-    return [f"{digits[:-1]}.{digits[-1]}" for digits in re.findall(r"'(?:sm|compute)_(\d+)a?'", text)]
+def _mend() -> str:
+    return "use another framework"
 
 
 def distribution() -> str:

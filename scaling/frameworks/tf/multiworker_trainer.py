@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 import tensorflow as tf
-from tensorflow.python.distribute import collective_all_reduce_strategy
-from tensorflow.python.eager import context
 
 from scaling.frameworks.base import Trainer, read_options, timeout_s
 from scaling.frameworks.tf.lifeline import end_with_parent
@@ -98,13 +96,18 @@ def _mirrored(task: Task) -> tf.distribute.Strategy:
 
 def _have_patience(task: Task) -> None:
     """Configure the service by which workers notice each other's end as the strategy does, but for its patience:
-    ranks that are stopped while others are measured do not answer for longer than its 10 s."""
-    # Where these messages stand differs by version.
-    messages = collective_all_reduce_strategy.coordination_config_pb2
-    workers = messages.CoordinatedJob(name="worker", num_tasks=task.point.world_size)
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader="/job:worker/replica:0/task:0",
-        heartbeat_timeout_in_ms=round(1000 * timeout_s(task.clocks)),
-        coordinated_jobs=[workers],
-    )
+    ranks that are stopped while others are measured do not answer for longer than its 10 s. All of it is
+    TensorFlow's own: a release that has changed it keeps its patience."""
+    with suppress(ImportError, AttributeError, TypeError):
+        from tensorflow.python.distribute import collective_all_reduce_strategy
+        from tensorflow.python.eager import context
+
+        # Where these messages stand differs by version.
+        messages = collective_all_reduce_strategy.coordination_config_pb2
+        workers = messages.CoordinatedJob(name="worker", num_tasks=task.point.world_size)
+        context.context().configure_coordination_service(
+            service_type="standalone",
+            service_leader="/job:worker/replica:0/task:0",
+            heartbeat_timeout_in_ms=round(1000 * timeout_s(task.clocks)),
+            coordinated_jobs=[workers],
+        )

@@ -106,7 +106,7 @@ class TensorFlowRank:
         found = {"tensorflow": tf.__version__, "keras": keras.__version__}
         if self.cuda:
             build = tf.sysconfig.get_build_info()
-            found |= {name: build[f"{name}_version"] for name in ("cuda", "cudnn")}
+            found |= {name: str(build.get(f"{name}_version", "unknown")) for name in ("cuda", "cudnn")}
         return found
 
 

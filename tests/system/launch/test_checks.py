@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,57 @@ def test_what_is_missing_fails_the_check_after_all_tests(checks: Machine, argume
     assert done.returncode == 1
     assert "launch: horovod: does not build: " in done.stderr
     assert done.stdout.splitlines()[-1] == (" ".join(["pytest", *arguments]) if arguments else CHECKS[-1])
+
+
+UV = """\
+#!{python} -I
+import os, pathlib, shutil, sys
+if sys.argv[1] == "venv":
+    inside = pathlib.Path(sys.argv[-1], "bin")
+    inside.mkdir(parents=True)
+    shutil.copy(os.environ["TESTED"], inside / "python")
+elif os.environ.get("LACKING", "none") in sys.argv[sys.argv.index("--python") + 1]:
+    sys.exit("no wheel of numpy")
+"""
+TESTED = """\
+#!/bin/sh
+case $0 in *"$FAILING"*) echo 1 failed; exit 1 ;; esac
+echo 9 passed
+"""
+
+
+@pytest.fixture
+def pythons(machine: Machine) -> Machine:
+    """Two Pythons on PATH and one that does not start, one more of pyenv's, and a uv that makes stubs."""
+    machine.environ["TESTED"] = str(machine.script("tested", TESTED))
+    machine.environ["PYENV_ROOT"] = str(machine.root)
+    machine.script("uv", UV.format(python=sys.executable))
+    for name in ("python3.10", "python3.12"):
+        machine.script(name, "#!/bin/sh\n")
+    machine.script("python3.13", "#!/bin/sh\nexit 127\n")
+    machine.script("python3.14", "#!/bin/sh\n", at=machine.root / "versions/3.14.2/bin")
+    return machine
+
+
+NAMES = [f"python3.{minor} {kind}" for minor in (10, 12, 14) for kind in ("oldest", "newest")]
+
+
+def test_every_python_is_tested_with_the_oldest_and_the_newest(pythons: Machine) -> None:
+    done = pythons.run("launch/test", "--pythons", FAILING="nothing")
+    assert (done.stdout.splitlines(), done.returncode) == ([f"{name}: passed: 9 passed" for name in NAMES], 0)
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({"FAILING": "3.12-oldest"}, "python3.12 oldest: failed: 1 failed"),
+        ({"FAILING": "nothing", "LACKING": "3.14-newest"}, "python3.14 newest: failed: no wheel of numpy"),
+    ],
+)
+def test_a_python_that_fails_is_named_and_the_others_are_tested(
+    pythons: Machine, environ: dict[str, str], said: str
+) -> None:
+    done = pythons.run("launch/test", "--pythons", **environ)
+    lines = done.stdout.splitlines()
+    assert said in lines and sum(": passed: " in line for line in lines) == 5
+    assert done.returncode == 1

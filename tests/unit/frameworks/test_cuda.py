@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import platform
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from scaling import frameworks
-from scaling.frameworks import cuda
-from scaling.frameworks.pytorch import installed
-from scaling.frameworks.pytorch.build import COMPILED
+from scaling.frameworks.pytorch import build
 from scaling.hosts.gpus import Found
 from tests.support.gpu_builds import (
     A100,
@@ -19,11 +15,13 @@ from tests.support.gpu_builds import (
     GB10,
     H100,
     L40S,
+    NEXT,
     P100,
     T4,
     TF_CPU,
     TF_CUDA,
-    TORCH_RELEASES,
+    TORCH_ARCHS,
+    TORCH_TABLES,
     V100,
     Builds,
     Model,
@@ -44,29 +42,35 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builds:
 
 
 @pytest.mark.parametrize(
-    ("built", "model", "driver", "said"),
+    ("release", "model", "driver", "said"),
     [
-        ("13.0", H100, (13, 0), None),
-        ("13.0", GB10, (13, 0), None),
-        ("13.0", T4, (13, 1), None),
-        ("13.0", H100, (12, 4), "is built for CUDA 13.0, and driver 550.54 knows CUDA up to 12.4: {12}"),
-        ("13.0", V100, (13, 0), "none for Tesla V100-PCIE-32GB (7.0): {12}"),
-        ("13.0", P100, (13, 0), "none for Tesla P100-PCIE-16GB (6.0): {12}"),
-        ("12.6", P100, (12, 4), None),
-        ("12.6", V100, (13, 0), None),
-        ("12.6", L40S, (12, 0), None),
-        ("12.6", B200, (13, 0), "none for NVIDIA B200 (10.0): {13}"),
-        ("12.8", B200, (12, 8), None),
-        ("12.8", P100, (12, 8), "none for Tesla P100-PCIE-16GB (6.0): {12}"),
-        ("12.6", A100, (11, 8), "and driver 550.54 knows CUDA up to 11.8: {12}, or a driver of 525 or newer"),
-        ("11.8", V100, (11, 4), None),
-        (None, H100, (13, 0), "torch 2.13.0 is built without CUDA: {13}"),
-        (None, H100, (12, 8), "torch 2.13.0 is built without CUDA: {12}"),
-        (None, V100, (13, 0), "torch 2.13.0 is built without CUDA: {12}"),
+        ("2.13.0+cu130", H100, (13, 0), None),
+        ("2.13.0+cu130", GB10, (13, 0), None),
+        ("2.13.0+cu130", T4, (13, 1), None),
+        ("2.13.0+cu130", H100, (12, 4), "is built for CUDA 13.0, and driver 550.54 knows CUDA up to 12.4: {12}"),
+        ("2.13.0+cu130", V100, (13, 0), "none for Tesla V100-PCIE-32GB (7.0): {12}"),
+        ("2.14.1+cu130", P100, (13, 0), "none for Tesla P100-PCIE-16GB (6.0): {12}"),
+        ("2.14.1+cu130", NEXT, (13, 0), "none for NVIDIA Next (14.0): {13}"),
+        ("2.13.0+cu132", NEXT, (13, 2), None),  # compiles PTX anew
+        ("2.13.0+cu126", P100, (12, 4), None),
+        ("2.4.1+cu121", V100, (13, 0), None),
+        ("2.5.1+cu121", L40S, (12, 1), None),
+        ("2.8.0+cu126", B200, (13, 0), "none for NVIDIA B200 (10.0): {13}"),
+        ("2.7.1+cu128", B200, (12, 8), None),
+        ("2.9.1+cu128", V100, (12, 8), None),
+        ("2.9.1+cu128", P100, (12, 8), "none for Tesla P100-PCIE-16GB (6.0): {12}"),
+        ("2.12.0+cu128", V100, (12, 8), "none for Tesla V100-PCIE-32GB (7.0): {12}"),
+        ("2.13.0+cu126", A100, (11, 8), "driver 550.54 knows CUDA up to 11.8: {12}, or a driver of 525 or newer"),
+        ("2.3.1+cu118", V100, (11, 4), None),
+        ("2.3.1+cu118", B200, (12, 8), None),  # compiles PTX anew
+        ("2.13.0+cpu", H100, (13, 0), "torch 2.13.0+cpu is built without CUDA: {13}"),
+        ("2.13.0+cpu", H100, (12, 8), "torch 2.13.0+cpu is built without CUDA: {12}"),
+        ("2.13.0+cpu", V100, (13, 0), "torch 2.13.0+cpu is built without CUDA: {12}"),
     ],
 )
-def test_torch(builds: Builds, built: str | None, model: Model, driver: tuple[int, int], said: str | None) -> None:
-    builds.torch(built)
+def test_torch(builds: Builds, release: str, model: Model, driver: tuple[int, int], said: str | None) -> None:
+    digits = release.partition("+cu")[2]
+    builds.torch(f"{digits[:2]}.{digits[2:]}" if digits else None, release, TORCH_ARCHS.get(release, ""))
     builds.hold(found(model, cuda=driver, driver="550.54"))
     reasons = {frameworks.missing(name, "cuda") for name in TORCH}
     (reason,) = reasons
@@ -78,58 +82,49 @@ def test_torch(builds: Builds, built: str | None, model: Model, driver: tuple[in
     assert frameworks.missing("torch:gloo", "cpu") is None, "on CPUs any build will do"
 
 
-@pytest.mark.parametrize(
-    ("listed", "machine", "model", "runs"),
-    [
-        (TORCH_RELEASES, "x86_64", V100, False),
-        (TORCH_RELEASES, "x86_64", T4, True),
-        (TORCH_RELEASES, "aarch64", T4, False),
-        (TORCH_RELEASES, "aarch64", GB10, True),
-        (TORCH_RELEASES, "riscv64", V100, True),  # not listed, so by the table of older ones
-        ("", "x86_64", V100, True),
-        ("PYTORCH_RELEASES_CODE_CC = {\n    no\n}\n", "x86_64", V100, True),
-    ],
-)
-def test_what_torch_lists_of_its_wheels_goes_before_what_is_known_of_older_ones(
-    builds: Builds, monkeypatch: pytest.MonkeyPatch, listed: str, machine: str, model: Model, *, runs: bool
-) -> None:
-    """Its builds for CUDA 12.9 have lost the V100, and for ARM they never had a T4."""
-    monkeypatch.setattr(installed.capabilities, "__defaults__", (machine,))
-    builds.torch("12.9", listed=listed)
-    builds.hold(found(model, cuda=(12, 9)))
-    reason = frameworks.missing("torch:nccl", "cuda")
-    assert (reason is None) is runs
-    assert runs or f"none for {model[0]}" in (reason or "")
+@pytest.mark.parametrize("table", TORCH_TABLES.values(), ids=TORCH_TABLES)
+@pytest.mark.parametrize("archs", ["", TORCH_ARCHS["2.14.1+cu130"]], ids=["unknown", "known"])
+def test_a_healthy_gpu_is_taken_whatever_torch_lists(builds: Builds, archs: str, table: str) -> None:
+    builds.torch("13.0", archs=archs, table=table)
+    builds.hold(found(H100))
+    assert frameworks.missing("torch:nccl", "cuda") is None
+
+
+def test_a_torch_without_its_library_is_taken(builds: Builds) -> None:
+    builds.torch("13.0")
+    (builds.folder / "torch/lib/libtorch_python.so").unlink()
+    builds.hold(found(V100))
+    assert frameworks.missing("torch:nccl", "cuda") is None
+
+
+@pytest.mark.parametrize(("release", "has"), [("2.5.1+cu124", False), ("2.6.0", True), ("2.11.0a0+nv26.2", True)])
+def test_fully_shard_came_with_2_6(builds: Builds, release: str, *, has: bool) -> None:
+    builds.torch(None, release)
+    reason = frameworks.missing("torch:fsdp2", "cpu")
+    assert (reason is None) if has else f"torch {release} has no fully_shard" in (reason or "")
 
 
 @pytest.mark.parametrize(
     ("model", "driver", "mend"),
     [
         (V100, (12, 9), "./launch/install --cuda 12 torch"),
-        (
-            B200,
-            (12, 4),
-            "wheels for CUDA 12.6 on x86_64 have none for NVIDIA B200 either, or a driver of 580",
-        ),
+        (B200, (12, 4), "wheels for CUDA 12.6 have none for NVIDIA B200 either, or a driver of 580"),
     ],
 )
 def test_a_mend_that_would_not_help_is_not_named(
-    builds: Builds, monkeypatch: pytest.MonkeyPatch, model: Model, driver: tuple[int, int], mend: str
+    builds: Builds, model: Model, driver: tuple[int, int], mend: str
 ) -> None:
     """A driver too old for CUDA 13 beside a GPU too new for the wheels for CUDA 12."""
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(installed.capabilities, "__defaults__", ("x86_64",))
-    builds.torch("13.0", listed=TORCH_RELEASES)
+    builds.torch("13.0")
     builds.hold(found(model, cuda=driver))
     assert mend in (frameworks.missing("torch:nccl", "cuda") or "")
 
 
-def test_the_torch_that_is_installed_here_lists_its_wheels() -> None:
-    if find_spec("torch") is None:
-        pytest.skip("no torch")
-    assert installed.capabilities("13.0", "x86_64") == ((7, 5), (8, 0), (8, 6), (9, 0), (10, 0), (12, 0))
-    assert installed.capabilities("12.6", "x86_64")[:3] == ((5, 0), (6, 0), (7, 0))
-    assert installed.capabilities("0.1", "x86_64") == ()
+def test_no_mend_is_worked_out_where_nothing_is_broken(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "_mend", lambda: pytest.fail("worked out"))
+    builds.torch("13.0", archs=TORCH_ARCHS["2.13.0+cu130"])
+    builds.hold(found(H100))
+    assert build.unfit() is None
 
 
 def test_a_driver_that_says_nothing_of_cuda_is_believed(builds: Builds) -> None:
@@ -139,22 +134,9 @@ def test_a_driver_that_says_nothing_of_cuda_is_believed(builds: Builds) -> None:
 
 
 def test_one_gpu_of_several_that_it_does_not_run_on(builds: Builds) -> None:
-    builds.torch("13.0")
+    builds.torch("13.0", archs=TORCH_ARCHS["2.13.0+cu130"])
     builds.hold(found(A100, V100))
     assert "none for Tesla V100" in (frameworks.missing("torch:gloo", "cuda") or "")
-
-
-def test_a_build_with_ptx_runs_on_newer_gpus_and_one_without_does_not() -> None:
-    assert {built: has_ptx for built, (_, has_ptx) in COMPILED.items()}[12, 6] is False
-    compiled = COMPILED[12, 9][0]
-    assert max(compiled) == (12, 0) < (13, 0)
-
-
-@pytest.mark.parametrize(("has_ptx", "runs"), [(True, True), (False, False)])
-def test_newer_gpus_than_a_build_knows(builds: Builds, *, has_ptx: bool, runs: bool) -> None:
-    builds.hold(found(("NVIDIA Next", (14, 0))))
-    reason = cuda.no_kernels("it 1.0", ((8, 0), (9, 0)), "mend it", newer=has_ptx)
-    assert (reason is None) is runs
 
 
 # ---------------------------------------------------------------- TensorFlow, MXNet

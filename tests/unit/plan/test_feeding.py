@@ -67,7 +67,7 @@ def test_points_whose_files_are_dropped_take_no_turns() -> None:
 
 
 def test_workers_that_are_no_number() -> None:
-    with pytest.raises(UsageError, match=r"--feed-workers': .*valid integer"):
+    with pytest.raises(UsageError, match=r"--feed-workers': .*valid int"):
         planned("--feed", "native", "--feed-workers", "x")
 
 

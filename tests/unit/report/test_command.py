@@ -98,7 +98,7 @@ def test_unlike_runs_are_refused_unless_asked(tmp_path: Path, capsys: pytest.Cap
         (["RUN", "--epoch-samples", "9"], "--epoch-samples 9: for the price of an epoch; add --prices FILE"),
         (["RUN", "--knee", "2"], "--knee 2: of costs; add --prices FILE or --base"),
         (["RUN", "--format", "csv", "--output", "RUN"], "/run: is a folder; name a file in it"),
-        (["RUN", "--colour"], "No such option: --colour"),
+        (["RUN", "--colour"], "--colour"),
         (["RUN", "--output", "RUN/none/report"], "--output RUN/none/report: No such file or directory"),
     ],
 )

@@ -20,7 +20,6 @@ from scaling.history import __main__ as history
 from scaling.predict import __main__ as predict
 from scaling.report import __main__ as report
 from scaling.report import flags
-from scaling.report import flags
 from scaling.sweep.view.live import LiveView
 from scaling.sweep.view.plain import PlainView
 from tests.support import scripted_points as points
