@@ -21,8 +21,7 @@ from launch import _cuda
 
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = Path(sys.prefix, "scaling-install.json")
-OURS = ("2.13.0",)  # setup.cfg's torch; from OLDEST_TORCH on others serve
-OLDEST_TORCH = (2, 4)
+OLDEST_TORCH = (2, 4)  # the first release that serves
 OLDEST_PIP = (22, 3)  # the first with --python, for ./launch/test; editable installs need 21.3
 QUIET = ("--disable-pip-version-check", "--no-input")
 FETCHED = re.compile(
@@ -39,7 +38,7 @@ def main(arguments: list[str]) -> None:
     announce(extras, choice)
     need_pip()
     remove_other_torch(extras, choice)
-    pip(*choice.pip_options(extras), *editable(without_brought(extras)))
+    pip(*choice.pip_options(extras), *editable(extras))
     stamp(extras, **choice.noted())
 
 
@@ -56,27 +55,23 @@ def remove_other_torch(extras: Iterable[str], choice: _cuda.Choice) -> None:
         try_pip("uninstall", "--yes", "torch", "torchvision")
 
 
-def without_brought(extras: Sequence[str]) -> list[str]:
-    """Leave out torch where another release than ours is here that serves and that was not installed by us."""
-    found = brought_torch() if "torch" in extras and "torch" not in read_stamp().get("extras", ()) else None
-    if found is None:
-        return list(extras)
-    say(f"torch {found} is here already, and stays; {OURS} would be installed into a new environment")
-    return [extra for extra in extras if extra != "torch"]
-
-
 def brought_torch() -> str | None:
-    """The release of an installed torch that is not OURS; None without one, or if it is too old."""
+    """The release of a torch that is installed, serves and is not the one that setup.cfg names; else None."""
     try:
         found = version("torch")
     except PackageNotFoundError:
         return None
+    named = re.search(r"^ *torch==(\S+)", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
     numbers = tuple(int(number) for number in re.findall(r"\d+", found)[:2])
-    return found if numbers >= OLDEST_TORCH and found.partition("+")[0] not in OURS else None
+    is_ours = named is not None and found.partition("+")[0] == named[1]
+    return found if numbers >= OLDEST_TORCH and not is_ours else None
 
 
 def editable(extras: Sequence[str]) -> tuple[str, str]:
-    """The arguments of `pip install` for this clone with `extras`."""
+    """The arguments of `pip install` for this clone with `extras`; a torch that the user brought stays."""
+    if "torch" in extras and (found := brought_torch()):
+        say(f"torch {found} is here already, and stays; pip uninstall torch torchvision makes room for another")
+        extras = [extra for extra in extras if extra != "torch"]
     return "--editable", f"{ROOT}[{','.join(extras)}]" if extras else str(ROOT)
 
 

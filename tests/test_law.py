@@ -144,6 +144,26 @@ def test_a_comprehension_with_the_name_of_a_function_is_found(body: str, found: 
     assert list(shadowing(f"def f(x):\n    return {body}\n")) == found
 
 
+def unbound(source: str) -> Iterator[str]:
+    """Names assigned by `:=` behind an `and` or `or`, and read by their statement where that need not have run."""
+    for statement in ast.walk(ast.parse(source)):
+        if isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr):
+            nodes = list(ast.walk(statement))
+            for choice in (node for node in nodes if isinstance(node, ast.BoolOp)):
+                later = (node for value in choice.values[1:] for node in ast.walk(value))
+                names = {node.target.id for node in later if isinstance(node, ast.NamedExpr)}
+                around = (node for node in nodes if isinstance(node, (ast.BoolOp, ast.IfExp, *COMPREHENSIONS)))
+                inside = {id(part) for node in around if choice in ast.walk(node) for part in ast.walk(node)}
+                reads = (node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in inside)
+                yield from names.intersection(reads)
+
+
+def test_no_expression_reads_a_name_that_may_be_unbound() -> None:
+    assert list(unbound('said = (not a and (b := f()), f"{b}")')) == ["b"]
+    assert list(unbound("said = [b for a in c if a and (b := f(a))]")) == []
+    assert {file: names for file, source in FILES.items() if (names := list(unbound(source)))} == {}
+
+
 # ---------------------------------------------------------------- what documents say
 
 NAMED = re.compile(r"(?<![\w./-])((?:[\w-]+/)*[\w-]+\.(?:py|toml|json|md|sbatch|yaml))\b")

@@ -55,9 +55,9 @@ def _of_class(found: ModuleType, module: str, name: str) -> Strategy:
     made = getattr(found, "STRATEGY", None)
     if isinstance(made, Strategy):
         return made
-    for own in vars(found).values():
-        is_ours = isinstance(own, type) and own.__module__ == found.__name__
-        if is_ours and issubclass(own, Strategy) and name in own.names:
+    classes = [each for each in vars(found).values() if isinstance(each, type) and issubclass(each, Strategy)]
+    for own in classes:
+        if own.__module__ == found.__name__ and name in own.names:
             return own()
     raise UsageError(f"--strategy {name}: {module} has no class derived from Strategy that lists it in its names")
 

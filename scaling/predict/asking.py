@@ -213,6 +213,7 @@ def _sizes(words: str) -> tuple[int, ...]:
 def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[str, ...]:
     """What was changed of what was measured, a line each."""
     asked = Asked(compress=asked.compress) if case.cold else asked  # all else is the case itself
+    spread = "" if asked.devices_per_node else _spread(case)
     said = (
         (relief, _relieved(relief)),
         (asked.network, f"over {asked.network}, which was not measured"),
@@ -224,7 +225,7 @@ def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[st
             f"gradients / {asked.compress:g}; what compressing them costs is not known, nor counted",
         ),
         (asked.devices_per_node, f"{asked.devices_per_node} devices a node"),
-        (not asked.devices_per_node and (spread := _spread(case)), f"nodes are filled; {spread}"),
+        (spread, f"nodes are filled; {spread}"),
     )
     return tuple(f"what if: {text}" for given, text in said if given)
 

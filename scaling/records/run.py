@@ -186,7 +186,7 @@ class Header(Record, frozen=True, kw_only=True, tag="header"):
     git: str
     created_unix_s: UnixSeconds
     command: tuple[str, ...]
-    launch_size: Size
+    launch_size: Index
     mpi: str
     seed: int
     config: dict[str, Any]

@@ -18,7 +18,7 @@ from typing import Any
 # The first import of these starts a process, in some releases: now, and not in a test.
 import matplotlib.font_manager  # noqa: F401  (fc-list, if a machine has no list of its fonts yet)
 import numpy.testing  # noqa: F401  (lscpu)
-import pyroute2  # noqa: F401  (file)
+import pyroute2  # type: ignore[import-untyped, unused-ignore]  # noqa: F401  (file)
 import pytest
 
 from scaling.hosts import canary

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from scaling.records.network import Network, Place
 from scaling.records.prediction import Prediction, Question
-from scaling.records.run import PointRecord
-from tests.support.scripted_records import header, host, point, sweep
+from scaling.records.run import Header, PointRecord
+from tests.support.scripted_records import header, host, point, record, sweep
 
 NETWORK = Network(
     word="auto", why="", rate_bits_per_s=10e9,
@@ -32,6 +32,23 @@ def placed(one: PointRecord) -> PointRecord:
     names = ("node1", "node1", "node2", "node2")
     ranks = tuple(replace(rank, host=name) for rank, name in zip(one.ranks, names, strict=True))
     return replace(one, ranks=ranks, hosts=names)
+
+
+def large() -> tuple[Header, list[PointRecord]]:
+    """A run of eight nodes with two devices each, and two batches of one device."""
+    names = tuple(f"node{number}" for number in range(1, 9))
+    network = replace(
+        NETWORK,
+        subnet="10.20.0.0/24",
+        places={name: Place(address=f"10.20.0.{n}", interface="eth0") for n, name in enumerate(names, 1)},
+    )
+    records = []
+    for one in run({1: 0.1, 2: 0.102, 4: 0.105, 8: 0.107, 16: 0.11}):
+        seats = names[: max(1, one.point.world_size // 2)]
+        ranks = tuple(replace(rank, host=seats[rank.rank * len(seats) // len(one.ranks)]) for rank in one.ranks)
+        records.append(replace(one, ranks=ranks, hosts=tuple(rank.host for rank in ranks)))
+    records += [record(point("solo", 1, number, batch_size=128), 0.35) for number in range(3)]
+    return header(tuple(map(host, names)), networks=(network,)), records
 
 
 def question(world_size: int, nodes: int, **changes: Any) -> Question:

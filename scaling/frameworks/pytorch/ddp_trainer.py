@@ -110,6 +110,8 @@ class GradientExchange(Exchange):
             torch.ones(size // FLOAT32_BYTES, device=self.device)
             for size in bucket_bytes(reversed(sizes), options["bucket_cap_mb"], task.point.hardware.shrink)
         ]
+        assert distributed.group.WORLD is not None  # it is made before any trainer
+        self._group = distributed.group.WORLD
         self._buffers = [each.detach().to(self.device) for each in module.buffers()]
         self._optimizer: Optimizer | None = None
         if options["shard_optimizer"]:
@@ -120,7 +122,7 @@ class GradientExchange(Exchange):
         """As DDP does: before forward rank 0's buffers (running means) for all; then each bucket divided by the
         ranks and summed over them, all in flight at once."""
         if self._buffers:
-            distributed._broadcast_coalesced(distributed.group.WORLD, self._buffers, BUFFERS_AT_ONCE_BYTES, 0)
+            distributed._broadcast_coalesced(self._group, self._buffers, BUFFERS_AT_ONCE_BYTES, 0)
         flying = list(self._sent())
         for bucket, sent, work in flying:
             work.wait()

@@ -258,3 +258,15 @@ def test_help_installs_nothing(machine: Machine) -> None:
         "Install the frameworks and Horovod: ./launch/install [--cuda WHICH] [--here] [EXTRA...]\n"
     )
     assert not (machine.root / ".venv").exists()
+
+
+@pytest.mark.parametrize("command", ["launch/local", "launch/install"])
+@pytest.mark.parametrize(
+    ("release", "stays"), [("2.9.1", True), ("2.14.1+cu130", True), ("2.13.0", False), ("2.3.1", False)]
+)
+def test_a_torch_that_serves_is_not_replaced(machine: Machine, command: str, release: str, stays: bool) -> None:
+    machine.framework("torch", release)
+    done = machine.run(command, *(["torch"] if command == "launch/install" else []))
+    assert done.returncode == 0, done.stderr
+    assert any("torch" in extras for _, extras in machine.installs()) is not stays
+    assert (f"torch {release} is here already, and stays" in done.stderr) is stays

@@ -40,7 +40,7 @@ def test_nccl_is_told_the_interface() -> None:
 def test_devices_and_traits() -> None:
     assert STRATEGY.devices("tensorflow:nccl") == ("cuda",)
     assert STRATEGY.devices("tensorflow:ring") == ("cpu", "cuda", "emulated")
-    ring = Traits(rank_ports=True, accuracy=("evaluate", "rate"))
+    ring = Traits(rank_ports=True, is_open=True, accuracy=("evaluate", "rate"))
     assert STRATEGY.traits("tensorflow:ring") == ring
     assert STRATEGY.traits("tensorflow:nccl") == replace(ring, nccl=True)
 

@@ -63,7 +63,7 @@ def test_helpers_are_the_servers_and_a_trainer_for_each_rank() -> None:
 
 
 def test_traits_and_devices() -> None:
-    wanted = Traits(drives="point", ports=1, rank_ports=True, servers=True, synchronous=False)
+    wanted = Traits(drives="point", ports=1, rank_ports=True, servers=True, is_open=True, synchronous=False)
     assert STRATEGY.traits("tensorflow:ps") == wanted
     assert STRATEGY.devices("tensorflow:ps") == ("cpu", "cuda")
 

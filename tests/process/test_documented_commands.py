@@ -1,0 +1,74 @@
+"""Each command line that a page or a help text shows runs to its end, with stand-ins for clusters and engines."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support import compared_runs, documented, predicted_runs, scripted_records, stand_ins, written
+from tests.support.compared_runs import without_noise
+from tests.support.documented import REPOSITORY, Command
+from tests.support.stand_ins import shell
+
+# Placeholders that mean another thing by place, and what their lines need to leave the repository alone.
+SUBSTITUTES = {
+    "predict RUN": "predict MEASURED",
+    "--check FILE": "--check check.json",
+    "--prices FILE": "--prices prices.toml",
+    "--tool NAME": "--tool horovod",
+    "LOG -o RUN": "LOG -o $(mktemp --dry-run)",
+    "--against BASE": "--against RUN",
+    "--data fashion-mnist": "--data fashion-mnist --data-dir fashion-mnist",
+    "WHEEL": "some.whl",
+    "published.json": "published.json --output priors.toml",
+}
+PRICES = """\
+currency = "USD"
+[[price]]
+name = "node"
+match = { cpu = "*" }
+devices = 4
+per_hour = { on_demand = 12.24 }
+network = "tcp:10"
+"""
+# Those of a lab and of launch/ run in tests/system.
+ELSEWHERE = re.compile(r"scaling\.lab|\./launch/(?:install|local|test)\b")
+COMMANDS = [one for one in documented.commands() if not ELSEWHERE.search(one.line)]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that looks as a clone does in which runs, logs and prices lie under the names that pages use."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("launch", "hostfiles", "containers", "tests", "scaling", "setup.cfg"):
+        (folder / name).symlink_to(REPOSITORY / name)
+    stand_ins.install(folder)
+    (folder / "prices.toml").write_text(PRICES)
+    (folder / "sweep.toml").write_text('strategy = ["torch:gloo"]\n')
+    (folder / "FILE.txt").write_text("The quick brown fox jumps over the lazy dog. " * 2000)
+    shutil.copy(REPOSITORY / "tests/unit/importers/samples/horovod_n4.log", folder / "LOG")
+    written.idx(folder / "fashion-mnist")
+    for name in ("BASE", "NEW", *(f"{side}{number}" for side in ("BASE", "NEW") for number in (1, 2, 3))):
+        compared_runs.on_disk(folder / name, without_noise())
+    scripted_records.written(folder / "MEASURED", predicted_runs.large())
+    for line in (
+        "mpirun -np 16 python -m scaling.run && mv results/* RUN",
+        "mpirun -np 16 python -m scaling.check --json > check.json",
+    ):
+        done = shell(line, folder)
+        assert done.returncode == 0, done.stderr
+    shutil.copytree(folder / "RUN", folder / "results" / "run")
+    return folder
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_it_runs(command: Command, clone: Path) -> None:
+    line = command.line
+    for placeholder, substitute in SUBSTITUTES.items():
+        line = line.replace(placeholder, substitute)
+    done = shell(line, clone)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

@@ -1,0 +1,83 @@
+"""Find the command lines that pages, help texts and messages show, one for each case that they stand for."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+REPOSITORY = Path(__file__).parents[2]
+# The history of changes and the tables that tests compare are no pages of commands.
+NO_PAGES = ("CHANGELOG.md", "tests/golden/cluster.md")
+PROGRAMS = "apptainer|chmod|docker|enroot|kubectl|mpirun|mypy|pip|podman|pytest|python|ruff|sbatch|srun"
+BEGINS = re.compile(rf"(?:\w+=\S+ )*(?:(?:{PROGRAMS})\s|\./launch/\w|(?:\./)?\.venv/bin/)")
+EXAMPLE = re.compile(r"""(?:for example:?|Start it[^:\n]*:)\s+((?:mpirun|python|\./launch/)[^"'\n]+)""")
+COMMENTED = re.compile(r"^# {3}((?:sbatch|kubectl|mpirun|\./launch/).*)", re.M)
+# Prose on the line of a command is set apart by spaces.
+PROSE = re.compile(r"\s{3,}\S.*|\s+#.*")
+
+
+# Within a sentence a program alone is a name: words before its first argument.
+ARGUMENTS_FROM = {"python": 3}
+
+
+class Command(NamedTuple):
+    """One command line as bash takes it, and the page or file that shows it first."""
+
+    place: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.line}"
+
+
+def commands() -> list[Command]:
+    """Every command line that is shown, once, by page."""
+    found: dict[str, str] = {}
+    for place, line in itertools.chain(_of_pages(), _of_code()):
+        for case in cases(line):
+            found.setdefault(case, place)
+    return [Command(place, line) for line, place in found.items()]
+
+
+def cases(line: str) -> list[str]:
+    """The lines that a pattern of usage stands for: `a|b` is each, `[x]` is with and without, `...` is one."""
+    line = re.sub(r"(?<=[A-Z])\.\.\.", "", line)
+    if optional := re.search(r"(?<= )\[([^][]+)\] ?", line):
+        before, after = line[: optional.start()], line[optional.end() :]
+        return [one for inside in ("", f"{optional[1]} ") for one in cases(f"{before}{inside}{after}")]
+    if choices := re.search(r"(?<= )[\w-]+(?:\|[\w-]+)+", line):
+        before, after = line[: choices.start()], line[choices.end() :]
+        return [one for choice in choices[0].split("|") for one in cases(f"{before}{choice}{after}")]
+    return [line.strip()]
+
+
+def _of_pages() -> Iterator[tuple[str, str]]:
+    for path in sorted(REPOSITORY.rglob("*.md")):
+        place = path.relative_to(REPOSITORY)
+        if str(place) not in NO_PAGES and not any(part.startswith(".") for part in place.parts):
+            yield from ((str(place), line) for line in of_page(path.read_text()))
+
+
+def of_page(text: str) -> Iterator[str]:
+    """The command lines of a page: lines of indented blocks, and code within sentences."""
+    for block in re.findall(r"^(?: {4}.*\n)+", text, re.M):
+        whole = re.sub(r"\\\n *", "", textwrap.dedent(block))
+        yield from (PROSE.sub("", line) for line in whole.splitlines() if BEGINS.match(line))
+    prose = re.sub(r"^(?: {4}.*\n)+", "\n", text, flags=re.M)
+    for code in re.findall(r"`([^`]+)`", prose):
+        line = re.sub(r"\s*\n\s*", " ", code)
+        if BEGINS.match(line) and len(line.split()) > ARGUMENTS_FROM.get(line.split()[0], 1):
+            yield line
+
+
+def _of_code() -> Iterator[tuple[str, str]]:
+    """Examples of help texts and errors, and in the comments that the commands of launch/ show as their help."""
+    for pattern in ("scaling/**/*.py", "launch/*"):
+        for path in sorted(file for file in REPOSITORY.glob(pattern) if file.is_file()):
+            text = path.read_text()
+            found = [*EXAMPLE.findall(text), *(COMMENTED.findall(text) if path.suffix != ".py" else ())]
+            yield from ((str(path.relative_to(REPOSITORY)), PROSE.sub("", line).rstrip(" .")) for line in found)

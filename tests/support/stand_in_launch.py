@@ -1,0 +1,110 @@
+"""Run a documented launch without a cluster: `python -m tests.support.stand_in_launch ARGV...`.
+
+ARGV is what mpirun, srun or a container's engine was given. The command of this package in it runs whole in one
+process: real command line, plan, sweep, records and report, over scripted workers of as many ranks (inline.py).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from unittest import mock
+
+from scaling.bisect import flags as bisect_flags
+from scaling.bisect import leading
+from scaling.check import __main__ as check
+from scaling.check import flags as check_flags
+from scaling.command import complain
+from scaling.errors import ScalingError
+from scaling.hosts import canary
+from scaling.records.host import HostInfo
+from scaling.records.messages import SWEEP_DECODER, Dismiss, ToAgent, ToSweep
+from scaling.run import flags, measuring
+from scaling.run.ranks import Lead
+from scaling.sweep.sweep import Sweep
+from scaling.transport.mailbox import Mailbox
+from tests.support import check_facts
+from tests.support.guard import STEADY_S
+from tests.support.inline import Launch
+
+VERSION = "mpirun (Open MPI) 5.0.11"
+SLOTS = 4
+BRIEF = ["--rounds", "2", "--soak-s", "0"]
+COUNT = re.compile(r"(?:^| )(?:-np|-n|--ntasks|-N \d+ --ntasks-per-node)[ =](\d+)")
+
+
+def nodes(ranks: int) -> list[HostInfo]:
+    """The host of each rank: four ranks to a node, on an InfiniBand and an Ethernet network."""
+    made = [check_facts.node(f"node{number}", number) for number in range(1, -(-ranks // SLOTS) + 1)]
+    return [made[rank // SLOTS] for rank in range(ranks)]
+
+
+def sweep(ranks: int, argv: Sequence[str]) -> int:
+    """`scaling.run ARGV` on so many ranks, in no more rounds than a table needs."""
+    brief = [] if {"--rounds", "--resume", "--like", "--against", "--epochs", "--list"} & {*argv} else BRIEF
+    return _led(ranks, argv, lambda lead: lead.obey(flags.parse([*argv, *brief])))
+
+
+def bisect(ranks: int, argv: Sequence[str]) -> int:
+    """`scaling.bisect ARGV` on so many ranks."""
+    asked = bisect_flags.parse(argv)
+    assert asked is not None
+    return _led(ranks, argv, lambda lead: leading.bisect(lead, asked))
+
+
+def _led(ranks: int, argv: Sequence[str], work: Callable[[Lead], int]) -> int:
+    launch = Launch(ranks, nodes(ranks))
+    mailbox = Mailbox[ToAgent, ToSweep](launch.hub.rank(0), SWEEP_DECODER, turn=launch.turn, wait=launch.wait)
+    with (
+        mock.patch.object(measuring, "Sweep", partial(Sweep, clock=launch.now)),
+        mock.patch.object(leading, "Sweep", partial(Sweep, clock=launch.now)),
+        mock.patch.object(canary, "tried", lambda _cpus: canary.Canary(STEADY_S)),
+    ):
+        try:
+            return work(Lead(launch.hub.rank(0), mailbox, launch.enrolled, argv))
+        finally:
+            mailbox.order_all(Dismiss())
+            launch.turn()
+
+
+def preflight(ranks: int, argv: Sequence[str]) -> int:
+    """`scaling.check ARGV`: the judgement of a sound cluster that was measured with these flags."""
+    asked = check_flags.parse(argv)
+    assert asked is not None
+    names = [f"node{number}" for number in range(1, max(2, ranks // SLOTS) + 1)]
+    lead = mock.Mock()
+    lead.measured.side_effect = lambda _ranks, words, known, _until: check_facts.facts(
+        names, each=SLOTS, words=words, fabric=known
+    )
+    lead.all_reduced.side_effect = lambda facts: facts
+    return check._check(lead, asked)
+
+
+COMMANDS = {"scaling.run": sweep, "scaling.bisect": bisect, "scaling.check": preflight}
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code of the command in the launch, or 2 for none."""
+    if list(argv) == ["--version"]:
+        print(VERSION)
+        return 0
+    at = next((at for at, word in enumerate(argv) if word == "-m" and argv[at + 1] in COMMANDS), None)
+    assert at is not None, f"no command of scaling in {argv}"
+    count = COUNT.search(" ".join(argv[:at]))
+    for file in (word for before, word in pairwise(argv) if before == "--hostfile"):
+        assert Path(file).is_file() or file.startswith("/results/"), file
+    try:
+        return COMMANDS[argv[at + 1]](int(count[1]) if count else 1, argv[at + 2 :])
+    except flags.Shown:
+        return 0
+    except ScalingError as error:
+        complain(error, argv[at + 1])
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
