@@ -96,13 +96,14 @@ class AllReduce(Record, frozen=True, kw_only=True):
 
 class Facts(Record, frozen=True, kw_only=True, dict=True):
     """All of it. `ranks[r]` is rank r's; `absent[network][node]` says why a node is not on a network;
-    `named`: the networks were asked for, by --interconnect or a fabric file, and not just found;
+    `named`: the networks were asked for, by --interconnect (`asked`) or a fabric file, and not just found;
     `left_out` are the (network, node, node) that there was no time to measure."""
 
     ranks: tuple[RankFacts, ...]
     networks: tuple[Network, ...] = ()
     absent: dict[str, dict[str, str]] = {}
     named: bool = False
+    asked: bool = False
     prepared: dict[str, Prepared] = {}
     links: tuple[Link, ...] = ()
     left_out: tuple[tuple[str, str, str], ...] = ()

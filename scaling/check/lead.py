@@ -50,8 +50,14 @@ class Lead:
         """Prepare all nodes and measure the links between them, to be done by `until_s` of the clock. Raises
         UsageError for a word that means no network."""
         found = networks.find(ranks, words, known)
-        named = bool(networks.named(words) or known)
-        facts = Facts(ranks=tuple(ranks), networks=found.networks, absent=found.absent, named=named)
+        asked = bool(networks.named(words))
+        facts = Facts(
+            ranks=tuple(ranks),
+            networks=found.networks,
+            absent=found.absent,
+            named=asked or bool(known),
+            asked=asked,
+        )
         self.say(_opening(facts))
         first = {node: _first_rank(ranks, node) for node in facts.nodes}
         facts = replace(facts, prepared=self._prepared(facts, first))

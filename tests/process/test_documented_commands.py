@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 
-from tests.support import compared_runs, documented, predicted_runs, scripted_records, stand_ins, written
+from tests.support import compared_runs, documented, predicted_runs, scripted_records, stand_ins
 from tests.support.compared_runs import without_noise
 from tests.support.documented import REPOSITORY, Command
 from tests.support.stand_ins import shell
@@ -20,7 +21,8 @@ SUBSTITUTES = {
     "--prices FILE": "--prices prices.toml",
     "--tool NAME": "--tool horovod",
     "LOG -o RUN": "LOG -o $(mktemp --dry-run)",
-    "--against BASE": "--against RUN",
+    "--against REV": "--against HEAD",
+    "scaling.run --against BASE": "scaling.run --against RUN",
     "--data fashion-mnist": "--data fashion-mnist --data-dir fashion-mnist",
     "WHEEL": "some.whl",
     "published.json": "published.json --output priors.toml",
@@ -39,18 +41,28 @@ ELSEWHERE = re.compile(r"scaling\.lab|\./launch/(?:install|local|test)\b")
 COMMANDS = [one for one in documented.commands() if not ELSEWHERE.search(one.line)]
 
 
+def fashion_mnist(folder: Path) -> None:
+    """Black pictures, as many as were published."""
+    folder.mkdir()
+    for prefix, count in (("train", 60_000), ("t10k", 10_000)):
+        pictures = struct.pack(">4I", 2051, count, 28, 28) + bytes(count * 28 * 28)
+        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(pictures)
+        labels = struct.pack(">2I", 2049, count) + bytes(n % 10 for n in range(count))
+        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(labels)
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that looks as a clone does in which runs, logs and prices lie under the names that pages use."""
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("launch", "hostfiles", "containers", "tests", "scaling", "setup.cfg"):
+    for name in ("launch", "hostfiles", "containers", "tests", "setup.cfg"):
         (folder / name).symlink_to(REPOSITORY / name)
     stand_ins.install(folder)
     (folder / "prices.toml").write_text(PRICES)
     (folder / "sweep.toml").write_text('strategy = ["torch:gloo"]\n')
     (folder / "FILE.txt").write_text("The quick brown fox jumps over the lazy dog. " * 2000)
     shutil.copy(REPOSITORY / "tests/unit/importers/samples/horovod_n4.log", folder / "LOG")
-    written.idx(folder / "fashion-mnist")
+    fashion_mnist(folder / "fashion-mnist")
     for name in ("BASE", "NEW", *(f"{side}{number}" for side in ("BASE", "NEW") for number in (1, 2, 3))):
         compared_runs.on_disk(folder / name, without_noise())
     scripted_records.written(folder / "MEASURED", predicted_runs.large())

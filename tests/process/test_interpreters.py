@@ -98,7 +98,7 @@ def test_what_is_missing_and_versions_are_those_of_the_frameworks_environment(la
     other.install("horovod", "98.1")
     done = launch.run("--list")
     assert done.returncode == 0, done.stderr
-    assert "\n  tensorflow:ring         ready\n" in done.stdout
+    assert "\n  tensorflow:ring         ready  (listens" in done.stdout
     lacking = "horovod is built without tensorflow: ./launch/install horovod"
     assert f"  tensorflow:horovod      {lacking} (in {other.python})" in done.stdout
     assert f"  tensorflow:...          {other.python}: Python 3." in done.stdout

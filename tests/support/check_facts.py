@@ -122,6 +122,7 @@ def facts(
         networks=found.networks,
         absent=found.absent,
         named=bool(words or fabric),
+        asked=bool(words),
         prepared=prepared(everyone),
         links=tuple(
             link

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from scaling.records.events import Ready
 from scaling.records.network import Network, Place
 from scaling.records.prediction import Prediction, Question
 from scaling.records.run import Header, PointRecord
@@ -39,6 +40,7 @@ def large() -> tuple[Header, list[PointRecord]]:
     names = tuple(f"node{number}" for number in range(1, 9))
     network = replace(
         NETWORK,
+        rate_bits_per_s=100e9,
         subnet="10.20.0.0/24",
         places={name: Place(address=f"10.20.0.{n}", interface="eth0") for n, name in enumerate(names, 1)},
     )
@@ -47,6 +49,10 @@ def large() -> tuple[Header, list[PointRecord]]:
         seats = names[: max(1, one.point.world_size // 2)]
         ranks = tuple(replace(rank, host=seats[rank.rank * len(seats) // len(one.ranks)]) for rank in one.ranks)
         records.append(replace(one, ranks=ranks, hosts=tuple(rank.host for rank in ranks)))
+    ready = Ready(
+        import_s=1.0, build_s=0.1, parameters=25_557_032, gradient_bytes=102_228_128, device_name="Test CPU"
+    )
+    records = [replace(one, ranks=tuple(replace(rank, ready=ready) for rank in one.ranks)) for one in records]
     records += [record(point("solo", 1, number, batch_size=128), 0.35) for number in range(3)]
     return header(tuple(map(host, names)), networks=(network,)), records
 

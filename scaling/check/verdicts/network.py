@@ -48,19 +48,19 @@ def _listening(facts: Facts) -> Iterator[Verdict]:
     for name in dict.fromkeys(name for addresses in told.values() for name in addresses):
         names.setdefault(tuple(told[node].get(name) for node in facts.nodes), []).append(name)
     for addresses, alike in names.items():
-        of, who = dict(zip(facts.nodes, addresses, strict=True)), ", ".join(alike)
+        of, strategies = dict(zip(facts.nodes, addresses, strict=True)), ", ".join(alike)
         if lost := [node for node in facts.nodes if of[node] == ""]:
-            text = f"{who}: listens at the address of the host's name, which is none of {some(lost)}"
+            text = f"{strategies}: listens at the address of the host's name, which is none of {some(lost)}"
             yield Verdict(level="error", topic="names", text=text, mend=f"{HOSTS_FILE}; or {BUILD}")
             continue
         faults = {
             one.word: name_address.fault({node: of[node] for node in one.places}, one, "cpu")
             for one in facts.networks
         }
-        level: Level = "error" if facts.named or all(faults.values()) else "warning"
+        level: Level = "error" if facts.asked or all(faults.values()) else "warning"
         for word, fault in faults.items():
             if fault:
-                text = f"{who}: not measurable over {word}: {fault[0]}"
+                text = f"{strategies}: not measurable over {word}: {fault[0]}"
                 yield Verdict(level=level, topic="names", text=text, mend=fault[1])
 
 
