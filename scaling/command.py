@@ -132,7 +132,7 @@ def deliver(data: str | bytes, output: Path | None) -> None:
 
 
 def _is_planted(path: Path) -> bool:
-    """Whether a path is a link in a run's folder: whoever made the folder chose where it leads."""
+    """Whether a path is a link in a run's folder: the folder's author chose its target, not the user."""
     return path.is_symlink() and (path.parent / KEPT).exists()
 
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from scaling.records.run import PointRecord, RankRecord
 from scaling.text import counted, several
 
-# A window is named that takes so many times as long as the median of the others of its rank and round. What other
-# programs, or cores of changing speed, do to a window makes it less than twice as long.
+# A window is named if it takes so many times as long as the median of the others of its rank and round: a program
+# that has half of a rank's core makes its windows twice as long.
 FAR = 3.0
 # Windows of a rank, of which the others' median tells something.
 LEAST = 3

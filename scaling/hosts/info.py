@@ -89,7 +89,7 @@ def joined(hosts: Sequence[HostInfo]) -> HostInfo:
 
 
 def check_names(hosts: Sequence[HostInfo]) -> None:
-    """Refuse two hosts of one name, since ranks are told apart by that; `hosts[r]` is rank r's. Raises
+    """Refuse two hosts of one name, since the name identifies a host; `hosts[r]` is rank r's. Raises
     LaunchError."""
     first: dict[str, int] = {}
     for rank, host in enumerate(hosts):

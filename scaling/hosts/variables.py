@@ -47,7 +47,7 @@ def recorded(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def changed(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The variables that children are not given as they are set, and why: `OMP_PROC_BIND=true (...)`."""
+    """Variables that children get changed or not at all, each with the reason: `OMP_PROC_BIND=true (...)`."""
     return tuple(
         f"{name}={_shown(environ[name])} ({why})"
         for name in sorted(environ)

@@ -127,8 +127,7 @@ class HostInfo(Record, frozen=True, kw_only=True):
 
 
 def joined_variables(hosts: Iterable[HostInfo]) -> dict[str, str]:
-    """The variables of several hosts, or of the ranks of one; values that differ stand beside each other:
-    `1 | unset`."""
+    """Join the variables of several hosts, or of the ranks of one; values that differ are listed: `1 | unset`."""
     known = [host.variables or {} for host in hosts]
     names = sorted({name for one in known for name in one})
     return {name: " | ".join(dict.fromkeys(one.get(name, "unset") for one in known)) for name in names}

@@ -127,8 +127,8 @@ def _reason(error: Exception) -> str:
 
 
 def unlinked(path: Path) -> Path:
-    """The path of a file or folder that a run is about to write. A link in its place is removed: whoever made the
-    run's folder chose where it leads."""
+    """Return the path of a file or folder that a run is about to write, after removing a link in its place: the
+    folder's author chose its target, not the user."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
     return path

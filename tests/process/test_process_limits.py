@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-MOUNT = Path("/sys/fs/cgroup")
+from tests.support import cgroups
+
 # A sweep in this process, which may start no other.
 PROGRAM = """
 import os, sys
@@ -28,18 +28,10 @@ print(*(one.outcome.message for one in found.records if isinstance(one.outcome, 
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
     """A cgroup that counts processes; skips where none can be made."""
-    top = MOUNT / "pids" if (MOUNT / "pids").is_dir() else MOUNT
-    folder = top / f"scaling-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no cgroup can be made here: {error}")
-    try:
+    with cgroups.cgroup("pids") as folder:
         if not (folder / "pids.max").exists():
             pytest.skip("cgroups here do not count processes")
         yield folder
-    finally:
-        folder.rmdir()
 
 
 @pytest.mark.parametrize(

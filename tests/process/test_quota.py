@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from scaling.records import store
-from tests.support import burner
+from tests.support import burner, cgroups
 
-MOUNT = Path("/sys/fs/cgroup")
 # A fifth of a core, of which two burners of the same cgroup use most.
 QUOTA_US, PERIOD_US = 20_000, 100_000
 
@@ -21,13 +19,7 @@ QUOTA_US, PERIOD_US = 20_000, 100_000
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
     """A cgroup with a quota; skips where none can be made."""
-    top = MOUNT / "cpu" if (MOUNT / "cpu").is_dir() else MOUNT
-    folder = top / f"scaling-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no cgroup can be made here: {error}")
-    try:
+    with cgroups.cgroup("cpu") as folder:
         if (folder / "cpu.cfs_quota_us").exists():
             (folder / "cpu.cfs_quota_us").write_text(str(QUOTA_US))
         elif (folder / "cpu.max").exists():
@@ -35,8 +27,6 @@ def cgroup() -> Iterator[Path]:
         else:
             pytest.skip("cgroups here have no CPU quota")
         yield folder
-    finally:
-        folder.rmdir()
 
 
 ARGV = ("--strategy", "fake:a", "--device", "cpu", "--rounds", "1", "--windows", "3", "--window-s", "0.3")
