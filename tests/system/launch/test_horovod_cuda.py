@@ -1,4 +1,4 @@
-"""What is added to Horovod's source for CUDA, by a real CMake and a real compiler, without a GPU."""
+"""What is added to Horovod's source, for CUDA and for Gloo, by a real CMake and a real compiler, without a GPU."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ add_subdirectory(binding)
 """
 # All that the source wants of CUDA's.
 CUDA_RUNTIME = "typedef struct CUstream_st* cudaStream_t;\n"
+GLOO = "horovod/common/gloo/gloo_context.cc"
 SYMBOL = "_ZN15stream_executor3gpu16AsGpuStreamValueEPNS_6StreamE"  # as Horovod's mpi_ops.cc calls it
 
 
@@ -35,6 +36,8 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "CMakeLists.txt").write_text(PROJECT)
     (tmp_path / "binding/CMakeLists.txt").write_text("add_library(tensorflow SHARED mpi_ops.cc)\n")
     (tmp_path / "binding/mpi_ops.cc").touch()
+    (tmp_path / GLOO).parent.mkdir(parents=True)
+    (tmp_path / GLOO).write_text("assert(global_context.IsEnabled());\n")
     return tmp_path
 
 
@@ -60,6 +63,16 @@ def test_the_binding_for_tensorflow_gets_the_source_with_cuda(project: Path) -> 
 
 def test_without_cuda_it_stays_as_it_is(project: Path) -> None:
     assert compiled(project) == ["mpi_ops.cc"]
+
+
+def test_a_copy_whose_process_sets_take_the_interface_is_compiled(project: Path) -> None:
+    sources = f"mpi_ops.cc ${{CMAKE_SOURCE_DIR}}/{GLOO}"
+    (project / "binding/CMakeLists.txt").write_text(f"add_library(tensorflow SHARED {sources})\n")
+    assert compiled(project) == ["gloo_context.cc", "mpi_ops.cc"]
+    commands = json.loads((project / "build/compile_commands.json").read_text())
+    (copy,) = (Path(one["file"]) for one in commands if one["file"].endswith("gloo_context.cc"))
+    assert copy.is_relative_to(project / "build")
+    assert "gloo_iface_ = global_context.gloo_iface_;" in copy.read_text()
 
 
 def test_the_wheel_is_another_where_the_source_is_another() -> None:
