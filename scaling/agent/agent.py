@@ -71,7 +71,7 @@ Spawn = Callable[[Task, Mapping[str, str]], ChildLike]
 
 
 class Agent:
-    """One rank's agent. `clock` and `spawn` are replaced in tests."""
+    """One rank's agent. A signal makes `woken_fd` readable; `clock` and `spawn` are replaced in tests."""
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class Agent:
         spawn: Spawn | None = None,
         clock: Callable[[], float] = time.monotonic,
         environ: Mapping[str, str] = os.environ,
+        woken_fd: int = -1,
     ) -> None:
         self.cluster = cluster
         self.dismissed = False
@@ -87,6 +88,7 @@ class Agent:
         self._spawn = spawn or partial(Child, start=self._starter.start)
         self._clock = clock
         self._environ = environ
+        self._woken_fd = woken_fd
         self._supervisors: dict[tuple[int, str], Supervisor] = {}
         self._sockets: dict[int, list[list[socket.socket]]] = {}
         self._outgoing: list[ToSweep] = []
@@ -173,7 +175,10 @@ class Agent:
                 poller.register(supervisor.child.stdin_fd, select.POLLOUT)
         for fd in self._starter.fds():
             poller.register(fd, select.POLLIN)
-        poller.poll(1000 * seconds)
+        if self._woken_fd >= 0:
+            poller.register(self._woken_fd, select.POLLIN)
+        if any(fd == self._woken_fd for fd, _ in poller.poll(1000 * seconds)):
+            os.read(self._woken_fd, 64)
 
     def _patience_s(self) -> float:
         """How long until the next look for messages. The end of windows wakes it, where workers time them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -27,7 +28,7 @@ from scaling.sweep.sweep import Sweep
 from scaling.sweep.view import live
 from scaling.sweep.view.plain import Stream
 from scaling.transport.mailbox import Mailbox
-from scaling.transport.mpi import launcher_output
+from scaling.transport.mpi import beyond_the_launcher, launcher_output
 
 # With --against; as scaling.compare has it.
 NOTHING_COMPARED = 2
@@ -60,7 +61,7 @@ def measure(
     """
     _prepare()
     screen = live.make(kind, sys.stdout)
-    output: TextIO = sys.stdout
+    launchers: TextIO | None = None
     width = config.target_half_width(made.config)
     predictor = None if store.predictions(opened.folder) else Asking  # what was written down once stands
     sweep = Sweep(
@@ -75,12 +76,14 @@ def measure(
     except (Interrupted, SilentRanks) as stop:
         page, base = False, None
         if isinstance(stop, Interrupted) and stop.by_launcher:
-            output = launcher_output() or output
+            launchers = launcher_output()
         raise
     finally:
+        output = launchers or sys.stdout
         screen.closed(output)
         ending = Ending(color=kind == "live", page=page, base=base, look=mailbox.look)
-        code = _conclude(opened, header, sweep.records, output, ending)
+        conclude = partial(_conclude, opened, header, sweep.records, output, ending)
+        code = beyond_the_launcher(conclude) if launchers else conclude()
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
     changed = changes(sweep.records)
     if failed or any(change.verdict == "slower" for change in changed):
@@ -89,7 +92,7 @@ def measure(
 
 
 def _prepare() -> None:
-    """Import what the last table takes: after a Ctrl-C, Open MPI 5 gives ranks a second for it."""
+    """Import what the last table takes, for which there is little time after a Ctrl-C."""
     for module in ("scipy.optimize", "scipy.special", "scaling.report.formats.terminal"):
         import_module(module)
 

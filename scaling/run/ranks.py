@@ -39,7 +39,7 @@ def serve(cluster: Cluster, signals: Signals) -> int:
 
 def _agent(cluster: Cluster, signals: Signals) -> Agent:
     child.adopt_orphans()
-    agent = Agent(cluster)
+    agent = Agent(cluster, woken_fd=signals.fd)
     signals.hand_to(agent.interrupt, lambda: agent.is_interrupted)
     enrolment.enrol(agent)
     return agent

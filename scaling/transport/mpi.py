@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,6 +22,7 @@ TAGS: dict[Box, int] = {"agent": 1, "sweep": 2}
 BYE_TAG = 3
 FLUSH_S = 5.0
 PROBES = 2
+DAEMONS = ("orted", "prted")  # of Open MPI, on other nodes than mpirun
 
 
 def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
@@ -65,14 +68,28 @@ def _alone(launch: Launch, library: str) -> str:
 
 
 def launcher_output() -> TextIO | None:
-    """Open MPI 5's mpirun stops forwarding output at its own Ctrl-C, while its ranks still have a second:
-    its standard output, to write the last table to, where this rank is its child; else None."""
-    try:
-        if "PRTE_LAUNCHED" in os.environ and Path(f"/proc/{os.getppid()}/comm").read_text().strip() == "prterun":
-            return Path(f"/proc/{os.getppid()}/fd/1").open("a")
-    except OSError:
-        pass
+    """The standard output of Open MPI's mpirun, to write the last table to, where this rank is its child; else
+    None. At its own Ctrl-C, 5 forwards no output any more."""
+    parent = Path(f"/proc/{os.getppid()}")
+    with suppress(OSError):
+        if "OMPI_COMM_WORLD_RANK" in os.environ and (parent / "comm").read_text().strip() not in DAEMONS:
+            return (parent / "fd/1").open("a")
     return None
+
+
+def beyond_the_launcher(act: Callable[[], int]) -> int:
+    """Do this in a process that outlives the launcher, and return its exit code: told to end, Open MPI kills the
+    process groups of its ranks, 4 after a second and 5 after a quarter."""
+    if pid := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    code = 1
+    try:
+        os.setsid()
+        code = act()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 class MpiCluster:

@@ -29,6 +29,10 @@ class Signals:
     """
 
     def __init__(self) -> None:
+        self.fd, told = os.pipe()  # readable once a signal came
+        for fd in (self.fd, told):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(told, warn_on_full_buffer=False)
         self._interrupt: Callable[[int], None] | None = None
         self._waits: Callable[[], bool] = lambda: self._early is not None
         self._early: int | None = None

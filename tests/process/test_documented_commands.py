@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import struct
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("clone")
     for name in ("launch", "hostfiles", "containers", "tests", "setup.cfg"):
         (folder / name).symlink_to(REPOSITORY / name)
+    (folder / ".venv").symlink_to(sys.prefix)  # what a command of launch/ takes where none is active
     stand_ins.install(folder)
     (folder / "prices.toml").write_text(PRICES)
     (folder / "sweep.toml").write_text('strategy = ["torch:gloo"]\n')

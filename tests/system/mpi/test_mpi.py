@@ -114,9 +114,17 @@ def test_what_a_strategy_from_outside_lacks_on_another_rank_is_its_cause(tmp_pat
 SLOW = ("-m", "scaling.run", "--strategy", "fake:a", "--rounds", "50", "--windows", "3", "--window-s", "0.1")
 
 
-def interrupted(mpi: Mpi, folder: Path, number: int) -> tuple[int, str]:
+# The last table takes its time, as that of many points does.
+LONG_TABLE = (
+    "import sys, time\nfrom scaling.run import __main__ as run, measuring\nprint_table = measuring._print_table\n"
+    "measuring._print_table = lambda *a, **k: (time.sleep(1), print_table(*a, **k))[1]\n"
+    "sys.exit(run.main(sys.argv[3:]))\n"
+)
+
+
+def interrupted(mpi: Mpi, folder: Path, number: int, *first: str) -> tuple[int, str]:
     """Start a long sweep, signal its mpirun after two points, and return its exit code and output."""
-    command = [str(mpi.mpirun), "-np", "2", sys.executable, *SLOW]
+    command = [str(mpi.mpirun), "-np", "2", sys.executable, *first, *SLOW]
     with (folder / "out").open("w+") as out:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=folder,
@@ -129,6 +137,7 @@ def interrupted(mpi: Mpi, folder: Path, number: int) -> tuple[int, str]:
         finally:
             process.kill()
             process.wait()
+        nothing_left(folder)
         out.seek(0)
         return code, out.read()
 
@@ -165,9 +174,15 @@ def test_a_signal_keeps_the_points_and_prints_the_table(tmp_path: Path, mpi: Mpi
     assert len(records) >= 2
     assert f"run: {run.relative_to(tmp_path)}" in said
     assert "Scaling of data-parallel training" in said
-    nothing_left(tmp_path)
     # mpirun has an exit code of its own for signals to itself; USR1 it hands on, and the code is ours.
     assert code == 130 if number == signal.SIGUSR1 else code != 0
+
+
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_table_that_takes_long_is_printed_all_the_same(tmp_path: Path, mpi: Mpi, number: int) -> None:
+    _, said = interrupted(mpi, tmp_path, number, "-c", LONG_TABLE)
+    assert "Scaling of data-parallel training" in said
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -241,9 +256,9 @@ def test_a_rank_that_stands_still_ends_the_run_with_its_table(
         finally:
             process.kill()
             process.wait()
+        nothing_left(tmp_path)
         out.seek(0)
         said = out.read()
-    nothing_left(tmp_path)
     assert "Scaling of data-parallel training" in said
     if number is None:
         assert f"scaling: error: no word from rank 1 on {os.uname().nodename} for 8 s" in said

@@ -22,6 +22,7 @@ def handlers() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+    signal.set_wakeup_fd(-1)
 
 
 class Ending(Exception):
