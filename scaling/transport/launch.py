@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
+import socket
 import stat
 import sys
 import termios
@@ -26,6 +28,7 @@ NAMED = {"scaling": "scaling.run"}
 
 # How often, and how long between, a rank that aborts looks whether its last words were read.
 LOOKS, LOOK_S = 200, 0.01
+PMI_S = 2.0
 # How long rank 0 may be behind the others, and the signals that launchers end ranks by.
 WORD_S, ENDING = 10.0, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
@@ -44,8 +47,9 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
         launch = launched(os.environ)
         if launch is None or launch.rank == 0:  # once, however many there are
             complain(error, name)
-        else:
-            leave_the_word_to_rank_0()
+        elif not rank_0_spoke():
+            complain(f"rank {launch.rank} on {socket.gethostname()}: {error}", name)
+        end_all(error.exit_code)
         return error.exit_code
     try:
         code = work(cluster)
@@ -59,18 +63,33 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
 
 def abort(cluster: Cluster, code: int) -> None:
     """End all ranks once what this one printed was read."""
+    _let_read()
+    cluster.abort(code)
+
+
+def _let_read() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
             wait_until_read(stream.fileno())
-    cluster.abort(code)
 
 
-def leave_the_word_to_rank_0() -> None:
-    """Wait until the launcher ends this rank, for some seconds at most: it ends all when the first has ended, and
-    rank 0 may not have said yet what all ranks met."""
+def end_all(code: int) -> None:
+    """Have MPICH's launcher end all ranks, over its PMI 1: where one leaves before MPI's start, the others would
+    wait for it. Other launchers do so unasked."""
+    with suppress(KeyError, ValueError, OSError):
+        fd = int(os.environ["PMI_FD"])
+        _let_read()
+        os.write(fd, b"cmd=init pmi_version=1 pmi_subversion=1\n")
+        if select.select([fd], [], [], PMI_S)[0] and b"rc=0" in os.read(fd, 200):
+            os.write(fd, f"cmd=abort exitcode={code}\n".encode())
+
+
+def rank_0_spoke() -> bool:
+    """Whether the launcher ends this rank within some seconds: it does once the first rank has ended, which is
+    rank 0 where all ranks met the same error; what it did not meet, the others say."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    signal.sigtimedwait(ENDING, WORD_S)
+    return signal.sigtimedwait(ENDING, WORD_S) is not None
 
 
 def _connected(command: str) -> Cluster:

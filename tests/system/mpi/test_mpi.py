@@ -285,6 +285,18 @@ def test_what_keeps_all_ranks_from_starting_is_one_line_of_rank_0(tmp_path: Path
     assert ours[0].startswith("scaling: error: ulimit -n 100: ")
 
 
+@pytest.mark.parametrize("mpi", MPIS, ids=str)
+def test_what_keeps_another_rank_from_starting_is_its_own_line(tmp_path: Path, mpi: Mpi) -> None:
+    code = (
+        "import os, resource, sys\nfrom scaling.run import __main__ as run\n"
+        "rank = os.environ.get('OMPI_COMM_WORLD_RANK', os.environ.get('PMI_RANK'))\n"
+        "if rank == '1': resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\nsys.exit(run.main([]))\n"
+    )
+    done = mpirun(mpi, 2, "-c", code, cwd=tmp_path)
+    assert done.returncode != 0
+    assert f"scaling: error: rank 1 on {os.uname().nodename}: ulimit -n 100: " in done.stderr
+
+
 def test_ranks_that_loaded_another_mpi_are_told_so(tmp_path: Path) -> None:
     mine, other = MPIS[2], MPIS[1]
     library = next((other.mpirun.parents[1] / "lib").glob("libmpi.so.40"))

@@ -30,8 +30,9 @@ class Looking:
     def register(self, fd: int, events: int) -> None:
         return None
 
-    def poll(self, milliseconds: float) -> None:
+    def poll(self, milliseconds: float) -> list[tuple[int, int]]:
         self.slept_s = milliseconds / 1000
+        return []
 
     def after(self, *orders: ToAgent) -> float:
         for order in orders:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,21 +54,32 @@ def test_a_file_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         launch.wait_until_read(log.fileno())
 
 
-@pytest.mark.parametrize(("rank", "waited_s"), [("0", []), ("1", [launch.WORD_S])])
-def test_rank_0_says_what_all_ranks_met_before_others_end(
-    rank: str, waited_s: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("rank", "ended", "said"),
+    [
+        ("0", False, "scaling: error: too few files\n"),
+        ("1", True, ""),
+        ("1", False, f"scaling: error: rank 1 on {socket.gethostname()}: too few files\n"),
+    ],
+)
+def test_rank_0_says_what_all_ranks_met_and_others_what_it_did_not_meet(
+    rank: str, ended: bool, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The launcher ends all of them when the first one has ended."""
     slept: list[float] = []
+
+    def wait(_: object, seconds: float) -> int | None:
+        slept.append(seconds)
+        return signal.SIGTERM if ended else None
 
     def refuse() -> None:
         raise LaunchError("too few files")
 
     monkeypatch.setattr(open_files, "allow", refuse)
     monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
-    monkeypatch.setattr(signal, "sigtimedwait", lambda _, seconds: slept.append(seconds))
+    monkeypatch.setattr(signal, "sigtimedwait", wait)
     for name, value in {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank}.items():
         monkeypatch.setenv(name, value)
     assert launch.as_rank(lambda _: pytest.fail("connected"), "scaling") == 2
-    assert capsys.readouterr().err == ("" if waited_s else "scaling: error: too few files\n")
-    assert slept == waited_s
+    assert capsys.readouterr().err == said
+    assert slept == ([] if rank == "0" else [launch.WORD_S])
