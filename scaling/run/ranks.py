@@ -28,6 +28,7 @@ from scaling.transport.base import Cluster
 from scaling.transport.launch import abort
 from scaling.transport.launchers import launched
 from scaling.transport.mailbox import SILENT_S, Mailbox
+from scaling.transport.mpi import kill_launcher_later
 from scaling.transport.signals import Signals
 
 
@@ -66,6 +67,7 @@ def lead(
         return work if isinstance(work, int) else work(Lead(cluster, mailbox, enrolled, argv))
     except SilentRanks as error:
         complain(error, name)
+        kill_launcher_later()
         abort(cluster, error.exit_code)
         return error.exit_code
     except ScalingError as error:

@@ -17,6 +17,12 @@ import psutil
 from launch import _mpi
 from scaling.records.point import Record
 
+# For python -c before `-m scaling.run FLAG...`: rank 0 has patience for some seconds alone.
+IMPATIENT = (
+    "import sys\nfrom scaling.agent import agent\nfrom scaling.run import __main__ as run, ranks\n"
+    "agent.BEAT_S, ranks.SILENT_S = 1.0, 8.0\nsys.exit(run.main(sys.argv[3:]))\n"
+)
+
 
 class Mpi(Record, frozen=True, kw_only=True):
     """One MPI: its name, the prefix it is installed in, and what its library says of itself."""

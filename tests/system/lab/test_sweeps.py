@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from scaling.records.point import Point
 from scaling.records.run import PointRecord
 from tests.support import labs
 from tests.support.labs import needs_lab
+from tests.support.mpis import IMPATIENT
 from tests.support.waiting import eventually
 
 pytestmark = needs_lab
@@ -39,11 +40,13 @@ def lab() -> Iterator[Lab]:
 
 
 @contextmanager
-def sweeping(lab: Lab, results: Path, *flags: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+def sweeping(
+    lab: Lab, results: Path, *flags: str, python: Sequence[str] = ("python",), **environ: str
+) -> Iterator[subprocess.Popen[str]]:
     """A sweep begun, of a rank on each node."""
     command = [sys.executable, "-m", "scaling.lab", "run", "--name", lab.name, "--"]
     into = () if "--resume" in flags else ("--results", str(results))
-    command += ["-np", str(len(lab.nodes)), "python", "-m", "scaling.run", *into, *flags]
+    command += ["-np", str(len(lab.nodes)), *python, "-m", "scaling.run", *into, *flags]
     with (results.parent / "said").open("a") as said:
         env = {**os.environ, **environ}
         process = subprocess.Popen(command, cwd=labs.ROOT, env=env, stdout=said, stderr=said, text=True)
@@ -175,6 +178,25 @@ def test_a_card_that_goes_down_costs_its_point_alone(lab: Lab, tmp_path: Path) -
     assert isinstance(outcomes["ib0"], Failed)
     assert outcomes["ib0"].cause == "hang"
     assert code == 1
+
+
+def test_a_node_that_falls_silent_ends_the_run_with_its_table_and_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    flags = ("--strategy", "fake:a", "--world-sizes", "2", *QUICK, "--rounds", "50")
+    with sweeping(lab, results, *flags, python=("python", "-c", IMPATIENT)) as process:
+        eventually(lambda: len(records(results)) > 1, (tmp_path / "said").read_text, of=process)
+        changes.change(lab.name, [f"node2.{card}=down" for card in ("ib0", "eth0")])
+        try:
+            code = process.wait(LIMIT_S)
+        finally:
+            changes.change(lab.name, [f"node2.{card}=up" for card in ("ib0", "eth0")])
+    assert code != 0
+    said = (tmp_path / "said").read_text()
+    assert "no word from rank 1 on node2 for 8 s" in said
+    assert "Scaling of data-parallel training" in said
+    failed = [record.outcome for record in records(results) if isinstance(record.outcome, Failed)]
+    assert all("no word from rank 1 on node2" in outcome.message for outcome in failed)
 
 
 def test_killing_a_node_ends_the_job_and_resume_completes_it(lab: Lab, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 from scaling.records import store
 from scaling.records.events import Finished
 from tests.support import faulty
-from tests.support.mpis import MPIS, Mpi, mpirun
+from tests.support.mpis import IMPATIENT, MPIS, Mpi, mpirun
 from tests.support.waiting import eventually
 
 FAKE = ("-m", "scaling.run", "--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02")
@@ -226,13 +226,6 @@ def test_no_worker_survives_a_killed_rank(tmp_path: Path, mpi: Mpi) -> None:
         process.wait()
     nothing_left(tmp_path)
     assert store.load(only_run(tmp_path))[1]
-
-
-# Rank 0 has patience for some seconds alone.
-IMPATIENT = (
-    "import sys\nfrom scaling.agent import agent\nfrom scaling.run import __main__ as run, ranks\n"
-    "agent.BEAT_S, ranks.SILENT_S = 1.0, 8.0\nsys.exit(run.main(sys.argv[3:]))\n"
-)
 
 
 @pytest.mark.parametrize("mpi", MPIS, ids=str)
