@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections.abc import Callable
 from importlib import metadata
 from importlib.machinery import ModuleSpec
@@ -98,7 +99,8 @@ class Builds:
             return self._versions[name]
 
         monkeypatch.setattr(metadata, "version", version)
-        monkeypatch.setattr(sys, "path", [str(folder)])
+        # Python 3.13 reads a distribution's name with modules that nothing may have imported yet.
+        monkeypatch.setattr(sys, "path", [str(folder), sysconfig.get_path("stdlib")])
 
     def hold(self, told: Found) -> None:
         """These GPUs, or none."""
