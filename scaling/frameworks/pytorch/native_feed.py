@@ -106,6 +106,8 @@ class Loader:
         """Its process, where one has ended: what a broken pipe to it says depends on when it broke."""
         processes = {one.sentinel: one for one in self._batches._workers}
         ended = [processes[one] for one in wait(list(processes), timeout=GONE_S)]
+        for one in ended:
+            one.join(GONE_S)  # its sentinel tells before its exit code is there
         found = ", ".join(f"{one.pid} (exit code {one.exitcode})" for one in ended)
         return f"DataLoader worker {found} exited unexpectedly" if ended else str(error)
 
