@@ -15,15 +15,14 @@ from functools import partial
 
 from scaling.agent import other_code, pausing, strategies
 from scaling.agent.child import Child
-from scaling.agent.data import located
 from scaling.agent.environment import child_environ, granted
 from scaling.agent.forks import Starter
 from scaling.agent.idle import IdleTraffic
-from scaling.agent.proving import Proving
 from scaling.agent.supervisor import ChildLike, Supervisor
 from scaling.agent.suspicion import Suspicion
-from scaling.errors import ScalingError, StrategyError
+from scaling.errors import ScalingError, StrategyError, UsageError
 from scaling.hosts import canary, process_limits
+from scaling.hosts.reach import Attempts, door
 from scaling.records.events import Ended, Event, Failed, Measured
 from scaling.records.host import HostInfo
 from scaling.records.messages import (
@@ -31,6 +30,7 @@ from scaling.records.messages import (
     INTERRUPT_GRACE_S,
     Account,
     Admit,
+    Admitting,
     Alive,
     Ask,
     Assign,
@@ -45,6 +45,7 @@ from scaling.records.messages import (
     Preload,
     Preloaded,
     Reach,
+    Reached,
     Release,
     Report,
     Reserve,
@@ -59,6 +60,63 @@ from scaling.records.messages import (
 from scaling.records.task import Run, Task
 from scaling.transport.base import Cluster
 from scaling.transport.mailbox import send_news
+from scaling.workloads import data
+
+# ---------------------------------------------------------------- proving
+#
+# An agent's part in proving that hosts reach each other: doors for the others, and knocks at theirs.
+
+
+class Proving:
+    """The doors of one host and the connections that it is making."""
+
+    def __init__(self) -> None:
+        self._doors: dict[str, socket.socket] = {}
+        self._attempts: dict[str, Attempts] = {}
+        self._opened: list[Admitting] = []
+
+    def obey(self, order: Admit | Reach, now_s: float) -> None:
+        """Open or close a door, or begin to connect to those of other hosts."""
+        if isinstance(order, Reach):
+            self._attempts[order.network] = Attempts(order.peers, now_s + order.within_s)
+            return
+        if old := self._doors.pop(order.network, None):
+            old.close()
+        if order.address:
+            self._opened.append(self._open(order))
+
+    def _open(self, order: Admit) -> Admitting:
+        try:
+            self._doors[order.network] = door(order.address)
+        except OSError as error:
+            return Admitting(network=order.network, error=error.strerror or str(error))
+        return Admitting(network=order.network, port=self._doors[order.network].getsockname()[1])
+
+    def answers(self, now_s: float) -> list[Admitting | Reached]:
+        """Those that are due."""
+        ended = {network: attempts.ways(now_s) for network, attempts in self._attempts.items()}
+        reached = [Reached(network=network, ways=ways) for network, ways in ended.items() if ways is not None]
+        for answer in reached:
+            del self._attempts[answer.network]
+        opened, self._opened = self._opened, []
+        return [*opened, *reached]
+
+
+# ---------------------------------------------------------------- data
+#
+# Whether the data of a run lies on this agent's host.
+
+
+def data_located(order: Locate) -> Located:
+    """What the answer to rank 0 is. Files are looked for, not opened: rank 0 has read them."""
+    try:
+        data.locate(data.spec(order.data), order.data_dir)
+    except UsageError as error:
+        return Located(error=str(error))
+    return Located()
+
+
+# ---------------------------------------------------------------- agent
 
 QUICK_S = 0.002  # between looks for messages while ranks take turns answering each other
 TURNS_S = 0.005  # ... while others have their turn: ranks that are told to run beside each other begin together
@@ -322,6 +380,6 @@ def _answer(order: Ask | Locate | Try) -> Missing | Located | Tried:
     if isinstance(order, Try):
         return other_code.tried(order)
     if isinstance(order, Locate):
-        return located(order)
+        return data_located(order)
     lacking = strategies.lacking(order.strategies)
     return Missing(missing=lacking.anywhere, missing_on_cuda=lacking.on_cuda)

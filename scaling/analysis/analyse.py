@@ -22,25 +22,264 @@ one from node to node.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import exp, log
+from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from scaling.analysis.accuracy import trainings
+from scaling.analysis.alone import Alone
+from scaling.analysis.audit import UNRANKED
 from scaling.analysis.cell import Cell
 from scaling.analysis.cell_rows import Measured, across_nodes, among, baseline, measured
 from scaling.analysis.comparisons import Beside, beside, equal_losses, resolutions
 from scaling.analysis.comparisons import comparisons as compare
 from scaling.analysis.contests import contests, groups
-from scaling.analysis.contrasts import Table
+from scaling.analysis.contrasts import Layout, Table
 from scaling.analysis.controls import Controls
 from scaling.analysis.curves import comparable, curve_keys, exchanges, numbered
 from scaling.analysis.joining import join, joinable
 from scaling.analysis.less_work import judge
-from scaling.analysis.minibatches import minibatches
-from scaling.analysis.over_cpu import over_cpu
 from scaling.analysis.pools import pool_of, shared
-from scaling.analysis.rows import Baseline, Comparison, Contender, Row, Standing
+from scaling.analysis.rows import Baseline, Comparison, Contender, Minibatch, OverCpu, Row, Standing
+from scaling.analysis.stats import Estimate, geometric
 from scaling.analysis.training_rows import Analysis
+from scaling.records.point import Pass, Point, Workload
 from scaling.records.run import PointRecord
+
+# ---------------------------------------------------------------- over cpu
+#
+# GPUs against the CPU beside them: how many times as fast each trains, as studies of CPUs and GPUs have it.
+# Pure.
+#
+# The CPU has all cores of a host, and computes in fp32; a GPU computes as its sweep does. Both have the batch of
+# one GPU and the same framework. Ratios are formed inside rounds, with Student's interval of their logarithms.
+
+
+Rates = Mapping[int, float]
+
+
+def over_cpu(cells: Sequence[Cell], rows: Sequence[Row], controls: Controls) -> Iterator[OverCpu]:
+    """Of each CPU that stands beside GPUs, the plain loop of one GPU, then the exchanges."""
+    for alone in controls.baselines():
+        if alone.whole.point.hardware.cores:
+            cpu = baseline(alone)
+            yield from _of_plain_loops(alone, cpu, controls)
+            yield from _of_exchanges(alone, cpu, cells, rows, controls)
+
+
+def _of_plain_loops(alone: Alone, cpu: Baseline, controls: Controls) -> Iterator[OverCpu]:
+    for other in controls.baselines():
+        point = other.whole.point
+        if point.hardware.device == "cuda" and _is_same(point.strategy, point.workload, cpu):
+            made = baseline(other)
+            yield OverCpu(
+                contender=Contender(strategy=made.strategy, interconnect="auto", options={}),
+                alone=True,
+                workload=made.workload,
+                hardware=made.hardware,
+                world_size=1,
+                samples_per_s=made.samples_per_s,
+                ratio=_cpu_ratio(_alone(other), _alone(alone)),
+                cpu=cpu,
+                failed=made.failed,
+                footnotes=made.footnotes,
+            )
+
+
+def _of_exchanges(
+    alone: Alone, cpu: Baseline, cells: Sequence[Cell], rows: Sequence[Row], controls: Controls
+) -> Iterator[OverCpu]:
+    for cell, row in zip(cells, rows, strict=True):
+        point = cell.point
+        if point.hardware.device == "cuda" and _is_same(controls.plain(point.strategy), point.reference, cpu):
+            yield OverCpu(
+                contender=Contender(**{name: getattr(row, name) for name in Contender.__struct_fields__}),
+                alone=False,
+                workload=row.workload,
+                hardware=row.hardware,
+                world_size=row.world_size,
+                samples_per_s=row.samples_per_s,
+                ratio=_cpu_ratio(_own(cell, point), _alone(alone)),
+                cpu=cpu,
+                failed=row.failed,
+                footnotes=row.footnotes,
+            )
+
+
+def _is_same(plain: str, work: Workload, cpu: Baseline) -> bool:
+    """Whether it is the same work in the same framework, however numbers are kept in memory."""
+    return plain == cpu.strategy and _work(work) == _work(cpu.workload)
+
+
+def _work(work: Workload) -> Workload:
+    return replace(work.alone(work.batch_size), precision="fp32", memory_format="contiguous")
+
+
+def _own(cell: Cell, point: Point) -> Rates:
+    return {number: point.global_batch_size / time.step_s for number, time in cell.times.items()}
+
+
+def _alone(alone: Alone) -> Rates:
+    batch_size = alone.whole.point.workload.batch_size
+    return {number: batch_size / time.harmonic_s for number, time in alone.times(alone.seats(0), 0).items()}
+
+
+def _cpu_ratio(gpu: Rates, cpu: Rates) -> Estimate | None:
+    ratios = [gpu[number] / cpu[number] for number in sorted(gpu.keys() & cpu.keys())]
+    return geometric(ratios) if ratios else None
+
+
+# ---------------------------------------------------------------- minibatches
+#
+# What a larger batch gains, and what passes take: sweeps over the batch of a device. Pure.
+#
+# The minibatch efficiency of a batch is its rate over that of the fastest batch of the sweep; t(2b) is held
+# against 2 t(b), as in Addfor's study of 2017, where it was more on one GPU (VGG on a GTX 1080: 899.86 ms at
+# 128, 420.28 ms at 64). Batches are compared as exchanges are (contrasts.py), all sweeps of a table being one
+# family.
+
+
+Key = tuple[object, ...]
+ORDER: Mapping[Pass, int] = {"forward": 0, "backward": 1, "step": 2}
+
+
+class Entry(NamedTuple):
+    """A batch with the logarithms of its step times, by round; without any where it is compared with none."""
+
+    batch: Minibatch
+    logs: Mapping[int, float]
+
+
+def minibatches(cells: Sequence[Cell], rows: Iterable[Row], controls: Controls) -> tuple[Minibatch, ...]:
+    """All batches of all sweeps, sweep by sweep; a single batch is one only beside passes of it."""
+    of = {cell.name: cell for cell in cells}
+    found: dict[Key, list[Entry]] = {}
+    for entry in (*_exchanges(of.values(), rows), *_plain_loops(controls)):
+        found.setdefault(_sweep(entry.batch), []).append(entry)
+    parts = {_whole(sweep) for sweep in found.values() if not sweep[0].batch.workload.trains}
+    swept = {
+        key: sorted(sweep, key=_size) for key, sweep in found.items() if len(sweep) > 1 or _whole(sweep) in parts
+    }
+    layouts = {key: Layout([one.logs for one in sweep], list(map(_series, sweep))) for key, sweep in swept.items()}
+    table = Table(list(layouts.values()))
+    return tuple(one for key in sorted(swept, key=repr) for one in _compared(swept[key], layouts[key], table))
+
+
+def _whole(sweep: Sequence[Entry]) -> Key:
+    """What its passes are parts of."""
+    one = sweep[0].batch
+    return _sweep(replace(one, workload=replace(one.workload, pass_="step")))
+
+
+def _size(entry: Entry) -> int:
+    return entry.batch.workload.batch_size
+
+
+def _sweep(one: Minibatch) -> Key:
+    """What the batches of a sweep share."""
+    who = one.contender
+    options = tuple(sorted(who.options.items()))
+    work = replace(one.workload, batch_size=0, pass_="step")
+    which = (who.strategy, who.interconnect, options, who.servers, who.server_hosts, work, one.hardware)
+    return (*which, one.placement, not one.alone, ORDER[one.workload.pass_], one.world_size)
+
+
+def _series(entry: Entry) -> Key:
+    """Who is the same at another world size: noise is a batch's."""
+    *which, _size_of_world = _sweep(entry.batch)
+    return (*which, entry.batch.workload.batch_size)
+
+
+# ---------------------------------------------------------------- what was measured
+
+
+def _exchanges(cells: Iterable[Cell], rows: Iterable[Row]) -> Iterator[Entry]:
+    """Those under the weak rule; `rows` are the cells', in their order."""
+    for cell, row in zip(cells, rows, strict=True):
+        if row.workload.batch_rule == "weak":
+            logs = {number: log(time.step_s) for number, time in cell.times.items()}
+            yield Entry(
+                Minibatch(
+                    contender=Contender(**{name: getattr(row, name) for name in Contender.__struct_fields__}),
+                    alone=False,
+                    workload=row.workload,
+                    hardware=row.hardware,
+                    world_size=row.world_size,
+                    step_s=_mean(logs),
+                    samples_per_s=row.samples_per_s,
+                    failed=row.failed,
+                    footnotes=row.footnotes,
+                    placement=row.placement,
+                    flags=tuple(flag for flag in row.flags if flag in UNRANKED),
+                ),
+                logs if cell.competes else {},
+            )
+
+
+def _plain_loops(controls: Controls) -> Iterator[Entry]:
+    """Those behind exchanges under the weak rule; others have baselines at several batches anyway."""
+    for alone in controls.baselines():
+        if alone.whole.point.workload.batch_rule != "weak":
+            continue
+        made, times = baseline(alone), alone.times(alone.seats(0), 0)
+        logs = {number: log(time.harmonic_s) for number, time in times.items()}
+        yield Entry(
+            Minibatch(
+                contender=Contender(strategy=made.strategy, interconnect="auto", options={}),
+                alone=True,
+                workload=made.workload.alone(made.workload.batch_size),
+                hardware=made.hardware,
+                world_size=1,
+                step_s=_mean(logs),
+                samples_per_s=made.samples_per_s,
+                failed=made.failed,
+                footnotes=made.footnotes,
+            ),
+            logs,
+        )
+
+
+def _mean(logs: Mapping[int, float]) -> Estimate | None:
+    return geometric([exp(value) for value in logs.values()]) if logs else None
+
+
+# ---------------------------------------------------------------- against each other
+
+
+def _compared(sweep: Sequence[Entry], layout: Layout, table: Table) -> Iterator[Minibatch]:
+    """Each batch against the fastest, and against the next smaller one that was measured."""
+    rates = {place: one.batch.samples_per_s for place, one in enumerate(sweep) if one.logs}
+    known = {place: rate.mean for place, rate in rates.items() if rate is not None}
+    best = max(known, key=known.__getitem__, default=0)
+    for place, entry in enumerate(sweep):
+        if place not in known:
+            yield entry.batch
+            continue
+        smaller = max((one for one in known if one < place), default=None)
+        factor = _size(entry) / _size(sweep[best])
+        yield replace(
+            entry.batch,
+            efficiency=_ratio(table, layout, place, best, factor),
+            over_smaller=None if smaller is None else _ratio(table, layout, smaller, place),
+            smaller_batch_size=None if smaller is None else _size(sweep[smaller]),
+        )
+
+
+def _ratio(table: Table, layout: Layout, one: int, other: int, factor: float = 1.0) -> Estimate | None:
+    """The second's time over the first's, times a factor; 1 of a batch over itself."""
+    if one == other:
+        return Estimate(mean=1.0, low=None, high=None, n=0)
+    found = table.estimate(layout, one, other)
+    if found is None:
+        return None
+    ends = {"low": found.low, "high": found.high}
+    shifted = {name: None if end is None else factor * (1 + end) for name, end in ends.items()}
+    return replace(found, mean=factor * (1 + found.mean), **shifted)
+
+
+# ---------------------------------------------------------------- analyse
 
 __all__ = [
     "Analysis", "Baseline", "Comparison", "Contender", "Row", "Standing", "analyse", "baselines",

@@ -6,8 +6,11 @@ need not read them again when a point elsewhere ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import accumulate, pairwise
+from statistics import fmean, median
+from typing import NamedTuple
 
 from scaling.analysis import (
     audit,
@@ -16,21 +19,17 @@ from scaling.analysis import (
     conditions,
     cpu_use,
     device_use,
-    feeds,
     foreign_load,
     machine_energy,
     nccl,
-    stalls,
     traces,
     traffic_receipt,
-    training_loss,
 )
 from scaling.analysis.audit import Flag
 from scaling.analysis.bottleneck import Path
 from scaling.analysis.clocks import Clocks, clocks
 from scaling.analysis.cpu_time import CpuStep, cpu_step
 from scaling.analysis.device_use import DeviceUse
-from scaling.analysis.feeds import Fed
 from scaling.analysis.foreign_load import Load
 from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.rows import ServerUse
@@ -38,11 +37,260 @@ from scaling.analysis.step_time import NO_RESULT, StepTime, beside_s, step_time,
 from scaling.analysis.traces import Traced
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.records.emulation import Emulation
-from scaling.records.events import Failed, Ready
+from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.gpu_time import GpuTime
 from scaling.records.nccl import NcclChoice
 from scaling.records.point import Point
-from scaling.records.run import PointRecord
+from scaling.records.run import PointRecord, RankRecord
+from scaling.text import counted, several
+
+# ---------------------------------------------------------------- training loss
+#
+# What training came to: its loss, the loss after equal numbers of samples, staleness. Pure.
+
+
+def staleness(records: Iterable[PointRecord]) -> float | None:
+    """Return the mean over ranks, measured windows and rounds; None for synchronous modes."""
+    windows = (window for record in _finished(records) for rank in record.ranks for window in rank.windows)
+    known = [window.staleness for window in windows if window.staleness is not None]
+    return fmean(known) if known else None
+
+
+def first_and_last_loss(records: Iterable[PointRecord]) -> tuple[float | None, float | None]:
+    """Return the means over ranks and rounds of the first and of the last window that has a loss."""
+    ends = [found for record in _finished(records) for rank in record.ranks if (found := _ends(rank)) is not None]
+    if not ends:
+        return None, None
+    return fmean([first for first, _ in ends]), fmean([last for _, last in ends])
+
+
+def trained_samples(record: PointRecord) -> int:
+    """Return how many samples all ranks have trained on up to their last loss, warm-up included; 0 without a
+    loss. What ranks of an asynchronous mode go on doing when their own windows are over is not counted."""
+    return min((curve[-1][0] for curve in _curves(record) if curve), default=0)
+
+
+def equal_samples(cells: Iterable[Iterable[PointRecord]]) -> int | None:
+    """Return the smallest number of samples that any finished record of these cells was trained on."""
+    found = [count for records in cells for record in _finished(records) if (count := trained_samples(record))]
+    return min(found, default=None)
+
+
+def loss_after(records: Iterable[PointRecord], count: int) -> float | None:
+    """Return the training loss after `count` samples, mean over ranks and rounds; None where none reached it.
+
+    A rank's curve is the loss of each window over the samples that all ranks had done by that window's end,
+    linear in between. Ranks that do not wait for each other end the same window at different times; the
+    samples are then those that all have done when each has ended it.
+    """
+    curves = (curve for record in _finished(records) for curve in _curves(record))
+    known = [loss for curve in curves if (loss := _at(curve, count)) is not None]
+    return fmean(known) if known else None
+
+
+def _finished(records: Iterable[PointRecord]) -> Iterable[PointRecord]:
+    return (record for record in records if isinstance(record.outcome, Finished))
+
+
+def _windows(rank: RankRecord) -> tuple[Window, ...]:
+    """In which it was trained, one after the other: also in those that were then measured again."""
+    measured = sorted((*rank.windows, *rank.disturbed), key=lambda window: window.start_s)
+    return (*rank.warmup, *measured)
+
+
+def _curves(record: PointRecord) -> list[list[tuple[int, float]]]:
+    """The curve of each rank."""
+    totals = _totals(record)
+    return [_curve(rank, totals) for rank in record.ranks]
+
+
+def _totals(record: PointRecord) -> list[int]:
+    """Samples of all ranks up to the end of each window."""
+    same = zip(*map(_windows, record.ranks), strict=False)
+    return list(accumulate(sum(w.samples + w.uncounted_samples for w in windows) for windows in same))
+
+
+def _curve(rank: RankRecord, totals: Sequence[int]) -> list[tuple[int, float]]:
+    """(samples, loss) of the windows that have a loss."""
+    both = zip(totals, _windows(rank), strict=False)
+    return [(total, window.loss) for total, window in both if window.loss is not None]
+
+
+def _at(curve: Sequence[tuple[int, float]], count: int) -> float | None:
+    if curve and curve[0][0] == count:
+        return curve[0][1]
+    for (before, high), (after, low) in pairwise(curve):
+        if before < count <= after:
+            return high + (low - high) * (count - before) / (after - before)
+    return None
+
+
+def _ends(rank: RankRecord) -> tuple[float, float] | None:
+    losses = [window.loss for window in _windows(rank) if window.loss is not None]
+    return (losses[0], losses[-1]) if losses else None
+
+
+# ---------------------------------------------------------------- stalls
+#
+# Windows far longer than the others of their rank: which, how long, and whether all stood still. Pure.
+#
+# No window is left out for being slow: a note tells what the numbers do not.
+
+
+# A window is named if it takes so many times as long as the median of the others of its rank and round: a program
+# that has half of a rank's core makes its windows twice as long.
+STALL_FAR = 3.0
+# Windows of a rank, of which the others' median tells something.
+STALL_LEAST = 3
+
+
+class Stall(NamedTuple):
+    """A window of a record that was far too long for some of its ranks; `usual_s` is what their others took."""
+
+    record: PointRecord
+    ranks: tuple[RankRecord, ...]
+    seconds: float
+    usual_s: float
+
+
+def stall_notes(records: Sequence[PointRecord]) -> Iterator[str]:
+    """The longest such window, with how many others there are; and machines that were suspended."""
+    found = sorted(_found(records), key=lambda one: one.usual_s - one.seconds)
+    if found:
+        others = f"; {counted(len(found) - 1, 'other')} like it" if len(found) > 1 else ""
+        yield f"slow window: {_told(found[0])}{others}"
+    asleep: dict[str, float] = {}
+    for rank in (rank for record in records for rank in record.ranks):
+        asleep[rank.host] = max(rank.telemetry.suspended_s, asleep.get(rank.host, 0.0))
+    for host, seconds in asleep.items():
+        if seconds:
+            yield f"{host} was suspended for {seconds:.1f} s while windows were measured, which no window counts"
+
+
+def _found(records: Iterable[PointRecord]) -> Iterator[Stall]:
+    for record in records:
+        by_window: dict[int, list[tuple[float, float, RankRecord]]] = {}
+        for rank in record.ranks:
+            for index, seconds, usual_s in _far(rank):
+                by_window.setdefault(index, []).append((seconds, usual_s, rank))
+        for same in by_window.values():
+            seconds, usual_s, _ = max(same, key=lambda one: one[0])
+            yield Stall(record, tuple(rank for _, _, rank in same), seconds, usual_s)
+
+
+def _far(rank: RankRecord) -> Iterator[tuple[int, float, float]]:
+    """Of a rank, the index of each such window, its seconds, and those of as many steps of the others."""
+    step_s = [one.seconds / one.steps for one in rank.windows if one.steps]
+    if len(step_s) < STALL_LEAST or len(step_s) < len(rank.windows):
+        return
+    for place, window in enumerate(rank.windows):
+        usual_s = window.steps * median(step_s[:place] + step_s[place + 1 :])
+        if window.seconds > STALL_FAR * usual_s:
+            yield window.index, window.seconds, usual_s
+
+
+# ---------------------------------------------------------------- in words
+
+
+def _told(stall: Stall) -> str:
+    record, ranks, seconds, usual_s = stall
+    whose = f"all {len(ranks)} ranks" if len(ranks) == len(record.ranks) > 1 else several(list(map(_name, ranks)))
+    verb = "took" if len(ranks) == 1 else "each took"
+    return (
+        f"{whose} {verb} {seconds:.2g} s for one of round {record.point.round + 1}, {usual_s:.2g} s is the median "
+        f"of its others{_stood_still(stall)}"
+    )
+
+
+def _name(rank: RankRecord) -> str:
+    return f"rank {rank.rank} on {rank.host}"
+
+
+def _stood_still(stall: Stall) -> str:
+    """Whose agents stood still too for most of what was too long: of all ranks of some hosts, or of all."""
+    hosts = dict.fromkeys(rank.host for rank in stall.record.ranks)
+    still_s = {
+        host: min(rank.telemetry.still_s for rank in stall.record.ranks if rank.host == host) for host in hosts
+    }
+    stopped = [host for host in hosts if still_s[host] > (stall.seconds - stall.usual_s) / 2]
+    if not stopped:
+        return ""
+    whose = "the whole job" if len(stopped) == len(hosts) else several(stopped)
+    seconds = max(still_s[host] for host in stopped)
+    return f"; {whose} stood still for {seconds:.1f} s: it was stopped, or its machine was (a checkpoint)"
+
+
+# ---------------------------------------------------------------- feeds
+#
+# What fed a cell: its pipeline, where its files came from, how long its ranks were blocked. Pure.
+#
+# Seconds blocked in a feed are a diagnosis and no part of a loss: a device may compute meanwhile, and decoding
+# takes cores from computing without blocking anybody (data_wait.py).
+
+
+# Of its bytes: what is no longer cold.
+STILL_CACHED = 0.01
+
+
+class Fed(NamedTuple):
+    """What is known of a cell's feeds; `notes` are what a reader of its row must know."""
+
+    waited_s: float | None
+    fed_by: str
+    read_from: str
+    notes: tuple[str, ...]
+
+
+def fed(records: Sequence[PointRecord]) -> Fed:
+    """Return what these records of one cell tell."""
+    return Fed(waited_s(records), fed_by(records), read_from(records), tuple(feed_notes(records)))
+
+
+def waited_s(records: Iterable[PointRecord]) -> float | None:
+    """Seconds of a step in which a rank was blocked in its feed, mean over ranks, windows and rounds; None where
+    batches stay on the device, or nobody has told."""
+    finished = (record for record in records if isinstance(record.outcome, Finished))
+    windows = [window for record in finished for rank in record.ranks for window in rank.windows]
+    told = [(window.waited_s, window.steps) for window in windows if window.waited_s is not None]
+    steps = sum(count for _, count in told)
+    return sum(seconds for seconds, _ in told) / steps if steps else None
+
+
+def fed_by(records: Iterable[PointRecord]) -> str:
+    """What its native feeds are, "" for the reference feed: `DataLoader, 2 processes a rank; Pillow ...`."""
+    return " or ".join(dict.fromkeys(ready.fed_by for ready in _ready(records) if ready.fed_by))
+
+
+def read_from(records: Iterable[PointRecord]) -> str:
+    """`page cache` or `disk`; "" for data in memory."""
+    return " or ".join(dict.fromkeys(ready.read_from for ready in _ready(records) if ready.read_from))
+
+
+def feed_notes(records: Sequence[PointRecord]) -> Iterator[str]:
+    """What a reader of its row must know."""
+    if own := fed_by(records):
+        yield f"native feed: {own}"
+    found = read_from(records)
+    if found == "page cache":
+        yield "files come from the page cache, as far as they fit; --drop-caches reads them from disk"
+    elif found:
+        yield f"files were dropped from the page cache before each point{_kept(records)}"
+
+
+def _kept(records: Iterable[PointRecord]) -> str:
+    """`, of which 12 % stayed there`, at most."""
+    known = [ready.cached_fraction for ready in _ready(records) if ready.read_from == "disk"]
+    if not known or None in known:
+        return ", as far as the kernel obeys, which it does not tell this user"
+    most = max(part for part in known if part is not None)
+    return f"; up to {100 * most:.0f} % stayed there" if most > STILL_CACHED else ""
+
+
+def _ready(records: Iterable[PointRecord]) -> Iterator[Ready]:
+    return (rank.ready for record in records for rank in record.ranks if rank.ready)
+
+
+# ---------------------------------------------------------------- cell
 
 
 class Cell:
@@ -114,7 +362,7 @@ class Cell:
     @cached_property
     def kernel_notes(self) -> tuple[str, ...]:
         """What a CPU quota, memory faults and the kernel cost, and which windows stalled."""
-        return (*conditions.notes(self.records), *stalls.notes(self.records))
+        return (*conditions.notes(self.records), *stall_notes(self.records))
 
     @cached_property
     def load(self) -> Load:
@@ -177,7 +425,7 @@ class Cell:
     @cached_property
     def fed(self) -> Fed:
         """What fed its ranks, and how long they waited for it."""
-        return feeds.fed(self.records)
+        return fed(self.records)
 
     @cached_property
     def machine_energy(self) -> MachineUse | None:
@@ -282,28 +530,28 @@ class Cell:
     @cached_property
     def staleness(self) -> float | None:
         """Of its parameters, mean; None in synchronous modes."""
-        return training_loss.staleness(self.records)
+        return staleness(self.records)
 
     @cached_property
     def first_and_last_loss(self) -> tuple[float | None, float | None]:
         """The training loss of the first and of the last window, means."""
-        return training_loss.first_and_last_loss(self.records)
+        return first_and_last_loss(self.records)
 
     @cached_property
     def fewest_samples(self) -> int | None:
         """The smallest number of samples that any of its rounds was trained on; None without a training loss."""
-        return training_loss.equal_samples([self.records])
+        return equal_samples([self.records])
 
     def loss_after(self, count: int) -> float | None:
         """The training loss after `count` samples, mean over ranks and rounds."""
         if count not in self._loss_after:
-            self._loss_after = {count: training_loss.loss_after(self.records, count)}
+            self._loss_after = {count: loss_after(self.records, count)}
         return self._loss_after[count]
 
     def losses_after(self, count: int) -> Mapping[int, float]:
         """The same by round, of those that have got so far."""
         if count not in self._losses_after:
-            each = ((one.point.round, training_loss.loss_after([one], count)) for one in self.records)
+            each = ((one.point.round, loss_after([one], count)) for one in self.records)
             self._losses_after = {count: {number: loss for number, loss in each if loss is not None}}
         return self._losses_after[count]
 

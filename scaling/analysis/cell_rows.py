@@ -2,31 +2,137 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from math import exp, log
+from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
-from scaling.analysis import audit, cpu_use, footnotes, peaks, traces
+from scaling.analysis import audit, cpu_use, footnotes, traces
 from scaling.analysis.alone import Alone
-from scaling.analysis.breakdown import intervals, split
+from scaling.analysis.breakdown import intervals, split, told
 from scaling.analysis.cell import Cell
 from scaling.analysis.clocks import Clocks, of_baseline
 from scaling.analysis.comparisons import Beside
 from scaling.analysis.controls import Controls
+from scaling.analysis.cpu_time import new_threads
 from scaling.analysis.data_wait import DataWait, part
 from scaling.analysis.drift import Drift
-from scaling.analysis.exchange_cpu import parts
 from scaling.analysis.lasting import Lasting, lasting
 from scaling.analysis.nccl import with_algorithms
 from scaling.analysis.pooling import Residual, contrast
 from scaling.analysis.pools import Shared
 from scaling.analysis.rounds import Round, cell_variances, floor, logs, relative, rounds
 from scaling.analysis.rows import Baseline, Row
-from scaling.analysis.stats import Estimate, geometric
+from scaling.analysis.stats import Estimate, geometric, interval, is_distinguishable
 from scaling.analysis.traces import Traced
+from scaling.records.point import Precision, Record
+
+# ---------------------------------------------------------------- peaks
+#
+# How many floating-point operations a device did, and its published peak. Pure but for reading peaks.toml.
+#
+# Operations are counted from the layers of the network (Ready.operations_per_sample), never 6 x parameters. MFU,
+# model FLOPs utilisation, is what the model needs over what the device could do (Chowdhery 2022, appendix B):
+# what is computed again or left out is not counted.
+
+
+PEAKS_FILE = Path(__file__).with_name("peaks.toml")
+# What may follow a name without making it another: `-SXM4-80GB`, ` 80GB HBM3`, ` 144G HBM3e`, `-PCIE-16GB`.
+_SAME = re.compile(r"(?:[ -](?:SXM\d?|PCIe|\d+GB?|HBM\d\w?))*", re.IGNORECASE)
+
+
+class Peak(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device's dense peaks in TFLOP/s by precision, the names that drivers give it, and who publishes them."""
+
+    names: tuple[str, ...]
+    peaks: dict[Precision, float]
+    source: str
+
+
+class _File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    device: tuple[Peak, ...]
+
+
+@lru_cache(maxsize=1)
+def read_peaks() -> tuple[Peak, ...]:
+    """All devices whose peaks are known."""
+    return msgspec.toml.decode(PEAKS_FILE.read_bytes(), type=_File).device
+
+
+def find_peak(device_name: str) -> Peak | None:
+    """The entry of a device by its driver's name, `NVIDIA A100-SXM4-80GB`; None for one that is not known."""
+    return next((one for one in read_peaks() if any(_is(device_name, name) for name in one.names)), None)
+
+
+def peak_tflops(device_name: str, precision: Precision) -> float | None:
+    """A device's dense peak; None where it is not known."""
+    found = find_peak(device_name)
+    return found.peaks.get(precision) if found else None
+
+
+def _is(device_name: str, name: str) -> bool:
+    """Whole, or up to its memory and form factor: `NVIDIA L4` is no `NVIDIA L40S`, and neither a `Ti`, a laptop's
+    GPU nor a slice (`NVIDIA A100-SXM4-40GB MIG 1g.5gb`) has the peak of the card that it is named after."""
+    return device_name.startswith(name) and _SAME.fullmatch(device_name.removeprefix(name)) is not None
+
+
+# ---------------------------------------------------------------- exchange cpu
+#
+# What is known of the exchange's own CPU time: communication threads by name, the wrapper. Pure.
+
+
+# Less than this part of a step is not worth a name.
+LEAST_PART = 0.002
+
+
+def exchange_cpu_parts(cell: Cell, measured: Sequence[Round], single: Sequence[Round]) -> dict[str, float]:
+    """Fractions of the row's step: threads that plain loops do not have, the wrapper with a single rank (`single`
+    are its rounds), the wrapper beside the others without any exchange; the wrapper where its 95 % interval over
+    rounds tells it from nothing."""
+    known = [one for one in measured if one.cpu is not None]
+    if not known:
+        return {}
+    step_s = fmean(one.exchange_s for one in known)
+    found = {name: seconds / step_s for name, seconds in _threads(known).items()}
+    if cell.point.world_size > 1:
+        alone = [told(one)["exchange_cpu"] * one.exchange_s for one in single if "exchange_cpu" in told(one)]
+        found["wrapper at N=1"] = _beyond_noise(alone) / step_s
+    found["wrapper without exchange"] = _beyond_noise(_unsynced(cell, known)) / step_s
+    return {name: part for name, part in found.items() if abs(part) >= LEAST_PART}
+
+
+def _beyond_noise(by_round: Sequence[float]) -> float:
+    """Their mean, where their interval leaves zero; a single round has none."""
+    if not by_round:
+        return 0.0
+    found = interval(by_round)
+    return found.mean if is_distinguishable(found) else 0.0
+
+
+def _threads(measured: Sequence[Round]) -> dict[str, float]:
+    """Seconds of a step by name, means over the rounds that tell what plain loops have."""
+    both = [one.uses for one in measured if one.uses is not None]
+    told = [new_threads(cpu.mean, plain) for cpu, plain in both if plain.threads]
+    names = sorted({name for new in told for name in new})
+    return {name: fmean(new.get(name, 0.0) for new in told) for name in names}
+
+
+def _unsynced(cell: Cell, measured: Sequence[Round]) -> list[float]:
+    """By how much a step inside the wrapper took longer than a plain one, by round."""
+    return [
+        cell.unsynced[one.number] - one.together_s
+        for one in measured
+        if one.number in cell.unsynced and one.together_s is not None
+    ]
+
+
+# ---------------------------------------------------------------- cell rows
 
 
 class Measured(NamedTuple):
@@ -52,7 +158,9 @@ def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) 
         efficiency=efficiency,
         strategy_efficiency=_strategy_efficiency(cell, single, pooled) if cell.claims_efficiency else None,
         **_lost(claimed, efficiency, pooled),
-        exchange_cpu_parts=parts(cell, claimed, rounds(single, controls) if claimed and single else ()),
+        exchange_cpu_parts=exchange_cpu_parts(
+            cell, claimed, rounds(single, controls) if claimed and single else ()
+        ),
         flags=(*flags, *_marks(cell)),
         traced=_traced(cell, controls),
         clocks=clocks,
@@ -148,7 +256,7 @@ def _operations(cell: Cell) -> dict[str, Any]:
         return {}
     devices = cell.gpus or cell.point.world_size
     tflops = geometric(cell.rates).mean * cell.operations_per_sample / devices / 1e12
-    found = {peaks.tflops(name, cell.point.workload.precision) for name in cell.device_names}
+    found = {peak_tflops(name, cell.point.workload.precision) for name in cell.device_names}
     peak = found.pop() if len(found) == 1 else None
     return {"tflops": tflops, "mfu": peak and tflops / peak}
 

@@ -3,28 +3,273 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from math import exp, log
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from math import exp, log, sqrt
+from statistics import median
 
-from scaling.analysis import bottleneck, emulating
+from scaling.analysis import bottleneck
 from scaling.analysis.alone import Alone
 from scaling.analysis.audit import CLAIMLESS, Flag, in_order
 from scaling.analysis.cell import Cell
 from scaling.analysis.clocks import Clocks, difference
 from scaling.analysis.controls import Controls
 from scaling.analysis.drift import Drift
-from scaling.analysis.fellows import slow_ranks
 from scaling.analysis.foreign_load import joined
 from scaling.analysis.lasting import Lasting
-from scaling.analysis.missing import missing_controls
+from scaling.analysis.pooling import Layout, additive
 from scaling.analysis.rounds import Round
-from scaling.analysis.stats import Estimate, interval
+from scaling.analysis.stats import Estimate, interval, quantile
 from scaling.analysis.step_time import NO_RESULT
 from scaling.analysis.traffic_receipt import Receipt
+from scaling.records.emulation import Emulation
 from scaling.records.events import Failed
-from scaling.records.point import Kind, Point
+from scaling.records.point import Kind, Point, Record
 from scaling.records.run import PointRecord, WarningKind
 from scaling.text import counted, plural
+
+# ---------------------------------------------------------------- fellows
+#
+# Ranks that are slower or faster than their fellows, alone or beside them: who, where, by how much. Pure.
+
+
+# Below this a difference is not worth a note.
+ODD_LEAST = 0.015
+# With few rounds three standard errors happen by chance, Student's quantile does not: in a layout of equal seats
+# none is told with at least this confidence, however many they are (Bonferroni).
+ODD_CONFIDENCE = 0.99
+# Of hundreds of ranks a name each would hide all other notes of a row.
+ODD_NAMED = 4
+
+
+class Odd(Record, frozen=True, kw_only=True):
+    """A seat that is apart from the median of the others by this part of their time."""
+
+    seat: int
+    apart: float
+
+
+def slow_ranks(cell: Cell, controls: Controls) -> Iterator[str]:
+    """Name the ranks of a row that are slower (or faster) than their fellows alone, or lose more beside them."""
+    size = cell.point.world_size
+    control = controls.together(cell.point)
+    beside = _by_seat(control) if control else {}
+    alone = controls.alone(cell.point, cell.point.workload.batch_size)
+    each = alone.by_seat(cell.seats, size) if alone and len(cell.seats) > 1 else {}
+    known = len(each) > 1
+    where = {**cell.where, **(control.where if control else {})}
+    how = "alone" if known else "beside the others"
+    yield from _apart(odd(each if known else beside), where, how, waits=cell.synchronous)
+    if known:
+        shared = {seat: _difference(beside[seat], column) for seat, column in each.items() if seat in beside}
+        more = odd({seat: column for seat, column in shared.items() if column})
+        yield from _contention([one for one in more if one.apart > 0], where)
+
+
+def odd(layout: Layout) -> list[Odd]:
+    """The columns that differ from the median of the others by more than noise does; of two seats the slow one."""
+    repeated = {seat: column for seat, column in layout.items() if len(column) > 1}
+    if len(repeated) < 2:
+        return []
+    fit = additive(repeated)
+    if fit.df < 1:
+        return []
+    # The difference of two seats is one and the same for both.
+    tests = len(repeated) if len(repeated) > 2 else 1
+    beyond = quantile(fit.df, 1 - (1 - ODD_CONFIDENCE) / tests)
+    found = []
+    for seat, effect in fit.columns.items():
+        others = [other for name, other in fit.columns.items() if name != seat]
+        apart = effect - median(others)
+        error = sqrt(fit.variance / len(repeated[seat]) * (1 + 1 / len(others)))
+        is_told = abs(apart) > max(log(1 + ODD_LEAST), beyond * error)
+        if is_told and (apart > 0 or len(others) > 1):
+            found.append(Odd(seat=int(seat), apart=exp(apart) - 1))
+    return sorted(found, key=lambda one: one.seat)
+
+
+def _by_seat(control: Cell) -> dict[str, dict[int, float]]:
+    found: dict[str, dict[int, float]] = {}
+    for number, time in sorted(control.times.items()):
+        for seat, one in sorted(time.seats.items()):
+            found.setdefault(str(seat), {})[number] = log(one.step_s)
+    return found
+
+
+def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
+    return {number: one[number] - other[number] for number in sorted(one.keys() & other.keys())}
+
+
+# ---------------------------------------------------------------- in words
+
+
+def _apart(found: Sequence[Odd], where: Mapping[int, str], how: str, *, waits: bool) -> Iterator[str]:
+    """`slow rank: rank 3 on node2 (CPU 3) takes 20.0 % longer alone than its fellows`; one note of several."""
+    if not found:
+        return
+    kinds = [kind for kind, sign in (("slow", 1), ("fast", -1)) if any(sign * one.apart > 0 for one in found)]
+    ranks = "rank" if len(found) == 1 else "ranks"
+    waiting = ""
+    if waits and "fast" in kinds:
+        waiting = ", and waits for them" if len(found) == 1 else "; the fast ones wait"
+    listed = _worst(found, where, lambda one: f"takes {_size(one)} {how} than its fellows", _size)
+    yield f"{' and '.join(kinds)} {ranks}: {listed}{waiting}"
+
+
+def _contention(found: Sequence[Odd], where: Mapping[int, str]) -> Iterator[str]:
+    """`contention: rank 3 on node2 (CPU 3) loses 15.0 % more beside the others than they do`; one note too."""
+    if found:
+        listed = _worst(found, where, lambda one: f"loses {_lost(one)} more beside the others than they do", _lost)
+        yield f"contention: {listed}"
+
+
+def _lost(one: Odd) -> str:
+    return f"{100 * one.apart:.1f} %"
+
+
+def _size(one: Odd) -> str:
+    return f"{100 * abs(one.apart):.1f} % {'longer' if one.apart > 0 else 'less'}"
+
+
+def _worst(
+    found: Sequence[Odd], where: Mapping[int, str], first: Callable[[Odd], str], further: Callable[[Odd], str]
+) -> str:
+    """The farthest apart by name, each with what is said of it; how many others, and by how much."""
+    ranked = sorted(found, key=lambda one: -abs(one.apart))
+    said = (first, *[further] * (ODD_NAMED - 1))
+    names = [
+        f"{where.get(one.seat, f'rank {one.seat}')} {text(one)}" for one, text in zip(ranked, said, strict=False)
+    ]
+    return f"{', '.join(names)}{_others(ranked[ODD_NAMED:])}"
+
+
+def _others(left: Sequence[Odd]) -> str:
+    """`, and 5 others, by 2 to 6 %`."""
+    if not left:
+        return ""
+    sizes = [f"{100 * abs(one.apart):.0f}" for one in left]
+    low, high = min(sizes, key=int), max(sizes, key=int)
+    return f", and {counted(len(left), 'other')}, by {low if low == high else f'{low} to {high}'} %"
+
+
+# ---------------------------------------------------------------- missing
+#
+# What the split of a row's loss had to do without: controls, and CPU time. Pure.
+
+
+# What a missing control leaves inside the rest.
+LEFT_OVER = {
+    "solo": "contention and small batch",
+    "together": "contention, straggling and exposed communication",
+    "comm": "exposed communication",
+}
+
+
+def missing_controls(point: Point, measured: Sequence[Round], controls: Controls) -> tuple[str, ...]:
+    """Say which controls the split had to do without, and which CPU time; a single device has none to miss, and
+    where a round tells CPU time `comm` is not needed."""
+    if point.world_size == 1:
+        return ()
+    kinds: dict[Kind, int] = {
+        "solo": sum(one.alone is None for one in measured),
+        "together": sum(one.together is None for one in measured),
+        "comm": 0 if any(one.grown is not None for one in measured) else sum(one.needs_comm for one in measured),
+    }
+    missing = (_missing(kind, count, point, measured, controls) for kind, count in kinds.items() if count)
+    return (*missing, *_not_by_cpu(measured), *_not_held(point, measured, controls))
+
+
+def _not_by_cpu(measured: Sequence[Round]) -> Iterator[str]:
+    """Why the loss is not split by CPU time, or by that of fewer rounds, where some of it is known."""
+    whose = [one.untold_cpu for one in measured if one.untold_cpu]
+    if not whose:
+        return
+    if any(one.grown is not None for one in measured):
+        count = f"{len(whose)} of {len(measured)} rounds"
+        yield f"no CPU time {whose[0]} in {count}; from the others: exchange's CPU and waiting"
+    else:
+        yield f"no CPU time {whose[0]}: the loss is split without, into exposed communication and the rest"
+
+
+def _not_held(point: Point, measured: Sequence[Round], controls: Controls) -> Iterator[str]:
+    """Why waiting for data is not told, or by fewer rounds, where that was tried."""
+    count = sum(one.data is None for one in measured)
+    if not count or not (cause := controls.why_missing("held", point, point.workload.batch_size)):
+        return
+    if count == len(measured):
+        yield f"no held control (failed: {cause}): what ranks wait for data counts as contention"
+    else:
+        yield (
+            f"no held control in {count} of {len(measured)} rounds (failed: {cause}); from the others: what ranks "
+            "wait for data"
+        )
+
+
+def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], controls: Controls) -> str:
+    cause = controls.why_missing(kind, point, point.workload.batch_size)
+    failed = f" (failed: {cause})" if cause else ""
+    is_async = kind == "together" and not measured[0].synchronous
+    left = "contention and exposed communication" if is_async else LEFT_OVER[kind]
+    if count == len(measured):
+        return f"no {kind} control{failed}; counted in the rest: {left}"
+    return f"no {kind} control in {count} of {len(measured)} rounds{failed}; from the others: {left}"
+
+
+# ---------------------------------------------------------------- emulating
+#
+# What an emulated row cannot know, and by how much the emulating machine may be wrong. Pure.
+
+
+# Of a step; a machine that is later than that tells networks apart that are alike, or the other way round.
+MOST_LATE = 0.005
+
+
+def emulation_notes(cell: Cell) -> Iterator[str]:
+    """Say what of a row was not measured but assumed, and what is left out of it."""
+    found = cell.emulation
+    if found is not None:
+        yield from _of_the_device(found, cell.point)
+        yield from _of_the_exchange(found, cell.point, cell.nodes)
+
+
+def _of_the_device(found: Emulation, point: Point) -> Iterator[str]:
+    if found.fitted:
+        work = point.workload
+        yield (
+            f"FITTED: nobody published {work.unit}/s of one device at batch {work.batch_size}; it sleeps by "
+            f"{found.fitted}"
+        )
+
+
+def _of_the_exchange(found: Emulation, point: Point, nodes: int) -> Iterator[str]:
+    if point.world_size == 1:
+        return
+    step_s = point.workload.batch_size / found.samples_per_s
+    if found.error_fraction is not None and found.error_fraction > MOST_LATE * (1 + 1e-6):
+        share = _percent(found.error_fraction)
+        yield (
+            f"the last bucket takes {_ms(found.tail_s)} here, {_ms(found.wire_s)} on the links that are emulated: "
+            f"up to {share} of the step is the emulator's; give more --dilate, or leave it out"
+        )
+    if point.world_size > nodes and not found.inside:
+        yield "not emulated: the links inside a node, whose bandwidth its profile does not know"
+    elif found.inside_s > found.wire_s:
+        beside = f", {_ms(found.wire_s)} of it beside the links between nodes" if found.wire_s else ""
+        bucket = "the last bucket" if found.error_fraction is not None else "DDP's last bucket"
+        yield (
+            f"not emulated: {found.inside} inside a node, which takes {bucket} {_ms(found.inside_s)} at "
+            f"least, {_percent(found.inside_s / step_s)} of a step{beside}"
+        )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+# ---------------------------------------------------------------- footnotes
 
 # Flags that say nothing against a control: it is as emulated as its row, and `comm` feeds nothing.
 HARMLESS: Mapping[str, tuple[Flag, ...]] = {
@@ -71,7 +316,7 @@ def of_row(
         yield from _controls(controls.flags_behind(point))
         yield from slow_ranks(cell, controls)
     yield from _comm_beside(rounds)
-    yield from emulating.notes(cell)
+    yield from emulation_notes(cell)
     yield from cell.fed.notes
     yield from _conditions(cell, controls if efficiency else None)
     yield from _warnings(cell)
@@ -83,7 +328,7 @@ def of_baseline(cell: Cell) -> Iterator[str]:
     flags = in_order(cell.flags)
     yield from _findings(cell, flags)
     yield from _stamps(cell, flags)
-    yield from emulating.notes(cell)
+    yield from emulation_notes(cell)
     yield from cell.fed.notes
     yield from cell.kernel_notes
     yield from cell.load.notes()

@@ -1,7 +1,7 @@
 """Whether an efficiency lasts: what it becomes while the same processes train on. Pure.
 
 Windows that were measured in a process's first seconds say nothing of a warm-up that takes longer. Where an
-exchange and the plain loop behind it go on taking turns (sweep/soak.py), the logarithm of their ratio, block by
+exchange and the plain loop behind it go on taking turns (sweep/epoch.py), the logarithm of their ratio, block by
 block from the first measured one on, is tested for a trend by rank (Mann, "Nonparametric tests against trend",
 Econometrica 13, 1945; Kendall's tau): what the machine does hits both of a block, what one start is apart from
 others is in all of them, and a stall is one rank among many. How large the change is, is the mean of the last

@@ -18,19 +18,113 @@ from math import expm1, log, log1p
 from statistics import fmean
 from typing import NamedTuple
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from scaling.analysis import welch
+from scaling.analysis.audit import UNRANKED
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate, geometric, interval
 from scaling.analysis.welch import Difference
-from scaling.compare import pairs as pairing
 from scaling.compare.found import Cell, Change, Mean, Value, Verdict
 from scaling.compare.metrics import Metric
-from scaling.compare.pairs import Pair
 from scaling.compare.sides import Unit
 from scaling.report import labels
 from scaling.report.labels import Context
+
+# ---------------------------------------------------------------- pairs
+#
+# Which cell of the base is which cell of the new runs, and what keeps two of them from being compared. Pure.
+
+
+# Who is measured: what a cell is called by, whatever it is measured with.
+Who = tuple[str, str, tuple[tuple[str, str], ...], int, str, int]
+# The stamps of a row whose figures are not what its name says, worst first.
+STATES = ("FAILED", *UNRANKED)
+
+
+class Pair(NamedTuple):
+    """The rows of one cell, a row of each run that has it; one side is empty where it has none at all. `apart`
+    names what they were not measured alike with, `left_out` the runs that say nothing of it."""
+
+    base: tuple[Row, ...]
+    new: tuple[Row, ...]
+    apart: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> Row:
+        """What the cell is described by."""
+        return (self.new or self.base)[0]
+
+
+def pairs(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]]) -> list[Pair]:
+    """Cells that are alike in everything, then those of the same name that were measured differently, then those
+    of one side alone; in the order of the base's table."""
+    before, after = _by_cell(base), _by_cell(new)
+    found = [Pair(rows, after.pop(key)) if key in after else Pair(rows, ()) for key, rows in before.items()]
+    return [*(_renamed(pair, after) for pair in found), *(Pair((), rows) for rows in after.values())]
+
+
+def _renamed(pair: Pair, left: dict[tuple[object, ...], tuple[Row, ...]]) -> Pair:
+    """A cell without its like, beside what has its name, of what is left."""
+    if pair.new:
+        return pair
+    for key, rows in left.items():
+        if pair_of(rows[0]) == pair_of(pair.base[0]):
+            del left[key]
+            return Pair(pair.base, rows, tuple(_apart(pair.base[0], rows[0])))
+    return pair
+
+
+def pair_of(row: Row) -> Who:
+    """What a cell is called by."""
+    options = tuple(sorted(row.options.items()))
+    return row.strategy, row.interconnect, options, row.servers, row.server_hosts, row.world_size
+
+
+def _by_cell(sides: Sequence[Sequence[Row]]) -> dict[tuple[object, ...], tuple[Row, ...]]:
+    found: dict[tuple[object, ...], tuple[Row, ...]] = {}
+    for rows in sides:
+        for row in rows:
+            key = (pair_of(row), row.workload, row.hardware, row.placement)
+            found[key] = (*found.get(key, ()), row)
+    return found
+
+
+def _apart(one: Row, other: Row) -> Iterator[str]:
+    """`batch_size 32 | 64`."""
+    for before, after in ((one.workload, other.workload), (one.hardware, other.hardware)):
+        told = asdict(after)
+        yield from (
+            f"{name} {value} | {told[name]}" for name, value in asdict(before).items() if told[name] != value
+        )
+    if one.placement != other.placement:
+        yield f"placement {one.placement} | {other.placement}"
+
+
+def pairs_told(pair: Pair) -> Pair:
+    """Of a cell that failed, say, in some runs of the base, those in which it did not, and the new ones that did
+    not fail in the same way either: what one launch lost hides no loss of all the others."""
+    had = states(pair.base)
+    base = tuple(row for row in pair.base if not states([row]))
+    if not had or not base:
+        return pair
+    new = tuple(row for row in pair.new if not any(state in had for state in states([row]))) or pair.new
+    sides = (("base", pair.base, base), ("new", pair.new, new))
+    left_out = tuple(
+        f"{' '.join(states(rows))} in {len(rows) - len(kept)} of {len(rows)} {name} runs, which are left out"
+        for name, rows, kept in sides
+        if len(kept) < len(rows)
+    )
+    return pair._replace(base=base, new=new, left_out=left_out)
+
+
+def states(rows: Sequence[Row]) -> list[str]:
+    """The stamps that any of them has, worst first."""
+    return [state for state in STATES if any(state in row.flags for row in rows)]
+
+
+# ---------------------------------------------------------------- verdicts
 
 NEWLY: Mapping[str, Verdict] = {
     "FAILED": "newly failed",
@@ -59,7 +153,7 @@ class Rule(NamedTuple):
 
 def cells(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], rule: Rule) -> tuple[Cell, ...]:
     """Return the verdict of every cell that either side has."""
-    found = [pairing.told(pair) for pair in pairing.pairs(base, new)]
+    found = [pairs_told(pair) for pair in pairs(base, new)]
     context = labels.context([row for pair in found for row in (*pair.base, *pair.new)])
     judged = [_untested(pair, context, rule) for pair in found]
     differences = _differences([(at, found[at]) for at in range(len(found)) if judged[at].verdict == "same"], rule)
@@ -117,7 +211,7 @@ def _standing(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
         return "new", "the base does not have it"
     if reason := _incomparable(pair, rule):
         return "not comparable", reason
-    before, after = pairing.states(pair.base), pairing.states(pair.new)
+    before, after = states(pair.base), states(pair.new)
     if newly := [state for state in after if state not in before]:
         return NEWLY[newly[0]], _why(pair.new)
     if "FAILED" in after:

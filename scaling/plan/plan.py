@@ -7,22 +7,113 @@ that drift hits all alike.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from scaling.emulated import profiles
+from scaling import frameworks
+from scaling.emulated import layers, profiles, scale
+from scaling.emulated.scale import Load
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
-from scaling.plan import beside, defaults, devices, emulation, matrix, name_address, resolving, training
+from scaling.plan import batches, beside, defaults, devices, matrix, name_address, resolving, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
-from scaling.plan.placement import Slot, place_ranks
+from scaling.plan.placement import Slot, first_slots, place_ranks, slots_of
 from scaling.records import other_code
 from scaling.records.emulation import Emulation
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
-from scaling.records.point import Device, Hardware, Point, Record
+from scaling.records.point import Device, Hardware, Point, Record, Workload
+
+# ---------------------------------------------------------------- emulation
+#
+# What a launch emulates: how far it shrinks and dilates, and how well each of its points is then told. Pure.
+
+
+def emulation_settled(
+    config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence[Enrol], lab_bits_per_s: Sequence[float]
+) -> SweepConfig:
+    """The configuration of an emulated device with shrink and dilate: as given; else chosen in a lab for its
+    fastest network and all world sizes, and 1 where links cannot be slowed. That of another device as it is."""
+    if not profiles.name_of(config.device):
+        return config
+    if not lab_bits_per_s:
+        return replace(config, shrink=config.shrink or 1.0, dilate=config.dilate or 1.0)
+    loads = list(_loads(config, slots, emulated_cores(enrolled), max(lab_bits_per_s)))
+    setting = scale.setting(loads, config.shrink, config.dilate)
+    return replace(config, shrink=setting.shrink, dilate=setting.dilate)
+
+
+def emulated_cores(enrolled: Sequence[Enrol]) -> int:
+    """Of the machine that emulates; of the smallest, if there are several."""
+    hosts = [enrol.host for enrol in enrolled]
+    return min(max(1, int(min([len(host.cores), *host.cpu_quotas.values()]))) for host in hosts)
+
+
+def _loads(config: SweepConfig, slots: Sequence[Slot], cores: int, link_bits_per_s: float) -> Iterator[Load]:
+    """What each world size is for the machine, by the strategy that keeps it busiest."""
+    polling = max((_polling_cores(name) for name in config.strategy or ()), default=0.0)
+    profile = profiles.name_of(config.device)
+    sizes = config.world_sizes or ()
+    for work, size in (
+        (batches.workload(one, size, slots), size) for one in batches.each(config) for size in sizes
+    ):
+        yield _load(work, profile, first_slots(size, config.placement, slots), cores, link_bits_per_s, polling)
+
+
+def _load(
+    work: Workload, profile: str, taken: Sequence[Slot], cores: int, link_bits_per_s: float | None, polling: float
+) -> Load:
+    return Load(
+        gradient_bytes=layers.gradient_bytes(work.model, work.image_size),
+        tail_bytes=layers.tail_bytes(work.model, work.image_size),
+        layers=len(layers.spans(layers.of(work.model, work.image_size), 1.0)),
+        step_s=profiles.rate(profile, work.model, work.batch_size, work.image_size).step_s,
+        world_size=len(taken),
+        ranks=max(Counter(slot.machine for slot in taken).values()),
+        cores=cores,
+        link_bits_per_s=link_bits_per_s if len({slot.host for slot in taken}) > 1 else None,
+        polling=polling,
+    )
+
+
+def _polling_cores(name: str) -> float:
+    """Cores that a strategy's own clock keeps busy beside a rank."""
+    return frameworks.load(name).traits(name).polling_cores
+
+
+# ---------------------------------------------------------------- of one point
+
+
+def emulation_told(
+    point: Point, slots: Sequence[Slot], cores: int, link_bits_per_s: float | None
+) -> Emulation | None:
+    """How well a point is emulated over links of this rate between nodes; None where nothing is."""
+    work, hardware = point.workload, point.hardware
+    if not hardware.profile:
+        return None
+    rate = profiles.rate(hardware.profile, work.model, work.batch_size, work.image_size)
+    if point.world_size == 1 or point.kind != "exchange":
+        return Emulation(samples_per_s=rate.samples_per_s, fitted=rate.fitted)
+    taken = slots_of(point, slots)
+    by_node = Counter(slot.host for slot in taken)
+    load = _load(work, hardware.profile, taken, cores, link_bits_per_s, _polling_cores(point.strategy))
+    inside = profiles.find(hardware.profile).inside if max(by_node.values()) > 1 else None
+    found = Emulation(
+        samples_per_s=rate.samples_per_s,
+        fitted=rate.fitted,
+        tail_s=load.tail_s(hardware.shrink, hardware.dilate),
+        wire_s=load.tail_wire_s,
+        error_fraction=load.late(hardware.shrink, hardware.dilate),
+        inside=inside.name if inside else "",
+        inside_s=load.tail_sent_bytes / inside.bytes_per_s if inside else 0.0,
+    )
+    return found.of(point)
+
+
+# ---------------------------------------------------------------- plan
 
 # Of a group: until all forks are ready; windows that warm up; the uncounted step before each window, and orders.
 GROUP_STARTUP_S, WARMING, UNCOUNTED_S = 1.5, 1.5, 0.1
@@ -89,7 +180,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def emulation(self, point: Point) -> Emulation | None:
         """How well a point is emulated; None where devices are real."""
-        return emulation.told(point, self.slots, self.cores, self.network(point).rate_bits_per_s)
+        return emulation_told(point, self.slots, self.cores, self.network(point).rate_bits_per_s)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -174,7 +265,7 @@ def make(
     names = resolving.names(config, device)
     missing = resolving.missing(names, enrolled, device, why)
     gpus = defaults.gpus_of(enrolled)
-    known = emulation.settled(
+    known = emulation_settled(
         resolving.resolved(config, names, slots, device, gpus), slots, enrolled, lab_bits_per_s
     )
     defaults.check_compile(known, enrolled)
@@ -194,7 +285,7 @@ def make(
         why="; ".join(filter(None, (why, how, defaults.why_batch(config, resolved, device, gpus)))),
         refused=refused,
         groups=grouped,
-        cores=emulation.cores(enrolled),
+        cores=emulated_cores(enrolled),
     )
 
 

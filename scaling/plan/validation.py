@@ -6,8 +6,66 @@ import math
 
 from scaling.emulated import profiles
 from scaling.errors import UsageError, near
-from scaling.plan import batch_flags, epochs
+from scaling.plan import epochs
 from scaling.plan.config import DEVICES, MAX_NAME_BYTES, MAX_SEED, SweepConfig, flag, target_half_width
+
+# ---------------------------------------------------------------- batch flags
+#
+# What the flags of batches may say (`--batch-size` and those beside it). Pure.
+
+
+def validate_batches(config: SweepConfig) -> None:
+    """Refuse batches that contradict each other or the rule; raises UsageError naming the flag."""
+    _one_batch_rule(config)
+    _batch_sizes(config)
+
+
+def _one_batch_rule(config: SweepConfig) -> None:
+    if config.batch_size is not None and config.global_batch_size is not None:
+        raise UsageError(
+            "--batch-size and --global-batch-size: give one; "
+            "the first fixes the batch per device (weak scaling), the second the sum (strong scaling)"
+        )
+    if config.batch_rule == "strong" and config.global_batch_size is None:
+        raise UsageError("--batch-rule strong: fixes the batch over all devices; give it with --global-batch-size")
+    if config.global_batch_size is not None and config.rule != "strong":
+        per = "device" if config.rule == "weak" else "node"
+        raise UsageError(
+            f"--global-batch-size {config.global_batch_size} with --batch-rule {config.rule}: that rule fixes the "
+            f"batch per {per}; give it with --batch-size"
+        )
+
+
+def ascending(sizes: tuple[int, ...], flag: str, example: str, one: str) -> None:
+    """Refuse a list of sizes that is empty, out of order or has a size below 1."""
+    text = ",".join(map(str, sizes))
+    if not sizes:
+        raise UsageError(f"{flag}: empty; write for example {example}")
+    if sizes[0] < 1:
+        raise UsageError(f"{flag} {text}: {one} is at least 1")
+    if list(sizes) != sorted(set(sizes)):
+        raise UsageError(f"{flag} {text}: not ascending; write {','.join(map(str, sorted(set(sizes))))}")
+
+
+def _batch_sizes(config: SweepConfig) -> None:
+    """Refuse a sweep over batches beside another batch, or under a rule that divides it."""
+    if config.batch_sizes is None:
+        return
+    ascending(config.batch_sizes, "--batch-sizes", "16,32,64", "a batch")
+    for field in ("batch_size", "global_batch_size"):
+        if getattr(config, field) is not None:
+            raise UsageError(
+                f"--batch-sizes and --{field.replace('_', '-')}: give one; the first measures each of its batches"
+            )
+    if config.rule != "weak":
+        text = ",".join(map(str, config.batch_sizes))
+        raise UsageError(
+            f"--batch-sizes {text} with --batch-rule {config.rule}: sweeps the batch of a device (weak); leave "
+            "the rule out"
+        )
+
+
+# ---------------------------------------------------------------- validation
 
 # Of samples, sizes, epochs, steps: records keep 64 bits, also of products. Of seconds and factors: their products
 # stay numbers.
@@ -20,7 +78,7 @@ def validate(config: SweepConfig) -> None:
     Raises UsageError naming the flag, what was found and what would be right.
     """
     _countable(config)
-    batch_flags.validate(config)
+    validate_batches(config)
     _positive(
         config, "batch_size", "global_batch_size", "image_size", "sequence_length", "cpus_per_rank", "rounds",
         "feed_workers", "max_rounds", "window_s", "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
@@ -34,7 +92,7 @@ def validate(config: SweepConfig) -> None:
     target_half_width(config)
     epochs.validate(config)
     if config.world_sizes is not None:
-        batch_flags.ascending(config.world_sizes, "--world-sizes", "1,2,4", "a world size")
+        ascending(config.world_sizes, "--world-sizes", "1,2,4", "a world size")
 
 
 def check_max_rounds(config: SweepConfig, rounds: int) -> None:

@@ -1,7 +1,7 @@
 """What a run keeps on disk: its header, and a record of each point with its ranks and helpers.
 
 Times are seconds; `*_unix_s` are wall-clock, all others CLOCK_MONOTONIC of the host that wrote them. A
-new field needs a default; a changed meaning a new SCHEMA, a migration in `migrations.py` and a fixture file.
+new field needs a default; a changed meaning a new SCHEMA, a migration in `store.py` and a fixture file.
 
 SCHEMA history:  1  the first;
                  2  a point holds its work and its hardware, ranks and helpers their place whole, warnings have

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,17 +13,53 @@ from typing import Any
 from msgspec.structs import replace
 
 from scaling.analysis import prices
-from scaling.analysis.cost import Pricing
+from scaling.analysis.cost import Base, Pricing
+from scaling.analysis.cost_base import base, why_not
 from scaling.analysis.joining import join, joinable
+from scaling.analysis.rows import Row
 from scaling.command import deliver, obey
 from scaling.errors import UsageError
 from scaling.records.run import Header
 from scaling.records.store import folder_of, load_whole
-from scaling.report import bases, flags
+from scaling.report import flags, labels
 from scaling.report.flags import FOR_FILES, NAME, Asked
 from scaling.report.formats import csv, json, latex, markdown, terminal
 from scaling.report.material import Material, source_of
-from scaling.text import readable
+from scaling.text import one_line, readable
+
+# ---------------------------------------------------------------- bases
+#
+# `--base "torch:gloo N=1"`: which row of a report that is. Pure.
+
+
+_NAMED = re.compile(r"^(?P<name>.*\S)\s+N\s*=\s*(?P<world_size>\d+)$")
+
+
+def bases_found(text: str, material: Material) -> Base:
+    """Return the row of that name and world size; UsageError names all rows where there is none, or those that it
+    may be."""
+    asked = _NAMED.match(text.strip())
+    rows = [row for row in material.rows if asked and _is_meant(row, asked["name"], material)]
+    rows = [row for row in rows if asked and row.world_size == int(asked["world_size"])]
+    if len(rows) != 1:
+        said = "several rows are called so" if rows else "no such row"
+        names = "; ".join(_name(row, material) for row in rows or material.rows) or "none"
+        raise UsageError(f"--base {one_line(text)}: {said}; give one of: {names}")
+    if why := why_not(rows[0]):
+        raise UsageError(f"--base {one_line(text)}: nothing can be relative to it: {why}")
+    return base(_name(rows[0], material), rows[0], material.rows, material.cells)
+
+
+def _is_meant(row: Row, name: str, material: Material) -> bool:
+    """By the title of its curve, or by as much of it as people remember."""
+    return name in (material.label(row), labels.name(row, material.context), row.strategy)
+
+
+def _name(row: Row, material: Material) -> str:
+    return f"{one_line(material.label(row))} N={row.world_size}"
+
+
+# ----------------------------------------------------------------   main
 
 
 def joined(paths: Sequence[Path], *, although_different: bool) -> Material:
@@ -76,7 +113,7 @@ def report(asked: Asked) -> None:
     told = prices.read(asked.prices) if asked.prices else None
     material = joined(asked.runs, although_different=asked.join)
     if told or asked.base:
-        base = bases.found(asked.base, material) if asked.base else None
+        base = bases_found(asked.base, material) if asked.base else None
         material.pricing = Pricing(told, asked.epoch_samples, asked.knee, base)
     color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     deliver(rendered(asked, material, color=color), asked.output)

@@ -2,13 +2,246 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
-from scaling.analysis.rows import Row
-from scaling.report import cells, labels
-from scaling.report.details import details
+from scaling import text
+from scaling.analysis.bottleneck import Path
+from scaling.analysis.cost import relative
+from scaling.analysis.data_wait import DataWait
+from scaling.analysis.rows import Row, ServerUse
+from scaling.analysis.traces import GpuSplit, Traced
+from scaling.analysis.traffic_receipt import Receipt
+from scaling.records.emulation import Emulation
+from scaling.report import cells, devices, labels, quantities
 from scaling.report.labels import Context
-from scaling.report.parts import Column, Line, Notes, Section
+from scaling.report.parts import Column, Detail, Line, Notes, Phrase, Quantity, Section, Value
+
+# ---------------------------------------------------------------- details
+#
+# What is said below the table of a scaling curve, since it has no column there. Pure.
+
+
+MOST_SERVERS = 4
+# Above this an emulating machine is no longer told by a model of what it has to do (sweep/outcome.py warns there).
+MOST_BUSY_PERCENT = 80
+
+
+def details(rows: Sequence[Row], stale: frozenset[tuple[int, int]]) -> tuple[Detail, ...]:
+    """The interval of the speedup, the second baseline, the two factors of efficiency across nodes, the training,
+    what an asynchronous mode saw, the network, what NCCL chose, how GPUs ran, the profiled steps, the servers.
+
+    `stale` are the groups and world sizes in which an asynchronous row takes part.
+    """
+    said: dict[str, Callable[[Row], Phrase]] = {
+        "speedup": _speedup,
+        "soak": _soak,
+        "against its own N=1": _own,
+        "intra-node x inter-node": _two_factors,
+        "relative cost": _cost,
+        "loss by cause": _causes,
+        "data wait": lambda row: _data(row, row.data_wait) if row.data_wait else (),
+        "exchange's CPU": _exchange_cpu,
+        "training loss": _trained,
+        "loss at equal samples": lambda row: _equal(row) if (row.group, row.world_size) in stale else (),
+        "staleness, steps": lambda row: () if row.staleness is None else (quantities.steps(row.staleness),),
+        "bytes between nodes": lambda row: carried(row.receipt) if row.receipt else (),
+        "NCCL": lambda row: tuple(filter(None, [devices.nccl(row.nccl)])) if row.nccl else (),
+        "device": lambda row: devices.device(row.device_use, row.workload) if row.device_use else (),
+        "CPU and DRAM": lambda row: (
+            devices.machine(row.machine_energy, row.workload) if row.machine_energy else ()
+        ),
+        "busiest path": lambda row: _path(row.paths[0]) if row.paths else (),
+        "CPU while emulating": _emulating,
+        "emulator's own error": lambda row: _late(row, row.emulation) if row.emulation else (),
+        "traced step": lambda row: _traced_step(row.traced) if row.traced else (),
+        "traced, on the GPU": lambda row: _on_gpu(row.traced) if row.traced else (),
+        "trace files": lambda row: (", ".join(row.traced.files),) if row.traced and row.traced.files else (),
+        "servers": lambda row: _servers(row.server_use) if row.server_use else (),
+    }
+    found = (Detail(label=label, values=tuple(_values(rows, of))) for label, of in said.items())
+    return tuple(detail for detail in found if detail.values)
+
+
+def _values(rows: Iterable[Row], of: Callable[[Row], Phrase]) -> Iterator[Value]:
+    return (Value(world_size=row.world_size, phrase=phrase) for row in rows if (phrase := of(row)))
+
+
+def _speedup(row: Row) -> Phrase:
+    """With its interval, for which the table has no room."""
+    found = None if row.learnt_less else row.speedup
+    told = quantities.speedup(found) if found and found.df else None
+    return () if told is None else (told,)
+
+
+def _soak(row: Row) -> Phrase:
+    """`85.2 % ± 0.9 after 9 s more`: the efficiency of the same processes once they had trained on."""
+    if row.lasting is None or row.efficiency is None or row.learnt_less:
+        return ()
+    mean, change = row.efficiency.mean, row.lasting.change
+    later = quantities.fraction(mean * (1 + change.mean), change.times(mean).plus(mean))
+    return later, f" after {row.lasting.after_s:.0f} s more"
+
+
+def _own(row: Row) -> Phrase:
+    own = quantities.percent(row.strategy_efficiency)
+    return () if own is None or row.world_size == 1 or row.learnt_less else (own,)
+
+
+def _cost(row: Row) -> Phrase:
+    """`1.30`: what a sample costs over one with the plain loop, where all devices cost the same."""
+    found = relative(row) if row.world_size > 1 else None
+    return () if found is None else (Quantity(value=found.mean, digits=2),)
+
+
+def _two_factors(row: Row) -> Phrase:
+    if row.intra_node is None or row.inter_node is None or row.learnt_less:
+        return ()
+    return quantities.fraction(row.intra_node), " x ", quantities.fraction(row.inter_node)
+
+
+def _causes(row: Row) -> Phrase:
+    """`contention 2.8 % ± 0.4, waiting 1.2 % ± 0.6`: those that have an interval."""
+    own = cells.told([row])
+    found = ((title, row.breakdown_intervals.get(cause)) for cause, title in cells.CAUSES.items() if cause in own)
+    known = [(title, percent) for title, one in found if one and one.df and (percent := quantities.percent(one))]
+    return quantities.listed((f"{title} ", percent) for title, percent in known)
+
+
+def _data(row: Row, found: DataWait) -> Phrase:
+    """`31.0 % of the step, 12.0 % of one device's alone; feeds by themselves 1,234 images/s`, and how long ranks
+    were blocked in them."""
+    feed = quantities.rate_of(found.feed_samples_per_s, row.workload)
+    blocked = None if row.waited_s is None else quantities.milliseconds(row.waited_s)
+    return (
+        quantities.fraction(found.of_step),
+        " of the step, ",
+        quantities.fraction(found.of_alone),
+        " of one device's alone",
+        *(() if feed is None else ("; feeds by themselves ", feed)),
+        *(() if blocked is None else ("; blocked in the feed ", blocked, " a step")),
+    )
+
+
+def _exchange_cpu(row: Row) -> Phrase:
+    """`gloo_tcp_loop 2.1 %, wrapper at N=1 1.3 %`: what is known of the parts of a cause."""
+    return quantities.listed(
+        (f"{name} ", quantities.fraction(part)) for name, part in row.exchange_cpu_parts.items()
+    )
+
+
+def _trained(row: Row) -> Phrase:
+    if row.first_loss is None or row.last_loss is None:
+        return ()
+    return quantities.training_loss(row.first_loss), " to ", quantities.training_loss(row.last_loss)
+
+
+def _equal(row: Row) -> Phrase:
+    """`1.204 (12,800 images)`."""
+    if row.loss_at is None or row.loss_at_samples is None:
+        return ()
+    count = quantities.samples(row.loss_at_samples, row.workload)
+    return quantities.training_loss(row.loss_at), " (", count, ")"
+
+
+def carried(receipt: Receipt) -> Phrase:
+    """`99.9 % on ib0 (0.1 % eth0), 1.04 x expected`; `0.53 to 1.00 x expected` where the library chooses how."""
+    total = sum(receipt.sent_bytes.values())
+    others: list[str | Quantity] = []
+    for card, sent in receipt.sent_bytes.items():
+        if card not in receipt.wanted and total:
+            others += [", " if others else " (", quantities.fraction(sent / total), f" {card}"]
+    ratio = receipt.over_expected
+    return (
+        quantities.fraction(receipt.share),
+        f" on {', '.join(receipt.wanted) or 'no card'}",
+        *((*others, ")") if others and len(receipt.sent_bytes) > 1 else ()),
+        *(() if ratio is None else (", ", *_times(*ratio), " x expected")),
+    )
+
+
+def _times(low: float, high: float) -> Phrase:
+    return quantities.low_to_high(Quantity(value=low, digits=2), Quantity(value=high, digits=2))
+
+
+def _path(path: Path) -> Phrase:
+    """`node1 to node2 62 % busy at 9.4 Gb/s`."""
+    return (
+        f"{path} ",
+        quantities.fraction(path.busy_share, digits=0),
+        " busy at ",
+        quantities.bit_rate(path.bits_per_s),
+    )
+
+
+def _emulating(row: Row) -> Phrase:
+    used = row.machine_cpu_percent
+    return () if used is None else (Quantity(value=used, digits=0, unit=quantities.PERCENT),)
+
+
+def _late(row: Row, found: Emulation) -> Phrase:
+    """`up to 0.5 % (last bucket 6.5 ms, on the links 3.4 ms)`; a busy machine may be wrong by more."""
+    if row.world_size == 1:
+        return ()
+    if found.error_fraction is None:
+        return ("not known: the bound is of DDP's default buckets over a ring",)
+    if (row.machine_cpu_percent or 0.0) > MOST_BUSY_PERCENT:
+        return ("not known, the machine was busy",)
+    on_links: Phrase = (", on the links ", quantities.milliseconds(found.wire_s)) if found.wire_s else ()
+    took = quantities.milliseconds(found.tail_s)
+    return "up to ", quantities.fraction(found.error_fraction), " (last bucket ", took, *on_links, ")"
+
+
+def _traced_step(traced: Traced) -> Phrase:
+    """`41.3 ms, untraced 40.9 ms`."""
+    if traced.step_s is None:
+        return ("not of all ranks",)
+    return quantities.milliseconds(traced.step_s), ", untraced ", quantities.milliseconds(traced.untraced_s)
+
+
+def _on_gpu(traced: Traced) -> Phrase:
+    """`computing 35.1 ms, slowed 1.2 ms, ...`; shares of the step where the profiler was too slow for seconds."""
+    if traced.gpu is None:
+        return ()
+    parts = {name: value for name, of in _ON_GPU.items() if (value := of(traced.gpu)) is not None}
+    whole_s = sum(parts.values())
+    if traced.is_faithful:
+        said = {name: quantities.milliseconds(seconds) for name, seconds in parts.items()}
+    else:
+        said = {name: quantities.fraction(seconds / whole_s) for name, seconds in parts.items()}
+    phrases: Iterable[Phrase] = ((", ", f"{name} ", value) for name, value in said.items())
+    return tuple(chain.from_iterable(phrases))[1:]
+
+
+_ON_GPU: Mapping[str, Callable[[GpuSplit], float | None]] = {
+    "computing": lambda split: split.compute_s,
+    "slowed": lambda split: split.slowed_s,
+    "other kernels": lambda split: split.other_s,
+    "transfer": lambda split: split.transfer_s,
+    "waiting": lambda split: split.waiting_s,
+    "idle": lambda split: split.idle_s,
+    "host": lambda split: split.host_s,
+}
+
+
+def _servers(used: Sequence[ServerUse]) -> Phrase:
+    """`server-0 on node1, 37 % of a core`; many of them in one."""
+    if len(used) <= MOST_SERVERS:
+        return quantities.distinct((f"{one.name} on {one.host}", *_of_a_core([one])) for one in used)
+    hosts = list(dict.fromkeys(one.host for one in used))
+    return quantities.count(len(used), "server"), f" on {text.several(hosts)}", *_of_a_core(used)
+
+
+def _of_a_core(used: Iterable[ServerUse]) -> Phrase:
+    known = sorted(one.cpu_percent for one in used if one.cpu_percent is not None)
+    if not known:
+        return ()
+    low = Quantity(value=known[0], digits=0)
+    high = Quantity(value=known[-1], digits=0, unit=quantities.PERCENT)
+    return ", ", *quantities.low_to_high(low, high), " of a core"
+
+
+# ---------------------------------------------------------------- curves
 
 
 def by_curve(rows: Iterable[Row]) -> list[list[Row]]:

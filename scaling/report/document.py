@@ -4,22 +4,244 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from msgspec.structs import replace
+
+from scaling.analysis import rows as analysed
 from scaling.analysis.analyse import Analysis, analyse, kept
 from scaling.analysis.cost import Pricing
 from scaling.analysis.predictions import judged
-from scaling.analysis.rows import Minibatch, Row
+from scaling.analysis.rows import Minibatch, Resolution, Row
+from scaling.records.point import Hardware, Unit, Workload
 from scaling.records.prediction import Prediction
 from scaling.records.run import Header, PointRecord
-from scaling.report import costs, imported, labels, minibatches, over_cpu, predicted, trainings
-from scaling.report.baselines import baselines
-from scaling.report.comparison import Comparisons
+from scaling.report import cells, costs, imported, labels, minibatches, over_cpu, predicted, quantities, trainings
 from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts
 from scaling.report.headline import last_line
 from scaling.report.labels import Context
-from scaling.report.parts import Document, Notes, Section
+from scaling.report.parts import Baseline, Baselines, Detail, Document, Line, Notes, Phrase, Section, Value
 from scaling.report.reading import how_to_read
 from scaling.text import counted
+
+# ---------------------------------------------------------------- comparison
+#
+# Which exchange and which framework is the fastest at each world size, and what could be told at all. Pure.
+
+
+COMPARISON_TITLE = "Comparison at each world size"
+FRAMEWORKS = "Frameworks at each world size, by their fastest exchange"
+APART = "asynchronous: ranked among themselves"
+
+
+class Comparisons:
+    """The tables in which rows of one report are compared, for each group of rows that may be."""
+
+    def __init__(
+        self, rows: Sequence[Row], resolutions: Iterable[Resolution], context: Context, planned: int, notes: Notes
+    ) -> None:
+        self._resolutions = list(resolutions)
+        self._context = context
+        self._planned = planned
+        self._notes = notes
+        self._groups: dict[int, dict[int, list[Row]]] = {}
+        for row in rows:
+            self._groups.setdefault(row.group, {}).setdefault(row.world_size, []).append(row)
+
+    def sections(self) -> tuple[Section, ...]:
+        """Exchanges, then frameworks; world sizes at which a row has no rival are left out."""
+        with_rivals = (
+            [rivals for _, rivals in sorted(sizes.items()) if len(rivals) > 1] for sizes in self._groups.values()
+        )
+        return tuple(section for by_size in with_rivals if by_size for section in self._of_group(by_size))
+
+    def _of_group(self, by_size: Sequence[Sequence[Row]]) -> Iterator[Section]:
+        first = by_size[0][0]
+        rate = cells.rate_column(first.workload.unit, shows_interval=False)
+        lost = cells.breakdown_columns(cells.told(row for rivals in by_size for row in rivals))
+        several = len({row.framework for rivals in by_size for row in rivals}) > 1
+        against = cells.WITHIN_FRAMEWORK if several else cells.AGAINST_BEST
+        details = self._details(first.group)
+        alone = _are_alone(by_size)
+        if not alone:
+            yield Section(
+                title=", ".join((COMPARISON_TITLE, *labels.varying(first, self._context))),
+                columns=(cells.NAME, rate, against, cells.EFFICIENCY, *lost),
+                lines=tuple(line for rivals in by_size for line in self._exchanges(rivals)),
+                details=details,
+                group=first.group,
+            )
+        if lines := tuple(line for rivals in by_size for line in self._frameworks(rivals)):
+            yield Section(
+                title=", ".join((FRAMEWORKS, *labels.varying(first, self._context))),
+                columns=(cells.NAME, rate, cells.AGAINST_FASTEST_FRAMEWORK),
+                lines=lines,
+                details=details if alone else (),
+                group=first.group,
+            )
+
+    # ------------------------------------------------------------ lines
+
+    def _exchanges(self, rivals: Sequence[Row]) -> Iterator[Line]:
+        """Synchronous rows, then the asynchronous ones; the fastest framework first, and in it the fastest row.
+        Who is not ranked stands behind."""
+        waiting = [row for row in rivals if row.synchronous]
+        for synchronous in (True, False):
+            found = sorted((row for row in rivals if row.synchronous == synchronous), key=_place, reverse=True)
+            place = {name: index for index, name in enumerate(dict.fromkeys(row.framework for row in found))}
+            found.sort(key=lambda row: place[row.framework])
+            for row, above in zip(found, _above(found), strict=True):
+                marks = self._notes.marks(cells.notes_of(row, self._planned))
+                line = cells.line(row, labels.name(row, self._context), above=above, marks=marks)
+                yield replace(line, remark=_remark(row, waiting))
+
+    def _frameworks(self, rivals: Sequence[Row]) -> Iterator[Line]:
+        for synchronous in (True, False):
+            of_kind = (row for row in rivals if row.framework_standing and row.synchronous == synchronous)
+            found = sorted(of_kind, key=_rate, reverse=True)
+            for row, above in zip(found, _above(found), strict=True):
+                line = cells.line(row, labels.name(row, self._context), above=above, marks=())
+                yield replace(line, says="", flags=())
+
+    # ------------------------------------------------------------ what can be told
+
+    def _details(self, group: int) -> tuple[Detail, ...]:
+        """`3 rounds tell  N=2 6.1 % (--rounds 8: 3.0 %)`: the smallest difference that is found."""
+        values: dict[str, list[Value]] = {}
+        for one in self._resolutions:
+            if one.group == group:
+                label = f"{one.rounds} rounds tell{'' if one.synchronous else ', asynchronous'}"
+                values.setdefault(label, []).append(_told(one))
+        return tuple(Detail(label=label, values=tuple(of)) for label, of in values.items())
+
+
+def _are_alone(by_size: Iterable[Sequence[Row]]) -> bool:
+    """Whether each is the plain loop of another framework: there is nothing to tell but which is the fastest."""
+    return all(
+        all(row.is_plain for row in rivals) and len({row.framework for row in rivals}) == len(rivals)
+        for rivals in by_size
+    )
+
+
+def _told(resolution: Resolution) -> Value:
+    now = quantities.fraction(resolution.smallest_difference)
+    then = quantities.fraction(resolution.smallest_difference_then)
+    phrase = (now, f" (--rounds {resolution.more_rounds}: ", then, ")")
+    return Value(world_size=resolution.world_size, phrase=phrase)
+
+
+def _above(rows: Sequence[Row]) -> Iterator[str]:
+    """What the rule above the first of them says, and that the others have none."""
+    for index, row in enumerate(rows):
+        apart = "" if row.synchronous else f", {APART}"
+        yield "" if index else f"N = {row.world_size}{apart}"
+
+
+def _rate(row: Row) -> float:
+    return row.samples_per_s.mean if row.samples_per_s else -1.0
+
+
+def _place(row: Row) -> tuple[bool, float]:
+    return not cells.is_wrong(row), _rate(row)
+
+
+def _remark(row: Row, synchronous: Sequence[Row]) -> Phrase:
+    """What an asynchronous row's samples are worth beside those of the synchronous ones."""
+    if row.synchronous:
+        return ()
+    staleness: Phrase = () if row.staleness is None else ("staleness ", quantities.steps(row.staleness))
+    if row.loss_at is None or row.loss_at_samples is None:
+        return staleness
+    return (
+        *staleness,
+        ", loss " if staleness else "loss ",
+        quantities.training_loss(row.loss_at),
+        " after ",
+        quantities.samples(row.loss_at_samples, row.workload),
+        *_beside([other.loss_at for other in synchronous if other.loss_at is not None]),
+    )
+
+
+def _beside(losses: Sequence[float]) -> Phrase:
+    """`(synchronous: 0.576 to 0.920)`."""
+    if not losses:
+        return ()
+    low, high = quantities.training_loss(min(losses)), quantities.training_loss(max(losses))
+    return " (synchronous: ", *quantities.low_to_high(low, high), ")"
+
+
+# ---------------------------------------------------------------- baselines
+#
+# The baselines of a report: what one device does. Pure.
+
+
+Work = tuple[Workload, Hardware]
+
+
+def baselines(analysis: Analysis, context: Context, notes: Notes, *, compares: bool) -> tuple[Baselines, ...]:
+    """A table per unit of samples: the plain loops, and the single ranks of strategies, which a comparison has
+    at N = 1 already."""
+    by_unit: dict[Unit, list[Baseline]] = {}
+    for measured, line in zip(analysis.baselines, _plain_loops(analysis, notes), strict=True):
+        by_unit.setdefault(measured.workload.unit, []).append(line)
+    for row in () if compares else analysis.rows:
+        if row.world_size == 1 and row.samples_per_s is not None and not row.is_plain:
+            by_unit.setdefault(row.workload.unit, []).append(_single_rank(row, context))
+    return tuple(Baselines(rate_unit=f"{unit}/s", lines=tuple(lines)) for unit, lines in by_unit.items())
+
+
+def _plain_loops(analysis: Analysis, notes: Notes) -> Iterator[Baseline]:
+    references = {_reference(row) for row in analysis.rows}
+    several = len({measured.strategy for measured in analysis.baselines}) > 1
+    for measured, name in zip(analysis.baselines, _names(analysis.baselines), strict=True):
+        is_whole = _work(measured) in references and measured.samples_per_s is not None
+        of = f" for {measured.strategy.partition(':')[0]}" if several else ""
+        yield Baseline(
+            name=f"{name}, one device",
+            batch_size=measured.workload.batch_size,
+            rate=quantities.rate(measured.samples_per_s, measured.workload),
+            says="" if measured.failed is None else cells.outcome(measured.failed),
+            efficiency=f"= 100 %{of}" if is_whole else "",
+            flags=_flags(measured),
+            marks=notes.marks(measured.footnotes),
+        )
+
+
+def _reference(row: Row) -> Work:
+    """The work of the one device behind the row's efficiency."""
+    return _alone(row.workload.reference(row.world_size)), row.hardware
+
+
+def _work(measured: analysed.Baseline) -> Work:
+    return _alone(measured.workload), measured.hardware
+
+
+def _alone(work: Workload) -> Workload:
+    return work.alone(work.batch_size)
+
+
+def _names(measured: Sequence[analysed.Baseline]) -> Iterator[str]:
+    """The strategy, and of the conditions those that are not the same for all."""
+    conditions = [labels.conditions(one) for one in measured]
+    varying = [index for index, values in enumerate(zip(*conditions, strict=True)) if len(set(values)) > 1]
+    for one, values in zip(measured, conditions, strict=True):
+        yield ", ".join((one.strategy, *(values[index] for index in varying)))
+
+
+def _single_rank(row: Row, context: Context) -> Baseline:
+    return Baseline(
+        name=f"{labels.title([row], context)}, one rank",
+        batch_size=row.workload.batch_size,
+        rate=quantities.rate(row.samples_per_s, row.workload),
+        efficiency=quantities.percent(row.efficiency) or "",
+        flags=_flags(row),
+    )
+
+
+def _flags(measured: Row | analysed.Baseline) -> tuple[str, ...]:
+    return ("EMULATED",) if measured.hardware.profile else ()
+
+
+# ---------------------------------------------------------------- document
 
 
 def document(

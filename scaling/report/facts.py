@@ -7,15 +7,53 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from scaling.analysis import accuracy, clocks
+from scaling.analysis.revisions import Change, changes
 from scaling.analysis.rows import Row
 from scaling.records import canary, network
 from scaling.records.host import HostInfo
 from scaling.records.point import WANTED, Point, Regime
 from scaling.records.run import Header, PointRecord, RankRecord
-from scaling.report import devices, imported, labels, quantities, revisions
+from scaling.report import devices, imported, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Entry, Phrase
 from scaling.text import counted, date, several
+
+# ---------------------------------------------------------------- revisions
+#
+# What a launch with two revisions of this package, or of a strategy's file, says of both: the parts of a report.
+# Pure.
+
+
+def revision_facts(records: Sequence[PointRecord]) -> Iterator[Entry]:
+    """Which revision `@` means, and what the launch's own one changed, cell by cell; nothing of one revision."""
+    found = changes(records)
+    for revision in dict.fromkeys(change.revision for change in found):
+        of = [change for change in found if change.revision == revision]
+        yield Entry(label="against", phrase=(_said(revision, of),))
+        yield Entry(label="change", phrase=quantities.distinct([_change(change) for change in of]))
+
+
+def _said(revision: str, of: Sequence[Change]) -> str:
+    """Whose revision it is: this package's, or that of strategies from outside."""
+    is_outside = any("." in change.point.strategy.partition(":")[0] for change in of)
+    workers = "with that revision of the strategy's own code" if is_outside else "of that revision of scaling"
+    rest = "all else, and the plain loops behind every efficiency, is the launch's own"
+    return f"@{revision}: workers {workers}; {rest}"
+
+
+def _change(change: Change) -> Phrase:
+    """`torch:gloo N=2 -5.1 % ± 0.4: slower`."""
+    point = change.point
+    options = ",".join(f"{key}={value}" for key, value in point.sorted_options)
+    where = "" if point.interconnect == "auto" else f" over {point.interconnect}"
+    name = " ".join(filter(None, (point.strategy + where, options, f"batch {point.workload.batch_size}")))
+    if change.gain is None:
+        return (f"{name} N={point.world_size} {change.verdict}",)
+    by = quantities.fraction(change.gain.mean, change.gain)
+    return f"{name} N={point.world_size} ", by, f" {change.verdict}"
+
+
+# ---------------------------------------------------------------- facts
 
 # Of a core's speed, as a standard deviation: what is less goes without saying.
 WANDERING = 0.05
@@ -55,7 +93,7 @@ def facts(
     )
     shown = [one for one in said if one[1] and (header.hosts or one[0] not in _MEASURED)]
     entries = (Entry(label=label, phrase=(says,) if isinstance(says, str) else says) for label, says in shown)
-    return (*imported.facts(header), *entries, *revisions.facts(records))
+    return (*imported.facts(header), *entries, *revision_facts(records))
 
 
 def _each(texts: Iterable[str]) -> str:

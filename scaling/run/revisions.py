@@ -2,23 +2,126 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from scaling import frameworks
 from scaling.errors import SilentRanks, UsageError
+from scaling.hosts.revision import PACKAGE
 from scaling.plan.config import SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records import other_code
 from scaling.records.messages import Enrol, ToAgent, ToSweep, Tried, Try
-from scaling.run import repositories
+from scaling.records.other_code import own
 from scaling.transport.mailbox import ENROL_S, Mailbox
+
+# ---------------------------------------------------------------- repositories
+#
+# Which code `--against REV` is about, this package or strategies from outside, and what git knows of it.
+
+
+GIT_S = 60.0
+
+
+class Source(NamedTuple):
+    """Code of which another revision is wanted: the folder on Python's path in which it lies, what is packed of
+    that folder (`.` is all of it), and a file of it that git must keep."""
+
+    folder: Path
+    packed: str
+    file: Path
+
+    @property
+    def about(self) -> Path:
+        """What messages call it."""
+        return self.file if self.packed == "." else self.folder / self.packed
+
+
+PACKAGE_SOURCE = Source(PACKAGE.parent, PACKAGE.name, PACKAGE / "__init__.py")
+
+
+def source(strategies: Iterable[str], against: str) -> Source:
+    """Where the code of the strategies lies. A file from outside the package comes with all that lies beside it.
+
+    Raises UsageError where they do not lie in one folder, or a module is not found.
+    """
+    found: dict[Path, Source] = {}
+    for name in map(own, strategies):
+        one = _of_module(name) if frameworks.is_outside(name) else PACKAGE_SOURCE
+        if one.packed == "." or one.folder not in found:
+            found[one.folder] = one
+    if len(found) > 1:
+        places = " and ".join(str(one.about) for one in found.values())
+        raise UsageError(f"--against {against}: {places} lie in different folders: measure them in a run each")
+    return next(iter(found.values()), PACKAGE_SOURCE)
+
+
+def _of_module(name: str) -> Source:
+    module = name.partition(":")[0]
+    frameworks.load(name)  # says what is wrong with it
+    spec = find_spec(module)
+    if spec is None or not spec.has_location or spec.origin is None:
+        raise UsageError(f"--strategy {name}: {module} lies in no file")
+    file = Path(spec.origin).resolve()
+    is_package = file.stem == "__init__"
+    return Source(file.parents[module.count(".") + is_package], ".", file)
+
+
+def commit(of: Source, against: str) -> str:
+    """The hash that a revision names. Raises UsageError where it names none, or git does not keep the code."""
+    if not git(of, against, "ls-files", "--", str(of.file)):
+        raise UsageError(
+            f"--against {against}: is no run, and no revision either: git does not keep {of.about}; start "
+            "from a checkout of it (PYTHONPATH), or give an older run"
+        )
+    asked = f"{against}^{{commit}}"
+    return git(of, against, "rev-parse", "--verify", "--end-of-options", asked).decode().strip()
+
+
+def archived(of: Source, commit_: str) -> bytes:
+    """The code at a commit, packed by tar. Raises UsageError where it was not there yet."""
+    if not git(of, commit_, "ls-tree", "--full-tree", "-r", commit_, "--", _in_tree(of)):
+        raise UsageError(f"--against {commit_}: it lacks what is measured: {of.about} was elsewhere or not yet")
+    return git(of, commit_, "archive", "--format=tar", commit_, of.packed)
+
+
+def _in_tree(of: Source) -> str:
+    """Where what is packed lies, from the top of the checkout."""
+    prefix = git(of, of.packed, "rev-parse", "--show-prefix").decode().removesuffix("\n")
+    return f"{prefix}{of.packed}".removesuffix("/.")
+
+
+def git(of: Source, against: str, *arguments: str) -> bytes:
+    """What git says in the folder of the code. Raises UsageError.
+
+    A hook's GIT_DIR would speak of another checkout.
+    """
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(of.folder), *arguments],
+            env={**environ, "LC_ALL": "C"}, capture_output=True, timeout=GIT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"--against {against}: is no run, and git does not answer: {error}") from None
+    if done.returncode:
+        why = (done.stderr.decode(errors="replace").strip().splitlines() or ["nothing said"])[-1]
+        raise UsageError(f"--against {against}: is no run, and no revision that git knows of {of.about}: {why}")
+    return done.stdout
+
+
+# ---------------------------------------------------------------- revisions
 
 
 def settled(config: SweepConfig) -> SweepConfig:
@@ -30,8 +133,8 @@ def settled(config: SweepConfig) -> SweepConfig:
     for given, what in ((config.epochs, "--epochs"), (config.has_passes or None, "--pass")):
         if given is not None:
             raise UsageError(f"--against {config.against}: compares exchanges; leave out {what}")
-    code = repositories.source(config.strategy or (), config.against)
-    return replace(config, against=repositories.commit(code, config.against))
+    code = source(config.strategy or (), config.against)
+    return replace(config, against=commit(code, config.against))
 
 
 @contextmanager
@@ -44,8 +147,8 @@ def checked_out(made: Plan, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequen
     if commit is None:
         yield made
         return
-    code = repositories.source(made.config.strategy or (), commit)
-    archive = repositories.archive(code, commit)
+    code = source(made.config.strategy or (), commit)
+    archive = archived(code, commit)
     results = Path(made.config.results).absolute()
     is_new = not results.exists()
     try:

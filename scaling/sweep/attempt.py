@@ -5,22 +5,136 @@ It never waits: it hears reports and gives orders. When which order is due, `epo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from math import inf
 
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.analysis import accuracy
 from scaling.errors import StrategyError
 from scaling.hosts.canary import Canary
 from scaling.plan import defaults, placement, ports
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
-from scaling.records.events import Ended, Failed, Measured
+from scaling.records.events import Ended, Failed, Measured, Ready, Window
 from scaling.records.messages import Account, Assign, Pause, Paused, Release, Report, Reserve, Tell
 from scaling.records.point import BESIDE, EXCHANGING, Point
-from scaling.records.task import Command, Finish, Rest, Run, Task
-from scaling.sweep import inspection, training, tries, warmup
+from scaling.records.task import Command, Evaluate, Finish, Rest, Run, Task, Train
+from scaling.sweep import inspection, warmup
 from scaling.sweep.bench import Bench
-from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold
+from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold, with_rank
+from scaling.workloads import schedule
+
+# ---------------------------------------------------------------- tries
+#
+# Windows that something else disturbed have several tries: which of them counts. Pure.
+#
+# The last one does, which was undisturbed. Where the time for that was spent before, that one does which began
+# on the quickest cores: canaries choose it, and not what its windows took.
+
+
+# The windows of one rank that came in one turn.
+Try = tuple[Window, ...]
+
+
+def set_aside(state: PointState, indices: Collection[int], ranks: Collection[int]) -> PointState:
+    """The state without these measured windows of these ranks, which will be tried again."""
+    for number in ranks:
+        rank = state.ranks[number]
+        aside = (window for window in rank.windows if window.index in indices)
+        kept = tuple(_others(rank.windows, indices))
+        state = with_rank(state, number, replace(rank, windows=kept, disturbed=(*rank.disturbed, *aside)))
+    return state
+
+
+def keep_quietest(state: PointState, indices: Collection[int], ranks: Collection[int]) -> PointState:
+    """The state in which that try of these windows counts before which the slowest core of these ranks was
+    quickest; of several such, the last one."""
+    tries = {number: _tries(state.ranks[number], indices) for number in ranks}
+    place = _quietest([[_canary_s(one) for one in of_rank] for of_rank in tries.values()])
+    for number, of_rank in tries.items():
+        rank, kept = state.ranks[number], of_rank.pop(place)
+        windows = (*_others(rank.windows, indices), *kept)
+        disturbed = (*_others(rank.disturbed, indices), *chain.from_iterable(of_rank))
+        state = with_rank(state, number, replace(rank, windows=windows, disturbed=disturbed))
+    return state
+
+
+def _others(windows: Iterable[Window], indices: Collection[int]) -> Iterator[Window]:
+    return (window for window in windows if window.index not in indices)
+
+
+def _tries(rank: RankState, indices: Collection[int]) -> list[Try]:
+    """All that there were of these windows, the oldest first."""
+    by_index: dict[int, list[Window]] = {}
+    for window in (*rank.disturbed, *rank.windows):
+        if window.index in indices:
+            by_index.setdefault(window.index, []).append(window)
+    return list(zip(*by_index.values(), strict=True))
+
+
+def _canary_s(one: Try) -> float:
+    """Before the first of its windows; those that run in one go have no other."""
+    return next((window.canary_s for window in one if window.canary_s is not None), inf)
+
+
+def _quietest(by_rank: Sequence[Sequence[float]]) -> int:
+    """The place of the try whose slowest canary is quickest, each against the quickest one of its rank."""
+    told = [canaries_s for canaries_s in by_rank if min(canaries_s) < inf]
+    slowness = [max(by_try) for by_try in zip(*([one / min(of) for one in of] for of in told), strict=True)]
+    return min(range(len(by_rank[0])), key=lambda place: (slowness[place] if slowness else 1.0, -place))
+
+
+# ---------------------------------------------------------------- training
+#
+# What ranks are told of a training to an accuracy: an epoch, then what is held out, until the target is reached.
+# Pure.
+
+
+def training_compared(state: PointState) -> PointState:
+    """All ranks are ready; a failure where they do not have as many samples, since their hosts' data differ."""
+    counts = {rank.task.hosts[rank.task.rank]: _samples(rank.ready) for rank in state.ranks}
+    if len(set(counts.values())) > 1:
+        had = ", ".join(f"{host} has {count:,}" for host, count in counts.items())
+        state = failing(state, Failed(cause="error", message=f"hosts differ in samples to train on: {had}"))
+    return state
+
+
+def _samples(ready: Ready | None) -> int:
+    return ready.training_samples if ready else 0
+
+
+def decide_training(state: PointState) -> Command | None:
+    """The next command once every rank has done the last one; None when it is over."""
+    regime = state.point.regime
+    assert regime is not None
+    if isinstance(state.command, Train):
+        return Evaluate(number=state.command.number)
+    done = len(state.ranks[0].evaluations)
+    if done == regime.epochs or (done and _is_reached(state, done - 1)):
+        return None
+    return Train(number=done, steps=_steps(state, done))
+
+
+def _is_reached(state: PointState, number: int) -> bool:
+    target = state.point.regime.target_top1 if state.point.regime else None
+    return target is not None and accuracy.top1(rank.evaluations[number] for rank in state.ranks) >= target
+
+
+def _steps(state: PointState, number: int) -> int:
+    """Of an epoch, at least one: a batch may hold several epochs of few samples."""
+    point, samples = state.point, _samples(state.ranks[0].ready)
+    before, after = (
+        schedule.steps_before(
+            epoch, samples=samples, world_size=point.world_size, batch_size=point.workload.batch_size
+        )
+        for epoch in (number, number + 1)
+    )
+    return max(1, after - before)
+
+
+# ---------------------------------------------------------------- attempt
 
 
 class Attempt:
@@ -246,17 +360,17 @@ class Attempt:
 
     def again(self, indices: Collection[int], ranks: Collection[int]) -> None:
         """Set these ranks' measured windows aside: they will be measured again."""
-        self.state = tries.set_aside(self.state, indices, ranks)
+        self.state = set_aside(self.state, indices, ranks)
 
     def settle(self, indices: Collection[int], ranks: Collection[int]) -> None:
         """No more tries of these windows: let the quietest one count."""
-        self.state = tries.keep_quietest(self.state, indices, ranks)
+        self.state = keep_quietest(self.state, indices, ranks)
 
     def train(self) -> bool:
         """Have all ranks do what comes next of a training to an accuracy; False when it is over."""
         if self.state.phase == "starting":
-            self.state = training.compared(self.state)
-        command = None if self.state.failure else training.decide(self.state)
+            self.state = training_compared(self.state)
+        command = None if self.state.failure else decide_training(self.state)
         if command is not None:
             self._command(command)
         elif self.state.failure:

@@ -8,12 +8,12 @@ goes on with it after each report.
     blocks            in each, every point runs its windows once, in random order, everyone else stopped; those
                       that something else disturbed run again; of a point by itself all its windows are one turn
     account           what is measured is kept, whatever comes
-    soak              in the first round some go on taking turns for a while (soak.py)
+    soak              in the first round some go on taking turns for a while (below)
     finish all
 
 Points on nodes of their own may also be warmed up and measured at the same time (`Course.at_once`).
 
-A training to an accuracy has neither warm-up nor blocks: epochs and evaluations follow each other (training.py).
+A training to an accuracy has neither warm-up nor blocks: epochs and evaluations follow each other (attempt.py).
 
 Taking turns is what beats a machine that wanders for seconds: it hits all points of a block alike. Everyone else
 is stopped (SIGSTOP), since some frameworks poll.
@@ -25,19 +25,149 @@ import random
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from itertools import chain
+from statistics import fmean, median
+from typing import NamedTuple
 
-from scaling.hosts.canary import Canaries
+from scaling import frameworks
+from scaling.hosts.canary import Canaries, Canary
+from scaling.plan import defaults
 from scaling.plan.groups import seats
+from scaling.records.events import Window
 from scaling.records.messages import Heard, Paused, Report, Reserved
 from scaling.records.point import Point
-from scaling.sweep import soak
+from scaling.records.run import LATER_WINDOWS
+from scaling.records.task import Run
 from scaling.sweep.attempt import Attempt
 from scaling.sweep.bench import Bench
-from scaling.sweep.disturbance import Disturbance
 from scaling.sweep.outcome import retries_of
 from scaling.sweep.state import PointState
 from scaling.sweep.turns import Course, Turn, blocks_that_fit
 from scaling.sweep.warmup import pace_of
+
+# ---------------------------------------------------------------- soak
+#
+# Whether what was measured lasts: who trains on when the windows of an epoch are over, and how. Pure.
+#
+# Where points take turns, a process is measured within its first seconds, which do not tell what it will do ten
+# seconds later. In the first round one exchange of each strategy and the plain loop behind it go on taking turns
+# for a while, as in a soak test. No figure counts these windows: `analysis/lasting.py` asks whether they become
+# quicker or slower.
+
+
+SOAK_ROUND = 0
+
+
+class Soaked(NamedTuple):
+    """A point that goes on: all its ranks, or one of them alone."""
+
+    attempt: Attempt
+    rank: int | None
+
+    @property
+    def windows(self) -> Sequence[Window]:
+        """Those that were measured of it, or of the first of its ranks."""
+        return self.attempt.state.ranks[self.rank or 0].windows
+
+
+def soak_commands(attempts: Sequence[Attempt], course: Course) -> Iterator[tuple[Soaked, Run]]:
+    """What is told to whom, one after the other."""
+    found = soak_chosen(attempts) if course.soak_s else []
+    for block in range(soak_turns([one.windows for one in found], course.soak_s) if found else 0):
+        random.Random(f"{course.seed}/later {block}").shuffle(found)
+        for one in found:
+            yield one, _turn(one, block, canary=course.canary)
+
+
+def soak_turns(measured: Sequence[Sequence[Window]], soak_s: float) -> int:
+    """How many each has, by the measured windows of all: for about so many seconds, and some at least."""
+    return max(defaults.FEWEST_TURNS, round(soak_s / fmean(map(_turn_s, measured))))
+
+
+def _turn_s(windows: Sequence[Window]) -> float:
+    """Seconds of training in a turn: one step that gives ranks a common start, and windows like these."""
+    return median(window.seconds * (LATER_WINDOWS + 1 / window.steps) for window in windows)
+
+
+def soak_chosen(attempts: Sequence[Attempt]) -> list[Soaked]:
+    """Of each strategy the exchange of most devices beside its plain loop, and that loop on its first device."""
+    found: dict[int, Soaked] = {}
+    for exchange in _widest(attempt for attempt in attempts if _is_exchange(attempt.state)):
+        if plain := next((one for one in attempts if _is_behind(one.state.point, exchange.state.point)), None):
+            found[exchange.attempt] = Soaked(exchange, None)
+            found[plain.attempt] = Soaked(plain, 0 if plain.state.point.kind == "each" else None)
+    return list(found.values())
+
+
+def _is_exchange(state: PointState) -> bool:
+    """Whether its efficiency is claimed, of real devices that wait for each other."""
+    point = state.point
+    is_first = point.kind == "exchange" and point.round == SOAK_ROUND and point.workload.trains
+    return is_first and state.synchronous and not state.oversubscribed and point.hardware.device != "emulated"
+
+
+def _widest(exchanges: Iterable[Attempt]) -> Iterator[Attempt]:
+    by_strategy: dict[str, Attempt] = {}
+    for one in exchanges:
+        name = one.state.point.strategy
+        if name not in by_strategy or one.state.point.world_size > by_strategy[name].state.point.world_size:
+            by_strategy[name] = one
+    return iter(by_strategy.values())
+
+
+def _is_behind(plain: Point, exchange: Point) -> bool:
+    """Whether the efficiency of the exchange is against this point."""
+    if plain.kind not in ("solo", "each") or plain.strategy != frameworks.load(exchange.strategy).baseline:
+        return False
+    work = exchange.workload.alone(exchange.reference.batch_size)
+    return plain.workload.alone(plain.workload.batch_size) == work and plain.hardware == exchange.hardware
+
+
+def _turn(one: Soaked, block: int, *, canary: bool) -> Run:
+    """Windows like the measured ones."""
+    first = LATER_WINDOWS * (block + 1)
+    return Run(windows=LATER_WINDOWS, steps=one.windows[-1].steps, measured=False, first=first, canary=canary)
+
+
+# ---------------------------------------------------------------- disturbance
+#
+# Which turns something else has disturbed, by the canaries before and after them.
+
+
+class Disturbance:
+    """Of the turns of an epoch; canaries are judged by those of the whole sweep."""
+
+    def __init__(self, canaries: Canaries) -> None:
+        self._canaries = canaries
+        self._newest: dict[int, Turn] = {}  # by launch rank, undisturbed as far as is known
+
+    def found(self, turn: Turn) -> list[Turn]:
+        """Those that a turn which was just measured shows to be disturbed: none; or itself; and, if others had its
+        cores, the ones before it there, since they may have come within them."""
+        told = list(turn.canaries())
+        if self._is_disturbed(turn, told):
+            before = self._taken_before(turn)
+            return [turn, *before] if any(one.is_shared for _, one in told) else [turn]
+        if not turn.attempt.state.oversubscribed:  # of which nothing is claimed
+            self._newest.update(dict.fromkeys(turn.launch_ranks, turn))
+        return []
+
+    def lasts(self, turn: Turn) -> bool:
+        """Whether canaries on its cores show a turn that was disturbed that it would be so again."""
+        return self._is_disturbed(turn, turn.probed())
+
+    def _is_disturbed(self, turn: Turn, told: Iterable[tuple[int, Canary]]) -> bool:
+        company = "alone" if len(turn.ranks) == 1 else "together"
+        return self._canaries.disturbed(((rank, company, one) for rank, one in told), again=turn.is_again)
+
+    def _taken_before(self, turn: Turn) -> list[Turn]:
+        """The undisturbed ones before it on its cores; before the next one there they no longer are the newest."""
+        ranks = turn.launch_ranks
+        found = list(dict.fromkeys(one for rank, one in self._newest.items() if rank in ranks))
+        self._newest = {rank: one for rank, one in self._newest.items() if one not in found}
+        return [one for one in found if not one.attempt.fails]
+
+
+# ---------------------------------------------------------------- epoch
 
 # Before a look whether what disturbed a turn is over. Of two cores whose hyperthreads other machines share, a slow
 # one was so again after a quarter of a second in 37 and 64 of 100 cases, after a second in 18 and 39.
@@ -166,7 +296,7 @@ class Epoch:
 
     def _soak(self) -> Iterator[None]:
         begun_s = self._bench.clock()
-        for (attempt, rank), run in soak.commands(self._running, self._course):
+        for (attempt, rank), run in soak_commands(self._running, self._course):
             self.active = attempt
             if not attempt.fails:
                 attempt.run_on(run, rank)

@@ -6,7 +6,10 @@ One thread, never blocking: each turn takes what agents sent, folds it, answers,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -14,23 +17,157 @@ from scaling import frameworks
 from scaling.analysis.incremental import Analyser
 from scaling.errors import Interrupted, SilentRanks
 from scaling.hosts.canary import Canaries
-from scaling.plan import defaults
+from scaling.plan import defaults, placement
 from scaling.plan.groups import Group
+from scaling.plan.placement import slots_of
 from scaling.plan.plan import Plan
+from scaling.plan.tasks import rank_tasks
 from scaling.records.events import Failed
-from scaling.records.messages import INTERRUPT_GRACE_S, Heard, ToAgent, ToSweep
+from scaling.records.messages import (
+    INTERRUPT_GRACE_S,
+    Heard,
+    Listen,
+    Listened,
+    Preload,
+    Preloaded,
+    ToAgent,
+    ToSweep,
+)
+from scaling.records.other_code import of_revision, revision
 from scaling.records.point import Point
+from scaling.records.prediction import Prediction, Question
 from scaling.records.run import PointRecord
 from scaling.records.store import Line, Store, done_keys, joined
-from scaling.sweep import inspection, registering
+from scaling.records.task import Clocks, Task
+from scaling.sweep import inspection
 from scaling.sweep.bench import Bench
 from scaling.sweep.epoch import Epoch
 from scaling.sweep.outcome import record_of, record_so_far
-from scaling.sweep.preloading import listen, preload
-from scaling.sweep.registering import Predictor
 from scaling.sweep.turns import Course
 from scaling.sweep.view.base import View
 from scaling.transport.mailbox import Mailbox
+
+# ---------------------------------------------------------------- registering
+#
+# Has the later points of a sweep predicted from the earlier ones, before any of them is measured.
+
+
+class Asking(Protocol):
+    """Questions that somebody else answers meanwhile."""
+
+    def answers(self) -> tuple[Prediction, ...] | None:
+        """One for each question, in their order; None until there are."""
+
+    def stop(self) -> None:
+        """Wait no longer. May be called again."""
+
+
+# Of a run's folder.
+Predictor = Callable[[Path, Sequence[Question]], Asking]
+
+
+def prediction_questions(plan: Plan) -> tuple[Question, ...]:
+    """The exchanges of the later stage, each once."""
+    points = [point for group in plan.groups if plan.is_later(group) for point in group.points]
+    return tuple(
+        Question(point=replace(point, round=0), nodes=len({slot.host for slot in slots_of(point, plan.slots)}))
+        for point in points
+        if point.kind == "exchange" and point.strategy not in plan.missing and point.cell not in plan.refused
+    )
+
+
+def prediction_begun(plan: Plan, records: Iterable[PointRecord]) -> bool:
+    """Whether any point of the later stage was tried already: what is said now would not be said before."""
+    later = {point.cell for group in plan.groups if plan.is_later(group) for point in group.points}
+    return any(record.point.cell in later for record in records)
+
+
+def ask_prediction(
+    predictor: Predictor, run: Path, asked: Sequence[Question], mailbox: Mailbox[ToAgent, ToSweep]
+) -> tuple[Prediction, ...]:
+    """Wait for the answers, in turn with this rank's agent. Raises Interrupted on a signal."""
+    asking = predictor(run, asked)
+    try:
+        while (found := asking.answers()) is None:
+            for _ in mailbox.news():
+                pass
+            if mailbox.signalled is not None:
+                raise Interrupted(mailbox.signalled)
+        return found
+    finally:
+        asking.stop()
+
+
+def predictions_told(found: Iterable[Prediction]) -> Iterator[str]:
+    """What is worth a line of each, and once what is noted of any."""
+    for text in dict.fromkeys(text for one in found for text in one.notes):
+        yield f"note: {text}"
+    for one in found:
+        name = _name(one.point)
+        if one.refused or one.efficiency is None or one.efficiency_low is None or one.efficiency_high is None:
+            yield f"not predicted: {name}: {one.refused}"
+            continue
+        ends = f"{100 * one.efficiency_low:.0f} to {100 * one.efficiency_high:.0f}"
+        claim = "" if one.claimed else ", too wide to be claimed"
+        yield f"PREDICTED, not measured: {name}: efficiency {100 * one.efficiency:.1f} % (80 %: {ends}{claim})"
+
+
+def _name(point: Point) -> str:
+    return f"{point.strategy} over {point.interconnect} N={point.world_size} batch {point.workload.batch_size}"
+
+
+# ---------------------------------------------------------------- preloading
+#
+# What is done before points are measured: imports, once, and listening to idle networks before each round.
+
+
+LISTEN_S = 0.5
+PATIENCE_S = 10.0
+
+
+def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> None:
+    """Have all agents import what they need, since half of a short run would else be imports, and wait until they
+    have. Raises Interrupted on a signal."""
+    wanted: dict[int, list[Task]] = defaultdict(list)
+    for point in _samples(plan):
+        slots = placement.slots_of(point, plan.slots)
+        tasks = rank_tasks(
+            point, slots, (), plan.network(point).places,
+            attempt=0, retry=0, seed=plan.config.seed, clocks=Clocks(), logs="",
+            malloc=plan.config.malloc, fresh=plan.config.fresh_workers, code=plan.code(point),
+        )  # fmt: skip
+        for task in tasks:
+            wanted[task.launch_rank].append(task)
+    names = tuple(dict.fromkeys(cell.strategy for cell in plan.cells if cell.strategy not in plan.missing))
+    for rank, tasks_here in wanted.items():
+        mailbox.order([rank], Preload(tasks=tuple(tasks_here), strategies=names))
+    if wanted:
+        mailbox.answers(Preloaded, wanted.keys(), within_s)
+
+
+def listen(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep]) -> None:
+    """Have all agents count what their hosts' cards carry while nothing runs, where points cross hosts. Raises
+    Interrupted on a signal."""
+    if len(plan.hosts) > 1:
+        mailbox.order_all(Listen(seconds=LISTEN_S))
+        mailbox.answers(Listened, range(mailbox.size), LISTEN_S + PATIENCE_S)
+
+
+def _samples(plan: Plan) -> Iterator[Point]:
+    """Of each framework that can be imported beforehand, its plain loop on as many ranks as any point has: what an
+    exchange asks of the environment there is none of yet, no port, no server."""
+    by_baseline: dict[str, list[Point]] = defaultdict(list)
+    for cell in plan.cells:
+        if cell.strategy not in plan.missing:
+            baseline = frameworks.load(cell.strategy).baseline
+            by_baseline[of_revision(baseline, revision(cell.strategy))].append(cell)
+    for baseline, cells in by_baseline.items():
+        if frameworks.of_baseline(baseline).preload:
+            largest = max(cells, key=lambda cell: cell.world_size)
+            yield replace(largest, strategy=baseline, kind="solo", options={})
+
+
+# ---------------------------------------------------------------- sweep
 
 # Of the time that all rounds were planned to take: what disturbed windows may cost until they are measured
 # undisturbed. Who waits until a burner that has a core for 10 s of every 40 is gone waits for a third of it; tries
@@ -136,18 +273,18 @@ class Sweep:
         """Write down what the later stage will do, as long as none of it was tried."""
         if self._predictor is None:
             return
-        if registering.begun(self.plan, self.records):
+        if prediction_begun(self.plan, self.records):
             self.view.note("not predicted: points of larger world sizes were measured before")
             return
-        asked = registering.questions(self.plan)
+        asked = prediction_questions(self.plan)
         try:
-            found = registering.ask(self._predictor, self.store.folder, asked, self.mailbox) if asked else ()
+            found = ask_prediction(self._predictor, self.store.folder, asked, self.mailbox) if asked else ()
         except OSError as error:  # no room, no process: a reason to go on without
             self.view.note(f"not predicted: {error}")
             return
         for one in found:
             self._write(one)
-        for line in registering.told(found):
+        for line in predictions_told(found):
             self.view.note(line)
 
     def _keep(self, record: PointRecord, total: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import select
 import signal
 import socket
@@ -17,11 +18,43 @@ from contextlib import suppress
 
 from scaling.command import complain, open_streams
 from scaling.errors import LaunchError
-from scaling.transport import open_files
 from scaling.transport.base import Cluster
 from scaling.transport.inline import Hub
 from scaling.transport.launchers import launched
 from scaling.transport.mpi import connect
+
+# ---------------------------------------------------------------- open files
+#
+# How many files a rank may open: as many as the system lets it, or the launch is refused.
+
+
+# MPI by itself hangs or crashes with a dozen; an agent has several for each point that lives side by side.
+LEAST_OPEN_FILES, ENOUGH = 256, 1 << 16
+
+
+def allow_open_files() -> None:
+    """Raise this process's own limit (`ulimit -n`) as far as the system lets it. Raises LaunchError where too few
+    files are left to it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = open_files_limit(soft, hard)
+    if allowed != soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+
+def open_files_limit(soft: int, hard: int) -> int:
+    """What the limit is to be; RLIM_INFINITY is below all numbers. Raises LaunchError."""
+    endless = resource.RLIM_INFINITY
+    if endless not in (soft, hard) and hard < LEAST_OPEN_FILES:
+        raise LaunchError(
+            f"ulimit -n {hard}: so many files may be open at once, a rank needs {LEAST_OPEN_FILES} at least; "
+            "raise the limit (ulimit -Hn, /etc/security/limits.conf, LimitNOFILE of the service that starts it)"
+        )
+    if soft == endless:
+        return soft
+    return max(soft, ENOUGH if hard == endless else min(hard, ENOUGH))
+
+
+# ---------------------------------------------------------------- launch
 
 # Of the command whose errors begin with another name than it is started by.
 NAMED = {"scaling": "scaling.run"}
@@ -41,7 +74,7 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
     """
     open_streams()
     try:
-        open_files.allow()
+        allow_open_files()
         cluster = _connected(f"python -m {NAMED.get(name, name)} ...")
     except LaunchError as error:
         launch = launched(os.environ)

@@ -4,34 +4,264 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import faulthandler
 import os
+import queue
+import re
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn, cast
+from typing import Any, Literal, NoReturn, cast
 
+import msgspec
+import psutil  # type: ignore[import-untyped, unused-ignore]
 from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.frameworks import answers, feeding
 from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
+from scaling.frameworks.feeding import FeedError
+from scaling.hosts import page_cache, process_limits
 from scaling.records.crossing import Bounds
-from scaling.records.events import Announce, Hello, Ready
+from scaling.records.events import Announce, Error, Event, Hello, Ready
 from scaling.records.point import BESIDE, EXCHANGING, Point
-from scaling.records.task import Task
-from scaling.worker import reading
-from scaling.worker.channel import Channel
-from scaling.worker.failures import event_of
+from scaling.records.task import Command, Task
+from scaling.text import readable
 from scaling.worker.inspection import trace_path
-from scaling.worker.loop import Worker, digest_taken
+from scaling.worker.loop import NanLoss, Worker, digest_taken
 from scaling.worker.training import data_samples, learner_of, training_samples
-from scaling.workloads import models, walk
+from scaling.workloads import data, feeds, models, walk
+
+# ---------------------------------------------------------------- failures
+#
+# An exception -> the cause of a failed point. Frameworks' classes are told by name: none is imported.
+#
+# What an exception means stands in its text alone where a framework raises; here it is read, and nowhere else.
+
+
+# What a failure is called, by the words of libraries in lower case: the first line of which all of one group are
+# in the text counts. What libraries of RDMA and shared memory say of memory comes before what frameworks say.
+WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
+    # Pinned memory for a card: `ulimit -l`, not memory, is what is short.
+    ("memlock", (("ibv_", "cannot allocate memory"), ("mr_reg", "cannot allocate memory"), ("memlock",))),
+    (
+        "shm",
+        (
+            ("/dev/shm", "no space left"),
+            ("/dev/shm", "error while creating"),
+            ("posix_fallocate", "no space left"),
+            ("bus error", "shared memory"),
+            ("allocate shared memory",),
+            ("shared memory segment nccl",),
+        ),
+    ),
+    (
+        "driver",
+        (
+            ("driver", "is too old"),
+            ("driver version is insufficient",),
+            ("no nvidia driver",),
+            ("no cuda-capable device",),
+            ("cuda_error_no_device",),
+            ("cuda driver combination",),
+            ("driver mismatch",),
+            ("system not yet initialized",),
+            ("libcuda.so", "cannot open shared object file"),
+        ),
+    ),
+    (
+        "no-kernel",
+        (("no kernel image",), ("nokernelimage",), ("status_arch_mismatch",), ("invalid device function",)),
+    ),
+    (
+        "oom",
+        (
+            ("out of memory",),
+            ("out_of_memory",),
+            ("bad_alloc",),
+            ("not enough memory",),
+            ("allocate memory",),
+            ("oom when allocating",),
+            ("unable to allocate",),
+            ("failed to allocate",),
+            ("_alloc_failed",),
+            ("host_allocation_failed",),
+        ),
+    ),
+    ("port-taken", (("address already in use",), ("eaddrinuse",))),
+    ("nccl", (("nccl", "error"), ("nccl", "failed"), ("nccl", "timeout"))),
+    # torch raises it wherever the worker is when a loader process dies.
+    ("feed", (("dataloader worker", "exited unexpectedly"), ("dataloader worker", "killed by signal"))),
+)
+PEER_GONE = ("connection", "peer", "broken pipe", "socket", "remote", "unavailable", "aborted", "shut down")
+# Lines that do not say what happened: headings, and frames of Python, TensorFlow (`[[`) and MXNet (`[bt]`).
+FRAME = 'File "'
+HEADING = re.compile(rf"\s*({FRAME}|\[bt\]|\[\[|\d+ root error|.*:$)")
+# After these words NCCL's own say what happened; those before are the same for every failure.
+LAST_ERROR = "Last error:"
+
+
+def event_of(error: BaseException) -> Error:
+    """What is reported of a caught exception."""
+    return Error(
+        cause=cause_of(error),
+        message=readable(message_of(error) + process_limits.hint(str(error))),
+        traceback=readable("".join(traceback.format_exception(error))),
+        may_follow=may_follow(error),
+    )
+
+
+def cause_of(error: BaseException) -> str:
+    """Return a cause of `records.Failed`; "error" for what has no name of its own."""
+    if isinstance(error, NanLoss):
+        return "nan-loss"
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "oom"
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return "port-taken"
+    text = str(error).lower()
+    found = (cause for cause, groups in WORDS if any(all(word in text for word in words) for words in groups))
+    named = next(found, "feed" if isinstance(error, FeedError) else "error")
+    return "missing" if isinstance(error, ImportError) and named != "driver" else named
+
+
+def may_follow(error: BaseException) -> bool:
+    """Whether it may only tell that a peer is gone: a survivor notices that before the peer's agent does."""
+    words = message_of(error).lower()
+    return cause_of(error) in ("error", "nccl") and any(word in words for word in PEER_GONE)
+
+
+def message_of(error: BaseException, limit: int = 500) -> str:
+    """Return the exception's type and the line that says what happened, with NCCL's last error."""
+    name, lines = type(error).__name__, [line for line in str(error).splitlines() if line.strip()]
+    text = f"{name}: {_telling(lines).removeprefix(f'{name}: ')}" if lines else name
+    stripped = [line.strip() for line in lines]
+    if LAST_ERROR in stripped[:-1]:
+        text += f" ({stripped[stripped.index(LAST_ERROR) + 1]})"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _telling(lines: Sequence[str]) -> str:
+    """The first line that is no heading, no frame, and no source line indented below one; else the first."""
+    for before, line in zip(["", *lines], lines, strict=False):
+        is_source = before.lstrip().startswith(FRAME) and _indent(line) > _indent(before)
+        if not is_source and not HEADING.match(line):
+            return line.strip()
+    return lines[0].strip()
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+# ---------------------------------------------------------------- reading
+#
+# Where a point's data is read from: the kernel's page cache, or the disk because it was dropped from there.
+
+
+def prepared(task: Task) -> tuple[Literal["", "page cache", "disk"], float | None]:
+    """Drop this rank's share of its host's files from the page cache, where the point asks for that.
+
+    Returns where data in files comes from, and which part of the share is still cached; of other data nothing.
+
+    Other ranks may have begun to read: a batch or two each. Raises UsageError, or OSError.
+    """
+    work = task.point.workload
+    drives = frameworks.load(task.point.strategy).traits(task.point.strategy).drives
+    # Where helpers compute, files are read once, before the first window.
+    held = data.spec(work.data).format not in data.DECODED or drives == "point"
+    if held or task.point.kind == "comm" or task.point.hardware.device == "emulated":
+        return "", None
+    if not work.drop_caches:
+        return "page cache", None
+    # All of a few large files: finding their records has just read some of each.
+    paths = feeds.encoded_pictures(task, models.of(work)).encoded.paths
+    several = drives == "device" and len(paths) > task.local_world_size
+    share = paths[task.local_rank :: task.local_world_size] if several else paths
+    page_cache.drop(share)
+    return "disk", page_cache.cached_fraction(share)
+
+
+# ---------------------------------------------------------------- channel
+#
+# The worker's two pipes: commands in on fd 0, events out on an inherited fd, both JSON lines.
+#
+# fd 0 is also the lifeline: at its end the agent is gone, and the worker kills its descendants and its group. It
+# is read by os.read in a thread: a thread blocked in a buffered read turns every exit into SIGABRT.
+
+
+HOLD_S = 0.5
+
+
+class Channel:
+    """The worker's end of its pipes."""
+
+    def __init__(self, commands_fd: int, events_fd: int) -> None:
+        self._in = commands_fd
+        self._out = events_fd
+        self._buffer = b""
+        self._held = b""
+        self._sent_s = 0.0
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._encoder = msgspec.json.Encoder()
+
+    def read_task(self) -> Task:
+        """Read the first line. `listen` follows, once the CPUs are taken: threads inherit them."""
+        while b"\n" not in self._buffer:
+            self._buffer += self._read()
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return msgspec.json.decode(line, type=Task)
+
+    def listen(self) -> None:
+        """From now on a thread reads commands and watches the lifeline."""
+        threading.Thread(target=self._listen, daemon=True, name="lifeline").start()
+
+    def receive(self) -> Command:
+        """Wait for the next command."""
+        return self._commands.get()
+
+    def waiting(self) -> bool:
+        """Whether a command has arrived that was not received yet."""
+        return not self._commands.empty()
+
+    def send(self, event: Event, *, hold: bool = False) -> None:
+        """Report an event. With `hold` it may wait for company: whoever reads it runs on the cores that are
+        being measured."""
+        self._held += self._encoder.encode(event) + b"\n"
+        now_s = time.monotonic()
+        if hold and now_s - self._sent_s < HOLD_S:
+            return
+        data, self._held, self._sent_s = self._held, b"", now_s
+        while data:
+            data = data[os.write(self._out, data) :]
+
+    def _read(self) -> bytes:
+        data = os.read(self._in, 65536)
+        if not data:
+            with suppress(psutil.Error):
+                for one in psutil.Process().children(recursive=True):  # those that left the group
+                    one.kill()
+            os.killpg(0, signal.SIGKILL)
+        return data
+
+    def _listen(self) -> None:
+        decoder = msgspec.json.Decoder(Command)
+        while True:
+            while b"\n" not in self._buffer:
+                self._buffer += self._read()
+            line, self._buffer = self._buffer.split(b"\n", 1)
+            self._commands.put(decoder.decode(line))
+
+
+# ---------------------------------------------------------------- run task
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
@@ -116,7 +346,7 @@ def _work(task: Task, channel: Channel) -> Trainer:
     prepare()
     tell_faults()
     imported_s = time.monotonic()
-    read_from, cached_fraction = reading.prepared(task)
+    read_from, cached_fraction = prepared(task)
     trainer = _connect(module, task)
     ready = _ready(trainer, imported_s - begun_s, time.monotonic() - imported_s)
     crossing = _crossing(strategy, task, trainer)

@@ -67,7 +67,7 @@ def torch_pair(root: Path) -> tuple[Next, Next, str]:
     import torch
     from torch.utils.data import DataLoader, Dataset
 
-    from scaling.frameworks.pytorch import decoding
+    from scaling.frameworks.pytorch import native_feed
     from scaling.frameworks.pytorch.native_feed import Loader
 
     class Plain(Dataset[Any]):
@@ -78,7 +78,7 @@ def torch_pair(root: Path) -> tuple[Next, Next, str]:
 
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
             image = Image.open(self.paths[index]).convert("RGB")
-            cut = image.crop(decoding.box(*image.size)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+            cut = image.crop(native_feed.crop_box(*image.size)).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
             pixels = torch.from_numpy(np.array(cut).transpose(2, 0, 1))
             return pixels.float().div(255).sub(0.45).div(0.225), 0
 

@@ -17,8 +17,8 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from scaling.history import page
+from scaling.history.__main__ import lettered
 from scaling.history.document import document
-from scaling.history.groups import lettered
 from scaling.history.lines import read
 from scaling.records.store import load
 from scaling.report.formats import terminal

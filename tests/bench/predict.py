@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from time import monotonic, process_time
 
-from scaling.predict import evidence, published, words
+from scaling.predict import __main__, evidence, published
 from scaling.predict.forecast import forecasts, measure_next, outlook
 from scaling.predict.learn import fitting
 from scaling.predict.priors import Priors, read
@@ -65,7 +65,7 @@ def _speed() -> str:
     for _ in range(TABLES):
         began_s = process_time()
         look = outlook(evidence.case(HEADER, records), priors)
-        words.table(look.case, forecasts(look, SIZES), (), measure_next(look, SIZES[-1]))
+        __main__.prediction_table(look.case, forecasts(look, SIZES), (), measure_next(look, SIZES[-1]))
         took_s.append(process_time() - began_s)
     reached = "reached" if median(took_s) < CEILING_S else "MISSED"
     return (

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.check import networks
+from scaling.check import lead
 from scaling.check.facts import Facts, Link, Load, Prepared, RankFacts, Verdict
 from scaling.check.verdicts import judge
 from scaling.hosts.fabric import Entry
@@ -116,7 +116,7 @@ def facts(
 ) -> Facts:
     """A sound cluster, but for the changes: ib carries 9.4 Gb/s, ethernet 0.94."""
     everyone = ranks(nodes, each=each, hosts=hosts, told=told)
-    found = networks.find(everyone, words, fabric)
+    found = lead.find_networks(everyone, words, fabric)
     sound = Facts(
         ranks=everyone,
         networks=found.networks,

@@ -15,7 +15,7 @@ from scaling.frameworks import hvd
 from scaling.frameworks.mx import plain as mx_plain
 from scaling.frameworks.pytorch import installed as torch_installed
 from scaling.frameworks.pytorch import plain as torch_plain
-from scaling.frameworks.tf import build as tf_build
+from scaling.frameworks.tf import plain as tf_build
 from scaling.frameworks.tf import plain as tf_plain
 from scaling.hosts import gpus
 from scaling.hosts.gpus import Found

@@ -7,7 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from scaling.history import page
-from scaling.history.groups import lettered
+from scaling.history.__main__ import lettered
 from scaling.history.lines import RunLine, Unreadable, line
 from tests.support import hostile
 from tests.support.compared_runs import without_noise

@@ -24,8 +24,7 @@ from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, Reserve, ToA
 from scaling.records.run import SCHEMA, Header, PointRecord
 from scaling.records.task import Task
 from scaling.run.enrolment import ask_of_outside
-from scaling.sweep.registering import Predictor
-from scaling.sweep.sweep import Sweep
+from scaling.sweep.sweep import Predictor, Sweep
 from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
 from scaling.transport.inline import Hub

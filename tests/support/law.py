@@ -44,7 +44,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "horovod": ("frameworks/",),
 }
 # Beside `<command>/flags.py`: what flags say of themselves, and what all commands do with theirs.
-FLAGS = frozenset({"command.py", "run/panels.py", "run/run_panels.py", "run/training_panels.py"})
+FLAGS = frozenset({"command.py", "run/panels.py", "run/run_panels.py"})
 
 
 class Import(NamedTuple):

@@ -114,10 +114,10 @@ class Torch:
     def __init__(self) -> None:
         import torch
 
-        from scaling.frameworks.pytorch import losses, network
+        from scaling.frameworks.pytorch import compute, network
 
         torch.set_num_threads(1)
-        self._torch, self._losses, self._network = torch, losses, network
+        self._torch, self._losses, self._network = torch, compute, network
 
     def _built(self, spec: ModelSpec) -> Any:
         built = self._network.build(spec, 1)
@@ -133,7 +133,9 @@ class Torch:
     def learn(self, spec: ModelSpec, taken: Array, labels: Array) -> dict[str, Array]:
         """By autograd."""
         built = self._built(spec)
-        loss = self._losses.of(spec.target)(built(self._torch.from_numpy(taken)), self._torch.from_numpy(labels))
+        loss = self._losses.loss_of(spec.target)(
+            built(self._torch.from_numpy(taken)), self._torch.from_numpy(labels)
+        )
         loss.backward()
         names = (name for name, _ in drawn(spec))
         gradients: Any = (each.grad for _, each in self._network.trained(built))
@@ -152,11 +154,11 @@ class Keras:
         os.environ.update(ENVIRON)
         import tensorflow as tf
 
-        from scaling.frameworks.tf import losses, network
+        from scaling.frameworks.tf import loop, network
 
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(1)
-        self._tf, self._losses, self._network = tf, losses, network
+        self._tf, self._losses, self._network = tf, loop, network
 
     def _built(self, spec: ModelSpec) -> Any:
         model = self._network.empty(spec)
@@ -172,7 +174,7 @@ class Keras:
         model, tf = self._built(spec), self._tf
         assert_same(self._network.read(model), drawn(spec))
         with tf.GradientTape() as tape:
-            loss = self._losses.of(spec.target)(model(_last(taken), training=True), tf.constant(labels))
+            loss = self._losses.loss_of(spec.target)(model(_last(taken), training=True), tf.constant(labels))
         variables = [each.value for each in self._network.parameters(model)]
         gradients = [tf.convert_to_tensor(each).numpy() for each in tape.gradient(loss, variables)]
         return {"loss": loss.numpy(), **dict(self._network.as_described(model, gradients))}
@@ -186,10 +188,10 @@ class Gluon:
     """MXNet."""
 
     def __init__(self) -> None:
-        from scaling.frameworks.mx import losses, network
+        from scaling.frameworks.mx import loop, network
         from scaling.frameworks.mx.library import mx
 
-        self._mx, self._losses, self._network = mx, losses, network
+        self._mx, self._losses, self._network = mx, loop, network
 
     def _built(self, spec: ModelSpec, taken: Array) -> tuple[Any, Any]:
         net = self._network.empty(spec, [self._mx.cpu()])
@@ -208,7 +210,7 @@ class Gluon:
         (net, given), mx = self._built(spec, taken), self._mx
         assert_same(self._network.read(net), drawn(spec))
         with mx.autograd.record():
-            losses = self._losses.of(spec.target)(net(given), mx.nd.array(labels))
+            losses = self._losses.loss_of(spec.target)(net(given), mx.nd.array(labels))
         losses.backward()
         gradients = {name: each.grad().asnumpy() / BATCH for name, each in self._network.parameters(net).items()}
         return {"loss": losses.mean().asnumpy()[0], **gradients}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from scaling.analysis.truncation import CONFIDENCE, ROUNDING
+from scaling.analysis.step_time import ROUNDING, SETTLED_CONFIDENCE
 from scaling.plan.defaults import PACE_ALONE
 from tests.support.simulated_intervals import (
     BESIDE_0,
@@ -92,7 +92,7 @@ def settled(values: Array) -> Mask:
     for first in range(1, count // 2 + 1):
         head, rest = values[..., :first], values[..., first:]
         error = np.sqrt(rest.var(axis=-1, ddof=1) * (1 / first + 1 / (count - first)))
-        beyond = np.maximum(ROUNDING, stdtrit(count - first - 1, (1 + CONFIDENCE) / 2) * error)
+        beyond = np.maximum(ROUNDING, stdtrit(count - first - 1, (1 + SETTLED_CONFIDENCE) / 2) * error)
         is_apart = np.abs(head.mean(axis=-1) - rest.mean(axis=-1)) > beyond
         first_kept[(least == first) & is_apart] = first
     return np.asarray(np.arange(count) >= first_kept[..., None])

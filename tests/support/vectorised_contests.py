@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from scaling.analysis.contrasts import CONFIDENCE, ENOUGH, SLACK
-from scaling.analysis.studentized_range import quantile
+from scaling.analysis.contrasts import CONFIDENCE, ENOUGH, SLACK, range_quantile
 from tests.support.noise import Logs
 
 
@@ -30,7 +29,7 @@ def told_apart(logs: Logs) -> NDArray[np.bool_]:
     if rivals > 2:
         df = np.maximum(2, df * _kept(share, sizes * freedom / rivals))
     df, of_df = np.unique((df + SLACK).astype(int), return_inverse=True)
-    q = np.array([quantile(CONFIDENCE ** (1 / sizes), rivals, int(one)) for one in df])[of_df]
+    q = np.array([range_quantile(CONFIDENCE ** (1 / sizes), rivals, int(one)) for one in df])[of_df]
     tukey = q[:, None, None] * np.sqrt(variance[:, :, None] * noisier / rounds)
     told: NDArray[np.bool_] = np.abs(differences.mean(2)) > np.maximum(own, tukey)
     np.put_along_axis(told, first[:, :, None], np.bool_(False), axis=2)

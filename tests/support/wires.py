@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.frameworks.pytorch import ps, ps_client, ps_server, ps_trainer
+from scaling.frameworks.pytorch import ps, ps_server, ps_trainer
 from scaling.records.task import Task
 from tests.support import ranks
 
@@ -144,7 +144,7 @@ def world(name: str, size: int, edit: Callable[[World], None] = lambda _: None, 
     """A connected World; its workers leave at the end, upon which its servers end. `edit` changes it before it
     is connected."""
     made = World(name, size, **fields)
-    for module in (ps_client, ps_server):
+    for module in (ps_trainer, ps_server):
         made.patch.setattr(module, "Link", made.link)
         made.patch.setattr(module, "open_store", lambda *_args, **_fields: made.store)
     try:

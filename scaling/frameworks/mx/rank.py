@@ -4,15 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import metadata
+from pathlib import Path
 
 from scaling.frameworks.mx import network
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.plain import cuda_build
-from scaling.frameworks.mx.tracing import MxnetTracer
-from scaling.frameworks.tracing import Tracer
+from scaling.frameworks.tracing import Tracer, pack
 from scaling.hosts import gpus, proc
 from scaling.records.task import Task
 from scaling.workloads import models
+
+# ---------------------------------------------------------------- tracing
+#
+# MXNet's profiler as the worker starts and stops it. Worker's side.
+
+
+class MxnetTracer(Tracer):
+    """What MXNet's engine runs, on all its devices."""
+
+    def start(self, path: Path) -> None:
+        """MXNet opens the file at its end only: open it now, so that a folder that takes none is noticed."""
+        self._path, self._plain = path, path.with_suffix("")
+        self._plain.touch()
+        mx.profiler.set_config(profile_all=True, filename=str(self._plain))
+        mx.profiler.set_state("run")
+
+    def stop(self) -> None:
+        """Wait for the engine, and write."""
+        mx.nd.waitall()
+        mx.profiler.set_state("stop")
+        mx.profiler.dump(True)
+        pack(self._plain, self._path)
+
+
+# ---------------------------------------------------------------- rank
 
 
 class MxnetRank:

@@ -1,4 +1,4 @@
-"""What computes a rank's gradients: its CPU or GPU, here, or a device that sleeps (emulated.py).
+"""What computes a rank's gradients: its CPU or GPU, here, or a device that sleeps (loop.py).
 
 The training loop (loop.py) is the same for both, and so are the strategies' classes.
 """
@@ -10,13 +10,45 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from scaling.frameworks.feeding import Opened
-from scaling.frameworks.pytorch import losses, native_feed, network, optimizers
+from scaling.frameworks.pytorch import native_feed, network, optimizers
 from scaling.hosts import proc
 from scaling.records.task import Task
 from scaling.workloads import feeds, models
-from scaling.workloads.specs import Binary
+from scaling.workloads.specs import IGNORED, Binary, MaskedTokens, NextToken, Target
+
+# ---------------------------------------------------------------- losses
+#
+# The loss of what a model learns.
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def loss_of(target: Target) -> Loss:
+    """A function of logits and labels that gives their mean loss, over what counts."""
+    match target:
+        case Binary():
+            return _binary
+        case NextToken() | MaskedTokens():
+            return _tokens
+        case _:
+            return functional.cross_entropy
+
+
+def _binary(logits: Tensor, labels: Tensor) -> Tensor:
+    """Of one logit per sample; labels are 0 or 1."""
+    return functional.binary_cross_entropy_with_logits(logits[:, 0].float(), labels.float())
+
+
+def _tokens(logits: Tensor, labels: Tensor) -> Tensor:
+    """Logits (batch, length, words), labels (batch, length)."""
+    return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+
+
+# ---------------------------------------------------------------- compute
 
 # Images and their labels.
 Batch = tuple[Tensor, Tensor]
@@ -82,7 +114,7 @@ class RealCompute:
         workload = task.point.workload
         self._task, self._device, self._cuda = task, device, device.type == "cuda"
         self._spec = models.at(task.point)
-        self._losses = losses.of(self._spec.target)
+        self._losses = loss_of(self._spec.target)
         self._pixels: tuple[Tensor, Tensor] | None = None
         last = workload.memory_format == "channels_last"
         layout = torch.channels_last if last else torch.contiguous_format

@@ -25,7 +25,7 @@ Rank = TypeVar("Rank")
 class FSDP2(TorchDistributed):
     """Each rank keeps its rows of every parameter, of its gradient and of the optimizer's state.
 
-    A unit (fsdp_units.py) is gathered before it computes, forward and, if it was resharded, backward again; then
+    A unit (fsdp_trainer.py) is gathered before it computes, forward and, if it was resharded, backward again; then
     its gradients are reduced and scattered.
     """
 

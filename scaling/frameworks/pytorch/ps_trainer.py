@@ -3,19 +3,224 @@ pushes and pulls alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
 from typing import Any
 
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.distributed import Work
 
-from scaling.frameworks.base import Trainer
+from scaling.frameworks.base import Trainer, timeout_s
 from scaling.frameworks.pytorch.exchange import Exchange
 from scaling.frameworks.pytorch.loop import TorchRank, Training
 from scaling.frameworks.pytorch.ps import terms
-from scaling.frameworks.pytorch.ps_client import Client, Remote, trained
-from scaling.frameworks.pytorch.ps_shards import offsets
+from scaling.frameworks.pytorch.ps_link import ELEMENTS, Link, open_store
+from scaling.frameworks.pytorch.ps_shards import Tags, cut, offsets, touched
 from scaling.records.task import Task
+
+# ---------------------------------------------------------------- ps client
+#
+# A worker's side of the parameter servers: gradients go out while backward runs, parameters come back into their
+# place.
+#
+# Parameters and gradients each live in one flat tensor (ps_shards.py). A bucket is sent when the last of its
+# gradients is there, and its parameters are received straight into the memory that the model computes with: when
+# a gradient is complete, backward has no more use for its parameter. Each module waits for its own parameters
+# before its next forward.
+#
+# Gloo cannot send from a GPU: there, buckets go through page-locked buffers of the host. Copying out waits for
+# the device; copying in is queued before the next forward. (That path is tested on a CPU; it has not met a GPU
+# yet.)
+
+
+class Client:
+    """Pushes buckets of `gradients` and pulls those of `parameters`, both flat tensors of `elements`.
+
+    `cap_mb` is the size of a bucket; with `half` gradients travel as float16. With `staged` buckets go through
+    buffers of the host.
+    """
+
+    def __init__(
+        self, rank: TorchRank, elements: int, *, cap_mb: float, half: bool, synchronous: bool, staged: bool
+    ) -> None:
+        task = rank.task
+        self.buckets = cut(elements, cap_mb, len(task.servers))
+        self.parameters = torch.zeros(elements, device=rank.device)
+        self.gradients = torch.zeros(elements, device=rank.device, dtype=torch.float16 if half else torch.float32)
+        self._tags = Tags(count=len(self.buckets))
+        self._staged = staged
+        self._outgoing, self._outboxes = self._boxes(self.gradients)
+        self._incoming, self._inboxes = self._boxes(self.parameters)
+        self._pending: dict[int, tuple[Work, ...]] = {}
+        self._first = task.rank == 0
+        self._links = join(task, elements)
+        self._tellers = [] if synchronous else sorted({each.server for each in self.buckets})
+        self._behind = torch.zeros(len(self._tellers), 1, dtype=torch.float64)
+        self._telling: list[Work] = []
+        self._behind_sum, self._behind_steps = 0.0, 0
+
+    def _boxes(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Of each bucket its part of the flat tensor, and the memory that Gloo sends or receives."""
+        parts = [flat[each.start : each.stop] for each in self.buckets]
+        if not self._staged:
+            return parts, parts
+        pinned = flat.is_cuda
+        return parts, [torch.empty(len(part), dtype=flat.dtype, pin_memory=pinned) for part in parts]
+
+    def start(self) -> None:
+        """Rank 0 gives its parameters to the servers; all take them from there."""
+        for bucket in self.buckets:
+            link, inbox = self._links[bucket.server], self._inboxes[bucket.index]
+            if self._first:
+                if self._staged:
+                    inbox.copy_(self._incoming[bucket.index])
+                link.send(inbox, self._tags.push(bucket.index)).wait()
+            arriving = link.receive(inbox, self._tags.pull(bucket.index))
+            self._pending[bucket.index] = (arriving,)
+        self.wait()
+
+    def push(self, index: int) -> None:
+        """Begin to send a bucket's gradients and to receive its parameters."""
+        self.wait_for((index,))
+        if self._staged:
+            self._outboxes[index].copy_(self._outgoing[index])
+        link = self._links[self.buckets[index].server]
+        arriving = link.receive(self._inboxes[index], self._tags.pull(index))
+        self._pending[index] = (arriving, link.send(self._outboxes[index], self._tags.push(index)))
+
+    def pushed(self) -> None:
+        """All buckets of a step are on their way: servers will tell how stale it was."""
+        self._hear()
+        links = (self._links[server] for server in self._tellers)
+        pairs = zip(links, self._behind, strict=True)
+        self._telling = [link.receive(box, self._tags.behind) for link, box in pairs]
+
+    def wait_for(self, indices: Iterable[int]) -> None:
+        """Wait until these buckets' parameters are in their place."""
+        for index in indices:
+            if (works := self._pending.pop(index, None)) is not None:
+                for work in works:
+                    work.wait()
+                if self._staged:
+                    self._incoming[index].copy_(self._inboxes[index], non_blocking=True)
+
+    def wait(self) -> None:
+        """Wait for all that is on its way."""
+        self.wait_for(tuple(self._pending))
+        self._hear()
+
+    def _hear(self) -> None:
+        if self._telling:
+            for work in self._telling:
+                work.wait()
+            self._telling = []
+            self._behind_sum += float(self._behind.sum()) / len(self.buckets)
+            self._behind_steps += 1
+
+    def staleness(self) -> float:
+        """Mean over the steps since it was last asked; 0 without any."""
+        mean = self._behind_sum / max(1, self._behind_steps)
+        self._behind_sum, self._behind_steps = 0.0, 0
+        return mean
+
+    def close(self) -> None:
+        """Leave."""
+        self._links.clear()
+
+
+def join(task: Task, elements: int) -> list[Link]:
+    """This worker's links, one to each server; raises RuntimeError when one does not answer."""
+    timeout = timedelta(seconds=timeout_s(task.clocks))
+    store = open_store(task, hosts=False, timeout=timeout)
+    if task.rank == 0:
+        store.set(ELEMENTS, str(elements))
+    servers = range(len(task.servers))
+    return [Link(store, server=each, worker=task.rank, serves=False, timeout=timeout) for each in servers]
+
+
+class Remote:
+    """Stands where the loop expects an optimizer, whose work is done on the servers.
+
+    `lazy`: modules wait for their own parameters; else the step waits for all before it begins. While `held`,
+    gradients add up and stay here.
+    """
+
+    def __init__(self, client: Client, module: nn.Module, *, lazy: bool) -> None:
+        self.held = False
+        self._client = client
+        self._lazy = lazy
+        self._parameters = trained(module)
+        starts, _ = offsets([each.numel() for each in self._parameters])
+        self._slots: list[Tensor] = []
+        self._buckets_of: list[list[int]] = []
+        for index, (parameter, start) in enumerate(zip(self._parameters, starts, strict=True)):
+            self._buckets_of.append(touched(client.buckets, start, parameter.numel()))
+            self._slots.append(like(parameter, client.gradients, start))
+            place = like(parameter, client.parameters, start)
+            place.copy_(parameter.data)
+            parameter.data = place
+            parameter.register_post_accumulate_grad_hook(partial(self._accumulated, index))
+        self._sizes = [sum(each.index in touches for touches in self._buckets_of) for each in client.buckets]
+        self.zero_grad()
+        if lazy:
+            self._hook(module)
+
+    def _hook(self, module: nn.Module) -> None:
+        places = {each: index for index, each in enumerate(self._parameters)}
+        for one in module.modules():
+            own = [places[each] for each in one.parameters(recurse=False) if each in places]
+            buckets = sorted({bucket for index in own for bucket in self._buckets_of[index]})
+            if buckets:
+                one.register_forward_pre_hook(partial(self._before, buckets))
+
+    def _before(self, buckets: list[int], _module: nn.Module, _given: object) -> None:
+        self._client.wait_for(buckets)
+
+    def zero_grad(self, **_how: bool) -> None:
+        """Begin a step."""
+        if not self._lazy:
+            self._client.wait()
+        self._lacking = list(self._sizes)
+        self._awaited = set(range(len(self._slots)))
+
+    def step(self) -> None:
+        """End it: the gradients of parameters that the loss did not depend on are zero."""
+        for index in tuple(self._awaited):
+            self._slots[index].zero_()
+            self._arrived(index)
+        self._client.pushed()
+
+    def _accumulated(self, index: int, parameter: Tensor) -> None:
+        if not self.held:
+            assert parameter.grad is not None
+            self._slots[index].copy_(parameter.grad)
+            parameter.grad = None
+            self._arrived(index)
+
+    def _arrived(self, index: int) -> None:
+        """A gradient is in its slot; send the buckets that it makes full."""
+        self._awaited.discard(index)
+        for bucket in self._buckets_of[index]:
+            self._lacking[bucket] -= 1
+            if not self._lacking[bucket]:
+                self._client.push(bucket)
+
+
+def trained(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters in the order in which backward makes their gradients."""
+    return [each for each in module.parameters() if each.requires_grad][::-1]
+
+
+def like(parameter: Tensor, flat: Tensor, start: int) -> Tensor:
+    """The part of a flat tensor from `start` on, in the parameter's shape and order of memory."""
+    return flat.as_strided(parameter.size(), parameter.stride(), start)
+
+
+# ---------------------------------------------------------------- ps trainer
 
 
 def connect(task: Task) -> Trainer:

@@ -3,15 +3,59 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 
-from scaling.frameworks import limits, options
+from scaling.frameworks import cuda, limits, options
 from scaling.frameworks.base import PASSES, Option, Strategy, Traits
-from scaling.frameworks.tf import build
+from scaling.frameworks.tf import FRAMEWORK
 from scaling.hosts import gpus
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
+
+# ---------------------------------------------------------------- build
+#
+# What the installed TensorFlow is built for, read from its files; TensorFlow is not imported.
+
+
+INSTALL = "./launch/install tensorflow-cuda"
+
+
+def unfit() -> str | None:
+    """Why it cannot compute on the GPUs of this host; None where it can, or where nobody knows."""
+    package = find_spec("tensorflow")
+    assert package is not None and package.origin is not None
+    name = distribution()
+    try:
+        text = (Path(package.origin).parent / "python/platform/build_info.py").read_text()
+    except OSError:
+        return None
+    if "('is_cuda_build', False)" in text:
+        return f"{name} is built without CUDA: {INSTALL}"
+    built = re.search(r"\('cuda_version', '(\d+\.\d+)", text)
+    if built and (why := cuda.driver_too_old(name, cuda.version(built.group(1)), _mend)):
+        return why
+    return cuda.no_kernels(name, " ".join(re.findall(r"'((?:sm|compute)_\d+)[a-z]?'", text)), _mend)
+
+
+def _mend() -> str:
+    return "use another framework"
+
+
+def distribution() -> str:
+    """Under which name it is installed, with its version."""
+    for name in FRAMEWORK.distributions["tensorflow"]:
+        try:
+            return f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
+    return "tensorflow"
+
+
+# ---------------------------------------------------------------- plain
 
 # Keras reads and writes `keras.json` in its home: a user's settings would change what is measured, and a
 # benchmark has no business in a user's home. A folder that cannot be is quietly done without.
@@ -38,7 +82,7 @@ class TensorFlowStrategy(Strategy):
         package = find_spec("tensorflow")
         if package is None or package.origin is None:  # a folder that is called so
             return "tensorflow is not installed: ./launch/install tensorflow"
-        return gpus.none_here("tensorflow:ring") or build.unfit() if device == "cuda" else None
+        return gpus.none_here("tensorflow:ring") or unfit() if device == "cuda" else None
 
     def refuse(self, point: Point) -> str | None:
         """What the shared loop cannot do. Any `memory_format` will do: TensorFlow has one of its own."""

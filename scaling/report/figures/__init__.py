@@ -2,17 +2,435 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import fmean, median
+from typing import get_args
 
-from scaling.report.figures.cards import cards
-from scaling.report.figures.devices import devices
-from scaling.report.figures.loss import loss
-from scaling.report.figures.parts import Figure
-from scaling.report.figures.ranks import ranks
-from scaling.report.figures.rounds import rounds
+from scaling.records.events import Failed
+from scaling.records.point import Kind
+from scaling.records.run import PointRecord, RankRecord
+from scaling.records.telemetry import Sample
+from scaling.report import words
+from scaling.report.figures.loss import left_out, loss, row_labels, shown
+from scaling.report.figures.parts import (
+    Cards,
+    Carried,
+    Figure,
+    Heat,
+    Lane,
+    Lanes,
+    Reading,
+    Spread,
+    Spreads,
+    Stretch,
+    Strip,
+    Strips,
+    Table,
+    mark_of,
+    stamps,
+)
 from scaling.report.figures.scaling import efficiency, speedup
-from scaling.report.figures.timeline import timeline
+from scaling.report.headline import headline
 from scaling.report.material import Material
+from scaling.text import counted, duration
+
+# ---------------------------------------------------------------- timeline
+#
+# When each point was measured: a lane per round. Pure.
+
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# Above this a point is drawn as one stretch, start-up included, and not window by window.
+MOST_STRETCHES = 3000
+
+
+def timeline(material: Material) -> Iterator[Figure]:
+    """Of all points, controls too."""
+    records = material.records
+    if not records:
+        return
+    by_window = sum(_most_windows(record) for record in records) <= MOST_STRETCHES
+    begin_s = min(min((record.started_unix_s, *_starts(record))) for record in records)
+    by_round: dict[int, list[PointRecord]] = defaultdict(list)
+    for record in records:
+        by_round[record.point.round].append(record)
+    lanes = tuple(_lane(number, of, begin_s, by_window=by_window) for number, of in sorted(by_round.items()))
+    kinds = tuple(kind for kind in KINDS if any(kind in lane.stretches for lane in lanes))
+    failures = sum(len(lane.failures) for lane in lanes)
+    yield Figure(
+        name="run",
+        title="When each point was measured",
+        says=f"{counted(len(records), 'point')} in {counted(len(lanes), 'round')}, {failures} of them failed",
+        body=Lanes(kinds=kinds, lanes=lanes),
+        table=Table(
+            ("round", "points", "from", "to", "failed"), tuple(map(_timeline_line, lanes, by_round.values()))
+        ),
+        stamps=stamps(_flags(records) | ({"FAILED"} if failures else set())),
+        left_out="" if by_window else "points as a whole, start-up included; their windows have no room",
+    )
+
+
+def _flags(records: Iterable[PointRecord]) -> set[str]:
+    """EMULATED, also where no exchange has ended: the seconds are those of the clock."""
+    is_emulated = any(record.point.hardware.profile for record in records)
+    return {"EMULATED"} if is_emulated else set()
+
+
+def _most_windows(record: PointRecord) -> int:
+    return max((len(rank.windows) for rank in record.ranks), default=0)
+
+
+def _starts(record: PointRecord) -> Iterator[float]:
+    for rank in record.ranks:
+        yield from (window.end_unix_s - window.seconds for window in rank.windows[:1])
+
+
+def _lane(number: int, records: Iterable[PointRecord], begin_s: float, *, by_window: bool) -> Lane:
+    found: dict[str, list[Stretch]] = defaultdict(list)
+    failures = []
+    for record in records:
+        if isinstance(record.outcome, Failed):
+            failures.append(record.started_unix_s - begin_s)
+        found[record.point.kind] += _stretches(record, begin_s) if by_window else [_whole(record, begin_s)]
+    stretches = {kind: tuple(_joined(sorted(of))) for kind, of in found.items() if of}
+    return Lane(label=f"round {number + 1}", stretches=stretches, failures=tuple(sorted(failures)))
+
+
+def _stretches(record: PointRecord, begin_s: float) -> list[Stretch]:
+    """The windows of the rank that has most."""
+    rank = max(record.ranks, key=lambda one: len(one.windows), default=None)
+    windows = rank.windows if rank else ()
+    ends = ((window.end_unix_s - begin_s, window.seconds) for window in windows)
+    return [Stretch(end_s - seconds, end_s) for end_s, seconds in ends]
+
+
+def _whole(record: PointRecord, begin_s: float) -> Stretch:
+    start_s = record.started_unix_s - begin_s
+    return Stretch(start_s, start_s + record.wall_s)
+
+
+def _joined(stretches: Sequence[Stretch]) -> Iterator[Stretch]:
+    """Those that touch become one."""
+    open_: Stretch | None = None
+    for one in stretches:
+        if open_ is not None and one.start_s <= open_.end_s + 0.01:
+            open_ = Stretch(open_.start_s, max(open_.end_s, one.end_s))
+            continue
+        if open_ is not None:
+            yield open_
+        open_ = one
+    if open_ is not None:
+        yield open_
+
+
+def _timeline_line(lane: Lane, records: Sequence[PointRecord]) -> tuple[str, ...]:
+    ends = [one for of in lane.stretches.values() for one in of]
+    first, last = min((one.start_s for one in ends), default=0.0), max((one.end_s for one in ends), default=0.0)
+    kinds = Counter(record.point.kind for record in records)
+    points = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    return lane.label, points, duration(first), duration(last), str(len(lane.failures))
+
+
+# ---------------------------------------------------------------- rounds
+#
+# Every round of every row: how far repetitions lie apart. Pure.
+
+
+def rounds(material: Material) -> Iterator[Figure]:
+    """Samples/s of each round against the mean of its row."""
+    rows = [row for row in shown(material.rows) if row.rounds]
+    if not rows:
+        return
+    found = []
+    for row, label in zip(rows, row_labels(material, rows), strict=True):
+        rates = material.cell(row).rates
+        values = tuple(100 * (rate / fmean(rates) - 1) for rate in rates)
+        found.append(Spread(label=label, values=values, mark=mark_of(row.flags)))
+    widest = max(found, key=lambda one: max(one.values) - min(one.values))
+    yield Figure(
+        name="rounds",
+        title="Every round, against the mean of its row",
+        says=(
+            f"The rounds of {widest.label} lie farthest apart: from {words.number(min(widest.values), 1)} to "
+            f"{words.number(max(widest.values), 1)} % off their mean"
+        ),
+        body=Spreads(spreads=tuple(found)),
+        table=Table(("row", "rounds, % off the mean", "marks"), tuple(map(_round_line, found))),
+        stamps=stamps({flag for row in rows for flag in row.flags}),
+        left_out=left_out([row for row in material.rows if row.rounds], rows),
+    )
+
+
+def _round_line(one: Spread) -> tuple[str, ...]:
+    return one.label, ", ".join(words.number(value, 2) for value in one.values), one.mark
+
+
+# ---------------------------------------------------------------- ranks
+#
+# Heat maps of ranks by windows: who was slow, and when. Pure.
+#
+# In an exchange all ranks wait for the slowest, so that only `together`, the plain loops of all devices at once,
+# shows which rank that is.
+
+
+# Above these there are lines of hosts, and of the ranks that are slowest.
+MOST_RANKS = 64
+MOST_HOSTS = 48
+SLOWEST = 16
+MOST_COLUMNS = 240
+_SAYS = {
+    "together": "plain loops at once, no exchange: nobody waits, so a line that is dark is a slow rank",
+    "exchange": "the exchange: all ranks wait for the slowest, so columns are dark and not lines",
+}
+
+# Step times by rank and column, over the median of the round.
+Grid = dict[tuple[int, str], list[float | None]]
+
+
+def ranks(material: Material) -> Iterator[Figure]:
+    """Of the headline row: `together`, then the exchange."""
+    row = headline(material.rows)
+    if row is None or not row.rounds or row.world_size == 1:
+        return
+    of = {"together": material.together(row), "exchange": tuple(material.cell(row).records)}
+    for kind, records in of.items():
+        grid, breaks = _grid(records)
+        if len(grid) > 1:
+            heat, left_out = _heat(grid, breaks)
+            yield Figure(
+                name="ranks",
+                title=f"Ranks by windows, {kind}, N={row.world_size}",
+                says=f"{_SAYS[kind]}. {_worst(grid)}",
+                body=heat,
+                table=Table(("rank", "mean over the median of its rounds"), tuple(_lines(grid))),
+                stamps=stamps(set(row.flags)),
+                left_out=left_out,
+            )
+
+
+def _grid(records: Iterable[PointRecord]) -> tuple[Grid, tuple[int, ...]]:
+    """Rounds side by side; a rank that has no window where others have one stays empty there."""
+    grid: Grid = defaultdict(list)
+    breaks: list[int] = []
+    width = 0
+    for record in sorted(records, key=lambda one: one.point.round):
+        steps = {(rank.rank, rank.host): _steps(rank) for rank in record.ranks if rank.windows}
+        if not steps:
+            continue
+        middle = median(step for found in steps.values() for step in found)
+        columns = max(map(len, steps.values()))
+        for who, found in steps.items():
+            grid[who] += [None] * (width - len(grid[who]))
+            grid[who] += [step / middle for step in found]
+        breaks.append(width)
+        width += columns
+    padded = {who: [*line, *[None] * (width - len(line))] for who, line in sorted(grid.items())}
+    return padded, tuple(breaks[1:])
+
+
+def _steps(rank: RankRecord) -> list[float]:
+    return [window.seconds / window.steps for window in rank.windows if window.steps and window.seconds > 0]
+
+
+def _mean(line: Sequence[float | None]) -> float:
+    return fmean([cell for cell in line if cell is not None] or [1.0])
+
+
+def _heat(grid: Grid, breaks: tuple[int, ...]) -> tuple[Heat, str]:
+    lines, left_out = {f"rank {rank}": line for (rank, _), line in grid.items()}, ""
+    if len(grid) > MOST_RANKS:
+        lines = _by_host(grid)
+        left_out = f"of {len(grid)} ranks the worst of each host, and the {SLOWEST} slowest ranks"
+    every = -(-max(map(len, lines.values())) // MOST_COLUMNS)
+    heat = Heat(
+        lines=tuple(lines),
+        cells=tuple(tuple(_thinned(line, every)) for line in lines.values()),
+        breaks=tuple(at // every for at in breaks),
+    )
+    return heat, left_out + (f"{'; ' if left_out else ''}{every} windows to a cell" if every > 1 else "")
+
+
+def _thinned(line: Sequence[float | None], every: int) -> Iterator[float | None]:
+    """The slowest of `every` windows."""
+    for start in range(0, len(line), every):
+        yield max((cell for cell in line[start : start + every] if cell is not None), default=None)
+
+
+def _by_host(grid: Grid) -> dict[str, list[float | None]]:
+    """The worst rank of each host, as far as there is room the slowest hosts, and the slowest ranks."""
+    slowest = sorted(grid, key=lambda who: -_mean(grid[who]))
+    hosts: dict[str, tuple[int, str]] = {}
+    for who in slowest:
+        hosts.setdefault(who[1], who)
+    kept = sorted(list(hosts)[:MOST_HOSTS])
+    lines = {host: grid[hosts[host]] for host in kept}
+    return {**lines, **{f"rank {who[0]}": grid[who] for who in slowest[:SLOWEST]}}
+
+
+def _lines(grid: Grid) -> Iterator[tuple[str, str]]:
+    """The slowest first."""
+    ordered = sorted(grid, key=lambda who: -_mean(grid[who]))
+    for rank, host in ordered[:MOST_RANKS]:
+        yield f"rank {rank} on {host}", f"{_mean(grid[rank, host]):.3f}"
+
+
+def _worst(grid: Grid) -> str:
+    rank, host = max(grid, key=lambda who: _mean(grid[who]))
+    return f"Slowest on the whole: rank {rank} on {host}, {_mean(grid[rank, host]):.3f} times the median"
+
+
+# ---------------------------------------------------------------- devices
+#
+# What the devices of the headline row did while windows ran: GPUs over time, CPUs by rank. Pure.
+
+
+# Readings of all GPUs are joined in so many steps of time.
+STEPS = 120
+_OF_GPUS: tuple[tuple[str, Callable[[Sample], float | None]], ...] = (
+    ("power, W", lambda sample: sample.power_w),
+    ("SM clock, MHz", lambda sample: sample.sm_clock_mhz),
+    ("temperature, °C", lambda sample: sample.temperature_c),
+    ("busy, %", lambda sample: sample.utilisation_percent),
+)
+
+
+def devices(material: Material) -> Iterator[Figure]:
+    """GPUs' power, clock, temperature and use; without GPUs the CPU that each rank used."""
+    row = headline(material.rows)
+    if row is None or not row.rounds:
+        return
+    records = material.cell(row).records
+    strips, across = _gpus(records), "s of measured windows, rounds joined"
+    if not strips:
+        strips, across = _cpus(records), "rank"
+    if strips:
+        yield Figure(
+            name="devices",
+            title=f"Devices while N={row.world_size} was measured",
+            says=f"Lowest, mean and highest: {'; '.join(map(_said, strips))}",
+            body=Strips(across=across, strips=tuple(strips)),
+            table=Table(("quantity", "lowest", "mean", "highest"), tuple(map(_device_line, strips))),
+            stamps=stamps(set(row.flags)),
+        )
+
+
+def _gpus(records: Iterable[PointRecord]) -> list[Strip]:
+    """Over the time since each round's first reading, rounds one after the other."""
+    samples: list[tuple[float, Sample]] = []
+    past_s = 0.0
+    for record in records:
+        found = [sample for rank in record.ranks for sample in rank.telemetry.samples]
+        found += [sample for helper in record.helpers for sample in helper.telemetry.samples]
+        if found:
+            first_s = min(sample.unix_s for sample in found)
+            samples += [(past_s + sample.unix_s - first_s, sample) for sample in found]
+            past_s += max(sample.unix_s for sample in found) - first_s + 1.0
+    made = (Strip(title=title, readings=tuple(_readings(samples, of))) for title, of in _OF_GPUS)
+    return [strip for strip in made if strip.readings]
+
+
+def _readings(samples: Sequence[tuple[float, Sample]], of: Callable[[Sample], float | None]) -> Iterator[Reading]:
+    step_s = max((at_s for at_s, _ in samples), default=0.0) / STEPS or 1.0
+    found: dict[int, list[float]] = defaultdict(list)
+    for at_s, sample in samples:
+        if (value := of(sample)) is not None:
+            found[int(at_s / step_s)].append(value)
+    for step, values in sorted(found.items()):
+        yield Reading(step * step_s, min(values), fmean(values), max(values))
+
+
+def _cpus(records: Iterable[PointRecord]) -> list[Strip]:
+    """By rank, over rounds."""
+    found: dict[int, list[float]] = defaultdict(list)
+    for record in records:
+        for rank in record.ranks:
+            if rank.telemetry.cpu_percent is not None:
+                found[rank.rank].append(rank.telemetry.cpu_percent)
+    readings = tuple(Reading(rank, min(of), fmean(of), max(of)) for rank, of in sorted(found.items()))
+    return [Strip(title="CPU, % of a core", readings=readings)] if readings else []
+
+
+def _ends(strip: Strip) -> tuple[float, float, float]:
+    readings = strip.readings
+    return (
+        min(one.low for one in readings),
+        fmean(one.mean for one in readings),
+        max(one.high for one in readings),
+    )
+
+
+def _said(strip: Strip) -> str:
+    return f"{strip.title}: {', '.join(f'{value:,.0f}' for value in _ends(strip))}"
+
+
+def _device_line(strip: Strip) -> tuple[str, ...]:
+    return strip.title, *(f"{value:,.1f}" for value in _ends(strip))
+
+
+# ---------------------------------------------------------------- cards
+#
+# Bytes between nodes by card, against what the exchange must move. Pure.
+
+
+# Cards that carried less than this part of a row's bytes are noise of the system.
+LEAST_SHARE = 0.001
+_SCALES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+
+
+def cards(material: Material) -> Iterator[Figure]:
+    """All rounds of each row that crosses nodes."""
+    crossing = [row for row in material.rows if row.receipt]
+    rows = shown(crossing)
+    if not rows:
+        return
+    most = max(max(row.receipt.sent_bytes.values(), default=0) for row in rows if row.receipt)
+    scale, unit = next((one for one in _SCALES if most >= one[0]), _SCALES[-1])
+    found: list[Carried] = []
+    for row, label in zip(rows, row_labels(material, rows), strict=True):
+        receipt = row.receipt
+        assert receipt is not None
+        total = sum(receipt.sent_bytes.values())
+        least, highest = receipt.expected_bytes, receipt.expected_most_bytes or receipt.expected_bytes
+        for card in sorted({*receipt.sent_bytes, *receipt.wanted}):
+            sent, wanted = receipt.sent_bytes.get(card, 0), card in receipt.wanted
+            if wanted or sent >= LEAST_SHARE * total:
+                found.append(
+                    Carried(
+                        label=label,
+                        card=card,
+                        sent=sent / scale,
+                        wanted=wanted,
+                        least=least / scale if wanted and least else None,
+                        most=highest / scale if wanted and highest else None,
+                        mark=mark_of(row.flags),
+                    )
+                )
+    yield Figure(
+        name="cards",
+        title="Bytes between nodes, by card",
+        says=_says(found, unit),
+        body=Cards(unit=unit, carried=tuple(found)),
+        table=Table(("row", "card", f"sent, {unit}", f"must be sent, {unit}", "marks"), tuple(map(_line, found))),
+        stamps=stamps({flag for row in rows for flag in row.flags}),
+        left_out=left_out(crossing, rows),
+    )
+
+
+def _says(found: Sequence[Carried], unit: str) -> str:
+    wrong = [one for one in found if one.mark == "MISLABELLED" and not one.wanted]
+    said = "; ".join(f"{one.label} sent {one.sent:.3g} {unit} over {one.card}, not asked for" for one in wrong)
+    return said or "A bar per row and card, with a tick at what the exchange must send over the card asked for"
+
+
+def _line(one: Carried) -> tuple[str, ...]:
+    must = "-" if one.least is None else f"{one.least:.4g}"
+    if one.least is not None and one.most is not None and one.most > one.least:
+        must += f" to {one.most:.4g}"
+    return one.label, one.card + ("" if one.wanted else " (not asked for)"), f"{one.sent:.4g}", must, one.mark
+
+
+# ---------------------------------------------------------------- figures
 
 # In reading order.
 FIGURES: Mapping[str, Callable[[Material], Iterator[Figure]]] = {

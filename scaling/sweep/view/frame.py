@@ -13,10 +13,104 @@ from typing import NamedTuple
 
 from scaling.analysis.analyse import Row
 from scaling.analysis.stats import Estimate
-from scaling.sweep.state import PointState
-from scaling.sweep.view.plain import phase
-from scaling.sweep.view.ranks import Gauge, nodes, ranks, worst
+from scaling.records.events import Failed
+from scaling.sweep.state import PointState, RankState
+from scaling.sweep.view.plain import number, phase
 from scaling.text import decimals, duration
+
+# ---------------------------------------------------------------- ranks
+#
+# A running point's ranks as bars: how far each is, how fast, in which state. Pure.
+
+
+HOST_MAX = 12
+# From what holds a point up most to what does least.
+STATES = ("failed", "cancelled", "start", "import", "ready", "warming", "measuring", "done")
+
+
+class Gauge(NamedTuple):
+    """A bar: one rank, or the slowest rank of a node. `host` is empty where the name or the point says it."""
+
+    name: str
+    host: str
+    done: int
+    total: int
+    value: str
+    unit: str
+    state: str
+
+
+def worst_gauge(gauges: list[Gauge], count: int) -> tuple[list[Gauge], int]:
+    """The `count` that hold up the others, in their order, and the number of the others."""
+    slowest = sorted(range(len(gauges)), key=lambda index: _advance(gauges[index]))
+    return [gauges[index] for index in sorted(slowest[:count])], len(gauges) - count
+
+
+def _advance(gauge: Gauge) -> tuple[int, int]:
+    return STATES.index(gauge.state), gauge.done
+
+
+def rank_gauges(state: PointState) -> list[Gauge]:
+    """A gauge of each rank, named by its number; with its host where there are several."""
+    hosts = state.ranks[0].task.hosts
+    several = len(set(hosts)) > 1
+    return [
+        _gauge(str(rank.task.rank), _short(host) if several else "", rank, state)
+        for host, rank in zip(hosts, state.ranks, strict=True)
+    ]
+
+
+def node_gauges(state: PointState) -> list[Gauge]:
+    """A gauge of each node, which is its slowest rank's."""
+    by_host: dict[str, list[RankState]] = {}
+    for host, rank in zip(state.ranks[0].task.hosts, state.ranks, strict=True):
+        by_host.setdefault(host, []).append(rank)
+    slowest = []
+    for host, local in by_host.items():
+        name = f"{_short(host)} x{len(local)}"
+        slowest.append(min((_gauge(name, "", rank, state) for rank in local), key=_advance))
+    return slowest
+
+
+def _short(host: str) -> str:
+    return host.partition(".")[0][:HOST_MAX]
+
+
+def _gauge(name: str, host: str, rank: RankState, state: PointState) -> Gauge:
+    is_warm = bool(rank.windows) or state.phase not in ("starting", "warming")
+    done, total = len(rank.windows), state.expected
+    if not is_warm and state.command is not None:
+        done, total = rank.in_chunk, getattr(state.command, "windows", 0)
+    value, unit = _pace(rank, state)
+    return Gauge(name, host, done, total, value, unit, _state_of(rank, state))
+
+
+def _state_of(rank: RankState, state: PointState) -> str:
+    outcome = rank.ended.outcome if rank.ended else None
+    if rank.error is not None or isinstance(outcome, Failed):
+        return "cancelled" if isinstance(outcome, Failed) and outcome.cause == "cancelled" else "failed"
+    if len(rank.windows) >= state.expected or rank.result is not None:
+        return "done"
+    if state.phase in ("warming", "measuring"):
+        return state.phase
+    if state.phase == "evaluating":
+        return "measuring"
+    return "ready" if rank.ready else "import" if rank.pid else "start"
+
+
+def _pace(rank: RankState, state: PointState) -> tuple[str, str]:
+    """The speed of the last window and its unit; of `comm`, the time of one exchange."""
+    windows = rank.windows or rank.warmup
+    if not windows or windows[-1].seconds <= 0:
+        return "", ""
+    last, point = windows[-1], state.point
+    seconds = last.seconds / point.hardware.dilate
+    if point.kind == "comm":
+        return number(seconds / last.steps * 1e3), " ms"
+    return number(last.samples * point.workload.units_per_sample / seconds), f" {point.workload.unit}/s"
+
+
+# ---------------------------------------------------------------- frame
 
 Span = tuple[str, str]  # text, rich style
 Line = list[Span]
@@ -138,12 +232,14 @@ def _point(scene: Scene, width: int, room: int, glyphs: Glyphs) -> list[Line]:
 def _bars(state: PointState, width: int, room: int, glyphs: Glyphs) -> list[Line]:
     """The ranks in columns; by node where they are many or do not fit."""
     many = len(state.ranks) > MAX_RANKS
-    gauges = nodes(state) if many else ranks(state)
+    gauges = node_gauges(state) if many else rank_gauges(state)
     if not many and len(gauges) > _most(gauges, width) * room:
-        gauges = nodes(state)
+        gauges = node_gauges(state)
     columns = min(-(-len(gauges) // max(min(RANK_LINES, room), 1)), _most(gauges, width))
     cell = (width + CELL_GAP) // columns - CELL_GAP
-    shown, hidden = (gauges, 0) if len(gauges) <= columns * room else worst(gauges, columns * max(room - 1, 1))
+    shown, hidden = (
+        (gauges, 0) if len(gauges) <= columns * room else worst_gauge(gauges, columns * max(room - 1, 1))
+    )
     names = _names(shown, cell)
     lines = -(-len(shown) // columns)
     painted = [_cell(gauge, name, cell, glyphs) for gauge, name in zip(shown, names, strict=True)]

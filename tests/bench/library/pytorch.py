@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from scaling.frameworks.pytorch import libraries, losses, network, optimizers
+from scaling.frameworks.pytorch import compute, libraries, network, optimizers
 from scaling.workloads.specs import ModelSpec
 from tests.bench.library import BATCH, Pair
 
@@ -37,7 +37,7 @@ def _library(spec: ModelSpec, ours: nn.Module) -> nn.Module:
 
 
 def _step(built: nn.Module, spec: ModelSpec, optimizer: torch.optim.Optimizer) -> Callable[[], object]:
-    net, criterion = built.train(), losses.of(spec.target)
+    net, criterion = built.train(), compute.loss_of(spec.target)
     images, labels = torch.randn(BATCH, *spec.input.shape), torch.randint(spec.outputs, (BATCH,))
 
     def step() -> None:

@@ -9,7 +9,7 @@ from unittest import mock
 import keras
 import tensorflow as tf
 
-from scaling.frameworks.tf import losses, network, optimizers
+from scaling.frameworks.tf import loop, network, optimizers
 from scaling.workloads.specs import ModelSpec
 from tests.bench.library import BATCH, Pair
 
@@ -59,7 +59,7 @@ def _share(ours: keras.Model, theirs: keras.Model) -> None:
 def _step(
     model: keras.Model, spec: ModelSpec, variables: list[keras.Variable], optimizer: keras.optimizers.Optimizer
 ) -> Callable[[], object]:
-    criterion = losses.of(spec.target)
+    criterion = loop.loss_of(spec.target)
     channels, height, width = spec.input.shape
     images = tf.random.normal((BATCH, height, width, channels))
     labels = tf.random.uniform((BATCH,), maxval=spec.outputs, dtype=tf.int64)

@@ -73,7 +73,7 @@ def test_weights_follow_the_seed_and_those_of_another_network_are_refused() -> N
 
 
 LOSSES = """
-from scaling.frameworks.mx import losses
+from scaling.frameworks.mx import loop
 from scaling.frameworks.mx.library import mx
 from scaling.workloads.specs import Binary, Classes, MaskedTokens, NextToken
 array = mx.nd.array
@@ -84,7 +84,7 @@ for target, given, labels in (
     (Classes(count=2), logits[0], array([0, 1])),
     (Binary(), array([[0.0], [3.0]]), array([1, 1])),
 ):
-    block = losses.of(target)
+    block = loop.loss_of(target)
     block.hybridize(static_alloc=True, static_shape=True)
     print(block(given, labels).mean().asscalar())
 """

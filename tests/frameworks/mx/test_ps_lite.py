@@ -84,7 +84,7 @@ def test_a_helper_listens_where_it_is_told_and_ends_on_term(
 
 COUNTING = """
 import pickle
-from scaling.frameworks.mx.counting_sgd import CountingSGD
+from scaling.frameworks.mx.dist_kvstore_trainer import CountingSGD
 from scaling.frameworks.mx.library import mx
 options = {"learning_rate": 0.5, "momentum": 0.0, "wd": 0.0, "rescale_grad": 0.25}
 sent = CountingSGD(2, options)

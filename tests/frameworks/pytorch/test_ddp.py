@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from scaling.emulated import layers
 from scaling.emulated.buckets import bucket_bytes
 from scaling.frameworks.pytorch import ddp, ddp_trainer, network, process_group, store
-from scaling.worker.failures import cause_of
+from scaling.worker.run_task import cause_of
 from scaling.workloads import models
 from scaling.workloads.models import RATES
 from tests.support import ranks

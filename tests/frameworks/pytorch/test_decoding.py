@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from scaling.frameworks.pytorch import decoding
+from scaling.frameworks.pytorch import native_feed
 from scaling.workloads.specs import Images
 from tests.support.written import picture
 
@@ -24,12 +24,12 @@ def without_decoders(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_by_pillow_where_nothing_else_loads(kind: str) -> None:
-    said, make = decoding.maker(COLOUR)
+    said, make = native_feed.picture_maker(COLOUR)
     assert said.startswith("Pillow ") and said.endswith(" decodes and crops")
     shown = make(picture(200, side=90, kind=kind))
     assert (shown.dtype, tuple(shown.shape)) == (torch.uint8, (3, 20, 24))
     assert (shown[:, 5, 5].int() - torch.tensor([200, 100, 50])).abs().max() <= 2
-    assert tuple(decoding.maker(GREY)[1](picture(9)).shape) == (1, 8, 8)
+    assert tuple(native_feed.picture_maker(GREY)[1](picture(9)).shape) == (1, 8, 8)
     with pytest.raises(OSError, match="cannot identify"):
         make(b"\xff\xd8 no picture")
     with pytest.raises(OSError, match="invalid literal"):
@@ -48,7 +48,7 @@ def test_by_simplejpeg_where_it_loads_and_by_pillow_what_it_does_not_know(monkey
     module: Any = ModuleType("simplejpeg")
     module.decode_jpeg = decode_jpeg
     monkeypatch.setitem(sys.modules, "simplejpeg", module)
-    said, make = decoding.maker(COLOUR)
+    said, make = native_feed.picture_maker(COLOUR)
     assert said == "simplejpeg decodes, torch crops"
     jpeg = picture(200, side=90, kind="JPEG")
     shown = make(jpeg)
@@ -61,7 +61,7 @@ def test_by_simplejpeg_where_it_loads_and_by_pillow_what_it_does_not_know(monkey
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (30, 400), (400, 30), (1, 1)])
 def test_the_part_lies_inside_and_is_drawn_anew(width: int, height: int) -> None:
     torch.manual_seed(0)
-    drawn = {decoding.box(width, height) for _ in range(50)}
+    drawn = {native_feed.crop_box(width, height) for _ in range(50)}
     for left, upper, right, lower in drawn:
         assert 0 <= left < right <= width and 0 <= upper < lower <= height
         assert 0.7 <= (right - left) / (lower - upper) <= 1.4

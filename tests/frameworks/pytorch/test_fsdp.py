@@ -13,7 +13,7 @@ from torch import nn
 from scaling.errors import UsageError
 from scaling.frameworks.abilities import Unsynced
 from scaling.frameworks.pytorch import ddp_trainer, fsdp_trainer
-from scaling.frameworks.pytorch.fsdp_units import units
+from scaling.frameworks.pytorch.fsdp_trainer import units
 from tests.support.paper_tasks import one_task
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from scaling.frameworks.pytorch import losses, network, optimizers
+from scaling.frameworks.pytorch import compute, network, optimizers
 from scaling.workloads import models, walk, weights
 from scaling.workloads.specs import IGNORED, Binary, Classes, NextToken, Recipe, Tokens
 
@@ -110,9 +110,11 @@ def test_weights_of_another_network_are_refused() -> None:
 def test_losses_are_the_targets() -> None:
     logits = torch.tensor([[[2.0, 0.0], [0.0, 0.0]]])
     labels = torch.tensor([[0, IGNORED]])
-    assert losses.of(NextToken())(logits, labels).item() == pytest.approx(np.log1p(np.exp(-2.0)))
-    assert losses.of(Classes(count=2))(logits[0], torch.tensor([0, 1])).item() == pytest.approx(0.41, abs=0.01)
-    binary = losses.of(Binary())(torch.tensor([[0.0], [3.0]]), torch.tensor([1, 1]))
+    assert compute.loss_of(NextToken())(logits, labels).item() == pytest.approx(np.log1p(np.exp(-2.0)))
+    assert compute.loss_of(Classes(count=2))(logits[0], torch.tensor([0, 1])).item() == pytest.approx(
+        0.41, abs=0.01
+    )
+    binary = compute.loss_of(Binary())(torch.tensor([[0.0], [3.0]]), torch.tensor([1, 1]))
     assert binary.item() == pytest.approx((np.log(2) + np.log1p(np.exp(-3.0))) / 2)
 
 

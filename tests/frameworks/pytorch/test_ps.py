@@ -11,11 +11,11 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from scaling.frameworks.pytorch import network, ps_client, ps_server, ps_trainer
+from scaling.frameworks.pytorch import network, ps_server, ps_trainer
 from scaling.frameworks.pytorch.loop import Training
 from scaling.frameworks.pytorch.ps_server import Averaged, Immediate
 from scaling.frameworks.pytorch.ps_shards import Bucket, Tags, cut, offsets, touched
-from scaling.worker.failures import cause_of
+from scaling.worker.run_task import cause_of
 from scaling.workloads import models
 from scaling.workloads.specs import Recipe
 from tests.support import ranks
@@ -123,13 +123,13 @@ def test_half_precision_travels_and_full_precision_is_kept(kind: Any) -> None:
 
 def staged(made: World) -> None:
     """As on a GPU: buckets go through other memory."""
-    client = ps_client.Client
+    client = ps_trainer.Client
     made.patch.setattr(ps_trainer, "Client", lambda *a, **k: client(*a, **{**k, "staged": True}))
 
 
 def impatient(made: World) -> None:
     """As with --compile: steps wait for all parameters before they begin."""
-    remote = ps_client.Remote
+    remote = ps_trainer.Remote
     made.patch.setattr(ps_trainer, "Remote", lambda *a, **k: remote(*a, **{**k, "lazy": False}))
 
 

@@ -128,7 +128,7 @@ def test_it_compiles_before_the_first_step_and_leaves_no_trace(make: Any, monkey
 
 
 def test_a_part_of_the_batch_is_all_that_is_computed_at_once(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from scaling.frameworks.tf.compute import RealCompute
+    from scaling.frameworks.tf.loop import RealCompute
 
     sizes, compute = [], RealCompute._compute_part
 

@@ -13,7 +13,7 @@ import pytest
 
 from scaling import frameworks
 from scaling.agent.environment import child_environ
-from scaling.frameworks.tf import build
+from scaling.frameworks.tf import plain
 from scaling.records.task import Task
 from tests.support import ranks
 
@@ -23,7 +23,7 @@ STRATEGY = frameworks.load("tensorflow:ring")
 
 
 def test_what_this_tensorflow_was_built_with_can_be_read() -> None:
-    assert ("built without CUDA" in (build.unfit() or "")) == (not built_with_cuda())
+    assert ("built without CUDA" in (plain.unfit() or "")) == (not built_with_cuda())
 
 
 def built_with_cuda() -> bool:

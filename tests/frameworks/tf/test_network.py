@@ -94,13 +94,13 @@ def test_half_precision_computes_in_it(name: str, precision: str, kind: str, ker
 def test_losses_are_the_targets() -> None:
     import tensorflow as tf
 
-    from scaling.frameworks.tf import losses
+    from scaling.frameworks.tf import loop
 
     logits, labels = tf.constant([[[2.0, 0.0], [0.0, 0.0]]]), tf.constant([[0, IGNORED]], tf.int64)
     one = np.log1p(np.exp(-2.0))
-    assert float(losses.of(MaskedTokens())(logits, labels)) == pytest.approx(one)
+    assert float(loop.loss_of(MaskedTokens())(logits, labels)) == pytest.approx(one)
     whole = (one + np.log(2)) / 2
-    assert float(losses.of(NextToken())(logits, tf.constant([[0, 1]]))) == pytest.approx(whole)
-    assert float(losses.of(Classes(count=2))(logits[0], tf.constant([0, 1]))) == pytest.approx(whole)
-    binary = losses.of(Binary())(tf.constant([[0.0], [3.0]]), tf.constant([1, 1], tf.int64))
+    assert float(loop.loss_of(NextToken())(logits, tf.constant([[0, 1]]))) == pytest.approx(whole)
+    assert float(loop.loss_of(Classes(count=2))(logits[0], tf.constant([0, 1]))) == pytest.approx(whole)
+    binary = loop.loss_of(Binary())(tf.constant([[0.0], [3.0]]), tf.constant([1, 1], tf.int64))
     assert float(binary) == pytest.approx((np.log(2) + np.log1p(np.exp(-3.0))) / 2)

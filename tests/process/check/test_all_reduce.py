@@ -17,7 +17,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from scaling.check import all_reduce, exchanger
+from scaling.check import all_reduce, prober
 from scaling.check.facts import AllReduce, Facts, Prepared, RankFacts
 from scaling.check.lead import Lead
 from scaling.check.messages import LEAD_DECODER, ToLead, ToRank
@@ -49,8 +49,8 @@ class Cluster:
         )
 
     def turn(self) -> None:
-        for prober in self.probers:
-            prober.turn()
+        for one in self.probers:
+            one.turn()
 
     def measured(self, networks: Sequence[Network] = ()) -> tuple[AllReduce, ...]:
         """The all-reduces; afterwards nothing runs any more."""
@@ -73,7 +73,7 @@ def children() -> list[psutil.Process]:
     found = []
     for one in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            found += [one] if exchanger.PROCESS in " ".join(one.cmdline()) else []
+            found += [one] if prober.PROCESS in " ".join(one.cmdline()) else []
     return found
 
 
@@ -119,7 +119,7 @@ def test_the_first_failure_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_process_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchanger, "PROCESS", "scaling.no_such_module")
+    monkeypatch.setattr(prober, "PROCESS", "scaling.no_such_module")
     (one,) = Cluster(monkeypatch, torches(FOUR[:1], 2)).measured()
     assert "exited with code 1: " in one.error
     assert "No module named scaling.no_such_module" in one.error
@@ -136,7 +136,7 @@ def test_a_rank_that_waits_for_others_ends_with_its_agent() -> None:
     task = all_reduce.tasks(told, "", {"node1": ALONE}, "gloo", 9)[1]  # rank 0, which would listen, never comes
     asked = AskedAllReduce(task=task, largest_bytes=1, budget_s=1.0)
     with subprocess.Popen(
-        [sys.executable, "-m", exchanger.PROCESS],
+        [sys.executable, "-m", prober.PROCESS],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     ) as process:  # fmt: skip
         process.communicate(msgspec.json.encode(asked) + b"\n", timeout=60)  # then its stdin ends
@@ -169,17 +169,17 @@ def asked_on_gpus() -> AskedAllReduce:
 @pytest.fixture
 def telling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A process that writes NCCL's log; returns its working directory."""
-    monkeypatch.setattr(exchanger, "PROCESS", "tests.support.telling_all_reduce")
+    monkeypatch.setattr(prober, "PROCESS", "tests.support.telling_all_reduce")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def told(**environ: str) -> RankAllReduce:
-    one = exchanger.Exchanger({**os.environ, **environ})
+    one = prober.Exchanger({**os.environ, **environ})
     try:
         return one.measured(0, asked_on_gpus())
     finally:
-        one.end(exchanger.FOR_GOOD)
+        one.end(prober.FOR_GOOD)
 
 
 def test_the_preflight_knows_what_nccl_chose_and_leaves_no_log(telling: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from scaling.check import links
-from scaling.check.links import FLOAT, HELLO, PING, Listener, probe
+from scaling.check import prober
 from scaling.check.messages import Measure
+from scaling.check.prober import FLOAT, HELLO, PING, Listener, probe_link
 from scaling.records.network import Place
 
 HERE = Place(address="127.0.0.1", interface="lo")
@@ -38,7 +38,7 @@ def order(port: int, **changes: Any) -> Measure:
 
 
 def test_a_link_has_latency_and_bandwidth_both_ways(listener: Listener) -> None:
-    link = probe(order(listener.port))
+    link = probe_link(order(listener.port))
     assert link.error == ""
     assert (link.network, link.client, link.server) == ("ib", "node1", "node2")
     assert link.latency_s and link.forth_bits_per_s and link.back_bits_per_s
@@ -47,7 +47,7 @@ def test_a_link_has_latency_and_bandwidth_both_ways(listener: Listener) -> None:
 
 def test_pairs_measure_at_the_same_time(listener: Listener) -> None:
     found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(probe(order(listener.port)))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: found.append(probe_link(order(listener.port)))) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -58,7 +58,9 @@ def test_pairs_measure_at_the_same_time(listener: Listener) -> None:
 def test_both_ends_are_bound_to_the_address_of_their_network() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         source = Place(address="127.0.0.7", interface="lo")
-        client = threading.Thread(target=probe, args=(order(server.getsockname()[1], source=source, limit_s=1.0),))
+        client = threading.Thread(
+            target=probe_link, args=(order(server.getsockname()[1], source=source, limit_s=1.0),)
+        )
         client.start()
         connection, (address, _) = server.accept()
         connection.close()
@@ -74,19 +76,19 @@ def test_an_interface_that_is_not_there_is_said() -> None:
     nowhere = Place(address="127.0.0.1", interface="none7")
     with pytest.raises(OSError, match="No such device"):
         Listener(nowhere, TOKEN)
-    assert probe(order(1, source=nowhere)).error == "No such device"
+    assert probe_link(order(1, source=nowhere)).error == "No such device"
 
 
 def test_nobody_there_is_said_and_nothing_claimed(listener: Listener) -> None:
     listener.close()
-    link = probe(order(listener.port))
+    link = probe_link(order(listener.port))
     assert link.error == "Connection refused"
     assert (link.latency_s, link.forth_bits_per_s, link.back_bits_per_s) == (None, None, None)
 
 
 def test_a_server_that_stays_silent_costs_no_more_than_the_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:  # accepts, says nothing
-        assert probe(order(server.getsockname()[1], limit_s=0.2)).error == "timed out"
+        assert probe_link(order(server.getsockname()[1], limit_s=0.2)).error == "timed out"
 
 
 @pytest.mark.parametrize(
@@ -97,13 +99,13 @@ def test_a_stranger_is_not_served(listener: Listener, hello: bytes) -> None:
     with socket.create_connection(("127.0.0.1", listener.port), timeout=10) as stranger:
         stranger.sendall(hello)
         assert stranger.recv(1) == b""
-    assert probe(order(listener.port)).error == ""
+    assert probe_link(order(listener.port)).error == ""
 
 
 def test_a_peer_that_leaves_half_way_does_no_harm(listener: Listener) -> None:
     with socket.create_connection(("127.0.0.1", listener.port), timeout=10) as leaver:
-        leaver.sendall(HELLO.pack(TOKEN, links.FORTH, 0.1)[:9])
-    assert probe(order(listener.port)).error == ""
+        leaver.sendall(HELLO.pack(TOKEN, prober.FORTH, 0.1)[:9])
+    assert probe_link(order(listener.port)).error == ""
 
 
 def test_a_clock_that_is_ahead_shows() -> None:
@@ -116,7 +118,7 @@ def test_a_clock_that_is_ahead_shows() -> None:
     answering = threading.Thread(target=answer)
     answering.start()
     with near, far:
-        latency_s, offset_s = links.ping(near, 0.01)
+        latency_s, offset_s = prober.ping(near, 0.01)
         near.shutdown(socket.SHUT_WR)
         answering.join()
     assert latency_s > 0
@@ -124,8 +126,8 @@ def test_a_clock_that_is_ahead_shows() -> None:
 
 
 def test_large_packets_that_vanish_leave_the_latency(monkeypatch: pytest.MonkeyPatch, listener: Listener) -> None:
-    really = links.drain
-    monkeypatch.setattr(links, "drain", lambda *given: 0.0 * really(*given))
-    link = probe(order(listener.port))
+    really = prober.drain
+    monkeypatch.setattr(prober, "drain", lambda *given: 0.0 * really(*given))
+    link = probe_link(order(listener.port))
     assert link.error == "nothing came through"
     assert link.latency_s is not None and link.forth_bits_per_s is None

@@ -11,8 +11,8 @@ from itertools import combinations
 
 import pytest
 
-from scaling.check import gather, schedule, words
-from scaling.check import links as check_links
+from scaling.check import __main__, gather, schedule
+from scaling.check import prober as check_links
 from scaling.check.facts import Facts, Findings, Link, RankFacts
 from scaling.check.lead import Lead
 from scaling.check.messages import LEAD_DECODER, Measure, ToLead, ToRank
@@ -79,7 +79,7 @@ def test_four_nodes_and_two_networks(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(measured.bandwidths(word)) == len(measured.latencies(word)) == 12
         assert all(value > 0 for value in measured.bandwidths(word).values())
     assert preflight.said[0] == "4 ranks on 4 nodes; networks: ib0, eth0"
-    text = words.render(Findings(facts=measured, verdicts=judge(measured), wall_s=1.0))
+    text = __main__.render(Findings(facts=measured, verdicts=judge(measured), wall_s=1.0))
     assert text.count("node4") >= 4
     assert not {verdict.level for verdict in judge(measured) if verdict.topic == "links"}
 
@@ -95,7 +95,7 @@ def test_a_link_that_looks_slow_is_measured_again(monkeypatch: pytest.MonkeyPatc
         return Link(network=order.network, client=order.client, server=order.server, latency_s=1e-5,
                     forth_bits_per_s=speed, back_bits_per_s=9e9)  # fmt: skip
 
-    monkeypatch.setattr(check_links, "probe", probe)
+    monkeypatch.setattr(check_links, "probe_link", probe)
     links = Preflight(monkeypatch, on_loopback()).run({"ib": Entry(interface="ib0")}).links
     slow = [sorted((link.client, link.server)) for link in links if link.forth_bits_per_s == 1e9]
     assert slow == [["node1", "node3"]]
@@ -155,8 +155,8 @@ def test_a_bug_in_a_thread_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pair_without_an_answer_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaling.check.tour.GRACE_S", 0.0)
-    monkeypatch.setattr("scaling.check.tour.LATE_S", 0.0)
+    monkeypatch.setattr("scaling.check.lead.GRACE_S", 0.0)
+    monkeypatch.setattr("scaling.check.lead.LATE_S", 0.0)
     preflight = Preflight(monkeypatch, on_loopback(FOUR[:2]))
     over = threading.Event()
     monkeypatch.setattr(Prober, "_measure", lambda *_: over.wait(60))

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from scaling.records.prediction import Prediction, Question
-from scaling.run.predicting import Asking
+from scaling.run.measuring import Asking
 from tests.support.predicted_runs import HEADER, question, run
 from tests.support.scripted_records import written
 

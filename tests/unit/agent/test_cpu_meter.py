@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.agent.cpu_meter import TICKS_PER_S, CpuMeter
+from scaling.agent.watch import TICKS_PER_S, CpuMeter
 from scaling.records.telemetry import MAIN, CpuTime, ThreadTime
 
 PID = 42

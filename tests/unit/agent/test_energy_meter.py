@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.agent.energy_meter import EVERY_S, EnergyMeter
+from scaling.agent.watch import EVERY_S, EnergyMeter
 from scaling.hosts import rapl
 from scaling.records.telemetry import MachineEnergy
 from tests.support.powercap import COUNTED, DOMAINS, RANGE_UJ, Powercap

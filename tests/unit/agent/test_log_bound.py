@@ -6,8 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from scaling.agent.log_bound import KEPT_BYTES, LIMIT_BYTES, LogBound
-from scaling.agent.supervisor import Supervisor
+from scaling.agent.supervisor import KEPT_BYTES, LIMIT_BYTES, LogBound, Supervisor
 from tests.support.supervised import Silent
 
 

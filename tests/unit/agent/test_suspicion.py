@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from scaling.agent.cpu_meter import CpuMeter
 from scaling.agent.supervisor import Supervisor
 from scaling.agent.suspicion import OTHERS
+from scaling.agent.watch import CpuMeter
 from scaling.hosts import canary
 from scaling.sweep import sweep
 from tests.support.inline import Launch

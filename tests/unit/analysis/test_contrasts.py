@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import studentized_range  # type: ignore[import-untyped]
 
-from scaling.analysis.contrasts import Layout, Table
+from scaling.analysis.contrasts import Layout, Table, range_quantile
 from scaling.analysis.stats import Estimate, is_distinguishable
-from scaling.analysis.studentized_range import quantile
 from tests.support.noise import NOISES, drawn
 from tests.support.vectorised_contests import told_apart, told_pair
 
@@ -49,14 +48,16 @@ def estimate(found: Estimate | None) -> Estimate:
     [(0.95, 3, 4, 5.04), (0.95, 8, 20, 4.77), (0.99, 5, 10, 6.14), (0.95, 2, 5, 3.64), (0.99, 10, 30, 5.76)],
 )
 def test_quantiles_are_those_of_printed_tables(confidence: float, count: int, df: int, printed: float) -> None:
-    assert quantile(confidence, count, df) == pytest.approx(printed, abs=0.006)
+    assert range_quantile(confidence, count, df) == pytest.approx(printed, abs=0.006)
 
 
 @pytest.mark.parametrize(("count", "df"), [(2, 1), (2, 3), (3, 2), (5, 8), (8, 21), (16, 45), (30, 200)])
 @pytest.mark.parametrize("confidence", [0.95, 0.99, 0.9975])
 def test_quantiles_are_those_of_scipy(confidence: float, count: int, df: int) -> None:
     """Below its quantile SciPy finds the confidence."""
-    assert studentized_range.cdf(quantile(confidence, count, df), count, df) == pytest.approx(confidence, abs=2e-6)
+    assert studentized_range.cdf(range_quantile(confidence, count, df), count, df) == pytest.approx(
+        confidence, abs=2e-6
+    )
 
 
 # ---------------------------------------------------------------- a layout

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
 from scaling.analysis.drift import Drift, drifts, slope
-from scaling.analysis.step_time import Blocks, step_time
-from scaling.analysis.truncation import truncation
+from scaling.analysis.step_time import Blocks, step_time, truncation
 from scaling.records.events import Window
 from scaling.records.point import Kind
 from scaling.records.run import PointRecord

@@ -7,7 +7,7 @@ from math import log
 
 import pytest
 
-from scaling.analysis.fellows import odd
+from scaling.analysis.footnotes import odd
 from scaling.analysis.pooling import Layout
 from tests.support import planted
 from tests.support.scripted_records import by_size, point, record

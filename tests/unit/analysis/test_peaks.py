@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import peaks
+from scaling.analysis import cell_rows
 from scaling.analysis.analyse import analyse
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import point, record
@@ -35,11 +35,11 @@ from tests.support.scripted_records import point, record
     ],
 )
 def test_a_devices_peak(device: str, precision: str, tflops: float | None) -> None:
-    assert peaks.tflops(device, precision) == tflops  # type: ignore[arg-type]
+    assert cell_rows.peak_tflops(device, precision) == tflops  # type: ignore[arg-type]
 
 
 def test_every_peak_has_a_source_and_halves_are_no_slower_than_singles() -> None:
-    for one in peaks.read():
+    for one in cell_rows.read_peaks():
         assert "NVIDIA" in one.source
         assert one.peaks["fp16"] >= one.peaks.get("tf32", 0) >= 0
         assert one.peaks["fp16"] >= one.peaks["fp32"] > 0

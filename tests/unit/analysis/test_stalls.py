@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import stalls
+from scaling.analysis import cell
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import by_size, point, record, with_window
 
@@ -33,7 +33,7 @@ def still(made: PointRecord, ranks: Collection[int], still_s: float = 6.0) -> Po
 def test_a_window_far_outside_is_named_with_its_length_and_the_usual_one(
     ranks: tuple[int, ...], whose: str
 ) -> None:
-    (note,) = stalls.notes([stalled(*ranks)])
+    (note,) = cell.stall_notes([stalled(*ranks)])
     assert whose in note
     assert "7 s" in note
     assert "1 s is the median" in note
@@ -43,7 +43,7 @@ def test_a_window_far_outside_is_named_with_its_length_and_the_usual_one(
 
 @pytest.mark.parametrize("by_s", [0.0, 1.9])
 def test_what_noise_does_to_a_window_is_not_named(by_s: float) -> None:
-    assert not list(stalls.notes([stalled(0, by_s=by_s)]))
+    assert not list(cell.stall_notes([stalled(0, by_s=by_s)]))
 
 
 @pytest.mark.parametrize(
@@ -55,19 +55,19 @@ def test_what_noise_does_to_a_window_is_not_named(by_s: float) -> None:
     ],
 )
 def test_who_stood_still_is_said(ranks: tuple[int, ...], still_s: float, said: str) -> None:
-    (note,) = stalls.notes([still(stalled(0, 1), ranks, still_s)])
+    (note,) = cell.stall_notes([still(stalled(0, 1), ranks, still_s)])
     assert said in note
     assert ("stood still" in note) == bool(said)
 
 
 def test_on_one_host_all_of_its_ranks_must_have_stood_still() -> None:
-    (note,) = stalls.notes([still(stalled(1, hosts=("node1",)), (1,))])
+    (note,) = cell.stall_notes([still(stalled(1, hosts=("node1",)), (1,))])
     assert "stood still" not in note
 
 
 def test_the_longest_of_several_is_told_and_the_others_counted() -> None:
     second = replace(stalled(0, by_s=9.0), point=point("exchange", 2, 1))
-    (note,) = stalls.notes([stalled(0), second])
+    (note,) = cell.stall_notes([stalled(0), second])
     assert "round 2" in note
     assert "1 other like it" in note
 
@@ -75,5 +75,5 @@ def test_the_longest_of_several_is_told_and_the_others_counted() -> None:
 def test_a_machine_that_was_suspended_is_named() -> None:
     made = record(point("exchange", 2), 0.1, hosts=("node1", "node2"))
     first = replace(made.ranks[0], telemetry=replace(made.ranks[0].telemetry, suspended_s=6.0))
-    (note,) = stalls.notes([replace(made, ranks=(first, made.ranks[1]))])
+    (note,) = cell.stall_notes([replace(made, ranks=(first, made.ranks[1]))])
     assert note.startswith("node1 was suspended for 6.0 s")

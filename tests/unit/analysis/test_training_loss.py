@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import training_loss
+from scaling.analysis import cell
 from scaling.analysis.analyse import rows
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import (
@@ -39,8 +39,8 @@ def made_with(*losses: float | None, size: int = 1, number: int = 0, **changes: 
 
 def test_samples_are_of_all_ranks_with_the_warm_up() -> None:
     # 2 ranks x (2 + 3) windows x 320
-    assert training_loss.samples(warmed(made_with(3.0, 2.0, 1.0, size=2), 9.0, 8.0)) == 3200
-    assert training_loss.samples(by_one_worker(made_with(3.0, 2.0, 1.0, size=2))) == 1920
+    assert cell.trained_samples(warmed(made_with(3.0, 2.0, 1.0, size=2), 9.0, 8.0)) == 3200
+    assert cell.trained_samples(by_one_worker(made_with(3.0, 2.0, 1.0, size=2))) == 1920
 
 
 def test_windows_that_were_measured_again_trained_too() -> None:
@@ -48,15 +48,15 @@ def test_windows_that_were_measured_again_trained_too() -> None:
     made = made_with(3.0, 2.0, 1.0, size=2)
     ranks = [replace(rank, windows=rank.windows[1:], disturbed=rank.windows[:1]) for rank in made.ranks]
     again = replace(made, ranks=tuple(ranks))
-    assert training_loss.samples(again) == 1920
-    assert training_loss.loss_after([again], 1280) == close(2.0)
+    assert cell.trained_samples(again) == 1920
+    assert cell.loss_after([again], 1280) == close(2.0)
 
 
 def test_samples_without_a_loss_do_not_count() -> None:
-    assert training_loss.samples(made_with(3.0, 2.0, None)) == 640
-    assert training_loss.samples(made_with(None, None, None)) == 0
-    assert training_loss.equal_samples([[failed(point("exchange"))], [made_with(3.0, 2.0, 1.0)]]) == 960
-    assert training_loss.equal_samples([[failed(point("exchange"))]]) is None
+    assert cell.trained_samples(made_with(3.0, 2.0, None)) == 640
+    assert cell.trained_samples(made_with(None, None, None)) == 0
+    assert cell.equal_samples([[failed(point("exchange"))], [made_with(3.0, 2.0, 1.0)]]) == 960
+    assert cell.equal_samples([[failed(point("exchange"))]]) is None
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_samples_without_a_loss_do_not_count() -> None:
     [(319, None), (320, 3.0), (480, 2.5), (640, 2.0), (800, 1.75), (960, 1.5), (961, None)],
 )
 def test_the_curve_is_linear_between_windows(count: int, loss: float | None) -> None:
-    assert training_loss.loss_after([made_with(3.0, 2.0, 1.5)], count) == (loss if loss is None else close(loss))
+    assert cell.loss_after([made_with(3.0, 2.0, 1.5)], count) == (loss if loss is None else close(loss))
 
 
 def test_windows_without_a_loss_are_bridged() -> None:
-    assert training_loss.loss_after([made_with(3.0, None, 1.0)], 640) == close(2.0)
+    assert cell.loss_after([made_with(3.0, None, 1.0)], 640) == close(2.0)
 
 
 def test_loss_after_is_the_mean_over_ranks_and_rounds() -> None:
@@ -77,7 +77,7 @@ def test_loss_after_is_the_mean_over_ranks_and_rounds() -> None:
     uneven = replace(first, ranks=(first.ranks[0], second.ranks[1]))
     again = made_with(3.0, 3.0, 3.0, size=2, number=1)
     # after 2 x 640: 2.0 and 2.4 in one round, 3.0 twice in the other
-    assert training_loss.loss_after([uneven, again], 1280) == close((2.0 + 2.4 + 3.0 + 3.0) / 4)
+    assert cell.loss_after([uneven, again], 1280) == close((2.0 + 2.4 + 3.0 + 3.0) / 4)
 
 
 def test_rows_of_a_contest_are_held_to_what_all_have_reached() -> None:
@@ -101,17 +101,17 @@ def test_a_round_that_reached_less_counts_for_all() -> None:
 @pytest.mark.parametrize("size", [2, 16])
 def test_the_samples_of_all_ranks_are_summed_once_a_record(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     summed: list[PointRecord] = []
-    totals = training_loss._totals
+    totals = cell._totals
 
     def counted(one: PointRecord) -> list[int]:
         summed.append(one)
         return totals(one)
 
-    monkeypatch.setattr(training_loss, "_totals", counted)
+    monkeypatch.setattr(cell, "_totals", counted)
     made = made_with(3.0, 2.0, 1.5, size=size)
-    assert training_loss.loss_after([made], size * 640) == close(2.0)
+    assert cell.loss_after([made], size * 640) == close(2.0)
     assert summed == [made]
-    assert training_loss.samples(made) == size * 960
+    assert cell.trained_samples(made) == size * 960
     assert summed == [made, made]
 
 

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from scaling.agent import strategies
 from scaling.check import all_reduce
-from scaling.check.exchanger import FOR_GOOD, Exchanger
 from scaling.check.facts import AllReduce
+from scaling.check.prober import FOR_GOOD, Exchanger
 from scaling.frameworks.pytorch import installed
 from scaling.records import all_reduce as records
 from scaling.records.all_reduce import AskedAllReduce, RankAllReduce

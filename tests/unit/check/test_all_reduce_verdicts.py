@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.check import all_reduce, words
+from scaling.check import __main__, all_reduce
 from scaling.check.facts import AllReduce, Facts, Findings
-from scaling.check.verdicts.all_reduce import crossings
+from scaling.check.verdicts import crossings
 from scaling.records.all_reduce import RankAllReduce
 from scaling.records.nccl import NcclChoice
 from tests.support.check_facts import FOUR, TORCH, facts, links, ok, only, ranks, timed, to_mend
@@ -134,7 +134,7 @@ def test_the_choices_of_all_ranks_become_one() -> None:
 def test_the_table() -> None:
     inside = {name: timed(5e9, 2) for name in FOUR[:2]}
     found = with_one(facts(FOUR[:2]), everyone=timed(1e9), inside=inside, library="torch 9, Gloo")
-    text = words.render(Findings(facts=found, verdicts=(), wall_s=1.0))
+    text = __main__.render(Findings(facts=found, verdicts=(), wall_s=1.0))
     table = text[text.index("all-reduce by") :].splitlines()
     assert table[:5] == [
         "all-reduce by torch 9, Gloo: busbw in GB/s, 2 (N-1)/N x bytes / time of the slowest of N ranks",
@@ -146,11 +146,11 @@ def test_the_table() -> None:
 
 
 def test_the_table_of_many_nodes_has_the_slowest_and_the_fastest() -> None:
-    many = {f"n{number}": timed(1e9 * (number + 1), 2) for number in range(words.WIDE + 1)}
+    many = {f"n{number}": timed(1e9 * (number + 1), 2) for number in range(__main__.WIDE + 1)}
     found = with_one(facts(FOUR[:2]), everyone=timed(1e9), inside=many)
     rows = [
         line
-        for line in words.render(Findings(facts=found, verdicts=(), wall_s=1.0)).splitlines()
+        for line in __main__.render(Findings(facts=found, verdicts=(), wall_s=1.0)).splitlines()
         if "alone" in line
     ]
-    assert [row.split()[4] for row in rows] == ["n0", f"n{words.WIDE}"]
+    assert [row.split()[4] for row in rows] == ["n0", f"n{__main__.WIDE}"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scaling.check import gather, networks
+from scaling.check import gather, lead
 from scaling.check.facts import RankFacts
 from scaling.check.lead import Lead
 from scaling.check.messages import LEAD_DECODER, ToLead, ToRank
@@ -29,7 +29,7 @@ from tests.support.inline_child import Clock
 def found(
     told: Sequence[RankFacts], words: Sequence[str] = (), known: dict[str, Entry] | None = None
 ) -> dict[str, str]:
-    return {one.word: one.subnet for one in networks.find(told, words, known or {}).networks}
+    return {one.word: one.subnet for one in lead.find_networks(told, words, known or {}).networks}
 
 
 def test_networks_by_subnet_where_nobody_names_them() -> None:
@@ -58,7 +58,7 @@ def test_a_service_processor_is_no_network_unless_it_is_named() -> None:
 
 
 def test_the_networks_of_the_fabric_file_and_their_rate() -> None:
-    named = networks.find(ranks(), (), FABRIC).networks
+    named = lead.find_networks(ranks(), (), FABRIC).networks
     assert [(one.word, one.rate_bits_per_s) for one in named] == [("ib", 10e9), ("ethernet", 1e9)]
     assert named[0].places["node2"].address == "10.10.0.2"
 
@@ -82,9 +82,11 @@ def test_words_that_mean_nothing(word: str, message: str) -> None:
 
 def test_a_speed_that_no_card_has_is_not_believed() -> None:
     claims = {name: {"nics": (nic("ib0", f"10.10.0.{n}", speed_bits_per_s=10e9),)} for n, name in enumerate(FOUR)}
-    (veth,) = networks.find(ranks(hosts=claims), (), {}).networks
+    (veth,) = lead.find_networks(ranks(hosts=claims), (), {}).networks
     assert veth.rate_bits_per_s is None
-    (card,) = networks.find(ranks(hosts=claims, told={n: {"hardware": ("ib0",)} for n in FOUR}), (), {}).networks
+    (card,) = lead.find_networks(
+        ranks(hosts=claims, told={n: {"hardware": ("ib0",)} for n in FOUR}), (), {}
+    ).networks
     assert card.rate_bits_per_s == 10e9
 
 

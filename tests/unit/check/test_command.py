@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scaling.check import flags, words
+from scaling.check import __main__, flags
 from scaling.check.facts import Facts, Findings, Verdict
 from scaling.errors import UsageError
 from scaling.hosts import fabric
@@ -18,7 +18,7 @@ def test_the_matrix() -> None:
     shown = Facts(ranks=sound.ranks, networks=sound.networks, prepared=sound.prepared,
                   links=links(FOUR[:2], "ib", lambda a, b: speed[a, b], latency_s=31e-6))  # fmt: skip
     verdict = Verdict(level="warning", topic="mtu", text="ib: 9000 on node1", mend="ip link")
-    assert words.render(Findings(facts=shown, verdicts=(verdict,), wall_s=4.21)).splitlines() == [
+    assert __main__.render(Findings(facts=shown, verdicts=(verdict,), wall_s=4.21)).splitlines() == [
         "ib: 10.10.0.0/24, 10 Gb/s by the fabric file",
         "  latency in us, half the median round trip of small messages over TCP",
         "               1     2",
@@ -39,7 +39,7 @@ def test_what_was_not_measured_shows_as_such() -> None:
     sound = facts(FOUR[:3], words=("ib",))
     failed = [*sound.links[:2]]
     failed[0] = msgspec.structs.replace(failed[0], forth_bits_per_s=None, back_bits_per_s=None, error="timed out")
-    rows = words.render(
+    rows = __main__.render(
         Findings(facts=msgspec.structs.replace(sound, links=tuple(failed)), verdicts=(), wall_s=1.0)
     )
     bandwidth = rows.split("bandwidth in Gb/s")[1].splitlines()
@@ -48,12 +48,12 @@ def test_what_was_not_measured_shows_as_such() -> None:
         ["x", "-", "."],
         ["9.40", ".", "-"],
     ]
-    assert words.LEGEND in bandwidth
+    assert __main__.LEGEND in bandwidth
 
 
 def test_many_nodes_are_summed_up() -> None:
-    names = tuple(f"n{number}" for number in range(words.WIDE + 1))
-    text = words.render(Findings(facts=facts(names, words=("ib",)), verdicts=(), wall_s=1.0))
+    names = tuple(f"n{number}" for number in range(__main__.WIDE + 1))
+    text = __main__.render(Findings(facts=facts(names, words=("ib",)), verdicts=(), wall_s=1.0))
     assert "least   median     most" in text
     assert max(map(len, text.splitlines())) < 80
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.check import links
-from scaling.check.links import FIRST_BYTES, rate_bits_per_s, window_bytes
+from scaling.check import prober
+from scaling.check.prober import FIRST_BYTES, rate_bits_per_s, window_bytes
 
 
 def test_the_first_quarter_does_not_count() -> None:
@@ -35,5 +35,5 @@ def test_what_is_under_way_drains_soon(bits_per_s: float) -> None:
     for passed_s in (0.001, 0.01, 0.1, 1.0):
         acknowledged = int(bits_per_s / 8 * passed_s)
         window = window_bytes(acknowledged, passed_s)
-        assert window <= max(FIRST_BYTES, 1.01 * bits_per_s / 8 * links.HORIZON_S)
+        assert window <= max(FIRST_BYTES, 1.01 * bits_per_s / 8 * prober.HORIZON_S)
         assert window <= acknowledged + FIRST_BYTES

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from msgspec.structs import replace
 
-from scaling.check import networks
+from scaling.check import lead
 from scaling.check.facts import Facts, RankFacts, Verdict
 from scaling.check.verdicts import network
 from scaling.hosts.fabric import Entry
@@ -24,14 +24,14 @@ def ranks(make: Make, count: int = 3) -> tuple[RankFacts, ...]:
 
 
 def facts(told: Sequence[RankFacts], words: Sequence[str] = (), known: dict[str, Entry] | None = None) -> Facts:
-    found = networks.find(told, words, known or {})
+    found = lead.find_networks(told, words, known or {})
     return Facts(
         ranks=tuple(told), networks=found.networks, absent=found.absent, named=bool(words), prepared=prepared(told)
     )
 
 
 def only(told: Sequence[RankFacts], words: Sequence[str] = (), known: dict[str, Entry] | None = None) -> Network:
-    (found,) = networks.find(told, words, known or {}).networks
+    (found,) = lead.find_networks(told, words, known or {}).networks
     return found
 
 
@@ -55,7 +55,7 @@ def test_pods_that_share_a_node_are_on_the_network_of_all() -> None:
 
 
 def test_a_network_with_a_subnet_per_rack_is_measured_beside_the_common_one() -> None:
-    found = networks.find(ranks(clouds.racks), (), {}).networks
+    found = lead.find_networks(ranks(clouds.racks), (), {}).networks
     assert {one.word: one.routed for one in found} == {"data0": True, "mgmt0": False}
 
 
@@ -75,7 +75,7 @@ def test_a_name_that_resolves_to_a_routed_address_is_well() -> None:
 
 def test_a_node_in_another_subnet_without_a_route_is_not_on_the_network() -> None:
     lost = clouds.machine("d", ["ib0 10.9.9.9/24"], ["10.9.9.0/24 dev ib0"])
-    found = networks.find([*ranks(clouds.dgx), rank(lost, 4)], ["ib0"], {})
+    found = lead.find_networks([*ranks(clouds.dgx), rank(lost, 4)], ["ib0"], {})
     assert found.absent == {"ib0": {"d": "ib0 has 10.9.9.9, another subnet"}}
 
 

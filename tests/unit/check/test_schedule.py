@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from scaling.check import schedule
 from scaling.check.facts import Link
+from scaling.check.lead import better, hopeless
 from scaling.check.schedule import BANDWIDTH_S, LATENCY_S, Round, disjoint, plan, rounds
-from scaling.check.tour import better, hopeless
 
 
 def names(count: int) -> list[str]:

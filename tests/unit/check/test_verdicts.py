@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from scaling.check import verdicts
 from scaling.check.facts import Link, Load
-from scaling.check.verdicts import limits
-from scaling.check.verdicts.limits import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES
+from scaling.check.verdicts import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES
 from scaling.check.verdicts.words import grouped, size, some
 from scaling.records.host import Hca
 from tests.support.check_facts import FABRIC, FOUR, facts, gpu, nic, ok, only, to_mend
@@ -154,7 +154,7 @@ def test_a_quota_below_the_ranks_of_its_cgroup(quota: float, level: str) -> None
     """Whatever their masks are."""
     own = {"cores": ((0,), (1,)), "cpu_quotas": {"a": quota}}
     told = facts(FOUR[:1], each=2, told={"node1": {"machine_cores": 2}}, hosts={"node1": own})
-    (verdict,) = limits.cores(told)
+    (verdict,) = verdicts.cores(told)
     assert verdict.level == level
     assert ("docker --cpus" in verdict.mend) == (level == "warning")
 

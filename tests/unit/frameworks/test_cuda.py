@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaling import frameworks
-from scaling.frameworks.pytorch import build
+from scaling.frameworks.pytorch import plain
 from scaling.hosts.gpus import Found
 from tests.support.gpu_builds import (
     A100,
@@ -121,10 +121,10 @@ def test_a_mend_that_would_not_help_is_not_named(
 
 
 def test_no_mend_is_worked_out_where_nothing_is_broken(builds: Builds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_mend", lambda: pytest.fail("worked out"))
+    monkeypatch.setattr(plain, "_mend", lambda: pytest.fail("worked out"))
     builds.torch("13.0", archs=TORCH_ARCHS["2.13.0+cu130"])
     builds.hold(found(H100))
-    assert build.unfit() is None
+    assert plain.unfit() is None
 
 
 def test_a_driver_that_says_nothing_of_cuda_is_believed(builds: Builds) -> None:

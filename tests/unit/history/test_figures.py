@@ -10,10 +10,10 @@ from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
 from scaling.analysis.rows import Contender
-from scaling.history import figures as module
-from scaling.history.figures import figures
-from scaling.history.groups import lettered
+from scaling.history import page as module
+from scaling.history.__main__ import lettered
 from scaling.history.lines import RunLine, Sight, line
+from scaling.history.page import figures
 from scaling.report.figures.parts import Trends
 from tests.support.compared_runs import Run, without_noise
 from tests.support.points import changed

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
 from scaling.history import __main__ as command
+from scaling.history.__main__ import letter
 from scaling.history.document import document
-from scaling.history.groups import letter
 from scaling.history.lines import Headline, RunLine, line, read
 from scaling.records.run import PointRecord
 from scaling.report import words

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.hosts import gpu_health, pcie
+from scaling.hosts import gpu_health
 from tests.support.fake_nvml import FakeGpu, Install, installer
 
 ROOT_PORT, UPSTREAM, DOWNSTREAM = 4, 5, 6
@@ -51,32 +51,32 @@ def machine(root: Path, *bridges: bytes) -> None:
 
 def test_a_switch_that_redirects_is_named(tmp_path: Path) -> None:
     machine(tmp_path, config(ROOT_PORT, ON), config(UPSTREAM, None), config(DOWNSTREAM, ON))
-    assert pcie.redirecting(GPU, tmp_path) == ("0000:02:00.0",)
+    assert gpu_health.redirecting(GPU, tmp_path) == ("0000:02:00.0",)
 
 
 @pytest.mark.parametrize("control", [0, SOURCES_ALONE, None])
 def test_a_switch_that_does_not(tmp_path: Path, control: int | None) -> None:
     machine(tmp_path, config(ROOT_PORT, ON), config(UPSTREAM, None), config(DOWNSTREAM, control))
-    assert pcie.redirecting(GPU, tmp_path) == ()
+    assert gpu_health.redirecting(GPU, tmp_path) == ()
 
 
 def test_root_ports_are_no_switches(tmp_path: Path) -> None:
     """What GPUs below two of them tell each other takes the root complex anyhow."""
     machine(tmp_path, config(ROOT_PORT, ON))
-    assert pcie.redirecting(GPU, tmp_path) == ()
+    assert gpu_health.redirecting(GPU, tmp_path) == ()
 
 
 def test_who_is_not_root_is_not_told(tmp_path: Path) -> None:
     machine(tmp_path, config(ROOT_PORT, ON), config(DOWNSTREAM, ON, size=64))
-    assert pcie.redirecting(GPU, tmp_path) is None
-    assert pcie.redirecting("0000:99:00.0", tmp_path) is None
+    assert gpu_health.redirecting(GPU, tmp_path) is None
+    assert gpu_health.redirecting("0000:99:00.0", tmp_path) is None
 
 
 @pytest.mark.parametrize("filled", [b"\x00", b"\xff", b"\x10", b"\x0d\x00\x01\x10"])
 def test_bytes_that_make_no_sense_end(tmp_path: Path, filled: bytes) -> None:
     """A device that has fallen off the bus answers with ones."""
     machine(tmp_path, (filled * 4096)[:4096])
-    assert pcie.redirecting(GPU, tmp_path) == ()
+    assert gpu_health.redirecting(GPU, tmp_path) == ()
 
 
 def test_it_is_part_of_a_gpus_health(install: Install, tmp_path: Path) -> None:

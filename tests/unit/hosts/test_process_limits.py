@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scaling.hosts import proc, process_limits
-from scaling.worker.failures import event_of
+from scaling.worker.run_task import event_of
 
 SYSTEM_ERROR = "Resource temporarily unavailable"
 CLEAR = (

@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
+from scaling.predict import __main__, evidence, healthy, infer, priors
 from scaling.predict import __main__ as command
-from scaling.predict import evidence, healthy, infer, priors, words
 from scaling.predict.case import Case
 from scaling.predict.curve import ANY, Wanted
 from scaling.predict.forecast import WIDEST, forecasts, outlook
@@ -67,7 +67,9 @@ def test_few_draws_are_told() -> None:
     (row,) = forecasts(found, (8,))
     assert not row.claimed
     assert (row.high - row.low) / 2 < WIDEST
-    assert "not claimed: fewer than 10 even draws tell no interval" in words.table(found.case, (row,), (), None)
+    assert "not claimed: fewer than 10 even draws tell no interval" in __main__.prediction_table(
+        found.case, (row,), (), None
+    )
 
 
 def test_larger_world_sizes_can_be_held_back() -> None:

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.predict import beliefs, priors
 from scaling.predict.learn import fitting
-from scaling.predict.learn.__main__ import main
-from scaling.predict.learn.writing import before, toml
+from scaling.predict.learn.__main__ import main, priors_before, priors_toml
 from scaling.predict.published import Series
 from scaling.predict.setting import Observed
 from tests.support.scripted_clusters import ONE, RESNET50, at, truth
@@ -53,13 +52,13 @@ def test_the_shipped_file_is_what_learning_writes_of_these_beliefs() -> None:
     shipped = priors.read().constants
     assert list(shipped) == list(beliefs.BELIEFS)
     assert {name: one.before for name, one in shipped.items()} == {
-        name: before(belief) for name, belief in beliefs.BELIEFS.items()
+        name: priors_before(belief) for name, belief in beliefs.BELIEFS.items()
     }
 
 
 def test_the_file_says_what_was_learned_and_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "priors.toml"
-    path.write_text(toml(beliefs.before(), "published.json"))
+    path.write_text(priors_toml(beliefs.before(), "published.json"))
     found = priors.read(path)
     assert found.walk == beliefs.WALK
     for name, prior in beliefs.before().constants.items():

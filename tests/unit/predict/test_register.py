@@ -10,8 +10,8 @@ from scaling.errors import UsageError
 from scaling.predict import asking, evidence, priors
 from scaling.predict.flags import Asked
 from scaling.predict.forecast import forecasts, outlook
+from scaling.predict.register import __main__, flags
 from scaling.predict.register import __main__ as command
-from scaling.predict.register import answers, flags
 from scaling.records.prediction import Prediction, Question
 from tests.support.predicted_runs import HEADER, question, run
 from tests.support.scripted_records import written
@@ -20,7 +20,7 @@ BELIEVED = priors.read()
 
 
 def asked(*questions: Question, **changes: object) -> tuple[Prediction, ...]:
-    return answers.answers(HEADER, run(**changes), questions, BELIEVED, 7.0)  # type: ignore[arg-type]
+    return __main__.answers(HEADER, run(**changes), questions, BELIEVED, 7.0)  # type: ignore[arg-type]
 
 
 def test_it_is_what_the_command_predicts_of_the_same_run() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scaling.predict import words
+from scaling.predict import __main__
 from scaling.predict.forecast import Forecast, Next
 from tests.support.scripted_clusters import at, case
 
@@ -21,12 +21,14 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "predict.txt"
 
 
 def test_every_row_says_what_it_is_and_has_its_interval() -> None:
-    said = words.table(case({8: 0.88}), (ROW, WIDE), ("what if: nothing",), Next("N=32", 512, 0.075, 0.05))
+    said = __main__.prediction_table(
+        case({8: 0.88}), (ROW, WIDE), ("what if: nothing",), Next("N=32", 512, 0.075, 0.05)
+    )
     assert said == GOLDEN.read_text()
 
 
 def test_programs_get_the_same() -> None:
-    plain = json.loads(words.json(case({8: 0.88}), (ROW, WIDE), (), None))
+    plain = json.loads(__main__.prediction_json(case({8: 0.88}), (ROW, WIDE), (), None))
     assert [row["kind"] for row in plain["predicted"]] == ["PREDICTED", "PREDICTED"]
     assert plain["interval_percent"] == 80
     assert plain["predicted"][0]["cause"] == "the exchange"

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from scaling.errors import StoreError, UsageError
 from scaling.records import store
-from scaling.records.migrations import upgraded
 from scaling.records.network import Place
 from scaling.records.run import SCHEMA, PointRecord
+from scaling.records.store import upgraded
 from tests.support.inline import Launch, Run
 
 SCHEMAS = Path(__file__).parents[2] / "schema"

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from scaling.report.formats.bars import BAR_WIDTHS, bar
+from scaling.report.formats.terminal import BAR_WIDTHS, bar
 from tests.support.report_scenes import SCENES, rendered
 
 BARS = re.compile(r"(\d+\.\d) % ± +\d+\.\d +([▏▎▍▌▋▊▉█]+)")

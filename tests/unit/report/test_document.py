@@ -10,7 +10,7 @@ import pytest
 from scaling.analysis.analyse import analyse
 from scaling.analysis.stats import Estimate
 from scaling.analysis.traffic_receipt import Receipt
-from scaling.report import cells, details, quantities, words
+from scaling.report import cells, curves, quantities, words
 from scaling.report.document import document
 from scaling.report.formats import markdown, terminal
 from scaling.report.parts import Against, Cell, Column, Document, Line, Quantity, Section
@@ -229,4 +229,4 @@ def test_only_cards_that_were_not_asked_for_are_told_apart() -> None:
     receipt = Receipt(
         verdict="VERIFIED", wanted=("ib0", "ib1"), sent_bytes={"ib0": 5, "ib1": 5}, expected_bytes=10
     )
-    assert words.text(details.carried(receipt)) == "100.0 % on ib0, ib1, 1.00 x expected"
+    assert words.text(curves.carried(receipt)) == "100.0 % on ib0, ib1, 1.00 x expected"

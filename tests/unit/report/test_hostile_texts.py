@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scaling.analysis.rows import Row
-from scaling.check import words as check_words
+from scaling.check import __main__ as check_words
 from scaling.check.facts import Findings, Verdict
 from scaling.command import complain
 from scaling.compare import __main__ as compare

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from scaling.agent.data import located
+from scaling.agent.agent import data_located
 from scaling.errors import SilentRanks, UsageError
 from scaling.plan import config, plan
 from scaling.records.host import HostInfo, Nic
@@ -107,7 +107,7 @@ def test_another_host_that_lacks_it_is_named(tmp_path: Path, monkeypatch: pytest
     launch = Launch(4, TWO_NODES)
     made, mailbox = planned(launch, data_dir=place)
     assert locate(made, mailbox, launch.enrolled).config.data_dir == place
-    monkeypatch.setattr("scaling.agent.agent.located", lacking)
+    monkeypatch.setattr("scaling.agent.agent.data_located", lacking)
     with pytest.raises(UsageError) as refused:
         locate(made, mailbox, launch.enrolled)
     assert str(refused.value) == f"--data-dir {place}: no such folder (on node2; node1 has it)"
@@ -117,9 +117,9 @@ def test_another_host_that_lacks_it_is_named(tmp_path: Path, monkeypatch: pytest
 
 def test_an_agent_looks_for_the_files(tmp_path: Path) -> None:
     order = Locate(data="mnist", data_dir=str(tmp_path))
-    assert located(order).error.startswith(f"--data-dir {tmp_path}: --data mnist has no train-images-idx3")
+    assert data_located(order).error.startswith(f"--data-dir {tmp_path}: --data mnist has no train-images-idx3")
     written.idx(tmp_path)
-    assert located(order) == Located()
+    assert data_located(order) == Located()
 
 
 def test_a_host_that_does_not_answer_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scaling.plan import config
-from scaling.run import repositories, revisions
+from scaling.run import revisions
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A plan against a revision without any file, whose workers start everywhere."""
     packed = io.BytesIO()
     tarfile.open(fileobj=packed, mode="w").close()
-    monkeypatch.setattr(repositories, "archive", lambda *_: packed.getvalue())
+    monkeypatch.setattr(revisions, "archived", lambda *_: packed.getvalue())
     monkeypatch.setattr(revisions, "_try_on_hosts", lambda *_: None)
     monkeypatch.setattr(revisions, "replace", lambda plan, **_: plan)
     fields = {"against": "c0de", "results": str(tmp_path / "results")}

@@ -14,7 +14,7 @@ from scaling.agent.idle import IdleTraffic
 from scaling.hosts import interfaces
 from scaling.hosts.interfaces import Counter
 from scaling.records.host import Nic
-from scaling.sweep.preloading import LISTEN_S
+from scaling.sweep.sweep import LISTEN_S
 from tests.support.inline import Launch, Run, host
 
 BYTES_PER_S = 1e6

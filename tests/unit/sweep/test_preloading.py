@@ -12,7 +12,7 @@ from scaling.agent import strategies
 from scaling.plan import config, plan
 from scaling.records.messages import AGENT_DECODER, SWEEP_DECODER, Preload, Preloaded, ToAgent, ToSweep
 from scaling.records.task import Task
-from scaling.sweep.preloading import preload
+from scaling.sweep.sweep import preload
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox, send_news
 from tests.support.inline import enrol, host

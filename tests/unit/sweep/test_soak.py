@@ -14,7 +14,7 @@ from scaling.plan import defaults, ignored, plan, validation
 from scaling.records.events import Window
 from scaling.records.task import Inspect
 from scaling.records.task import Run as RunCommand
-from scaling.sweep import soak
+from scaling.sweep import epoch
 from tests.support.inline import Launch, enrol, host
 from tests.support.inline_child import Told
 from tests.support.turns import BLOCKS, LATER_TURNS, SIDE_BY_SIDE, cell, sweep
@@ -76,9 +76,9 @@ def windows(*seconds: float, steps: int = 2) -> list[Window]:
 
 def test_so_many_turns_last_about_so_long() -> None:
     """A turn of two windows has a step more; one window that something else slowed down says nothing of them."""
-    assert soak.turns([windows(0.2, 0.2, 0.2)], 10.0) == 20
-    assert soak.turns([windows(0.1, 0.9, 0.1), windows(0.3, 0.3, 0.3)], 10.0) == 20
-    assert soak.turns([windows(10.0, steps=1)], 10.0) == defaults.FEWEST_TURNS
+    assert epoch.soak_turns([windows(0.2, 0.2, 0.2)], 10.0) == 20
+    assert epoch.soak_turns([windows(0.1, 0.9, 0.1), windows(0.3, 0.3, 0.3)], 10.0) == 20
+    assert epoch.soak_turns([windows(10.0, steps=1)], 10.0) == defaults.FEWEST_TURNS
 
 
 def test_whoever_does_not_go_on_is_stopped_meanwhile(tmp_path: Path) -> None:

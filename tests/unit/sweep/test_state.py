@@ -10,9 +10,9 @@ from scaling.records.messages import Report
 from scaling.records.point import Kind
 from scaling.records.task import Finish, Run
 from scaling.records.telemetry import Foreign, Sample, Telemetry
+from scaling.sweep.attempt import set_aside
 from scaling.sweep.outcome import record_of
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold
-from scaling.sweep.tries import set_aside
 from tests.support.points import POINT, TASK
 
 READY = Ready(import_s=1.0, build_s=1.0, parameters=10, gradient_bytes=40, device_name="x")

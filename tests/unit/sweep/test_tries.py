@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.records.events import Window
+from scaling.sweep.attempt import keep_quietest, set_aside
 from scaling.sweep.state import PointState, RankState
-from scaling.sweep.tries import keep_quietest, set_aside
 from tests.support.points import POINT, TASK
 
 

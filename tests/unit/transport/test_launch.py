@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import LaunchError
-from scaling.transport import launch, open_files
+from scaling.transport import launch
 
 WORDS = b"Traceback (most recent call last):\n"
 
@@ -75,7 +75,7 @@ def test_rank_0_says_what_all_ranks_met_and_others_what_it_did_not_meet(
     def refuse() -> None:
         raise LaunchError("too few files")
 
-    monkeypatch.setattr(open_files, "allow", refuse)
+    monkeypatch.setattr(launch, "allow_open_files", refuse)
     monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
     monkeypatch.setattr(signal, "sigtimedwait", wait)
     for name, value in {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": rank}.items():

@@ -7,7 +7,7 @@ import resource
 import pytest
 
 from scaling.errors import LaunchError
-from scaling.transport.open_files import ENOUGH, limit
+from scaling.transport.launch import ENOUGH, open_files_limit
 
 ENDLESS = resource.RLIM_INFINITY
 
@@ -23,9 +23,9 @@ ENDLESS = resource.RLIM_INFINITY
     ],
 )
 def test_the_limit_is_raised_and_never_lowered(soft: int, hard: int, allowed: int) -> None:
-    assert limit(soft, hard) == allowed
+    assert open_files_limit(soft, hard) == allowed
 
 
 def test_too_few_are_refused() -> None:
     with pytest.raises(LaunchError, match=r"ulimit -n 64: .* needs 256 at least"):
-        limit(20, 64)
+        open_files_limit(20, 64)

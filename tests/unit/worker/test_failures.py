@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from scaling.frameworks.feeding import FeedError
-from scaling.worker.failures import cause_of, event_of, message_of
+from scaling.worker.run_task import cause_of, event_of, message_of
 
 
 class OutOfMemoryError(RuntimeError):

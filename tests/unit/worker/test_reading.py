@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from scaling.hosts import page_cache
 from scaling.records.task import Task
-from scaling.worker import reading
+from scaling.worker import run_task
 from scaling.workloads import feeds
 from tests.support.paper_tasks import one_task
 
@@ -36,20 +36,20 @@ def _task(strategy: str, *, drop: bool = True) -> Task:
 
 
 def test_ranks_share_the_files_of_their_host(dropped: list[Path]) -> None:
-    assert reading.prepared(_task("torch:gloo")) == ("disk", 0.0)
+    assert run_task.prepared(_task("torch:gloo")) == ("disk", 0.0)
     assert dropped == [FILES[1], FILES[5]]
 
 
 def test_one_worker_of_a_node_drops_them_all(dropped: list[Path]) -> None:
-    assert reading.prepared(_task("mxnet:local")) == ("disk", 0.0)
+    assert run_task.prepared(_task("mxnet:local")) == ("disk", 0.0)
     assert dropped == [*FILES]
 
 
 def test_nothing_is_said_of_what_helpers_hold_in_memory(dropped: list[Path]) -> None:
-    assert reading.prepared(_task("tensorflow:ps")) == ("", None)
+    assert run_task.prepared(_task("tensorflow:ps")) == ("", None)
     assert dropped == []
 
 
 def test_without_the_flag_files_are_in_the_page_cache(dropped: list[Path]) -> None:
-    assert reading.prepared(_task("torch:gloo", drop=False)) == ("page cache", None)
+    assert run_task.prepared(_task("torch:gloo", drop=False)) == ("page cache", None)
     assert dropped == []

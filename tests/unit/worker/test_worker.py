@@ -17,9 +17,8 @@ from scaling.frameworks.digest import digest_of
 from scaling.frameworks.fake.trainer import FakeTrainer
 from scaling.records.events import Event, Rested, Result, Window
 from scaling.records.task import Finish, Rest, Run
-from scaling.worker.channel import Channel
-from scaling.worker.failures import cause_of, event_of, message_of
 from scaling.worker.loop import NanLoss, Worker, digest_taken
+from scaling.worker.run_task import Channel, cause_of, event_of, message_of
 from tests.support.inline_child import Clock
 from tests.support.points import POINT, TASK
 

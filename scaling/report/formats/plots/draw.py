@@ -4,17 +4,212 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from io import BytesIO, StringIO
+from itertools import groupby, pairwise
 from typing import Any, Literal, NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Drawing
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from scaling.report.figures.parts import Bars, Body, Cards, Curves, Figure, Heat, Lanes, Spreads, Strips, Trends
-from scaling.report.formats.plots import bars, curves, fields, svg, trends
-from scaling.report.formats.plots.sheet import WIDTH_IN, Sheet
-from scaling.report.formats.plots.style import Theme, drawing
+from scaling.analysis.audit import WRONG
+from scaling.report.figures.parts import (
+    Bar,
+    Bars,
+    Body,
+    Cards,
+    Carried,
+    Curves,
+    Figure,
+    Heat,
+    Lanes,
+    Spreads,
+    Strips,
+    Trend,
+    Trends,
+    Turn,
+    shortened,
+)
+from scaling.report.formats.plots import curves, fields, svg
+from scaling.report.formats.plots.ends import (
+    LABEL_WIDTH,
+    NAME_SIZE,
+    End,
+    draw_dots,
+    line_style,
+    name_ends,
+    say_mark,
+)
+from scaling.report.formats.plots.sheet import WIDTH_IN, Sheet, grid_along_x, label_width, upright_labels
+from scaling.report.formats.plots.style import CAUSES, EFFICIENT, GREY, RED, Theme, color, drawing, shape
+
+# ---------------------------------------------------------------- trends
+#
+# Draws the same thing measured again and again: run after run.
+
+
+TREND_HEIGHT_IN = 3.0
+
+
+def draw_trends(sheet: Sheet, body: Trends) -> None:
+    """Fill a sheet of `HEIGHT_IN`."""
+    names = shortened(tuple(trend.label for trend in body.trends), LABEL_WIDTH)
+    axes = sheet.axes(left=0.72, right=0.25 + label_width(names, NAME_SIZE), bottom=0.48, top=0.28)
+    _scales(axes, body)
+    for trend in body.trends:
+        _trend(axes, trend, sheet)
+    ends = (
+        End(of.label, color(of.number, sheet.theme), of.turns[-1].at, of.turns[-1].value) for of in body.trends
+    )
+    name_ends(axes, list(ends), sheet)
+
+
+def _scales(axes: Axes, body: Trends) -> None:
+    """The upright axis begins near the lowest value: what is looked for is a change of some percent."""
+    turns = [turn for trend in body.trends for turn in trend.turns]
+    first, last = min(turn.at for turn in turns), max(turn.at for turn in turns)
+    axes.set_xlim(first - 0.03 * (last - first) - 0.5, last + 0.03 * (last - first) + 0.5)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
+    low, high = min(turn.value for turn in turns), max(turn.value for turn in turns)
+    room = max(0.12 * (high - low), 0.04 * high)
+    axes.set_ylim(max(0.0, low - room), high + room)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.set_xlabel(body.across)
+    axes.set_ylabel(body.upright)
+    axes.grid(visible=True, which="major")
+
+
+def _trend(axes: Axes, trend: Trend, sheet: Sheet) -> None:
+    """In as few strokes as its marks allow: there may be hundreds of runs."""
+    hue = color(trend.number, sheet.theme)
+    for (style, is_wrong), steps in groupby(pairwise(trend.turns), _stroke):
+        if style is not None:
+            path = [*(step := list(steps))[0][:1], *(after for _, after in step)]
+            places, values = [turn.at for turn in path], [turn.value for turn in path]
+            axes.plot(places, values, color=RED if is_wrong else hue, linewidth=1.1, linestyle=style)
+    middle = sum(axes.get_xlim()) / 2
+    for mark, turns in groupby(trend.turns, lambda turn: turn.mark):
+        dots = [End(trend.label, hue, turn.at, turn.value) for turn in turns]
+        draw_dots(axes, dots, mark, shape(trend.number))
+        say_mark(axes, dots[0], mark, is_left=dots[0].at < middle)
+
+
+def _stroke(step: tuple[Turn, Turn]) -> tuple[str | None, bool]:
+    """The style of the line between two turns, and whether it is one to be warned of."""
+    marks = (step[0].mark, step[1].mark)
+    return line_style(*marks), bool(WRONG & set(marks))
+
+
+# ---------------------------------------------------------------- bars
+#
+# Draws bars and dots beside names of rows: loss by cause, every round, bytes by card.
+
+
+LINE_IN = 0.235
+LEGEND_IN = 0.42
+
+
+def lines_height(count: int) -> float:
+    """Inches of a figure with so many lines of names."""
+    return 1.05 + LINE_IN * max(count, 3)
+
+
+def bars_height(body: Bars) -> float:
+    """With the legend."""
+    return lines_height(len(body.bars)) + LEGEND_IN
+
+
+def draw_bars(sheet: Sheet, body: Bars) -> None:
+    """Parts to the right of zero one after the other, negative ones to the left."""
+    labels = [bar.label for bar in body.bars]
+    axes = sheet.axes(left=label_width(labels), bottom=0.5 + LEGEND_IN, top=0.28, right=0.25)
+    upright_labels(axes, labels)
+    hues = [EFFICIENT, *(CAUSES.get(name, GREY) for name in body.names[1:])]
+    for at, bar in enumerate(body.bars):
+        _bar(axes, at, bar, hues)
+    axes.set_xlabel("% of a step")
+    lows = [sum(part for part in bar.parts if part is not None and part < 0) for bar in body.bars]
+    highs = [sum(part for part in bar.parts if part is not None and part > 0) for bar in body.bars]
+    axes.set_xlim(min(0.0, *lows, 0.0) * 1.08, max(100.0, *highs, 100.0) * 1.01)
+    axes.axvline(100, color=sheet.ink, alpha=0.5, linewidth=0.8, linestyle=(0, (5, 3)))
+    axes.axvline(0, color=sheet.ink, linewidth=0.6)
+    grid_along_x(axes)
+    handles = [Patch(facecolor=hue, label=name) for name, hue in zip(body.names, hues, strict=True)]
+    sheet.on.legend(
+        handles=handles, loc="lower center", ncols=min(len(handles), 6), frameon=False, fontsize=7.5,
+        handlelength=1.0, columnspacing=1.2, borderaxespad=0.15,
+        bbox_to_anchor=(0.5, (0.06 + sheet.bottom_in) / sheet.height_in),
+    )  # fmt: skip
+
+
+def _bar(axes: Axes, at: int, bar: Bar, hues: list[str]) -> None:
+    right, left = 0.0, 0.0
+    for part, hue in zip(bar.parts, hues, strict=False):
+        if not part:
+            continue
+        start = right if part > 0 else left
+        axes.barh(at, part, left=start, height=0.72, color=hue, edgecolor=_edge(bar), linewidth=0.9)
+        if hue == EFFICIENT and part > 12:
+            axes.text(1, at, bar.says or f"{part:.1f} %", color="#ffffff", fontsize=7.5, va="center")
+        right, left = (right + part, left) if part > 0 else (right, left + part)
+    if bar.says and not bar.parts:
+        axes.text(1, at, bar.says, color=RED if bar.mark == "FAILED" else GREY, fontsize=8, va="center")
+    elif bar.mark in WRONG:
+        axes.text(min(right, 100) - 1, at, bar.mark, color=RED, fontsize=7, va="center", ha="right", weight="bold",
+                  bbox={"facecolor": "#ffffff", "edgecolor": RED, "pad": 1.2, "linewidth": 0.8})  # fmt: skip
+
+
+def _edge(bar: Bar) -> str:
+    return RED if bar.mark in WRONG else "none"
+
+
+def draw_spreads(sheet: Sheet, body: Spreads) -> None:
+    """A dot per round."""
+    labels = [one.label for one in body.spreads]
+    axes = sheet.axes(left=label_width(labels), bottom=0.5, top=0.28)
+    upright_labels(axes, labels)
+    for at, one in enumerate(body.spreads):
+        wrong = one.mark in WRONG
+        hollow = one.mark in ("OVERSUBSCRIBED", "EMULATED", "PREDICTED")
+        axes.plot(
+            one.values, [at] * len(one.values), marker="o", markersize=4.5, linestyle="", alpha=0.85,
+            markerfacecolor="none" if hollow else "#0072b2", markeredgecolor=RED if wrong else "#0072b2",
+        )  # fmt: skip
+        if len(one.values) > 1:
+            axes.plot((min(one.values), max(one.values)), (at, at), color="#0072b2", linewidth=0.8, alpha=0.6)
+    most = max((abs(value) for one in body.spreads for value in one.values), default=0.0)
+    axes.set_xlim(-max(most, 0.5) * 1.1, max(most, 0.5) * 1.1)
+    axes.axvline(0, color=sheet.ink, alpha=0.6, linewidth=0.8)
+    axes.set_xlabel("% off the row's mean")
+    grid_along_x(axes)
+
+
+def draw_cards(sheet: Sheet, body: Cards) -> None:
+    """A bar per card, a tick where it must end."""
+    labels = [f"{one.label}  {one.card}" for one in body.carried]
+    axes = sheet.axes(left=label_width(labels), bottom=0.5, top=0.28)
+    upright_labels(axes, labels)
+    for at, one in enumerate(body.carried):
+        _carried(axes, at, one, sheet)
+    highest = max((max(one.sent, one.most or 0.0) for one in body.carried), default=1.0)
+    axes.set_xlim(0, highest * 1.06 or 1.0)
+    axes.set_xlabel(f"{body.unit} sent, all rounds; tick: what must be sent")
+    grid_along_x(axes)
+
+
+def _carried(axes: Axes, at: int, one: Carried, sheet: Sheet) -> None:
+    axes.barh(at, one.sent, height=0.6, color="#009e73" if one.wanted else RED)
+    if one.least is not None and one.most is not None:
+        for end in {one.least, one.most}:
+            axes.plot((end, end), (at - 0.42, at + 0.42), color=sheet.ink, linewidth=1.6)
+    if not one.wanted:
+        axes.text(one.sent, at, " not asked for ", color="#ffffff", fontsize=7.5, va="center", ha="right")
+
+
+# ---------------------------------------------------------------- draw
 
 Kind = Literal["svg", "png", "pdf"]
 # Room for the heading and the footing of a figure that stands alone.
@@ -31,10 +226,10 @@ class Drawer(NamedTuple):
 
 DRAWERS: dict[type, Drawer] = {
     Curves: Drawer(curves.draw, lambda _: curves.HEIGHT_IN),
-    Trends: Drawer(trends.draw, lambda _: trends.HEIGHT_IN),
-    Bars: Drawer(bars.draw_bars, bars.bars_height),
-    Spreads: Drawer(bars.draw_spreads, lambda body: bars.lines_height(len(body.spreads))),
-    Cards: Drawer(bars.draw_cards, lambda body: bars.lines_height(len(body.carried))),
+    Trends: Drawer(draw_trends, lambda _: TREND_HEIGHT_IN),
+    Bars: Drawer(draw_bars, bars_height),
+    Spreads: Drawer(draw_spreads, lambda body: lines_height(len(body.spreads))),
+    Cards: Drawer(draw_cards, lambda body: lines_height(len(body.carried))),
     Heat: Drawer(fields.draw_heat, fields.heat_height),
     Strips: Drawer(fields.draw_strips, fields.strips_height),
     Lanes: Drawer(fields.draw_lanes, fields.lanes_height),

@@ -14,8 +14,8 @@ from scaling.records.run import PointRecord, PointWarning
 from scaling.records.task import Finish
 from scaling.sweep.state import HelperState, PointState, commanded, failing
 from scaling.sweep.view import live
+from scaling.sweep.view.frame import rank_gauges
 from scaling.sweep.view.plain import PlainView, number, phase, speed
-from scaling.sweep.view.ranks import ranks
 from scaling.text import duration
 from tests.support.points import changed
 from tests.support.scripted_points import (
@@ -196,10 +196,10 @@ def test_none_prints_nothing() -> None:
 def test_rates_are_of_what_the_workload_s_samples_are() -> None:
     texts = changed(point(2), unit="sequences")
     assert speed(record(texts)) == "640.0 sequences/s"
-    assert {gauge.unit for gauge in ranks(measuring(starting(texts)))} == {" sequences/s"}
+    assert {gauge.unit for gauge in rank_gauges(measuring(starting(texts)))} == {" sequences/s"}
 
 
 def test_tokens_are_those_of_whole_sequences() -> None:
     tokens = changed(point(2), unit="tokens", sequence_length=100)
     assert speed(record(tokens)) == "64000 tokens/s"
-    assert {gauge.value for gauge in ranks(measuring(starting(tokens)))} == {"32000"}
+    assert {gauge.value for gauge in rank_gauges(measuring(starting(tokens)))} == {"32000"}
