@@ -13,7 +13,7 @@ import pytest
 from pyroute2.netlink.rtnl import tcmsg  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.errors import LaunchError
-from scaling.lab import lifecycle, processes, shaping, state, wires
+from scaling.lab import lifecycle, processes, shaping, state, tbf, wires
 from scaling.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
@@ -142,7 +142,7 @@ def test_an_up_that_fails_takes_everything_back(
 
 
 def test_a_kernel_without_tbf_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(tcmsg.plugins, "nosuch", shaping.Tbf)
+    monkeypatch.setitem(tcmsg.plugins, "nosuch", tbf.Tbf)
     monkeypatch.setattr(shaping, "DISCIPLINE", "nosuch")
     with pytest.raises(LaunchError, match=r"this kernel makes no nosuch .*modprobe sch_tbf"):
         labs.make("notbf")
