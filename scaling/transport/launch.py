@@ -82,7 +82,8 @@ def as_rank(work: Callable[[Cluster], int], name: str) -> int:
             complain(error, name)
         elif not rank_0_spoke():
             complain(f"rank {launch.rank} on {socket.gethostname()}: {error}", name)
-        end_all(error.exit_code)
+        if launch is not None and launch.launcher == "mpirun":  # Slurm would kill all, and lose the exit code
+            end_all(error.exit_code)
         return error.exit_code
     try:
         code = work(cluster)
