@@ -51,7 +51,6 @@ from scaling.records.run import PointRecord
 # ---------------------------------------------------------------- over cpu
 #
 # GPUs against the CPU beside them: how many times as fast each trains, as studies of CPUs and GPUs have it.
-# Pure.
 #
 # The CPU has all cores of a host, and computes in fp32; a GPU computes as its sweep does. Both have the batch of
 # one GPU and the same framework. Ratios are formed inside rounds, with Student's interval of their logarithms.
@@ -133,7 +132,7 @@ def _cpu_ratio(gpu: Rates, cpu: Rates) -> Estimate | None:
 
 # ---------------------------------------------------------------- minibatches
 #
-# What a larger batch gains, and what passes take: sweeps over the batch of a device. Pure.
+# What a larger batch gains, and what passes take: sweeps over the batch of a device.
 #
 # The minibatch efficiency of a batch is its rate over that of the fastest batch of the sweep; t(2b) is held
 # against 2 t(b), as in Addfor's study of 2017, where it was more on one GPU (VGG on a GTX 1080: 899.86 ms at

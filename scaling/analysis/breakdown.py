@@ -41,7 +41,7 @@ from scaling.analysis.stats import Estimate, interval
 
 # ---------------------------------------------------------------- servers
 #
-# What parameter servers beside the training cost it: CPU time on cores that ranks were given. Pure.
+# What parameter servers beside the training cost it: CPU time on cores that ranks were given.
 
 
 class Delay(NamedTuple):

@@ -46,7 +46,7 @@ from scaling.text import counted, several
 
 # ---------------------------------------------------------------- training loss
 #
-# What training came to: its loss, the loss after equal numbers of samples, staleness. Pure.
+# What training came to: its loss, the loss after equal numbers of samples, staleness.
 
 
 def staleness(records: Iterable[PointRecord]) -> float | None:
@@ -132,7 +132,7 @@ def _ends(rank: RankRecord) -> tuple[float, float] | None:
 
 # ---------------------------------------------------------------- stalls
 #
-# Windows far longer than the others of their rank: which, how long, and whether all stood still. Pure.
+# Windows far longer than the others of their rank: which, how long, and whether all stood still.
 #
 # No window is left out for being slow: a note tells what the numbers do not.
 
@@ -222,7 +222,7 @@ def _stood_still(stall: Stall) -> str:
 
 # ---------------------------------------------------------------- feeds
 #
-# What fed a cell: its pipeline, where its files came from, how long its ranks were blocked. Pure.
+# What fed a cell: its pipeline, where its files came from, how long its ranks were blocked.
 #
 # Seconds blocked in a feed are a diagnosis and no part of a loss: a device may compute meanwhile, and decoding
 # takes cores from computing without blocking anybody (data_wait.py).

@@ -35,7 +35,7 @@ from scaling.records.point import Precision, Record
 
 # ---------------------------------------------------------------- peaks
 #
-# How many floating-point operations a device did, and its published peak. Pure but for reading peaks.toml.
+# How many floating-point operations a device did, and its published peak.
 #
 # Operations are counted from the layers of the network (Ready.operations_per_sample), never 6 x parameters. MFU,
 # model FLOPs utilisation, is what the model needs over what the device could do (Chowdhery 2022, appendix B):
@@ -84,7 +84,7 @@ def _is(device_name: str, name: str) -> bool:
 
 # ---------------------------------------------------------------- exchange cpu
 #
-# What is known of the exchange's own CPU time: communication threads by name, the wrapper. Pure.
+# What is known of the exchange's own CPU time: communication threads by name, the wrapper.
 
 
 # Less than this part of a step is not worth a name.

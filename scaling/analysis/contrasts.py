@@ -35,7 +35,7 @@ from scaling.analysis.stats import Estimate
 
 # ---------------------------------------------------------------- studentized range
 #
-# Quantiles of the studentized range, on which Tukey's test of all pairs rests. Pure.
+# Quantiles of the studentized range, on which Tukey's test of all pairs rests.
 
 
 # Nodes of each of the two integrals: 2e-6 of the quantile, for up to 30 means and from 2 degrees of freedom on.

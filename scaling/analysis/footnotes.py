@@ -29,7 +29,7 @@ from scaling.text import counted, plural
 
 # ---------------------------------------------------------------- fellows
 #
-# Ranks that are slower or faster than their fellows, alone or beside them: who, where, by how much. Pure.
+# Ranks that are slower or faster than their fellows, alone or beside them: who, where, by how much.
 
 
 # Below this a difference is not worth a note.
@@ -153,7 +153,7 @@ def _others(left: Sequence[Odd]) -> str:
 
 # ---------------------------------------------------------------- missing
 #
-# What the split of a row's loss had to do without: controls, and CPU time. Pure.
+# What the split of a row's loss had to do without: controls, and CPU time.
 
 
 # What a missing control leaves inside the rest.
@@ -216,7 +216,7 @@ def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], co
 
 # ---------------------------------------------------------------- emulating
 #
-# What an emulated row cannot know, and by how much the emulating machine may be wrong. Pure.
+# What an emulated row cannot know, and by how much the emulating machine may be wrong.
 
 
 # Of a step; a machine that is later than that tells networks apart that are alike, or the other way round.

@@ -29,7 +29,7 @@ from scaling.records.run import PointRecord, RankRecord
 
 # ---------------------------------------------------------------- truncation
 #
-# How many of a point's first windows still belong to its warm-up. Pure.
+# How many of a point's first windows still belong to its warm-up.
 
 
 # Chosen: of three windows and less nothing can be said.

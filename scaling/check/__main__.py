@@ -156,7 +156,7 @@ def _numbers(timed: Timed) -> str:
     return f"{timed.bytes / 1e6:>7g}{best:>9}{usual:>9}{len(timed.times_s):>7}"
 
 
-# ----------------------------------------------------------------   main
+# ---------------------------------------------------------------- main
 
 NAME = "scaling.check"
 WALL_S = 11.0  # from this process's start to the end of the links: without all-reduces the whole stays below 15 s

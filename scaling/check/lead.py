@@ -163,7 +163,7 @@ def better(one: Link, other: Link) -> Link:
 
 # ---------------------------------------------------------------- networks
 #
-# Which networks to measure, and who is on them. Pure.
+# Which networks to measure, and who is on them.
 #
 # A sweep refuses a network that a host lacks (`scaling.network`); the preflight measures between those that have
 # it and says who has not.

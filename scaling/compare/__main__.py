@@ -112,7 +112,7 @@ def _notices(
         yield f"fewer than {ENOUGH_RUNS} runs on a side: their rounds are the unit"
 
 
-# ----------------------------------------------------------------   main
+# ---------------------------------------------------------------- main
 
 SLOWER, MISTAKE, UNTOLD = 1, UsageError.exit_code, 3
 EMPTY = "RUN: no cell could be compared, so that nothing could have been found slower; the reasons stand above"

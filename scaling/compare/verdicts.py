@@ -33,7 +33,7 @@ from scaling.report.labels import Context
 
 # ---------------------------------------------------------------- pairs
 #
-# Which cell of the base is which cell of the new runs, and what keeps two of them from being compared. Pure.
+# Which cell of the base is which cell of the new runs, and what keeps two of them from being compared.
 
 
 # Who is measured: what a cell is called by, whatever it is measured with.

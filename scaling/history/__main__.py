@@ -20,7 +20,7 @@ from scaling.text import readable
 
 # ---------------------------------------------------------------- groups
 #
-# Which runs are comparable: they get one letter. Pure.
+# Which runs are comparable: they get one letter.
 
 
 def lettered(lines: Sequence[RunLine]) -> list[RunLine]:
@@ -36,7 +36,7 @@ def letter(place: int) -> str:
     return (letter(more - 1) if more else "") + ascii_uppercase[last]
 
 
-# ----------------------------------------------------------------   main
+# ---------------------------------------------------------------- main
 
 
 def rendered(asked: Asked) -> str:

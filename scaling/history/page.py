@@ -18,7 +18,7 @@ from scaling.text import counted
 
 # ---------------------------------------------------------------- figures
 #
-# Series over the runs of a folder: each exchange at each world size, run after run. Pure.
+# Series over the runs of a folder: each exchange at each world size, run after run.
 
 
 # Of one figure; more cannot be told apart.

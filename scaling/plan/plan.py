@@ -29,7 +29,7 @@ from scaling.records.point import Device, Hardware, Point, Record, Workload
 
 # ---------------------------------------------------------------- emulation
 #
-# What a launch emulates: how far it shrinks and dilates, and how well each of its points is then told. Pure.
+# What a launch emulates: how far it shrinks and dilates, and how well each of its points is then told.
 
 
 def emulation_settled(

@@ -21,7 +21,7 @@ from scaling.workloads.specs import ModelSpec
 
 # ---------------------------------------------------------------- predicting
 #
-# `--predict-first`: which world sizes are measured first, and whether the others can be predicted then. Pure.
+# `--predict-first`: which world sizes are measured first, and whether the others can be predicted then.
 
 
 def predict_first_settled(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind] | None) -> int | None:

@@ -11,7 +11,7 @@ from scaling.plan.config import DEVICES, MAX_NAME_BYTES, MAX_SEED, SweepConfig, 
 
 # ---------------------------------------------------------------- batch flags
 #
-# What the flags of batches may say (`--batch-size` and those beside it). Pure.
+# What the flags of batches may say (`--batch-size` and those beside it).
 
 
 def validate_batches(config: SweepConfig) -> None:

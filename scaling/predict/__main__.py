@@ -17,7 +17,7 @@ from scaling.text import as_json, printable, rounded
 
 # ---------------------------------------------------------------- words
 #
-# Predictions in words: every row says PREDICTED and has its 80 % interval. Pure.
+# Predictions in words: every row says PREDICTED and has its 80 % interval.
 
 
 HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "most to")
@@ -90,7 +90,7 @@ def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], 
     return as_json(rounded(plain))
 
 
-# ----------------------------------------------------------------   main
+# ---------------------------------------------------------------- main
 
 
 def predict(asked: Asked) -> str:

@@ -21,7 +21,7 @@ from scaling.predict.setting import At, Setting
 
 # ---------------------------------------------------------------- walk
 #
-# What the model lacks: a random walk of ln(efficiency) over world sizes, 0 where something is known. Pure.
+# What the model lacks: a random walk of ln(efficiency) over world sizes, 0 where something is known.
 
 
 def covariance(walk: Walk, anchor: At, rows: Sequence[At], columns: Sequence[At]) -> Floats:

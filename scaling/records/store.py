@@ -31,7 +31,7 @@ from scaling.records.run import SCHEMA, Header, PointRecord, WarningKind
 
 # ---------------------------------------------------------------- migrations
 #
-# Records of older schemas as this version has them: plain data in, plain data out. Pure.
+# Records of older schemas as this version has them: plain data in, plain data out.
 
 
 Plain = dict[str, Any]

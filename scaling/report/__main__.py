@@ -29,7 +29,7 @@ from scaling.text import one_line, readable
 
 # ---------------------------------------------------------------- bases
 #
-# `--base "torch:gloo N=1"`: which row of a report that is. Pure.
+# `--base "torch:gloo N=1"`: which row of a report that is.
 
 
 _NAMED = re.compile(r"^(?P<name>.*\S)\s+N\s*=\s*(?P<world_size>\d+)$")
@@ -59,7 +59,7 @@ def _name(row: Row, material: Material) -> str:
     return f"{one_line(material.label(row))} N={row.world_size}"
 
 
-# ----------------------------------------------------------------   main
+# ---------------------------------------------------------------- main
 
 
 def joined(paths: Sequence[Path], *, although_different: bool) -> Material:

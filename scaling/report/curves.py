@@ -19,7 +19,7 @@ from scaling.report.parts import Column, Detail, Line, Notes, Phrase, Quantity, 
 
 # ---------------------------------------------------------------- details
 #
-# What is said below the table of a scaling curve, since it has no column there. Pure.
+# What is said below the table of a scaling curve, since it has no column there.
 
 
 MOST_SERVERS = 4

@@ -25,7 +25,7 @@ from scaling.text import counted
 
 # ---------------------------------------------------------------- comparison
 #
-# Which exchange and which framework is the fastest at each world size, and what could be told at all. Pure.
+# Which exchange and which framework is the fastest at each world size, and what could be told at all.
 
 
 COMPARISON_TITLE = "Comparison at each world size"
@@ -171,7 +171,7 @@ def _beside(losses: Sequence[float]) -> Phrase:
 
 # ---------------------------------------------------------------- baselines
 #
-# The baselines of a report: what one device does. Pure.
+# The baselines of a report: what one device does.
 
 
 Work = tuple[Workload, Hardware]

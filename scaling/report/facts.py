@@ -21,7 +21,6 @@ from scaling.text import counted, date, several
 # ---------------------------------------------------------------- revisions
 #
 # What a launch with two revisions of this package, or of a strategy's file, says of both: the parts of a report.
-# Pure.
 
 
 def revision_facts(records: Sequence[PointRecord]) -> Iterator[Entry]:

@@ -152,7 +152,7 @@ def measure(
     """
     _prepare()
     screen = live.make(kind, sys.stdout)
-    launchers: TextIO | None = None
+    mpirun_output: TextIO | None = None
     width = config.target_half_width(made.config)
     predictor = None if store.predictions(opened.folder) else Asking  # what was written down once stands
     sweep = Sweep(
@@ -167,14 +167,14 @@ def measure(
     except (Interrupted, SilentRanks) as stop:
         page, base = False, None
         if isinstance(stop, Interrupted) and stop.by_launcher:
-            launchers = launcher_output()
+            mpirun_output = launcher_output()
         raise
     finally:
-        output = launchers or sys.stdout
+        output = mpirun_output or sys.stdout
         screen.closed(output)
         ending = Ending(color=kind == "live", page=page, base=base, look=mailbox.look)
         conclude = partial(_conclude, opened, header, sweep.records, output, ending)
-        code = beyond_the_launcher(conclude) if launchers else conclude()
+        code = beyond_the_launcher(conclude) if mpirun_output else conclude()
     failed = any(not isinstance(record.outcome, Finished) for record in kept(sweep.records))
     changed = changes(sweep.records)
     if failed or any(change.verdict == "slower" for change in changed):

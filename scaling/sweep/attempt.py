@@ -28,7 +28,7 @@ from scaling.workloads import schedule
 
 # ---------------------------------------------------------------- tries
 #
-# Windows that something else disturbed have several tries: which of them counts. Pure.
+# Windows that something else disturbed have several tries: which of them counts.
 #
 # The last one does, which was undisturbed. Where the time for that was spent before, that one does which began
 # on the quickest cores: canaries choose it, and not what its windows took.
@@ -89,7 +89,6 @@ def _quietest(by_rank: Sequence[Sequence[float]]) -> int:
 # ---------------------------------------------------------------- training
 #
 # What ranks are told of a training to an accuracy: an epoch, then what is held out, until the target is reached.
-# Pure.
 
 
 def training_compared(state: PointState) -> PointState:

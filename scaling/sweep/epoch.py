@@ -46,7 +46,7 @@ from scaling.sweep.warmup import pace_of
 
 # ---------------------------------------------------------------- soak
 #
-# Whether what was measured lasts: who trains on when the windows of an epoch are over, and how. Pure.
+# Whether what was measured lasts: who trains on when the windows of an epoch are over, and how.
 #
 # Where points take turns, a process is measured within its first seconds, which do not tell what it will do ten
 # seconds later. In the first round one exchange of each strategy and the plain loop behind it go on taking turns

@@ -7,13 +7,14 @@ waits inside MPI while anything measures: a rank in a blocking receive burns a c
 from __future__ import annotations
 
 import os
-import signal
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.errors import LaunchError
 from scaling.transport.base import Box
@@ -23,7 +24,7 @@ TAGS: dict[Box, int] = {"agent": 1, "sweep": 2}
 BYE_TAG = 3
 FLUSH_S = 5.0
 PROBES = 2
-LINGERS_S, LOOK_S = 10.0, 0.1
+LINGERS_S = 10.0
 DAEMONS = ("orted", "prted")  # of Open MPI, on other nodes than mpirun
 
 
@@ -74,37 +75,31 @@ def launcher_output() -> TextIO | None:
     None. At its own Ctrl-C, 5 forwards no output any more."""
     with suppress(OSError):
         if launcher := _launcher():
-            return Path(f"/proc/{launcher}/fd/1").open("a")
+            return Path(f"/proc/{launcher.pid}/fd/1").open("a")
     return None
 
 
-def _launcher() -> int | None:
-    """The pid of Open MPI's mpirun, where this rank is its child."""
-    parent = os.getppid()
-    with suppress(OSError):
-        if "OMPI_COMM_WORLD_RANK" in os.environ and _name(parent) not in DAEMONS:
+def _launcher() -> psutil.Process | None:
+    """Open MPI's mpirun, where this rank is its child."""
+    with suppress(psutil.Error):
+        parent = psutil.Process().parent()
+        if "OMPI_COMM_WORLD_RANK" in os.environ and parent and parent.name() not in DAEMONS:
             return parent
     return None
 
 
-def _name(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
-
-
 def kill_launcher_later() -> None:
     """Leave a process behind that kills Open MPI's mpirun if it lives on: where a node is gone, 5 waits for its
-    daemon there for a quarter of an hour, whatever signal it gets."""
+    daemon there for minutes, whatever signal it gets."""
     launcher = _launcher()
     if launcher is None or os.fork():
         return
     try:
         os.setsid()
         os.closerange(0, 3)  # mpirun waits for the end of its ranks' output
-        name, end_s = _name(launcher), time.monotonic() + LINGERS_S
-        while time.monotonic() < end_s and _name(launcher) == name:
-            time.sleep(LOOK_S)
-        if _name(launcher) == name:
-            os.kill(launcher, signal.SIGKILL)
+        launcher.wait(LINGERS_S)
+    except psutil.TimeoutExpired:
+        launcher.kill()
     finally:
         os._exit(0)
 

@@ -20,7 +20,7 @@ from scaling.text import counted
 
 # ---------------------------------------------------------------- gpu driver
 #
-# The NVIDIA driver: whether it runs the torch that is installed, and lets RDMA cards reach the GPUs. Pure.
+# The NVIDIA driver: whether it runs the torch that is installed, and lets RDMA cards reach the GPUs.
 
 
 # The oldest driver that runs all releases of a major CUDA release (docs.nvidia.com/deploy/cuda-compatibility,
@@ -115,7 +115,7 @@ def _way(rank: RankFacts) -> tuple[str, str]:
 
 # ---------------------------------------------------------------- all reduce
 #
-# The timed all-reduces against the links that carried them. Pure.
+# The timed all-reduces against the links that carried them.
 #
 # What a library makes of a network has no number that is right everywhere; so nothing is blamed but what stays
 # far below the links that the same preflight measured, or below the other nodes.
@@ -229,7 +229,7 @@ def _slow_nodes(one: AllReduce) -> Iterator[Verdict]:
 
 # ---------------------------------------------------------------- software
 #
-# Who was started, and whether all run the same software. Pure.
+# Who was started, and whether all run the same software.
 
 
 # NCCL's packages: each installs the same libnccl.so.2.
@@ -333,7 +333,7 @@ def _same_version(name: str) -> str:
 
 # ---------------------------------------------------------------- limits
 #
-# What each host grants: locked memory, shared memory, cores, and what others leave of them. Pure.
+# What each host grants: locked memory, shared memory, cores, and what others leave of them.
 
 
 # A buffer of NCCL between two ranks of a node is 9,637,888 bytes of /dev/shm (NVIDIA/nccl issue 1518), and a ring

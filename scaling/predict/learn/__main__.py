@@ -15,7 +15,7 @@ from scaling.predict.priors import Prior, Priors
 
 # ---------------------------------------------------------------- writing
 #
-# The file of priors as text. Pure.
+# The file of priors as text.
 
 
 _HEAD = """\
@@ -66,7 +66,7 @@ def _entry(prior: Prior, belief: Belief) -> list[str]:
     ]
 
 
-# ----------------------------------------------------------------   main
+# ---------------------------------------------------------------- main
 
 
 def learn(asked: flags.Asked) -> str:

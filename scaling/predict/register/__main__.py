@@ -24,7 +24,7 @@ from scaling.records.store import load_measured
 
 # ---------------------------------------------------------------- answers
 #
-# Questions of a sweep -> predictions, each from the curve of its point as far as that is measured. Pure.
+# Questions of a sweep -> predictions, each from the curve of its point as far as that is measured.
 
 
 def answers(
@@ -78,7 +78,7 @@ def _figures(one: Question, look: Outlook) -> Mapping[str, float | bool]:
     }
 
 
-# ----------------------------------------------------------------   main
+# ---------------------------------------------------------------- main
 
 
 def register(asked: flags.Asked, given: bytes) -> str:

@@ -37,7 +37,7 @@ from scaling.text import counted, duration
 
 # ---------------------------------------------------------------- timeline
 #
-# When each point was measured: a lane per round. Pure.
+# When each point was measured: a lane per round.
 
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -134,7 +134,7 @@ def _timeline_line(lane: Lane, records: Sequence[PointRecord]) -> tuple[str, ...
 
 # ---------------------------------------------------------------- rounds
 #
-# Every round of every row: how far repetitions lie apart. Pure.
+# Every round of every row: how far repetitions lie apart.
 
 
 def rounds(material: Material) -> Iterator[Figure]:
@@ -168,7 +168,7 @@ def _round_line(one: Spread) -> tuple[str, ...]:
 
 # ---------------------------------------------------------------- ranks
 #
-# Heat maps of ranks by windows: who was slow, and when. Pure.
+# Heat maps of ranks by windows: who was slow, and when.
 #
 # In an exchange all ranks wait for the slowest, so that only `together`, the plain loops of all devices at once,
 # shows which rank that is.
@@ -282,7 +282,7 @@ def _worst(grid: Grid) -> str:
 
 # ---------------------------------------------------------------- devices
 #
-# What the devices of the headline row did while windows ran: GPUs over time, CPUs by rank. Pure.
+# What the devices of the headline row did while windows ran: GPUs over time, CPUs by rank.
 
 
 # Readings of all GPUs are joined in so many steps of time.
@@ -370,7 +370,7 @@ def _device_line(strip: Strip) -> tuple[str, ...]:
 
 # ---------------------------------------------------------------- cards
 #
-# Bytes between nodes by card, against what the exchange must move. Pure.
+# Bytes between nodes by card, against what the exchange must move.
 
 
 # Cards that carried less than this part of a row's bytes are noise of the system.

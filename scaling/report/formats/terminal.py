@@ -23,7 +23,7 @@ from scaling.report.parts import Baseline, Baselines, Column, Detail, Document, 
 
 # ---------------------------------------------------------------- bars
 #
-# Bars of eighth blocks in a terminal's table: how much of 100 % an efficiency is, at a glance. Pure.
+# Bars of eighth blocks in a terminal's table: how much of 100 % an efficiency is, at a glance.
 
 
 # Flags that are no complaint stand beside the row and not below it.

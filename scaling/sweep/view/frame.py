@@ -20,7 +20,7 @@ from scaling.text import decimals, duration
 
 # ---------------------------------------------------------------- ranks
 #
-# A running point's ranks as bars: how far each is, how fast, in which state. Pure.
+# A running point's ranks as bars: how far each is, how fast, in which state.
 
 
 HOST_MAX = 12
