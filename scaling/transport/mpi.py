@@ -12,13 +12,14 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
-
-import psutil  # type: ignore[import-untyped, unused-ignore]
+from typing import TYPE_CHECKING, Any, TextIO
 
 from scaling.errors import LaunchError
 from scaling.transport.base import Box
 from scaling.transport.launchers import Launch, launched
+
+if TYPE_CHECKING:
+    import psutil  # type: ignore[import-untyped, unused-ignore]
 
 TAGS: dict[Box, int] = {"agent": 1, "sweep": 2}
 BYE_TAG = 3
@@ -81,6 +82,8 @@ def launcher_output() -> TextIO | None:
 
 def _launcher() -> psutil.Process | None:
     """Open MPI's mpirun, where this rank is its child."""
+    import psutil
+
     with suppress(psutil.Error):
         parent = psutil.Process().parent()
         if "OMPI_COMM_WORLD_RANK" in os.environ and parent and parent.name() not in DAEMONS:
@@ -91,6 +94,8 @@ def _launcher() -> psutil.Process | None:
 def kill_launcher_later() -> None:
     """Leave a process behind that kills Open MPI's mpirun if it lives on: where a node is gone, 5 waits for its
     daemon there for minutes, whatever signal it gets."""
+    import psutil
+
     launcher = _launcher()
     if launcher is None or os.fork():
         return
