@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scaling.command import complain, obey
 from scaling.errors import near
@@ -53,15 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return obey(lambda given: run(given, COMMANDS), words or ["--help"], NAME)
     for count in (2, 1):
         if command := COMMANDS.get(" ".join(words[:count])):
-            return _main(command.package)(words[count:])
+            code: int = import_module(f"{command.package}.__main__").main(words[count:])
+            return code
     launch = launched(os.environ)
     if launch is None or not launch.rank:
         complain(f"{words[0]}: no such command; {near(words[0], COMMANDS)}", NAME)
     return 2
-
-
-def _main(package: str) -> Any:
-    return import_module(f"{package}.__main__").main
 
 
 def script() -> int:

@@ -38,7 +38,7 @@ per_hour = { on_demand = 12.24 }
 network = "tcp:10"
 """
 # Those of a lab and of launch/ run in tests/system.
-ELSEWHERE = re.compile(r"scaling lab|\./launch/(?:install|local|test)\b")
+ELSEWHERE = re.compile(r"scaling lab|scaling\.tools\.lab|\./launch/(?:install|local|test)\b")
 COMMANDS = [one for one in documented.commands() if not ELSEWHERE.search(one.line)]
 
 
