@@ -189,7 +189,11 @@ OWN = [
 
 def documents() -> Iterator[tuple[str, str]]:
     """Every README, docstring and comment, with where it stands."""
-    beside = [path for folder in ("tests", "containers") for path in (ROOT / folder).glob("*.md")]
+    beside = [
+        path
+        for folder in ("tests", "containers", "hostfiles", "launch", "launch/studies")
+        for path in (ROOT / folder).glob("*.md")
+    ]
     for path in [*ROOT.glob("*.md"), *PACKAGE.rglob("*.md"), *beside]:
         yield path.name, path.read_text()
     for file, source in FILES.items():
