@@ -197,7 +197,11 @@ OWN = [
 
 def documents() -> Iterator[tuple[str, str]]:
     """Every README, docstring and comment, with where it stands."""
-    beside = [path for folder in ("tests", "containers") for path in (ROOT / folder).glob("*.md")]
+    beside = [
+        path
+        for folder in ("tests", "containers", "hostfiles", "launch", "launch/studies")
+        for path in (ROOT / folder).glob("*.md")
+    ]
     for path in [*ROOT.glob("*.md"), *PACKAGE.rglob("*.md"), *beside]:
         yield path.name, path.read_text()
     for file, source in FILES.items():
@@ -246,3 +250,14 @@ def test_each_answer_is_three_hops_of_files_and_names_that_exist(question: str, 
     for file, *names in cells:
         assert names and file in FILES, file
         assert all(re.search(rf"\b(def|class) {name}\b", FILES[file]) for name in names), (file, names)
+
+
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize(
+    "page", [name for name in OWN if name.endswith(".md") and not name.startswith("tests/golden")]
+)
+def test_links_of_a_page_lead_to_files(page: str) -> None:
+    targets = LINK.findall((ROOT / page).read_text())
+    assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []

@@ -16,9 +16,7 @@ from scaling.tools.predict.priors import FILE
 NAME = "scaling predict"
 Format = Literal["table", "json"]
 
-EPILOG = (
-    "Exit codes: 0 predicted, 1 a run that cannot be read, 2 a mistake in the call or nothing to predict from."
-)
+EPILOG = "Exit codes: 0 predicted, 2 a mistake in the call, a run that cannot be read or nothing to predict from."
 
 app = typer.Typer(add_completion=False)
 
