@@ -12,7 +12,7 @@ from scaling.agent.idle import IdleTraffic
 from scaling.agent.suspicion import Suspicion
 from scaling.agent.watch import Watch
 from scaling.frameworks import nccl_log
-from scaling.hosts.canary import Canary
+from scaling.quiet.canary import Canary
 from scaling.records.events import (
     Announce,
     Ended,

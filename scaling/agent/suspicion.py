@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaling.hosts.canary import Canaries, Canary
+from scaling.quiet.canary import Canaries, Canary
 
 # Of a CPU, in one stretch of windows: two of the kernel's ticks in a tenth of a second.
 OTHERS = 0.2

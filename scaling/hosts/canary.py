@@ -12,22 +12,17 @@ import contextlib
 import hashlib
 import os
 import time
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
-from typing import NamedTuple
 
 from scaling.hosts import proc
-from scaling.records.canary import is_shared, slow_above_s
+from scaling.quiet.canary import Canary
 
 NS = 1e9
 PIECE = bytes(1 << 20)
 PIECES = 14
-LEAST = 4  # canaries of a core, before any of them is judged
-NEWEST = 64
-YOUNG = 16
 TOGETHER_S = 1.0  # until the canaries of several cores are all there, before which none begins
 
 
@@ -60,18 +55,6 @@ def queued_s() -> float:
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / NS
     return 0.0
-
-
-class Canary(NamedTuple):
-    """What one took, and how much of that its core was somebody else's, by the kernel."""
-
-    seconds: float
-    queued_s: float = 0.0
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether others had the core for part of it: so it is told of those, too, who have it all the time."""
-        return is_shared(self.seconds, self.queued_s)
 
 
 def tried(cpus: Collection[int]) -> Canary:
@@ -112,33 +95,3 @@ def _side_by_side(cpus: Sequence[int]) -> list[Canary]:
 
     with ThreadPoolExecutor(len(cpus)) as threads:
         return [found for found in threads.map(one, cpus) if found is not None]
-
-
-class Canaries:
-    """The canaries of a sweep, by launch rank and by whether other ranks had theirs at the same time (which share
-    caches, power and hyperthreads)."""
-
-    def __init__(self) -> None:
-        self._seen: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
-
-    def disturbed(self, canaries: Iterable[tuple[int, str, Canary]], *, again: bool = False) -> bool:
-        """Take the newest canaries, (launch rank, company, canary); whether any of their cores was disturbed.
-        `again`: it was before, and this is another try."""
-        found = [self._is_disturbed((rank, company), one, again) for rank, company, one in canaries]
-        return any(found)
-
-    def _is_disturbed(self, key: tuple[int, str], one: Canary, again: bool) -> bool:
-        """Slower than it mostly is. Among the first of all that is not known yet, and who began beside a burner
-        would take its slowness for usual: there it is disturbed if others had its core."""
-        seen = self._seen[key]
-        seen.append(one.seconds)
-        found = self._stands_out(seen, one)
-        if found and again:
-            seen.pop()  # or whoever waits for a burner's end would make its slowness usual
-        del seen[:-NEWEST]
-        return found
-
-    def _stands_out(self, seen: Sequence[float], one: Canary) -> bool:
-        if len(seen) <= YOUNG and one.is_shared:
-            return True
-        return len(seen) > LEAST and one.seconds > slow_above_s(seen)

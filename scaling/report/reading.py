@@ -7,8 +7,8 @@ from itertools import chain
 
 from scaling.analysis.analyse import Analysis
 from scaling.analysis.audit import WRONG
-from scaling.analysis.foreign_load import SLOWER_CORES
 from scaling.analysis.rows import Baseline, Row
+from scaling.quiet.notes import SLOWER_CORES
 from scaling.report import devices, labels, quantities
 from scaling.report.parts import Entry
 

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.analysis import accuracy
 from scaling.errors import StrategyError
-from scaling.hosts.canary import Canary
 from scaling.plan import defaults, placement, ports
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
+from scaling.quiet.canary import Canary
 from scaling.records.events import Ended, Failed, Measured, Ready, Window
 from scaling.records.messages import Account, Assign, Pause, Paused, Release, Report, Reserve, Tell
 from scaling.records.point import BESIDE, EXCHANGING, Point

@@ -29,9 +29,9 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from scaling import frameworks
-from scaling.hosts.canary import Canaries, Canary
 from scaling.plan import defaults
 from scaling.plan.groups import seats
+from scaling.quiet.canary import Canaries, Canary
 from scaling.records.events import Window
 from scaling.records.messages import Heard, Paused, Report, Reserved
 from scaling.records.point import Point

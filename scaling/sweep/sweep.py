@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.analysis.incremental import Analyser
 from scaling.errors import Interrupted, SilentRanks
-from scaling.hosts.canary import Canaries
 from scaling.plan import defaults, placement
 from scaling.plan.groups import Group
 from scaling.plan.placement import slots_of
 from scaling.plan.plan import Plan
 from scaling.plan.tasks import rank_tasks
+from scaling.quiet.canary import Canaries
 from scaling.records.events import Failed
 from scaling.records.messages import (
     INTERRUPT_GRACE_S,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from scaling.hosts.canary import Canary
 from scaling.plan import defaults
+from scaling.quiet.canary import Canary
 from scaling.records.point import Record
 from scaling.sweep.attempt import Attempt
 from scaling.sweep.state import PointState

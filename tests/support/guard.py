@@ -22,6 +22,7 @@ import pyroute2  # type: ignore[import-untyped, unused-ignore]  # noqa: F401  (f
 import pytest
 
 from scaling.hosts import canary
+from scaling.quiet.canary import Canary
 
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod"}
 PROCESSES = {
@@ -74,10 +75,10 @@ def _fsync(fd: Any) -> None:
         _really_fsync(fd)
 
 
-def _tried(cpus: Collection[int]) -> canary.Canary:
+def _tried(cpus: Collection[int]) -> Canary:
     """Who else uses a real core has no say in a test: only what it has scripted does."""
     if _watched and (canary.measure, canary.queued_s) == _really_measured:
-        return canary.Canary(STEADY_S)
+        return Canary(STEADY_S)
     return _really_tried(cpus)
 
 

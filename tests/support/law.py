@@ -14,7 +14,7 @@ PACKAGE = "scaling"
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "text"}),
     frozenset({"command", "records"}),
-    frozenset({"workloads"}),
+    frozenset({"quiet", "workloads"}),
     frozenset({"hosts", "transport", "emulated", "lab", "analysis"}),
     frozenset({"frameworks"}),
     frozenset({"plan", "agent", "worker"}),
@@ -23,7 +23,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"bisect"}),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-READERS = frozenset({"analysis", "report", "compare", "history", "importers", "predict"})
+READERS = frozenset({"quiet", "analysis", "report", "compare", "history", "importers", "predict"})
 READ = frozenset({"errors", "files", "text", "command", "records"}) | READERS
 USERS: Mapping[str, frozenset[str]] = {
     "mpi4py": frozenset({"transport/mpi.py"}),

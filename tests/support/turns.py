@@ -12,7 +12,7 @@ import pytest
 
 from scaling.agent import pausing
 from scaling.hosts import canary
-from scaling.hosts.canary import Canary
+from scaling.quiet.canary import Canary
 from scaling.records.run import PointRecord
 from scaling.records.task import Run as RunCommand
 from tests.support.inline import Launch, Run

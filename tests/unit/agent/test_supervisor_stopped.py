@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from scaling.hosts.canary import Canary
+from scaling.quiet.canary import Canary
 from scaling.records.events import Announce, Failed, Window
 from scaling.records.task import Run
 from tests.support.supervised import ONE, READY, cause, supervisor, window

@@ -12,15 +12,14 @@ from itertools import count
 import pytest
 
 from scaling.hosts import canary, proc
-from scaling.hosts.canary import LEAST, NEWEST, YOUNG, Canaries, Canary
-from scaling.records.canary import SLOWER
+from scaling.quiet.canary import LEAST_SEEN, NEWEST, SLOWER, YOUNG, Canaries, Canary
 
 STEADY_S = 0.006
 # The hardware threads of four cores.
 CORES = ((4, 12), (5, 13), (6, 14), (7, 15))
 
 
-def steady(canaries: Canaries, count: int = LEAST, rank: int = 0, company: str = "") -> None:
+def steady(canaries: Canaries, count: int = LEAST_SEEN, rank: int = 0, company: str = "") -> None:
     for _ in range(count):
         assert not canaries.disturbed([(rank, company, Canary(STEADY_S))])
 
@@ -54,8 +53,8 @@ def test_a_single_lucky_one_is_not_the_measure() -> None:
 
 def test_a_core_is_judged_by_canaries_that_came_with_anothers_disturbance() -> None:
     canaries = Canaries()
-    steady(canaries, 3 * LEAST, rank=0)
-    for _ in range(LEAST):
+    steady(canaries, 3 * LEAST_SEEN, rank=0)
+    for _ in range(LEAST_SEEN):
         assert canaries.disturbed([(0, "", Canary(2 * STEADY_S)), (1, "", Canary(STEADY_S))])
     assert canaries.disturbed([(1, "", Canary(2 * STEADY_S))])
 

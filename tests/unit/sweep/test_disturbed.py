@@ -12,6 +12,7 @@ import pytest
 
 from scaling.hosts import canary
 from scaling.plan.plan import Plan
+from scaling.quiet.canary import LEAST_SEEN
 from scaling.sweep import epoch
 from scaling.sweep.state import Phase, PointState
 from scaling.sweep.view.plain import NoView
@@ -126,7 +127,7 @@ def test_ranks_that_share_a_core_disturb_only_each_other(
 
 
 def test_the_first_canaries_of_a_core_are_judged_by_none(tmp_path: Path, canaries: list[float]) -> None:
-    canaries.extend([9.0, STEADY_S] * canary.LEAST)
+    canaries.extend([9.0, STEADY_S] * LEAST_SEEN)
     assert disturbed(sweep(tmp_path, windows=BLOCKS)) == []
 
 
