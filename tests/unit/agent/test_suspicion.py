@@ -14,7 +14,7 @@ from scaling.agent.supervisor import Supervisor
 from scaling.agent.suspicion import OTHERS
 from scaling.agent.watch import CpuMeter
 from scaling.hosts import canary
-from scaling.sweep import sweep
+from scaling.quiet import turns
 from tests.support.inline import Launch
 from tests.support.turns import quiet_probes
 
@@ -44,7 +44,7 @@ def test_a_soak_whose_cores_somebody_else_has(
     tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks, since these windows are in no figure."""
-    monkeypatch.setattr(sweep, "BUDGET", 0.0)
+    monkeypatch.setattr(turns, "BUDGET", 0.0)
     queueing(monkeypatch, count(7.0, CANARY_S / 2))
     measure(tmp_path, soak_s=1.0)
     assert len(suspected) == 8 * (1 + 2 + 1)
@@ -60,7 +60,7 @@ def test_a_core_that_somebody_else_has_for_half_of_the_time_from_the_first_windo
     tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queueing(monkeypatch, count(7.0, CANARY_S / 2))
-    monkeypatch.setattr(sweep, "BUDGET", 0.0)  # nothing is measured again
+    monkeypatch.setattr(turns, "BUDGET", 0.0)  # nothing is measured again
     measure(tmp_path)
     assert len(suspected) == 8 * (1 + 2 + 1)
 
@@ -82,7 +82,7 @@ def test_a_core_that_is_slow_in_most_tries_of_the_same_windows(
     """They tell nothing of what it mostly does: each slow one is looked into."""
     queueing(monkeypatch, count(7.0, 0.0))
     quiet_probes(monkeypatch, CANARY_S)
-    monkeypatch.setattr(sweep, "BUDGET", 1000.0)
+    monkeypatch.setattr(turns, "BUDGET", 1000.0)
     tries, slow = count(), set[int]()
 
     def taken_s(_: object) -> float:

@@ -12,8 +12,8 @@ import pytest
 
 from scaling.hosts import canary
 from scaling.plan.plan import Plan
+from scaling.quiet import turns as quiet
 from scaling.quiet.canary import LEAST_SEEN
-from scaling.sweep import epoch
 from scaling.sweep.state import Phase, PointState
 from scaling.sweep.view.plain import NoView
 from tests.support.inline import Launch, Run, host
@@ -47,7 +47,7 @@ def before(run: Run, label: str, index: int) -> set[tuple[str, int]]:
 
 
 def with_one_slow(tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(epoch, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(quiet, "PATIENCE_S", 0.1)
     slow(canaries, after=40, times=[2 * STEADY_S])
     return sweep(tmp_path, Launch(2), **ONE_CELL)
 
@@ -93,7 +93,7 @@ def test_a_disturbed_window_comes_again_after_a_while_and_others_have_their_turn
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be over by then, and nobody waits for that with nothing to do."""
-    monkeypatch.setattr(epoch, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(quiet, "PATIENCE_S", 0.3)
     slow(canaries, after=20, times=[2 * STEADY_S])  # the first of the fifth block
     launch = Launch(2)
     found = sweep(tmp_path, launch, **ONE_CELL)
@@ -111,7 +111,7 @@ def test_a_disturbed_window_comes_again_after_a_while_and_others_have_their_turn
         for new in rank.windows
         if new.index == index and record.point.label == label
     }
-    assert kept - aside >= epoch.PATIENCE_S
+    assert kept - aside >= quiet.PATIENCE_S
 
 
 def test_ranks_that_share_a_core_disturb_only_each_other(
