@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 PACKAGE = "scaling"
-# From the ground up; nobody imports another folder of its own floor.
+# From the ground up; nobody imports another folder of its own floor. A file may have a floor of its own.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "text"}),
     frozenset({"command", "records"}),
     frozenset({"quiet", "workloads"}),
     frozenset({"hosts", "transport", "emulated", "lab", "analysis"}),
-    frozenset({"frameworks"}),
+    frozenset({"frameworks", "quiet/agent"}),
     frozenset({"plan", "agent", "worker"}),
     frozenset({"sweep", "report"}),
     frozenset({"run", "check", "compare", "history", "importers", "predict"}),
@@ -85,8 +85,9 @@ def breaches(files: Files) -> list[str]:
 
 
 def room_of(file: str) -> str:
-    """The folder or file right below the package."""
-    return file.partition("/")[0].removesuffix(".py")
+    """The folder or file right below the package, or a file that has a floor of its own."""
+    path = file.removesuffix(".py")
+    return path if path in FLOOR else path.partition("/")[0]
 
 
 def _within(found: Iterator[Import] | list[Import]) -> Iterator[tuple[Import, str]]:
@@ -94,7 +95,7 @@ def _within(found: Iterator[Import] | list[Import]) -> Iterator[tuple[Import, st
     for one in found:
         parts = one.name.split(".")
         if parts[0] == PACKAGE and len(parts) > 1 and not parts[1].startswith("__"):
-            yield one, parts[1]
+            yield one, room_of("/".join(parts[1:3]))
 
 
 def _floors(found: list[Import]) -> Iterator[str]:

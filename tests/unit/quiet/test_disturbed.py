@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scaling.hosts import canary
 from scaling.plan.plan import Plan
+from scaling.quiet import agent
 from scaling.quiet import turns as quiet
 from scaling.quiet.canary import LEAST_SEEN
 from scaling.sweep.state import Phase, PointState
@@ -74,15 +74,15 @@ def test_what_came_just_before_is_measured_again_if_others_have_its_cores(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited_s = [7.0]
-    take = canary.measure
+    take = agent.measure
 
     def measure(cpus: Collection[int]) -> float:
         seconds = take(cpus)
         waited_s[0] += seconds - STEADY_S
         return seconds
 
-    monkeypatch.setattr(canary, "measure", measure)
-    monkeypatch.setattr(canary, "queued_s", lambda: waited_s[0])
+    monkeypatch.setattr(agent, "measure", measure)
+    monkeypatch.setattr(agent, "queued_s", lambda: waited_s[0])
     run = with_one_slow(tmp_path, canaries, monkeypatch)
     again, found = around_slow_one(run)
     aside = before(run, *found)
@@ -118,7 +118,7 @@ def test_ranks_that_share_a_core_disturb_only_each_other(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they queue there tells of nobody else; what one queues that runs by itself does."""
-    monkeypatch.setattr(canary, "queued_s", count(7.0, STEADY_S / 2).__next__)
+    monkeypatch.setattr(agent, "queued_s", count(7.0, STEADY_S / 2).__next__)
     found = sweep(tmp_path, Launch(2, [host(cores=1)] * 2), **ONE_CELL)
     crowded = {record.point.label for record in found.records if record.oversubscribed}
     assert len(crowded) == 1
@@ -155,7 +155,7 @@ def burning(launch: Launch, monkeypatch: pytest.MonkeyPatch, *, from_s: float) -
         met_s.append(launch.now())
         return 2 * STEADY_S
 
-    monkeypatch.setattr(canary, "measure", measure)
+    monkeypatch.setattr(agent, "measure", measure)
     return met_s
 
 

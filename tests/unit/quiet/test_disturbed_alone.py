@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scaling.hosts import canary
 from scaling.plan.plan import Plan
+from scaling.quiet import agent
 from scaling.quiet import turns as quiet
 from scaling.records.events import Finished
 from scaling.records.host import Gpu
@@ -73,7 +73,7 @@ def test_no_point_by_itself_runs_into_its_limit_for_being_measured_again(
 
 
 def test_on_gpus_no_canary_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canary, "measure", lambda cpus: pytest.fail("tried"))
+    monkeypatch.setattr(agent, "measure", lambda cpus: pytest.fail("tried"))
     gpus = tuple(Gpu(index=each, name="GPU", uuid=f"GPU-{each}", memory_bytes=1 << 36) for each in range(2))
     found = Launch(2, [host(cores=2, gpus=gpus)] * 2).sweep(tmp_path, device="cuda", **{**ALONE, "rounds": 1})
     assert all(window.canary_s is None for r in found.records for rank in r.ranks for window in rank.windows)

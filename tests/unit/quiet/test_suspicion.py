@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from scaling.agent.supervisor import Supervisor
-from scaling.agent.suspicion import OTHERS
 from scaling.agent.watch import CpuMeter
-from scaling.hosts import canary
-from scaling.quiet import turns
+from scaling.quiet import agent, turns
+from scaling.quiet.agent import OTHERS, Quiet
 from tests.support.inline import Launch
 from tests.support.turns import quiet_probes
 
@@ -25,8 +23,8 @@ CANARY_S = 0.006
 def suspected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The points whose agents have looked."""
     found: list[str] = []
-    monkeypatch.setattr(canary, "measure", lambda cpus: CANARY_S)
-    monkeypatch.setattr(Supervisor, "suspect", lambda one: found.append(one.child.task.point.label))
+    monkeypatch.setattr(agent, "measure", lambda cpus: CANARY_S)
+    monkeypatch.setattr(Quiet, "look", lambda one: found.append(one.task.point.label))
     return found
 
 
@@ -37,7 +35,7 @@ def measure(folder: Path, soak_s: float = 0.0) -> None:
 
 
 def queueing(monkeypatch: pytest.MonkeyPatch, times_s: Iterator[float]) -> None:
-    monkeypatch.setattr(canary, "queued_s", lambda: next(times_s))
+    monkeypatch.setattr(agent, "queued_s", lambda: next(times_s))
 
 
 def test_a_soak_whose_cores_somebody_else_has(
@@ -71,7 +69,7 @@ def test_a_core_that_is_slower_than_it_mostly_is_though_nobody_queued(
     """As beside a load on its other hardware thread."""
     queueing(monkeypatch, count(7.0, 0.0))
     taken_s = chain(repeat(CANARY_S, 20), [2 * CANARY_S], repeat(CANARY_S))
-    monkeypatch.setattr(canary, "measure", lambda cpus: next(taken_s))
+    monkeypatch.setattr(agent, "measure", lambda cpus: next(taken_s))
     measure(tmp_path)
     assert len(suspected) == 1
 
@@ -92,7 +90,7 @@ def test_a_core_that_is_slow_in_most_tries_of_the_same_windows(
         slow.add(number)
         return 2 * CANARY_S
 
-    monkeypatch.setattr(canary, "measure", taken_s)
+    monkeypatch.setattr(agent, "measure", taken_s)
     measure(tmp_path)
     assert len(slow) > 16
     assert len(suspected) == len(slow)
