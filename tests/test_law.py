@@ -39,6 +39,12 @@ def test_the_law_holds() -> None:
             "from scaling.tools.lab import state",
             "1: hosts/planted.py:1 goes up or across to lab",
         ),
+        ("quiet/planted.py", "from scaling.hosts import proc", "1: quiet/planted.py:1 goes up or across to hosts"),
+        (
+            "analysis/planted.py",
+            "from scaling.quiet.agent import Quiet",
+            "1: analysis/planted.py:1 goes up or across to quiet/agent",
+        ),
         ("heap.py", "import os", "1: heap has no floor"),
         (
             "worker/planted.py",
@@ -82,7 +88,7 @@ def test_the_readme_says_the_law_in_six_sentences() -> None:
     section = README.partition("## The import law")[2].partition("\n## ")[0]
     sentences = re.findall(r"^(\d)\. ", section, flags=re.MULTILINE)
     assert sentences == ["1", "2", "3", "4", "5", "6"]
-    floors = re.findall(r"`([a-z_]+)`", section.partition("\n2. ")[0])
+    floors = re.findall(r"`([a-z_]+(?:/[a-z]+)?)`", section.partition("\n2. ")[0])
     assert floors == [room for rooms in law.FLOORS for room in sorted(rooms)]
 
 

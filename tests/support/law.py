@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 PACKAGE = "scaling"
-# From the ground up; nobody imports another folder of its own floor.
+# From the ground up; nobody imports another folder of its own floor. A file may have a floor of its own.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "text"}),
     frozenset({"command", "records"}),
-    frozenset({"workloads"}),
+    frozenset({"quiet", "workloads"}),
     frozenset({"hosts", "transport", "emulated", "lab", "analysis"}),
-    frozenset({"frameworks"}),
+    frozenset({"frameworks", "quiet/agent"}),
     frozenset({"plan", "agent", "worker"}),
     frozenset({"sweep", "report"}),
     frozenset({"run", "check", "compare", "history", "importers", "predict"}),
@@ -24,7 +24,7 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"__main__"}),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-READERS = frozenset({"analysis", "report", "compare", "history", "importers", "predict"})
+READERS = frozenset({"quiet", "analysis", "report", "compare", "history", "importers", "predict"})
 READ = frozenset({"errors", "files", "text", "command", "records"}) | READERS
 USERS: Mapping[str, frozenset[str]] = {
     "mpi4py": frozenset({"transport/mpi.py"}),
@@ -86,8 +86,9 @@ def breaches(files: Files) -> list[str]:
 
 
 def room_of(file: str) -> str:
-    """The folder or file right below the package or below `tools/`."""
-    return file.removeprefix("tools/").partition("/")[0].removesuffix(".py")
+    """The folder or file right below the package or below `tools/`, or a file that has a floor of its own."""
+    path = file.removeprefix("tools/").removesuffix(".py")
+    return path if path in FLOOR else path.partition("/")[0]
 
 
 def _within(found: Iterator[Import] | list[Import]) -> Iterator[tuple[Import, str]]:
@@ -95,7 +96,7 @@ def _within(found: Iterator[Import] | list[Import]) -> Iterator[tuple[Import, st
     for one in found:
         parts = one.name.replace(f"{PACKAGE}.tools.", f"{PACKAGE}.").split(".")
         if parts[0] == PACKAGE and len(parts) > 1 and not parts[1].startswith("__"):
-            yield one, parts[1]
+            yield one, room_of("/".join(parts[1:3]))
 
 
 def _floors(found: list[Import]) -> Iterator[str]:

@@ -16,7 +16,8 @@ from unittest import mock
 
 from scaling.command import complain
 from scaling.errors import ScalingError
-from scaling.hosts import canary
+from scaling.quiet import agent
+from scaling.quiet.canary import Canary
 from scaling.records.host import HostInfo
 from scaling.records.messages import SWEEP_DECODER, Dismiss, ToAgent, ToSweep
 from scaling.run import flags, measuring, proof
@@ -65,7 +66,7 @@ def _led(ranks: int, argv: Sequence[str], work: Callable[[Lead], int]) -> int:
         mock.patch.object(leading, "Sweep", partial(Sweep, clock=launch.now)),
         mock.patch.object(proof, "prove", lambda _mailbox, _enrolled, networks: networks),
         mock.patch.object(sweeps, "preload"),  # scripted workers import nothing
-        mock.patch.object(canary, "tried", lambda _cpus: canary.Canary(STEADY_S)),
+        mock.patch.object(agent, "tried", lambda _cpus: Canary(STEADY_S)),
     ):
         try:
             return work(Lead(launch.hub.rank(0), mailbox, launch.enrolled, argv))

@@ -11,16 +11,16 @@ from itertools import count
 
 import pytest
 
-from scaling.hosts import canary, proc
-from scaling.hosts.canary import LEAST, NEWEST, YOUNG, Canaries, Canary
-from scaling.records.canary import SLOWER
+from scaling.hosts import proc
+from scaling.quiet import agent
+from scaling.quiet.canary import LEAST_SEEN, NEWEST, SLOWER, YOUNG, Canaries, Canary
 
 STEADY_S = 0.006
 # The hardware threads of four cores.
 CORES = ((4, 12), (5, 13), (6, 14), (7, 15))
 
 
-def steady(canaries: Canaries, count: int = LEAST, rank: int = 0, company: str = "") -> None:
+def steady(canaries: Canaries, count: int = LEAST_SEEN, rank: int = 0, company: str = "") -> None:
     for _ in range(count):
         assert not canaries.disturbed([(rank, company, Canary(STEADY_S))])
 
@@ -54,8 +54,8 @@ def test_a_single_lucky_one_is_not_the_measure() -> None:
 
 def test_a_core_is_judged_by_canaries_that_came_with_anothers_disturbance() -> None:
     canaries = Canaries()
-    steady(canaries, 3 * LEAST, rank=0)
-    for _ in range(LEAST):
+    steady(canaries, 3 * LEAST_SEEN, rank=0)
+    for _ in range(LEAST_SEEN):
         assert canaries.disturbed([(0, "", Canary(2 * STEADY_S)), (1, "", Canary(STEADY_S))])
     assert canaries.disturbed([(1, "", Canary(2 * STEADY_S))])
 
@@ -129,8 +129,8 @@ def test_it_is_timed_on_the_first_cpu_and_leaves_the_others_as_they_were(monkeyp
     asked: list[list[int]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5})
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: asked.append(sorted(cpus)))
-    assert canary.measure((5, 3)) > 0
-    assert canary.measure(()) > 0
+    assert agent.measure((5, 3)) > 0
+    assert agent.measure(()) > 0
     assert asked == [[5], [0, 3, 5], [0, 3, 5], [0, 3, 5]]
 
 
@@ -139,7 +139,7 @@ def test_a_cpu_that_is_forbidden_is_no_error(monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "sched_setaffinity", forbid)
-    assert canary.measure((99,)) > 0
+    assert agent.measure((99,)) > 0
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_core_that_others_had_meanwhile(waited_s: float, shared: bool) -> None
 
 
 def test_what_this_thread_has_queued_never_falls() -> None:
-    assert 0 <= canary.queued_s() <= canary.queued_s()
+    assert 0 <= agent.queued_s() <= agent.queued_s()
 
 
 # ---------------------------------------------------------------- a rank with several cores
@@ -170,8 +170,8 @@ class Cores:
         self._at_work = threading.Barrier(len(CORES), timeout=10.0)
         monkeypatch.setattr(proc, "physical_cores", self._cores)
         monkeypatch.setattr(os, "sched_setaffinity", self._pin)
-        monkeypatch.setattr(canary, "measure", self._measure)
-        monkeypatch.setattr(canary, "queued_s", self._queued_s)
+        monkeypatch.setattr(agent, "measure", self._measure)
+        monkeypatch.setattr(agent, "queued_s", self._queued_s)
 
     def _cores(self, cpus: Collection[int]) -> tuple[tuple[int, ...], ...]:
         mine = (tuple(cpu for cpu in core if cpu in cpus) for core in CORES)
@@ -212,14 +212,14 @@ CPUS = tuple(cpu for core in CORES for cpu in core)
 def test_of_a_rank_with_several_cores_all_are_asked_at_once_and_the_slowest_counts(cores: Cores) -> None:
     slow = Canary(2 * STEADY_S, STEADY_S)
     cores.taken = {5: Canary(1.5 * STEADY_S), 7: slow}
-    assert canary.tried(CPUS) == pytest.approx(slow)
+    assert agent.tried(CPUS) == pytest.approx(slow)
     assert sorted(cores.asked) == [4, 5, 6, 7]
     assert cores.by_main == []
 
 
 def test_no_thread_is_left(cores: Cores) -> None:
     before = threading.active_count()
-    canary.tried(CPUS)
+    agent.tried(CPUS)
     assert threading.active_count() == before
 
 
@@ -228,20 +228,20 @@ def test_a_rank_with_one_core_has_no_extra_thread(
     cores: Cores, cpus: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread"))
-    assert canary.tried(cpus) == Canary(STEADY_S)
+    assert agent.tried(cpus) == Canary(STEADY_S)
     assert cores.by_main == [cpus]
 
 
 def test_cores_that_are_forbidden_are_left_out(cores: Cores) -> None:
     """Whoever cannot be pinned would queue behind one of the others."""
     cores.forbidden = {5, 7}
-    assert canary.tried(CPUS) == Canary(STEADY_S)
+    assert agent.tried(CPUS) == Canary(STEADY_S)
     assert sorted(cores.asked) == [4, 6]
 
 
 def test_where_all_are_forbidden_any_will_do(cores: Cores) -> None:
     cores.forbidden = {4, 5, 6, 7}
-    assert canary.tried(CPUS) == Canary(STEADY_S)
+    assert agent.tried(CPUS) == Canary(STEADY_S)
     assert (cores.asked, cores.by_main) == ([], [CPUS])
 
 
@@ -254,14 +254,14 @@ def test_without_so_many_threads_any_will_do(cores: Cores, monkeypatch: pytest.M
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    monkeypatch.setattr(canary, "TOGETHER_S", 0.01)
-    assert canary.tried(CPUS) == Canary(STEADY_S)
+    monkeypatch.setattr(agent, "TOGETHER_S", 0.01)
+    assert agent.tried(CPUS) == Canary(STEADY_S)
     assert cores.by_main == [CPUS]
 
 
 def test_real_threads_are_pinned_to_the_cores_and_this_one_is_not() -> None:
     before = os.sched_getaffinity(0)
-    found = canary._side_by_side(sorted(before))
+    found = agent._side_by_side(sorted(before))
     assert len(found) == len(before)
     assert all(one.seconds > 0 and one.queued_s >= 0 for one in found)
     assert os.sched_getaffinity(0) == before
@@ -273,9 +273,9 @@ def test_a_canary_that_a_quota_held_up_tells_of_no_others(
 ) -> None:
     throttled, queued_s, ran_s = iter(counts), iter((1.0, 1.0 + 9 * STEADY_S)), iter((2.0, 2.0 + STEADY_S))
     monkeypatch.setattr(proc, "throttling", lambda: {"": proc.Throttling(9, next(throttled), 1.0)})
-    monkeypatch.setattr(canary, "queued_s", lambda: next(queued_s))
-    monkeypatch.setattr(canary, "measure", lambda cpus: 10 * STEADY_S)
+    monkeypatch.setattr(agent, "queued_s", lambda: next(queued_s))
+    monkeypatch.setattr(agent, "measure", lambda cpus: 10 * STEADY_S)
     monkeypatch.setattr(time, "thread_time", lambda: next(ran_s))
-    found = canary.tried([0])
+    found = agent.tried([0])
     assert found.is_shared is is_shared
     assert found.seconds == pytest.approx(10 * STEADY_S if is_shared else STEADY_S)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import pytest
-from msgspec.structs import replace
 
+from scaling.quiet.turns import quietest, set_aside
 from scaling.records.events import Window
-from scaling.sweep.attempt import keep_quietest, set_aside
-from scaling.sweep.state import PointState, RankState
-from tests.support.points import POINT, TASK
+from scaling.sweep.state import RankState
+from tests.support.points import TASK
 
 
 def window(index: int, canary_s: float | None, at_s: float) -> Window:
@@ -24,10 +23,6 @@ def rank(windows: Iterable[Window], disturbed: Iterable[Window] = ()) -> RankSta
     return RankState(task=TASK, windows=tuple(windows), disturbed=tuple(disturbed))
 
 
-def state(*ranks: RankState) -> PointState:
-    return PointState(point=POINT, ranks=ranks, expected=1, started_s=0.0, started_unix_s=0.0)
-
-
 def tried(*canaries_s: float | None, index: int = 3) -> list[Window]:
     """Tries of one window, one after the other."""
     return [window(index, canary_s, 10.0 * number) for number, canary_s in enumerate(canaries_s)]
@@ -36,8 +31,8 @@ def tried(*canaries_s: float | None, index: int = 3) -> list[Window]:
 def settled(*canaries_s: Sequence[float | None]) -> list[tuple[float, list[float]]]:
     """Of each rank when the try that counts began, and the others."""
     every = [tried(*of_rank) for of_rank in canaries_s]
-    found = keep_quietest(state(*(rank(one[-1:], one[:-1]) for one in every)), {3}, range(len(every)))
-    return [(one.windows[0].start_s, [other.start_s for other in one.disturbed]) for one in found.ranks]
+    found = quietest([rank(one[-1:], one[:-1]) for one in every], {3})
+    return [(one.windows[0].start_s, [other.start_s for other in one.disturbed]) for one in found]
 
 
 @pytest.mark.parametrize(
@@ -65,26 +60,21 @@ def test_windows_that_run_in_one_go_stay_together() -> None:
     """The first of them has the canary of all."""
     tries = [[window(number, canary_s if number == 0 else None, 10.0 * at) for number in range(3)]
              for at, canary_s in enumerate((1.0, 2.0))]  # fmt: skip
-    (found,) = keep_quietest(state(rank(tries[1], tries[0])), range(12), (0,)).ranks
+    (found,) = quietest([rank(tries[1], tries[0])], range(12))
     assert found.windows == tuple(tries[0])
     assert sorted(found.disturbed, key=lambda one: one.index) == tries[1]
 
 
-def test_other_windows_and_other_ranks_stay_as_they_are() -> None:
+def test_other_windows_are_unchanged() -> None:
     first, second = tried(1.0, 2.0), tried(1.0, 2.0, index=4)
-    one = rank([first[1], second[1]], [first[0], second[0]])
-    found = keep_quietest(state(one, one), {4}, (1,)).ranks
-    assert found[0] == one
-    assert found[1].windows == (first[1], second[0])
-    assert found[1].disturbed == (first[0], second[1])
+    (found,) = quietest([rank([first[1], second[1]], [first[0], second[0]])], {4})
+    assert found.windows == (first[1], second[0])
+    assert found.disturbed == (first[0], second[1])
 
 
 def test_what_is_set_aside_is_tried_again() -> None:
     (first, again), other = tried(2.0, 1.0), window(4, 1.0, 30.0)
-    before = state(rank([first, other]), rank([first, other]))
-    found = set_aside(before, {3}, (1,))
-    assert found.ranks[0] == before.ranks[0]
-    assert found.ranks[1] == replace(before.ranks[1], windows=(other,), disturbed=(first,))
-    moved = replace(found.ranks[1], windows=(other, again))
-    kept = keep_quietest(replace(found, ranks=(found.ranks[0], moved)), {3}, (1,))
-    assert set(kept.ranks[1].windows) == {other, again}
+    aside = set_aside(rank([first, other]), {3})
+    assert (aside.windows, aside.disturbed) == ((other,), (first,))
+    (kept,) = quietest([rank([*aside.windows, again], aside.disturbed)], {3})
+    assert set(kept.windows) == {other, again}

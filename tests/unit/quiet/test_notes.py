@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import foreign_load
+from scaling.quiet import notes as quiet
 from scaling.records.events import Window
 from scaling.records.run import PointRecord, PointWarning
 from scaling.records.telemetry import CpuTime, Foreign, Telemetry, ThreadTime
@@ -94,8 +94,8 @@ def test_who_queued_most_comes_first() -> None:
 
 def test_of_several_controls_a_ranks_worst_is_told() -> None:
     bad, good = (read(record(point("solo"), 0.1), cpu(queued_s=queued_s)) for queued_s in (1.5, 0.06))
-    loads = [foreign_load.of([one]) for one in (bad, good)]
-    (note,) = foreign_load.joined(loads).notes()
+    loads = [quiet.of([one]) for one in (bad, good)]
+    (note,) = quiet.joined(loads).notes()
     assert note == "foreign load on node1: rank 0 waited 50.0 % of the time for CPUs that others used"
 
 
@@ -105,7 +105,7 @@ BESIDE = "foreign load on node1: rank 0 shared its CPUs with others, who used {}
 def alone_beside(others_s: float, queued_s: float = 0.0, **changes: Any) -> list[str]:
     """The notes of a plain loop alone for 3 s, on whose CPUs others ran for so long."""
     solo = read(record(point(**{"kind": "solo", **changes}), 0.1), cpu(queued_s=queued_s, others_s=others_s))
-    return list(foreign_load.of([solo]).notes())
+    return list(quiet.of([solo]).notes())
 
 
 def test_others_that_ran_beside_a_plain_loop_and_that_it_did_not_wait_for() -> None:
@@ -136,8 +136,8 @@ def test_others_on_the_cpus_of_a_rank_with_many_cores() -> None:
     """What the machine itself does grows with them: of 32 cores a third of a CPU is no burner's."""
     solo = read(record(point("solo"), 0.1), cpu(others_s=0.9))
     wide = replace(solo, ranks=tuple(replace(one, threads=32) for one in solo.ranks))
-    assert list(foreign_load.of([solo]).notes()) == [BESIDE.format("30 %")]
-    assert list(foreign_load.of([wide]).notes()) == []
+    assert list(quiet.of([solo]).notes()) == [BESIDE.format("30 %")]
+    assert list(quiet.of([wide]).notes()) == []
 
 
 def test_in_older_records_nobody_was_there() -> None:
@@ -145,13 +145,13 @@ def test_in_older_records_nobody_was_there() -> None:
     solo = read(record(point("solo"), 0.1), cpu())
     older = msgspec.to_builtins(solo)
     del older["ranks"][0]["telemetry"]["cpu"]["others_s"]
-    assert list(foreign_load.of([msgspec.convert(older, PointRecord)]).notes()) == []
+    assert list(quiet.of([msgspec.convert(older, PointRecord)]).notes()) == []
 
 
 def test_ranks_of_several_hosts_have_theirs() -> None:
     each = read(record(point("each", 2), 0.1), cpu(queued_s=0.3), cpu(queued_s=1.5))
     each = replace(each, ranks=(each.ranks[0], replace(each.ranks[1], host="node2")))
-    (note,) = foreign_load.of([each]).notes()
+    (note,) = quiet.of([each]).notes()
     assert note.startswith("foreign load on node1 node2: rank 1 on node2 waited 50.0 % of the time")
     assert note.endswith(", rank 0 on node1 10.0 %")
 
@@ -193,7 +193,7 @@ def test_canaries_that_others_had_and_that_were_measured_again_before_any_was_kn
 
 def test_canaries_of_ranks_that_share_a_core_queue_behind_each_other() -> None:
     made = replace(read(record(point("exchange"), 0.1), **SLOW, queued=True), oversubscribed=True)
-    assert list(foreign_load.of([made]).notes()) == [f"slower cores on node1: {SIZES}"]
+    assert list(quiet.of([made]).notes()) == [f"slower cores on node1: {SIZES}"]
 
 
 @pytest.mark.parametrize(
@@ -208,12 +208,12 @@ def test_canaries_of_ranks_that_share_a_core_queue_behind_each_other() -> None:
 )  # fmt: skip
 def test_slow_canaries_of_whom_more_is_known_are_foreign_load(telemetry: Telemetry, seen: str) -> None:
     made = read(record(point("solo"), 0.1), telemetry, **SLOW)
-    assert list(foreign_load.of([made]).notes()) == [f"foreign load on node1: {seen.format(SIZES)}"]
+    assert list(quiet.of([made]).notes()) == [f"foreign load on node1: {seen.format(SIZES)}"]
 
 
 def test_of_several_controls_one_whose_load_is_known_is_enough() -> None:
     cells = [read(record(point("solo"), 0.1), **SLOW), read(record(point("solo"), 0.1), cpu(others_s=1.5))]
-    (note,) = foreign_load.joined(foreign_load.of([one]) for one in cells).notes()
+    (note,) = quiet.joined(quiet.of([one]) for one in cells).notes()
     assert note.startswith("foreign load on node1: the core was 20 % slower in 1 of 6 windows;")
 
 
@@ -264,5 +264,5 @@ def test_the_controls_have_one_note_together() -> None:
 
 def test_processes_of_several_hosts_are_told_apart() -> None:
     used = {"node1": [BURNER], "node2": [Foreign(name="burner", run_s=0.5, over_s=1.0)]}
-    assert foreign_load.who(used) == "`burner` on node1 used 98 % of a core, `burner` on node2 50 %"
-    assert foreign_load.who({"node1": [Foreign(name="idle", run_s=0.1, over_s=1.0)]}) == ""
+    assert quiet.who(used.items()) == "`burner` on node1 used 98 % of a core, `burner` on node2 50 %"
+    assert quiet.who([("node1", [Foreign(name="idle", run_s=0.1, over_s=1.0)])]) == ""

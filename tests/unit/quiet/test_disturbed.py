@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from scaling.hosts import canary
 from scaling.plan.plan import Plan
-from scaling.sweep import epoch
+from scaling.quiet import agent
+from scaling.quiet import turns as quiet
+from scaling.quiet.canary import LEAST_SEEN
 from scaling.sweep.state import Phase, PointState
 from scaling.sweep.view.plain import NoView
 from tests.support.inline import Launch, Run, host
@@ -46,7 +47,7 @@ def before(run: Run, label: str, index: int) -> set[tuple[str, int]]:
 
 
 def with_one_slow(tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(epoch, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(quiet, "PATIENCE_S", 0.1)
     slow(canaries, after=40, times=[2 * STEADY_S])
     return sweep(tmp_path, Launch(2), **ONE_CELL)
 
@@ -73,15 +74,15 @@ def test_what_came_just_before_is_measured_again_if_others_have_its_cores(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited_s = [7.0]
-    take = canary.measure
+    take = agent.measure
 
     def measure(cpus: Collection[int]) -> float:
         seconds = take(cpus)
         waited_s[0] += seconds - STEADY_S
         return seconds
 
-    monkeypatch.setattr(canary, "measure", measure)
-    monkeypatch.setattr(canary, "queued_s", lambda: waited_s[0])
+    monkeypatch.setattr(agent, "measure", measure)
+    monkeypatch.setattr(agent, "queued_s", lambda: waited_s[0])
     run = with_one_slow(tmp_path, canaries, monkeypatch)
     again, found = around_slow_one(run)
     aside = before(run, *found)
@@ -92,7 +93,7 @@ def test_a_disturbed_window_comes_again_after_a_while_and_others_have_their_turn
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be over by then, and nobody waits for that with nothing to do."""
-    monkeypatch.setattr(epoch, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(quiet, "PATIENCE_S", 0.3)
     slow(canaries, after=20, times=[2 * STEADY_S])  # the first of the fifth block
     launch = Launch(2)
     found = sweep(tmp_path, launch, **ONE_CELL)
@@ -110,14 +111,14 @@ def test_a_disturbed_window_comes_again_after_a_while_and_others_have_their_turn
         for new in rank.windows
         if new.index == index and record.point.label == label
     }
-    assert kept - aside >= epoch.PATIENCE_S
+    assert kept - aside >= quiet.PATIENCE_S
 
 
 def test_ranks_that_share_a_core_disturb_only_each_other(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they queue there tells of nobody else; what one queues that runs by itself does."""
-    monkeypatch.setattr(canary, "queued_s", count(7.0, STEADY_S / 2).__next__)
+    monkeypatch.setattr(agent, "queued_s", count(7.0, STEADY_S / 2).__next__)
     found = sweep(tmp_path, Launch(2, [host(cores=1)] * 2), **ONE_CELL)
     crowded = {record.point.label for record in found.records if record.oversubscribed}
     assert len(crowded) == 1
@@ -126,7 +127,7 @@ def test_ranks_that_share_a_core_disturb_only_each_other(
 
 
 def test_the_first_canaries_of_a_core_are_judged_by_none(tmp_path: Path, canaries: list[float]) -> None:
-    canaries.extend([9.0, STEADY_S] * canary.LEAST)
+    canaries.extend([9.0, STEADY_S] * LEAST_SEEN)
     assert disturbed(sweep(tmp_path, windows=BLOCKS)) == []
 
 
@@ -154,7 +155,7 @@ def burning(launch: Launch, monkeypatch: pytest.MonkeyPatch, *, from_s: float) -
         met_s.append(launch.now())
         return 2 * STEADY_S
 
-    monkeypatch.setattr(canary, "measure", measure)
+    monkeypatch.setattr(agent, "measure", measure)
     return met_s
 
 

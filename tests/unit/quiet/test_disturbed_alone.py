@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from scaling.hosts import canary
 from scaling.plan.plan import Plan
+from scaling.quiet import agent
+from scaling.quiet import turns as quiet
 from scaling.records.events import Finished
 from scaling.records.host import Gpu
-from scaling.sweep import epoch
-from scaling.sweep import sweep as sweep_module
 from tests.support.inline import Launch, host
 from tests.support.turns import (
     BLOCKS,
@@ -59,14 +58,14 @@ def test_points_by_themselves_keep_to_the_budget_of_all_of_them(
     assert all(isinstance(record.outcome, Finished) for record in found.records)
     assert all(indices(record) == [list(range(BLOCKS))] * 2 for record in found.records)
     runs = sum(len(record.ranks[0].disturbed) for record in found.records) / BLOCKS
-    assert 1 <= runs <= len(found.records) * sweep_module.BUDGET * 0.4 / epoch.PATIENCE_S + 1
+    assert 1 <= runs <= len(found.records) * quiet.BUDGET * 0.4 / quiet.PATIENCE_S + 1
 
 
 def test_no_point_by_itself_runs_into_its_limit_for_being_measured_again(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quiet_probes(monkeypatch)
-    monkeypatch.setattr(sweep_module, "BUDGET", 1000.0)
+    monkeypatch.setattr(quiet, "BUDGET", 1000.0)
     canaries.extend(STEADY_S * 1.5**number for number in range(1500))
     found = Launch(2).sweep(tmp_path, **{**ALONE, "rounds": 3, "point_timeout_s": 20.0})
     assert all(isinstance(record.outcome, Finished) for record in found.records)
@@ -74,7 +73,7 @@ def test_no_point_by_itself_runs_into_its_limit_for_being_measured_again(
 
 
 def test_on_gpus_no_canary_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canary, "measure", lambda cpus: pytest.fail("tried"))
+    monkeypatch.setattr(agent, "measure", lambda cpus: pytest.fail("tried"))
     gpus = tuple(Gpu(index=each, name="GPU", uuid=f"GPU-{each}", memory_bytes=1 << 36) for each in range(2))
     found = Launch(2, [host(cores=2, gpus=gpus)] * 2).sweep(tmp_path, device="cuda", **{**ALONE, "rounds": 1})
     assert all(window.canary_s is None for r in found.records for rank in r.ranks for window in rank.windows)

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from scaling.agent.supervisor import Supervisor
-from scaling.agent.suspicion import OTHERS
 from scaling.agent.watch import CpuMeter
-from scaling.hosts import canary
-from scaling.sweep import sweep
+from scaling.quiet import agent, turns
+from scaling.quiet.agent import OTHERS, Quiet
 from tests.support.inline import Launch
 from tests.support.turns import quiet_probes
 
@@ -25,8 +23,8 @@ CANARY_S = 0.006
 def suspected(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The points whose agents have looked."""
     found: list[str] = []
-    monkeypatch.setattr(canary, "measure", lambda cpus: CANARY_S)
-    monkeypatch.setattr(Supervisor, "suspect", lambda one: found.append(one.child.task.point.label))
+    monkeypatch.setattr(agent, "measure", lambda cpus: CANARY_S)
+    monkeypatch.setattr(Quiet, "look", lambda one: found.append(one.task.point.label))
     return found
 
 
@@ -37,14 +35,14 @@ def measure(folder: Path, soak_s: float = 0.0) -> None:
 
 
 def queueing(monkeypatch: pytest.MonkeyPatch, times_s: Iterator[float]) -> None:
-    monkeypatch.setattr(canary, "queued_s", lambda: next(times_s))
+    monkeypatch.setattr(agent, "queued_s", lambda: next(times_s))
 
 
 def test_a_soak_whose_cores_somebody_else_has(
     tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks, since these windows are in no figure."""
-    monkeypatch.setattr(sweep, "BUDGET", 0.0)
+    monkeypatch.setattr(turns, "BUDGET", 0.0)
     queueing(monkeypatch, count(7.0, CANARY_S / 2))
     measure(tmp_path, soak_s=1.0)
     assert len(suspected) == 8 * (1 + 2 + 1)
@@ -60,7 +58,7 @@ def test_a_core_that_somebody_else_has_for_half_of_the_time_from_the_first_windo
     tmp_path: Path, suspected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queueing(monkeypatch, count(7.0, CANARY_S / 2))
-    monkeypatch.setattr(sweep, "BUDGET", 0.0)  # nothing is measured again
+    monkeypatch.setattr(turns, "BUDGET", 0.0)  # nothing is measured again
     measure(tmp_path)
     assert len(suspected) == 8 * (1 + 2 + 1)
 
@@ -71,7 +69,7 @@ def test_a_core_that_is_slower_than_it_mostly_is_though_nobody_queued(
     """As beside a load on its other hardware thread."""
     queueing(monkeypatch, count(7.0, 0.0))
     taken_s = chain(repeat(CANARY_S, 20), [2 * CANARY_S], repeat(CANARY_S))
-    monkeypatch.setattr(canary, "measure", lambda cpus: next(taken_s))
+    monkeypatch.setattr(agent, "measure", lambda cpus: next(taken_s))
     measure(tmp_path)
     assert len(suspected) == 1
 
@@ -82,7 +80,7 @@ def test_a_core_that_is_slow_in_most_tries_of_the_same_windows(
     """They tell nothing of what it mostly does: each slow one is looked into."""
     queueing(monkeypatch, count(7.0, 0.0))
     quiet_probes(monkeypatch, CANARY_S)
-    monkeypatch.setattr(sweep, "BUDGET", 1000.0)
+    monkeypatch.setattr(turns, "BUDGET", 1000.0)
     tries, slow = count(), set[int]()
 
     def taken_s(_: object) -> float:
@@ -92,7 +90,7 @@ def test_a_core_that_is_slow_in_most_tries_of_the_same_windows(
         slow.add(number)
         return 2 * CANARY_S
 
-    monkeypatch.setattr(canary, "measure", taken_s)
+    monkeypatch.setattr(agent, "measure", taken_s)
     measure(tmp_path)
     assert len(slow) > 16
     assert len(suspected) == len(slow)

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from scaling.plan.plan import Plan
+from scaling.quiet import turns as quiet
 from scaling.records.events import Finished
 from scaling.records.run import PointRecord
-from scaling.sweep import epoch
-from scaling.sweep import sweep as sweep_module
 from tests.support.inline import Run
 from tests.support.turns import (
     ONE_CELL,
@@ -59,7 +58,7 @@ def quiet_s(tmp_path: Path) -> list[float]:
 # Parts of what rounds were planned to take that each of three spends if all are disturbed for good.
 SPENT = (2.0, 1.0, 0.0)
 # The last turn may go on when the budget is over, and its patience and the agents' turns take a while.
-SPILL_S = epoch.PATIENCE_S + 0.5
+SPILL_S = quiet.PATIENCE_S + 0.5
 
 
 def spent(walls_s: Iterable[float], quiet_s: Iterable[float], seconds: Iterable[float]) -> list[bool]:
@@ -76,7 +75,7 @@ def test_what_is_disturbed_for_good_is_measured_within_the_budget(
     measured again beside what is still there."""
     canaries.extend(ever_slower())
     found = sweep(tmp_path, rounds=3, **ONE_CELL)
-    assert sum(SPENT) == 3 * sweep_module.BUDGET
+    assert sum(SPENT) == 3 * quiet.BUDGET
     assert spent(walls_s(found), quiet_s, [part * PLANNED_S for part in SPENT]) == [True] * 3
     assert all(map(is_complete, found.records))
     assert disturbed(found) == []
@@ -124,12 +123,12 @@ def test_a_resumed_run_has_the_budget_of_what_is_lacking(
     file.write_bytes(b"".join(kept))
     canaries.extend(ever_slower())
     found = sweep(tmp_path, rounds=3, resume=first.folder, **ONE_CELL)
-    assert spent(walls_s(found)[1:2], quiet_s[1:], [sweep_module.BUDGET * PLANNED_S]) == [True]
+    assert spent(walls_s(found)[1:2], quiet_s[1:], [quiet.BUDGET * PLANNED_S]) == [True]
 
 
 def test_without_a_budget_nothing_is_measured_again(
     tmp_path: Path, canaries: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep_module, "BUDGET", 0.0)
+    monkeypatch.setattr(quiet, "BUDGET", 0.0)
     canaries.extend(STEADY_S * 1.1**number for number in range(4000))
     assert disturbed(sweep(tmp_path, **ONE_CELL)) == []

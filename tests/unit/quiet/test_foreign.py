@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 import pytest
 
-from scaling.hosts import foreign
-from scaling.hosts.foreign import TICKS_PER_S, Census
+from scaling.quiet import agent
+from scaling.quiet.agent import TICKS_PER_S, Census
 
 NOBODY: Mapping[int, float] = MappingProxyType({})
 # More than any kernel gives: their commands are unknown.
@@ -38,13 +38,13 @@ def seen(root: Path, at_s: float, used_s: dict[int, float], children_s: Mapping[
         fields = ["S", str(PARENTS[pid]), *["0"] * 9, *times, *["0"] * 28]
         (root / str(pid) / "stat").write_text(f"{pid} ({NAMES[pid]}) {' '.join(fields)}\n")
     (root / "uptime").write_text("1.0 1.0\n")
-    return foreign.census(root)._replace(at_s=at_s)
+    return agent.census(root)._replace(at_s=at_s)
 
 
 def test_who_is_none_of_the_launch_and_was_busy(tmp_path: Path) -> None:
     before = seen(tmp_path, 100.0, {LAUNCHER: 5.0, RANK: 50.0, BURNER: 7.0, IDLE: 3.0})
     now = seen(tmp_path, 102.0, {LAUNCHER: 5.0, RANK: 52.0, BURNER: 9.0, IDLE: 3.1})
-    (found,) = foreign.busiest(before, now, LAUNCHER)
+    (found,) = agent.busiest(before, now, LAUNCHER)
     assert (found.name, found.over_s) == ("a (b) c", 2.0)
     assert found.run_s == pytest.approx(2.0)
 
@@ -52,13 +52,13 @@ def test_who_is_none_of_the_launch_and_was_busy(tmp_path: Path) -> None:
 def test_processes_of_one_name_are_one(tmp_path: Path) -> None:
     before = seen(tmp_path, 0.0, {BURNER: 0.0, TWIN: 0.0})
     now = seen(tmp_path, 1.0, {BURNER: 1.0, TWIN: 0.6})
-    (found,) = foreign.busiest(before, now, LAUNCHER)
+    (found,) = agent.busiest(before, now, LAUNCHER)
     assert found.cores == pytest.approx(1.6)
 
 
 def used(before: Census, now: Census) -> dict[str, float]:
     """What those who are named have used."""
-    return {one.name: round(one.run_s, 6) for one in foreign.busiest(before, now, LAUNCHER)}
+    return {one.name: round(one.run_s, 6) for one in agent.busiest(before, now, LAUNCHER)}
 
 
 def test_who_came_meanwhile_has_used_all_of_it_since(tmp_path: Path) -> None:
@@ -107,20 +107,20 @@ def test_children_of_the_launch_are_its_own(tmp_path: Path) -> None:
 def test_a_command_is_told_by_its_program_and_first_arguments() -> None:
     parent = os.getppid()
     program = Path(f"/proc/{parent}/cmdline").read_text().split("\0")[0]
-    before = Census(0.0, {parent: foreign._Process("x", 1, 0.0)})
-    now = Census(1.0, {parent: foreign._Process("x", 1, 1.0)})
-    (found,) = foreign.busiest(before, now, LAUNCHER)
+    before = Census(0.0, {parent: agent._Process("x", 1, 0.0)})
+    now = Census(1.0, {parent: agent._Process("x", 1, 1.0)})
+    (found,) = agent.busiest(before, now, LAUNCHER)
     assert found.name.startswith(Path(program).name)
-    assert len(found.name) <= foreign.NAME_LENGTH
+    assert len(found.name) <= agent.NAME_LENGTH
 
 
 def test_a_number_that_was_given_again_makes_no_endless_line() -> None:
     """The parent of one ended, and its number went to a child of that one before it was read."""
     before, now = (
-        Census(at_s, {BURNER: foreign._Process("x", TWIN, at_s), TWIN: foreign._Process("y", BURNER, at_s)})
+        Census(at_s, {BURNER: agent._Process("x", TWIN, at_s), TWIN: agent._Process("y", BURNER, at_s)})
         for at_s in (0.0, 1.0)
     )
-    assert len(foreign.busiest(before, now, LAUNCHER)) == 2
+    assert len(agent.busiest(before, now, LAUNCHER)) == 2
 
 
 # ---------------------------------------------------------------- the launch's own
@@ -131,14 +131,14 @@ def named(monkeypatch: pytest.MonkeyPatch, parents: dict[int, int], ranks: tuple
     one."""
     monkeypatch.setattr(os, "getpid", lambda: ranks[0])
     monkeypatch.setattr(os, "getppid", lambda: parents[ranks[0]])
-    monkeypatch.setattr(foreign, "_arguments", lambda pid: ["python", "-m", "scaling.run"] if pid in ranks else [])
-    monkeypatch.setattr(foreign, "_command", lambda pid, _name: str(pid))
-    monkeypatch.setattr(foreign, "NAMED", len(parents))
+    monkeypatch.setattr(agent, "_arguments", lambda pid: ["python", "-m", "scaling.run"] if pid in ranks else [])
+    monkeypatch.setattr(agent, "_command", lambda pid, _name: str(pid))
+    monkeypatch.setattr(agent, "NAMED", len(parents))
     before, now = (
-        Census(at_s, {pid: foreign._Process("x", parent, at_s) for pid, parent in parents.items()})
+        Census(at_s, {pid: agent._Process("x", parent, at_s) for pid, parent in parents.items()})
         for at_s in (0.0, 1.0)
     )
-    return {int(one.name) for one in foreign.busiest(before, now)}
+    return {int(one.name) for one in agent.busiest(before, now)}
 
 
 def test_ranks_behind_shells_of_their_own_are_the_launchs(monkeypatch: pytest.MonkeyPatch) -> None:
