@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
@@ -15,27 +16,32 @@ from scaling.frameworks.revised import Revised
 from scaling.records.other_code import own, revision
 from scaling.records.point import Device
 
-# A framework is a folder here and its name in this line. `fake` has any mode and is not listed.
-FOLDERS = ("pytorch", "tf", "mx", "fake")
+# The order of --list; a framework in a folder of another name follows these.
+FIRST = ("pytorch", "tf", "mx")
 
 
-def _framework(folder: str) -> Framework:
-    found: Framework = import_module(f"{__name__}.{folder}").FRAMEWORK
-    return found
+def _folders() -> list[str]:
+    """All folders here: each framework has one."""
+    found = [one.name for one in pkgutil.iter_modules(__path__) if one.ispkg]
+    return sorted(found, key=lambda name: (FIRST.index(name) if name in FIRST else len(FIRST), name))
 
 
-FRAMEWORKS: dict[str, Framework] = {one.name: one for one in map(_framework, FOLDERS)}
-FOLDER_OF = dict(zip(FRAMEWORKS, FOLDERS, strict=True))
+def _frameworks() -> dict[str, Framework]:
+    """What each folder declares as FRAMEWORK, by the folder."""
+    modules = {folder: import_module(f"{__name__}.{folder}") for folder in _folders()}
+    return {folder: module.FRAMEWORK for folder, module in modules.items() if hasattr(module, "FRAMEWORK")}
+
+
+FRAMEWORKS: dict[str, Framework] = {}
+FOLDER_OF: dict[str, str] = {}
+for _folder, _one in _frameworks().items():
+    FRAMEWORKS[_one.name], FOLDER_OF[_one.name] = _one, _folder
 # `<framework>:plain` is the loop without any exchange: the baseline of every strategy of the framework.
 PLAIN = "plain"
+LISTED = tuple(one for one in FRAMEWORKS.values() if not one.any_mode)
 # In the order in which --list prints them.
-NAMES: tuple[str, ...] = tuple(
-    f"{one.name}:{mode}"
-    for one in FRAMEWORKS.values()
-    for mode in one.strategies
-    if one.name != "fake" and mode != PLAIN
-)
-BASELINES: tuple[str, ...] = tuple(f"{name}:{PLAIN}" for name in FRAMEWORKS if name != "fake")
+NAMES: tuple[str, ...] = tuple(f"{one.name}:{mode}" for one in LISTED for mode in one.strategies if mode != PLAIN)
+BASELINES: tuple[str, ...] = tuple(f"{one.name}:{PLAIN}" for one in LISTED)
 # Names that users of a framework write for the same mode.
 ALIASES: dict[str, str] = {
     f"{one.name}:{alias}": f"{one.name}:{mode}"
@@ -59,13 +65,14 @@ def load(name: str) -> Strategy:
 
 def _load(name: str) -> Strategy:
     framework, _, mode = name.partition(":")
-    if framework == "fake" and mode:
+    if mode and named(name).any_mode:
         return _of(framework, PLAIN)
-    if framework in FRAMEWORKS and mode in FRAMEWORKS[framework].strategies:
+    if mode in named(name).strategies:
         return _of(framework, mode)
     if is_outside(name):
         return outside.load(framework, name)
-    raise UsageError(f"--strategy {name}: unknown; {near(name, [*NAMES, 'fake:NAME'])}")
+    known = [*NAMES, *(f"{one.name}:NAME" for one in FRAMEWORKS.values() if one.any_mode)]
+    raise UsageError(f"--strategy {name}: unknown; {near(name, known)}")
 
 
 def is_outside(name: str) -> bool:
@@ -88,17 +95,32 @@ def missing(name: str, device: Device) -> str | None:
 
 def startup_s(name: str) -> float:
     """About how long a worker of a strategy takes to be ready; one from outside as long as its baseline's."""
-    return of_baseline(load(name).baseline).startup_s
+    return named(load(name).baseline).startup_s
 
 
 def resident_bytes(baseline: str) -> int:
     """About what a worker keeps in memory without any model."""
-    return of_baseline(baseline).resident_bytes
+    return named(baseline).resident_bytes
 
 
-def of_baseline(baseline: str) -> Framework:
-    """The framework of a plain loop; one without any knowledge for what is none of these."""
-    return FRAMEWORKS.get(baseline.partition(":")[0], Framework(name="", strategies={}))
+def named(name: str) -> Framework:
+    """The framework that a strategy's name begins with; one without any knowledge for a strategy from outside."""
+    return FRAMEWORKS.get(name.partition(":")[0], Framework(name="", strategies={}))
+
+
+def default(device: Device) -> str:
+    """The strategy that is measured if none is given: of the first framework that has one for the device."""
+    return next(f"{one.name}:{one.defaults[device]}" for one in LISTED if device in one.defaults)
+
+
+def of_flag(mode_flag: str) -> Framework:
+    """The framework whose modes a flag names."""
+    return next(one for one in LISTED if one.mode_flag == mode_flag)
+
+
+def all_reducing() -> Framework:
+    """The framework that times all-reduces for `check`: the first that can."""
+    return next(one for one in LISTED if one.all_reduce)
 
 
 def distributions() -> dict[str, tuple[str, ...]]:

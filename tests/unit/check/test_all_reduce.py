@@ -17,7 +17,7 @@ from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
 from scaling.records.network import ALONE
 from tests.support.check_facts import FOUR, TORCH, facts, gpu, ranks, timed
 
-CUDA = {name: {"torch_cuda": "13.0"} for name in FOUR}
+CUDA = {name: {"built_for_cuda": "13.0"} for name in FOUR}
 
 
 # ---------------------------------------------------------------- busbw

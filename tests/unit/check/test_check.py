@@ -15,7 +15,7 @@ from scaling.check.lead import Lead
 from scaling.check.messages import LEAD_DECODER, ToLead, ToRank
 from scaling.check.prober import Prober
 from scaling.errors import LaunchError, UsageError
-from scaling.frameworks import hvd
+from scaling.frameworks.horovod import strategy as hvd
 from scaling.hosts.fabric import Entry
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
