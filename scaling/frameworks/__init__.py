@@ -7,14 +7,16 @@ import pkgutil
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
-from typing import cast
+from typing import Any, cast
+
+from msgspec.structs import replace
 
 from scaling.errors import UsageError, near
 from scaling.frameworks import answers, outside
-from scaling.frameworks.base import Framework, Strategy
-from scaling.frameworks.revised import Revised
+from scaling.frameworks.base import Framework, Helper, Strategy
 from scaling.records.other_code import own, revision
-from scaling.records.point import Device
+from scaling.records.point import Device, Point
+from scaling.records.task import Task
 
 # The order of --list; a framework in a folder of another name follows these.
 FIRST = ("pytorch", "tf", "mx")
@@ -136,3 +138,39 @@ def _of(framework: str, mode: str) -> Strategy:
     module = import_module(f"{__name__}.{FOLDER_OF[framework]}.{FRAMEWORKS[framework].strategies[mode]}")
     strategy: Strategy = module.STRATEGY
     return strategy
+
+
+# ---------------------------------------------------------------- revised
+#
+# A strategy under the name of another revision: to its own code it has the name that it knows.
+
+
+class Revised:
+    """A strategy that is asked about `name@revision`, and answers as about `name`."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def helpers(self, task: Task) -> list[Helper]:
+        """Workers of another revision may not wait for them."""
+        return [replace(one, awaited=True) for one in self._strategy.helpers(_own_task(task))]
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._strategy, name)
+        return (lambda *asked: found(*map(_known, asked))) if callable(found) else found
+
+
+def _known(asked: object) -> object:
+    """A name, a point or a task as the strategy knows them."""
+    match asked:
+        case str():
+            return own(asked)
+        case Point():
+            return replace(asked, strategy=own(asked.strategy))
+        case Task():
+            return _own_task(asked)
+    return asked
+
+
+def _own_task(task: Task) -> Task:
+    return replace(task, point=replace(task.point, strategy=own(task.point.strategy)))
