@@ -11,9 +11,6 @@ from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.plan.config import SweepConfig
 
-# What is timed where only a pass is asked for.
-STRATEGY = "torch:plain"
-
 
 def check(config: SweepConfig) -> None:
     """Refuse strategies that exchange, or of which nobody knows that they can do a part of a step."""

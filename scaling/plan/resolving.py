@@ -64,7 +64,7 @@ def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], f
 
 def names(config: SweepConfig, device: Device) -> tuple[str, ...]:
     """The strategies, each once and by its own name."""
-    default = passes.STRATEGY if config.has_passes else "torch:nccl" if device == "cuda" else "torch:gloo"
+    default = frameworks.BASELINES[0] if config.has_passes else frameworks.default(device)
     given = tuple(dict.fromkeys(other_code.own(name) for name in config.strategy or (default,)))
     if config.against is None and given != tuple(dict.fromkeys(config.strategy or given)):
         raise UsageError("--strategy: names a revision (@); give that with --against REV")

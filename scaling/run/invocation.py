@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.plan import config, ignored, validation
 from scaling.plan.config import SweepConfig
@@ -95,7 +96,8 @@ def fields(flags: Mapping[str, Any], kv_store: str | None) -> dict[str, Any]:
     """The SweepConfig fields of the flags that were given, lists split at commas; kvstores are strategies."""
     given = {field: _value(field, value) for field, value in flags.items()}
     if kv_store is not None:
-        modes = [f"mxnet:{mode.removeprefix('mxnet:')}" for mode in _words(kv_store)]
+        prefix = f"{frameworks.of_flag('kv_store').name}:"
+        modes = [f"{prefix}{mode.removeprefix(prefix)}" for mode in _words(kv_store)]
         given["strategy"] = [*given.get("strategy", ()), *modes]
     return given
 

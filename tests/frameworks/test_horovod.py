@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.agent.child import Child
 from scaling.agent.environment import child_environ
-from scaling.frameworks import horovod_rendezvous, hvd
+from scaling.frameworks.horovod import rendezvous
+from scaling.frameworks.horovod import strategy as hvd
 from scaling.plan import tasks
 from scaling.records.events import Announce, Failed
 from tests.support import ranks
@@ -80,7 +81,7 @@ def test_a_taken_port_is_told_as_such(tmp_path: Path) -> None:
         other.bind(("127.0.0.1", task.ports[0]))
         other.listen()
         with pytest.raises(OSError, match="Address already in use"):
-            horovod_rendezvous.serve(task, lambda _: None)
+            rendezvous.serve(task, lambda _: None)
 
 
 # ---------------------------------------------------------------- training

@@ -39,7 +39,7 @@ def _server(task: Task) -> ForkServer:
     plain = frameworks.load(task.point.strategy).baseline
     sample = replace(task, point=replace(task.point, strategy=plain, kind="solo", options={}))
     environ = child_environ(os.environ, sample, frameworks.load(plain).environ(sample, {}))
-    modules = frameworks.of_baseline(plain).preload
+    modules = frameworks.named(plain).preload
     assert modules, f"nothing of {plain} is imported before a fork"
     server = ForkServer(sys.executable, (*modules, FORKED_RANK), environ)
 

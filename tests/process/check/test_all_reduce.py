@@ -78,7 +78,7 @@ def children() -> list[psutil.Process]:
 
 
 def torches(nodes: Sequence[str], each: int) -> tuple[RankFacts, ...]:
-    return ranks(nodes, each=each, told={name: {"torch_cuda": ""} for name in nodes})
+    return ranks(nodes, each=each, told={name: {"built_for_cuda": ""} for name in nodes})
 
 
 def test_two_ranks_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from scaling.errors import LaunchError, UsageError
-from scaling.frameworks import hvd
+from scaling.frameworks.horovod import strategy as hvd
 from scaling.hosts.fabric import Entry
 from scaling.tools.check import gather, lead
 from scaling.tools.check.facts import RankFacts

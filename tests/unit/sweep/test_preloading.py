@@ -53,9 +53,7 @@ def told(size: int = 2, missing: dict[str, str] | None = None, **fields: Any) ->
 
 
 def names(agents: Agents, rank: int = 0) -> list[str]:
-    return [
-        frameworks.of_baseline(frameworks.load(task.point.strategy).baseline).name for task in agents.tasks[rank]
-    ]
+    return [frameworks.named(frameworks.load(task.point.strategy).baseline).name for task in agents.tasks[rank]]
 
 
 def test_every_agent_imports_every_framework_once() -> None:
