@@ -110,7 +110,7 @@ LAST_ERROR = "Last error:"
 
 
 def event_of(error: BaseException) -> Error:
-    """What is reported of a caught exception."""
+    """Report a caught exception in words: evidence for rank 0, which never sees its class or its host's limits."""
     return Error(
         cause=cause_of(error),
         message=readable(message_of(error) + process_limits.hint(str(error))),
