@@ -4,13 +4,12 @@ The child leads its own session. Its end is told by its pidfd, not by the end of
 grandchild may hold the pipe open. Where there is no pidfd the agent finds out at its next turn.
 Grandchildren that outlive it are killed: those of its group by killpg while the leader is still a
 zombie (so that the id cannot be another's). Those that left the group are this process's children by
-then: a child keeps its orphans while it lives, afterwards this process adopts them (PR_SET_CHILD_SUBREAPER).
+then: a child keeps its orphans while it lives, afterwards this process adopts them (hosts/parents.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -29,20 +28,8 @@ from scaling.records.task import EVENTS_FD, Command, Task
 
 LOG_TAIL_BYTES = 4000
 STACKS_S = 0.3
-_PR_SET_CHILD_SUBREAPER = 36
 
 Start = Callable[[Task, Mapping[str, str], forks.Fds], forks.Started]
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of its descendants' orphans, which waits for them as for all its children.
-
-    Some programs start others with SIGCHLD ignored: then the kernel reaps children, and nobody learns how they
-    ended (sigaction(2)).
-    """
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Child:

@@ -12,10 +12,10 @@ import tensorflow as tf
 from scaling.frameworks import hvd
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.tf import evaluation
-from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.rank import TensorFlowRank
 from scaling.frameworks.tracing import Tracer, timelines
+from scaling.hosts.parents import end_with_parent
 from scaling.records.task import Task
 
 
