@@ -28,7 +28,7 @@ from scaling.run.enrolment import ask_of_outside
 from scaling.sweep.sweep import Predictor, Sweep
 from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 from scaling.transport.mailbox import SILENT_S, Mailbox
 from tests.support.inline_child import Clock, InlineChild, Told
 

@@ -26,7 +26,7 @@ from scaling.errors import Interrupted
 from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
 from scaling.records.nccl import NcclChoice
 from scaling.records.network import ALONE, Network, Place
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support import telling_all_reduce
 from tests.support.check_facts import FOUR, ranks

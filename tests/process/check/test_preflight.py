@@ -20,7 +20,7 @@ from scaling.check.prober import Prober
 from scaling.check.verdicts import judge
 from scaling.errors import Interrupted
 from scaling.hosts.fabric import Entry
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FOUR, nic, node, rank
 

@@ -17,7 +17,7 @@ from scaling.check.prober import Prober
 from scaling.errors import LaunchError, UsageError
 from scaling.frameworks import hvd
 from scaling.hosts.fabric import Entry
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FABRIC, FOUR, nic, node, rank, ranks
 from tests.support.fake_nvml import FakeGpu, installer
