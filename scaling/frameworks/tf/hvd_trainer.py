@@ -13,10 +13,10 @@ from scaling.frameworks.base import Trainer
 from scaling.frameworks.horovod.strategy import await_rendezvous, options_of
 from scaling.frameworks.horovod.timeline import timelines
 from scaling.frameworks.tf import evaluation
-from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.rank import TensorFlowRank
 from scaling.frameworks.tracing import Tracer
+from scaling.hosts.parents import end_with_parent
 from scaling.records.task import Task
 
 
