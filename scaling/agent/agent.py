@@ -21,7 +21,7 @@ from scaling.agent.idle import IdleTraffic
 from scaling.agent.supervisor import ChildLike, Supervisor
 from scaling.errors import ScalingError, StrategyError, UsageError
 from scaling.hosts import process_limits
-from scaling.hosts.reach import Attempts, door
+from scaling.hosts.connections import Attempts, door
 from scaling.quiet import agent as quiet
 from scaling.records.events import Ended, Event, Exit, Failed, Measured
 from scaling.records.host import HostInfo

@@ -22,9 +22,8 @@ from scaling.agent import forks
 from scaling.hosts import proc, process_limits
 from scaling.records import other_code
 from scaling.records.events import Event, Exit
-from scaling.records.forks import MARK
 from scaling.records.store import unlinked
-from scaling.records.task import EVENTS_FD, Command, Task
+from scaling.records.task import CHILD_MARK, EVENTS_FD, Command, Task
 
 LOG_TAIL_BYTES = 4000
 STACKS_S = 0.3
@@ -65,7 +64,7 @@ class Child:
         commands_fd, self.stdin_fd = os.pipe()
         os.set_blocking(self.events_fd, False)
         os.set_blocking(self.stdin_fd, False)
-        own = {**environ, MARK: self.mark, EVENTS_FD: str(events_fd)}
+        own = {**environ, CHILD_MARK: self.mark, EVENTS_FD: str(events_fd)}
         try:
             with unlinked(Path(self.task.log)).open("ab") as log:
                 return start(self.task, own, forks.Fds(commands_fd, events_fd, log.fileno()))

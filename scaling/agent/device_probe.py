@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from scaling.hosts.nvml import ask, find, session
+from scaling.hosts.gpus import ask, find_visible, session
 from scaling.records.point import Device
 from scaling.records.telemetry import POWER_CAP, Sample, Telemetry
 
@@ -229,7 +229,7 @@ class GpuMeter:
         """The meter of the visible GPU `device_index`, or of the one that is shown; None where NVML cannot reach
         it."""
         nvml, _ = session()
-        handle = None if nvml is None else find(nvml, device_index, shown_gpu)
+        handle = None if nvml is None else find_visible(nvml, device_index, shown_gpu)
         return None if handle is None else cls(nvml, handle, device_index)
 
     def start(self) -> None:

@@ -22,8 +22,15 @@ from scaling import frameworks
 from scaling.agent import interpreters, other_code, strategies
 from scaling.agent.environment import child_environ
 from scaling.errors import ScalingError
-from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, OPTIONAL, READY, Request
-from scaling.records.task import Task
+from scaling.records.task import (
+    CHILD_MARK,
+    FORK_FD,
+    FORK_READY,
+    MOST_REQUEST_BYTES,
+    OPTIONAL_MODULES,
+    ForkRequest,
+    Task,
+)
 
 # A mark is written over this in a fork's environment.
 MARK_ROOM = "-" * 200
@@ -74,7 +81,7 @@ class ForkServer:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env={**environ, MARK: MARK_ROOM, FORK_FD: str(theirs.fileno())},
+                env={**environ, CHILD_MARK: MARK_ROOM, FORK_FD: str(theirs.fileno())},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
@@ -88,7 +95,7 @@ class ForkServer:
     def look(self) -> None:
         """Take its word that it is ready, if that has come."""
         if self.ready is None and select.select([self._socket], [], [], 0)[0]:
-            self.ready = self._socket.recv(MAX_BYTES) == READY
+            self.ready = self._socket.recv(MOST_REQUEST_BYTES) == FORK_READY
 
     def fork(self, environ: Mapping[str, str], fds: Fds) -> Started:
         """Have it fork a child. Raises OSError; then it is of no more use, unless the environment alone was at
@@ -96,7 +103,7 @@ class ForkServer:
         if not self.ready:
             raise ConnectionError("the fork server is gone")
         try:
-            request = msgspec.json.encode(Request(environ=dict(environ)))
+            request = msgspec.json.encode(ForkRequest(environ=dict(environ)))
         except UnicodeEncodeError as error:  # a variable of the user's, in another encoding
             raise OSError(f"no message of this environment: {error}") from None
         pid = self._asked(request, fds)
@@ -122,7 +129,7 @@ class ForkServer:
         try:
             self._socket.settimeout(ANSWER_S)
             socket.send_fds(self._socket, [request], list(fds))
-            answer = self._socket.recv(MAX_BYTES)
+            answer = self._socket.recv(MOST_REQUEST_BYTES)
         except OSError:
             self.close()
             raise
@@ -201,4 +208,4 @@ def _optional(task: Task, names: Collection[str]) -> tuple[str, ...]:
     loaded = [] if task.code else [frameworks.load(name) for name in names]
     wanted = [getattr(one, "preload", ()) for one in loaded if one.baseline == _baseline(task)]
     found = dict.fromkeys(module for modules in wanted for module in modules)
-    return (OPTIONAL, *found) if found else ()
+    return (OPTIONAL_MODULES, *found) if found else ()

@@ -16,7 +16,7 @@ import msgspec
 from scaling import frameworks
 from scaling.agent import strategies
 from scaling.hosts import info
-from scaling.records.interpreter import Installed
+from scaling.records.host import Installed
 
 # What a worker imports beside its framework.
 NEEDED = ("numpy", "psutil", "pynvml")

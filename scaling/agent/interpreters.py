@@ -20,8 +20,7 @@ from scaling import frameworks
 from scaling.agent.environment import outside_of_mpi
 from scaling.frameworks import variables
 from scaling.hosts import info
-from scaling.records.host import HostInfo
-from scaling.records.interpreter import Installed, Interpreter
+from scaling.records.host import HostInfo, Installed, Interpreter
 
 # SCALING_PYTHON_TENSORFLOW=/path/to/python names one; it goes before what stands beside the agent's environment.
 VARIABLE = "SCALING_PYTHON_"

@@ -9,7 +9,7 @@ from scaling import frameworks
 from scaling.agent import interpreters
 from scaling.errors import ScalingError
 from scaling.hosts import gpus
-from scaling.records.interpreter import Interpreter
+from scaling.records.host import Interpreter
 from scaling.records.point import Device
 from scaling.records.task import Task
 

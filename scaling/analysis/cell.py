@@ -34,12 +34,11 @@ from scaling.analysis.step_time import NO_RESULT, StepTime, beside_s, step_time,
 from scaling.analysis.traces import Traced
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.quiet import notes as quiet
-from scaling.records.emulation import Emulation
 from scaling.records.events import Failed, Finished, Ready, Window
-from scaling.records.gpu_time import GpuTime
-from scaling.records.nccl import NcclChoice
+from scaling.records.network import NcclChoice
 from scaling.records.point import Point
-from scaling.records.run import PointRecord, RankRecord
+from scaling.records.run import Emulation, PointRecord, RankRecord
+from scaling.records.telemetry import GpuTime
 from scaling.text import counted, several
 
 # ---------------------------------------------------------------- training loss

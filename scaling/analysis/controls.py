@@ -12,10 +12,10 @@ from scaling.analysis.audit import Flag
 from scaling.analysis.cell import Cell
 from scaling.analysis.step_time import StepTime, lock_step, step_time
 from scaling.records.events import Failed
-from scaling.records.gpu_time import GpuTime
-from scaling.records.nccl import NcclChoice
+from scaling.records.network import NcclChoice
 from scaling.records.point import BESIDE, Kind, Point
 from scaling.records.run import PointRecord
+from scaling.records.telemetry import GpuTime
 
 Key = tuple[Any, ...]
 

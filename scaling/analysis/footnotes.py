@@ -21,10 +21,9 @@ from scaling.analysis.stats import Estimate, interval, quantile
 from scaling.analysis.step_time import NO_RESULT
 from scaling.analysis.traffic_receipt import Receipt
 from scaling.quiet.notes import notes
-from scaling.records.emulation import Emulation
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record
-from scaling.records.run import PointRecord, WarningKind
+from scaling.records.run import Emulation, PointRecord, WarningKind
 from scaling.text import counted, plural
 
 # ---------------------------------------------------------------- fellows

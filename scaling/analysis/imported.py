@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from scaling.analysis.stats import Estimate, geometric
-from scaling.records.imported import ImportedRow, ImportedUnit
 from scaling.records.point import Record
+from scaling.records.run import ImportedRow, ImportedUnit
 
 IMPORTED = "IMPORTED"
 Key = tuple[object, ...]

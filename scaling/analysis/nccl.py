@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from scaling.records.nccl import NcclChoice
+from scaling.records.network import NcclChoice
 from scaling.records.run import PointRecord, RankRecord
 from scaling.text import several
 

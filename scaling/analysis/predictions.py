@@ -10,7 +10,7 @@ from scaling.analysis.audit import UNRANKED
 from scaling.analysis.rows import Row
 from scaling.analysis.stats import Estimate
 from scaling.records.point import Hardware, Placement, Point, Record, ServerHosts, Workload
-from scaling.records.prediction import Prediction
+from scaling.records.run import Prediction
 
 # Rows that are no measurement of what was predicted: other networks, doubtful or hampered ones.
 UNJUDGED = (*UNRANKED, "UNSETTLED", "THROTTLED")

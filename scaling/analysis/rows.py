@@ -14,9 +14,8 @@ from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.stats import Estimate, is_distinguishable
 from scaling.analysis.traces import Traced
 from scaling.analysis.traffic_receipt import Receipt
-from scaling.records.emulation import Emulation
 from scaling.records.events import Failed
-from scaling.records.nccl import NcclChoice
+from scaling.records.network import NcclChoice
 from scaling.records.point import (
     Hardware,
     Placement,
@@ -24,6 +23,7 @@ from scaling.records.point import (
     ServerHosts,
     Workload,
 )
+from scaling.records.run import Emulation
 
 Verdict = Literal["best", "leading", "slower", "faster", "not compared"]
 

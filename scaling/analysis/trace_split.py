@@ -21,8 +21,8 @@ from operator import itemgetter
 
 import msgspec
 
-from scaling.records.gpu_time import WINDOW, Collective, GpuTime, Kernels
 from scaling.records.point import Record
+from scaling.records.telemetry import TRACED, Collective, GpuTime, Kernels
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 # In names of kernels: of NCCL and RCCL, and of MSCCL and MSCCL++, by which RCCL exchanges on some GPUs.
@@ -69,7 +69,7 @@ def gpu_time(trace: bytes, steps: int) -> GpuTime | None:
     Raises msgspec.DecodeError where it is no trace.
     """
     events = _events(trace)
-    spans = [event.interval for event in events if event.name == WINDOW and event.cat == "user_annotation"]
+    spans = [event.interval for event in events if event.name == TRACED and event.cat == "user_annotation"]
     if not spans:
         return None
     on_gpu = sorted(

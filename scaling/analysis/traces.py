@@ -23,9 +23,9 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from scaling.analysis.step_time import step_time
-from scaling.records.gpu_time import GpuTime
 from scaling.records.point import Record
 from scaling.records.run import PointRecord, RankRecord
+from scaling.records.telemetry import GpuTime
 
 # Beyond this a profiler changed what it watched: only shares of its step may be told.
 MOST_SLOWED = 0.03

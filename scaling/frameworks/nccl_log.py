@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
 
-from scaling.records.nccl import NcclChoice
+from scaling.records.network import NcclChoice
 
 # With NCCL_DEBUG_SUBSYS=TUNING a line is written for every collective: the first show all sizes.
 MOST_BYTES = 1 << 20

@@ -14,11 +14,10 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
-from scaling.hosts.nvml import ask, lost, reachable, session, text, visible
-from scaling.records.gpu_health import GpuHealth, GpuHost
+from scaling.hosts.gpus import ask, lost, nvml_text, reachable, session, visible
+from scaling.records.host import GpuHealth, GpuHost
 
 # ---------------------------------------------------------------- pcie
-#
 # The PCIe switches above a device, and whether they send what devices tell each other up to the root complex.
 #
 # A switch joins the devices below it by itself unless Access Control Services (ACS) redirect them; then GPUs and
@@ -109,7 +108,7 @@ def gather(root: Path = ROOT) -> GpuHost:
     nvml, _ = session()
     if nvml is None:
         return GpuHost()
-    wholes = {text(ask(nvml, "nvmlDeviceGetUUID", one.whole)): one.whole for one in visible(nvml)}
+    wholes = {nvml_text(ask(nvml, "nvmlDeviceGetUUID", one.whole)): one.whole for one in visible(nvml)}
     return GpuHost(
         gpus=tuple(_health(nvml, handle, root) for handle in wholes.values()),
         cuda=_release(ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")),
@@ -121,7 +120,6 @@ def gather(root: Path = ROOT) -> GpuHost:
 
 
 def _release(number: int | None) -> str:
-    """`13.0` of 13000."""
     return f"{number // 1000}.{number % 1000 // 10}" if number else ""
 
 
@@ -140,8 +138,8 @@ def _health(nvml: Any, handle: Any, root: Path) -> GpuHealth:
     pending, failed = _repairs(nvml, handle)
     fabric, fault = _fabric(nvml, handle)
     return GpuHealth(
-        uuid=text(ask(nvml, "nvmlDeviceGetUUID", handle)),
-        name=text(ask(nvml, "nvmlDeviceGetName", handle)),
+        uuid=nvml_text(ask(nvml, "nvmlDeviceGetUUID", handle)),
+        name=nvml_text(ask(nvml, "nvmlDeviceGetName", handle)),
         compute_capability=".".join(map(str, capability)) if capability else "",
         is_persistent=_flag(ask(nvml, "nvmlDeviceGetPersistenceMode", handle)),
         compute_mode=COMPUTE_MODES.get(ask(nvml, "nvmlDeviceGetComputeMode", handle), ""),
@@ -200,7 +198,7 @@ def _fabric(nvml: Any, handle: Any) -> tuple[str, str]:
         return "", ""
     # NVML fills one byte (`unsigned char` in nvml.h); nvidia-ml-py 13 reads it with the three that pad it.
     state = FABRIC.get(info.state & 0xFF, "")
-    fault = text(str(nvml.NVMLError(info.status))) if info.status and state == "completed" else ""
+    fault = nvml_text(str(nvml.NVMLError(info.status))) if info.status and state == "completed" else ""
     return state, fault
 
 

@@ -121,7 +121,6 @@ def _once(hosts: list[Host]) -> None:
 
 
 def _host(words: list[str], line: int, remark: str) -> Host:
-    """The host of a line's words. ValueError says what is wrong with them."""
     name, count = _part(words[0])
     if not NAME.fullmatch(name) and not _is_address(name):
         raise ValueError(f"{name!r} is no host name; {EITHER.format('node1')}")

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 import scaling
 from scaling.errors import LaunchError
-from scaling.hosts import allocator, interfaces, proc, rdma, routes
+from scaling.hosts import allocator, interfaces, networks, proc, rdma
 from scaling.hosts.gpus import gather_gpus, unsupported
 from scaling.records.host import HostInfo, Nic, joined_variables
 from scaling.text import counted
@@ -62,7 +62,7 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         allocator=allocator.in_use(),
         allocator_by=allocator.brought_by(os.environ),
         heap_settings=allocator.settings(os.environ),
-        routes=routes.read({nic.name for nic in nics}),
+        routes=networks.read_routes({nic.name for nic in nics}),
         reachable_gpus=found.reachable,
         unsupported_gpus=unsupported(found),
         core_ids=proc.core_ids(cores),
@@ -237,7 +237,6 @@ def versions(packages: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def _version(names: Sequence[str]) -> str:
-    """The version of the first distribution that is installed, "" where none is."""
     for name in names:
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(name)

@@ -36,7 +36,6 @@ def cached_fraction(paths: Sequence[str]) -> float | None:
 
 
 def _pages(path: str) -> tuple[int, int]:
-    """Of one file: how many of its pages are cached, and how many there are."""
     with Path(path).open("rb") as file, closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)) as mapped:
         pages = -(-len(mapped) // mmap.PAGESIZE)
         states = (ctypes.c_ubyte * pages)()

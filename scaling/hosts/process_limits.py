@@ -55,7 +55,6 @@ def _limits(root: Path) -> Iterator[Limit]:
 
 
 def _threads() -> int:
-    """Of all processes of this user."""
     mine = psutil.Process().uids().real
     every = psutil.process_iter(["uids", "num_threads"])
     return sum(one.info["num_threads"] or 0 for one in every if one.info["uids"] and one.info["uids"].real == mine)

@@ -111,7 +111,6 @@ def _port_of(interface: str, root: Path) -> int:
 
 
 def _with_uppers(interfaces: Iterable[str], root: Path) -> set[str]:
-    """The interfaces and all bonds, bridges and VLANs on them."""
     found: set[str] = set()
     wanted = set(interfaces)
     while wanted:

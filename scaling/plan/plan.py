@@ -13,17 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.hosts.fabric import Entry
-from scaling.hosts.networks import choose
+from scaling.hosts.networks import Entry, choose
 from scaling.plan import batches, beside, defaults, devices, matrix, name_address, resolving, training
 from scaling.plan.config import SweepConfig
 from scaling.plan.groups import Group, apart, seats, together
 from scaling.plan.placement import Slot, first_slots, place_ranks, slots_of
 from scaling.records import other_code
-from scaling.records.emulation import Emulation
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record, Workload
+from scaling.records.run import Emulation
 from scaling.tools.emulated import layers, profiles, scale
 from scaling.tools.emulated.scale import Load
 

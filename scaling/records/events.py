@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from scaling.records.bounds import LEAST_S, Amount, Count, Index, Seconds, Signed, Size, Taken, UnixSeconds
 from scaling.records.crossing import Bounds
-from scaling.records.gpu_time import GpuTime
-from scaling.records.nccl import NcclChoice
-from scaling.records.point import Record
-from scaling.records.telemetry import Telemetry
+from scaling.records.network import NcclChoice
+from scaling.records.point import LEAST_S, Amount, Count, Index, Record, Seconds, Signed, Size, Taken, UnixSeconds
+from scaling.records.telemetry import GpuTime, Telemetry
 
 
 class Hello(Record, frozen=True, kw_only=True, tag="hello"):

@@ -5,9 +5,97 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import IPv4Interface, IPv4Network
 
-from scaling.records.bounds import Amount, Count, Index
-from scaling.records.interpreter import Interpreter
-from scaling.records.point import Record
+from scaling.records.point import Amount, Count, Index, Record
+
+# ---------------------------------------------------------------- GPU health
+
+
+class GpuHealth(Record, frozen=True, kw_only=True):
+    """One GPU. `compute_mode` is nvidia-smi's word (`Default`, `Exclusive_Process`, `Prohibited`).
+
+    `uncorrected_errors` were counted since the driver was loaded; where memory is broken, rows are remapped, on
+    older GPUs pages retired. The PCIe generation falls while a GPU idles, its width does not; `_max` is what GPU
+    and slot can do together, `pcie_generation_own` what the GPU could in a better slot. `application_sm_mhz` is
+    the clock that it was told to take under load, by default `default_sm_mhz`. `processes` compute on it, by name
+    or number. `fabric` is how far an NVSwitch's fabric manager is with it (`completed` is well, "" where there is
+    none), and `fabric_fault` the error with which that ended. `acs_redirects` are the ports of PCIe switches above
+    it that send what it tells its peers up to the root complex; only root is told.
+    """
+
+    uuid: str
+    name: str
+    compute_capability: str = ""
+    is_persistent: bool | None = None
+    compute_mode: str = ""
+    is_mig: bool | None = None
+    is_ecc: bool | None = None
+    uncorrected_errors: int | None = None
+    is_repair_pending: bool | None = None
+    is_repair_failed: bool | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_generation_own: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    sm_mhz_max: int | None = None
+    application_sm_mhz: int | None = None
+    default_sm_mhz: int | None = None
+    power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+    processes: tuple[str, ...] = ()
+    fabric: str = ""
+    fabric_fault: str = ""
+    acs_redirects: tuple[str, ...] | None = None
+
+
+class GpuHost(Record, frozen=True, kw_only=True):
+    """What the driver of one rank's host tells. `cuda` is the newest CUDA release that it runs (`13.0`);
+    `reachable` counts the GPUs that NVML gives this process, whatever CUDA_VISIBLE_DEVICES hides of them,
+    and `lost` says which it counts and cannot reach (fallen off the bus);
+    `peer_memory` is the kernel module by which RDMA cards reach GPUs, and `is_open` a driver of the open kernel
+    modules, which offers them DMA-BUF instead."""
+
+    gpus: tuple[GpuHealth, ...] = ()
+    cuda: str = ""
+    reachable: int = 0
+    lost: tuple[str, ...] = ()
+    peer_memory: str = ""
+    is_open: bool | None = None
+
+
+# ---------------------------------------------------------------- interpreter
+
+
+class Interpreter(Record, frozen=True, kw_only=True):
+    """The Python that runs a framework's children on a host, where that is not the agent's own.
+
+    `python` is its version, "" where it does not work; `versions` are those of the framework's packages there;
+    `cuda` is the CUDA release that its torch is built with, "" for a build without any, None without torch;
+    `compile_lacks` is what its torch.compile would need and does not find.
+    """
+
+    framework: str
+    path: str
+    python: str = ""
+    versions: dict[str, str] = {}
+    cuda: str | None = None
+    compile_lacks: str = ""
+
+
+class Installed(Record, frozen=True, kw_only=True):
+    """What such a Python answers: its version, its packages, why strategies cannot run in it, or not on GPUs, and
+    which address those take that obey no --interconnect."""
+
+    python: str = ""
+    versions: dict[str, str] = {}
+    missing: dict[str, str] = {}
+    missing_on_cuda: dict[str, str] = {}
+    name_addresses: dict[str, str] = {}
+    cuda: str | None = None
+    compile_lacks: str = ""
+
+
+# ---------------------------------------------------------------- host
 
 
 class Gpu(Record, frozen=True, kw_only=True):

@@ -14,16 +14,149 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any, Literal
 
-from scaling.records.bounds import Index, Seconds, Size, UnixSeconds
-from scaling.records.emulation import Emulation
+from msgspec.structs import replace
+
 from scaling.records.events import Evaluated, Outcome, Ready, Result, Window
-from scaling.records.gpu_time import GpuTime
 from scaling.records.host import HostInfo
-from scaling.records.imported import ImportedBandwidth, ImportedRow
-from scaling.records.nccl import NcclChoice
-from scaling.records.network import ALONE, Network, Place
-from scaling.records.point import Device, Pattern, Point, Record
-from scaling.records.telemetry import Telemetry
+from scaling.records.network import ALONE, NcclChoice, Network, Place
+from scaling.records.other_code import own
+from scaling.records.point import Amount, Count, Device, Index, Pattern, Point, Record, Seconds, Size, UnixSeconds
+from scaling.records.telemetry import GpuTime, Telemetry
+
+# ---------------------------------------------------------------- prediction
+
+
+class Question(Record, frozen=True, kw_only=True):
+    """What a point will do, whose devices will be on so many `nodes`."""
+
+    point: Point
+    nodes: Size
+
+
+class Prediction(Record, frozen=True, kw_only=True, tag="prediction"):
+    """What was PREDICTED of an exchange before it was measured, once for all of its rounds (`point` is the first).
+
+    Medians with the ends of their 80 % interval; efficiencies are fractions of 1. `up_to` is the largest world
+    size that was known then. `refused` says why nothing was predicted; then all figures are None. Not `claimed`:
+    the interval is wider than a prediction may be. `notes`: what of the measured was left out, and where the model
+    does not fit it.
+    """
+
+    point: Point
+    nodes: Size
+    registered_unix_s: UnixSeconds
+    up_to: Index = 0
+    samples_per_s: Amount | None = None
+    samples_per_s_low: Amount | None = None
+    samples_per_s_high: Amount | None = None
+    efficiency: Amount | None = None
+    efficiency_low: Amount | None = None
+    efficiency_high: Amount | None = None
+    claimed: bool = True
+    refused: str = ""
+    notes: tuple[str, ...] = ()
+
+
+# ---------------------------------------------------------------- imported rows
+# What logs of other tools say: a row per log and cell, and what a benchmark of a network measured.
+#
+# None of it was measured here. A run that holds such rows has them in its header; it has no points.
+
+
+# What a rate counts. Steps are counted where a log tells neither samples nor their batch.
+ImportedUnit = Literal["images", "samples", "sequences", "tokens", "steps"]
+
+
+class ImportedRow(Record, frozen=True, kw_only=True):
+    """What one log says of one cell.
+
+    `rate` is in `unit` per second over all `world_size` devices, None where the training failed, for the reason
+    `failed`. `batch_size` is of one device, 0 where the log does not say; neither `model` nor `precision` is ever
+    guessed. `audit` says what in the log contradicts its rate. `run` names the import where several are read
+    together.
+    """
+
+    tool: str
+    log: str
+    unit: ImportedUnit
+    world_size: Size
+    rate: Amount | None
+    model: str = ""
+    batch_size: Index = 0
+    precision: str = ""
+    synchronous: bool = True
+    failed: str = ""
+    audit: str = ""
+    notes: tuple[str, ...] = ()
+    run: str = ""
+
+
+class ImportedBandwidth(Record, frozen=True, kw_only=True):
+    """A line of a benchmark of collectives: `algbw` and `busbw` in units of 1e9 bytes a second.
+
+    `wrong` counts elements with a wrong value, None where nothing was checked. `audit` says that values of the log
+    were wrong where no line of it tells which.
+    """
+
+    tool: str
+    log: str
+    collective: str
+    world_size: Size
+    size_bytes: Count
+    dtype: str
+    redop: str
+    in_place: bool
+    time_s: Seconds
+    algbw_gbytes_per_s: Amount
+    busbw_gbytes_per_s: Amount
+    wrong: Count | None = None
+    audit: str = ""
+    notes: tuple[str, ...] = ()
+    run: str = ""
+
+
+# ---------------------------------------------------------------- emulation
+
+
+# Whose exchange emulated/scale.py is a model of: DDP's over Gloo's ring, its buckets as they are by default, which
+# may be said.
+_MODELLED, _DEFAULT_BUCKETS_MB = "torch:gloo", ("25", "25.0")
+
+
+class Emulation(Record, frozen=True, kw_only=True):
+    """Of a point on emulated devices; seconds are those of the cluster that it stands for.
+
+    `samples_per_s` is what one device does alone at the point's batch, `fitted` how that was fitted to published
+    batches, "" where it was published itself. The last bucket of gradients that DDP has by default, which nothing
+    hides, takes this machine `tail_s` by the model in emulated/scale.py, the links between nodes `wire_s` (0: none
+    are between, or their rate is not known), and those inside a node, called `inside`, `inside_s`: nobody slows
+    these down here. `error_fraction` is by how much of a step the machine is too late at most; None where that is
+    not known, since the point exchanges otherwise.
+    """
+
+    samples_per_s: Amount
+    fitted: str = ""
+    tail_s: Seconds = 0.0
+    wire_s: Seconds = 0.0
+    error_fraction: Amount | None = 0.0
+    inside: str = ""
+    inside_s: Seconds = 0.0
+
+    def of(self, point: Point) -> Emulation:
+        """The same without a bound where the model is of another exchange than the point's: first versions had one
+        for all."""
+        return self if _is_modelled(point) else replace(self, error_fraction=None)
+
+
+def _is_modelled(point: Point) -> bool:
+    """Whether the model is of this point's exchange, or nothing is exchanged."""
+    if point.kind != "exchange" or point.world_size == 1:
+        return True
+    buckets_mb = point.options.get("bucket_cap_mb", _DEFAULT_BUCKETS_MB[0])
+    return own(point.strategy) == _MODELLED and buckets_mb in _DEFAULT_BUCKETS_MB
+
+
+# ---------------------------------------------------------------- run
 
 SCHEMA = 3
 # Of a turn after the measured windows.

@@ -26,12 +26,9 @@ from scaling.errors import StoreError, UsageError
 from scaling.records import crossing
 from scaling.records.events import Finished
 from scaling.records.point import SERVER, Hardware, Workload
-from scaling.records.prediction import Prediction
-from scaling.records.run import SCHEMA, Header, PointRecord, WarningKind
+from scaling.records.run import SCHEMA, Header, PointRecord, Prediction, WarningKind
 
 # ---------------------------------------------------------------- migrations
-#
-# Records of older schemas as this version has them: plain data in, plain data out.
 
 
 Plain = dict[str, Any]
@@ -196,7 +193,6 @@ def _read_line(line: bytes, schema: int) -> Line:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a line, in words."""
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return f"it lacks {error}" if isinstance(error, KeyError) else str(error)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from scaling.records.network import ALONE, Place
+from scaling.records.network import ALONE, NcclChoice, Place
 from scaling.records.point import Point, Record
+
+# ---------------------------------------------------------------- task
 
 # Whether the C library keeps what a child has freed, or gives it back to the kernel as it likes.
 Malloc = Literal["keep", "system"]
@@ -158,3 +160,76 @@ class Finish(Record, frozen=True, kw_only=True, tag="finish"):
 
 
 Command = Run | Rest | Inspect | Train | Evaluate | Finish
+
+
+# ---------------------------------------------------------------- a timed all-reduce
+
+
+class Timed(Record, frozen=True, kw_only=True):
+    """All-reduces of `bytes` among `ranks`: `times_s` has each repetition's, as the slowest rank took it; the
+    busbw of the fastest and of the usual one follow from it (`timed`)."""
+
+    ranks: int
+    bytes: int
+    times_s: tuple[float, ...]
+    best_busbw_bytes_per_s: float
+    median_busbw_bytes_per_s: float
+
+
+def timed(ranks: int, size_bytes: int, times_s: tuple[float, ...]) -> Timed:
+    """With busbw as nccl-tests defines it, what each rank's link carries each way whatever the number of ranks:
+    2 (N-1)/N x bytes / time ("Performance reported by NCCL tests" in its documentation)."""
+    from statistics import median  # every child imports this file
+
+    moved_bytes = 2 * (ranks - 1) / ranks * size_bytes
+    return Timed(
+        ranks=ranks,
+        bytes=size_bytes,
+        times_s=times_s,
+        best_busbw_bytes_per_s=moved_bytes / min(times_s),
+        median_busbw_bytes_per_s=moved_bytes / median(times_s),
+    )
+
+
+class AskedAllReduce(Record, frozen=True, kw_only=True):
+    """What one rank's process is to do: its task says with whom, over which place and with which library; no
+    tensor is larger than `largest_bytes`, and each group may take about `budget_s`. With `inside` the ranks of
+    each of several nodes are timed too."""
+
+    task: Task
+    largest_bytes: int
+    budget_s: float
+    inside: bool = False
+
+
+class RankAllReduce(Record, frozen=True, kw_only=True):
+    """What one rank's process tells: of all ranks, and of those of its node where it has several. With an `error`
+    nothing was timed. `nccl` is read from NCCL's own log, None without one."""
+
+    everyone: Timed | None = None
+    inside: Timed | None = None
+    library: str = ""
+    error: str = ""
+    nccl: NcclChoice | None = None
+
+
+# ---------------------------------------------------------------- the server that forks children
+
+
+# The variable that names the server's end of the socket.
+FORK_FD = "SCALING_FORK_FD"
+# The variable by which the descendants of a child are known, unless they drop it.
+CHILD_MARK = "SCALING_CHILD"
+# What the server says once its framework is imported.
+FORK_READY = b"ready"
+# Among a server's arguments: what follows may be lacking.
+OPTIONAL_MODULES = "--"
+# The longest request: an environment.
+MOST_REQUEST_BYTES = 1 << 17
+
+
+class ForkRequest(Record, frozen=True, kw_only=True):
+    """Fork a worker with this environment; its commands, its events and its log come as file descriptors. A
+    message without any is a worker's pid, to be waited for."""
+
+    environ: dict[str, str]

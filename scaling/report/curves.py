@@ -12,7 +12,7 @@ from scaling.analysis.data_wait import DataWait
 from scaling.analysis.rows import Row, ServerUse
 from scaling.analysis.traces import GpuSplit, Traced
 from scaling.analysis.traffic_receipt import Receipt
-from scaling.records.emulation import Emulation
+from scaling.records.run import Emulation
 from scaling.report import cells, devices, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Column, Detail, Line, Notes, Phrase, Quantity, Section, Value

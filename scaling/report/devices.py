@@ -7,7 +7,7 @@ from math import floor, log10
 
 from scaling.analysis.device_use import DeviceUse
 from scaling.analysis.machine_energy import MachineUse
-from scaling.records.nccl import NcclChoice
+from scaling.records.network import NcclChoice
 from scaling.records.point import Workload
 from scaling.records.run import PointRecord
 from scaling.report import quantities

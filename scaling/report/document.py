@@ -12,8 +12,7 @@ from scaling.analysis.cost import Pricing
 from scaling.analysis.predictions import judged
 from scaling.analysis.rows import Minibatch, Resolution, Row
 from scaling.records.point import Hardware, Unit, Workload
-from scaling.records.prediction import Prediction
-from scaling.records.run import Header, PointRecord
+from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report import cells, costs, imported, labels, minibatches, over_cpu, predicted, quantities, trainings
 from scaling.report.curves import by_curve, curve
 from scaling.report.facts import facts

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from scaling.analysis.imported import Imported, cells, curves
 from scaling.analysis.stats import Estimate
-from scaling.records.imported import ImportedBandwidth
-from scaling.records.run import Header
+from scaling.records.run import Header, ImportedBandwidth
 from scaling.report import quantities, words
 from scaling.report.cells import BATCH_SIZE, EFFICIENCY, SPEEDUP, WORLD_SIZE
 from scaling.report.parts import Cell, Column, Entry, Line, Notes, Quantity, Section

@@ -16,8 +16,7 @@ from scaling.analysis.cost import Pricing
 from scaling.analysis.curves import exchanges
 from scaling.analysis.predictions import Judged, judged
 from scaling.analysis.rows import Row
-from scaling.records.prediction import Prediction
-from scaling.records.run import Header, PointRecord
+from scaling.records.run import Header, PointRecord, Prediction
 from scaling.records.store import FILE, folder_of
 from scaling.report import labels
 from scaling.report.document import said

@@ -23,9 +23,8 @@ from scaling.analysis.imported import Imported
 from scaling.analysis.predictions import Judged
 from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Resolution, Row, Standing, Verdict
 from scaling.analysis.training_rows import Training
-from scaling.records.imported import ImportedBandwidth
 from scaling.records.point import Hardware, Workload
-from scaling.records.run import Header
+from scaling.records.run import Header, ImportedBandwidth
 from scaling.text import as_json
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -18,7 +18,7 @@ from scaling.records.network import GBIT
 from scaling.records.point import Hardware
 from scaling.records.run import SCHEMA, Header
 from scaling.tools.emulated import profiles
-from scaling.tools.emulated.published import Rate
+from scaling.tools.emulated.profiles import Rate
 from scaling.tools.lab.slowdown import VARIABLE
 from scaling.transport.base import Cluster
 

@@ -12,14 +12,14 @@ from scaling.hosts.info import describe
 from scaling.plan import defaults, placement, plan
 from scaling.plan.config import SweepConfig
 from scaling.records import network
-from scaling.records.interpreter import Interpreter
+from scaling.records.host import Interpreter
 from scaling.records.messages import Enrol
 from scaling.records.other_code import own
 from scaling.records.point import EXCHANGING, Device, Point
 from scaling.run.header import by_name
 from scaling.text import counted, duration, printable, ranges
-from scaling.tools.emulated import fits, profiles
-from scaling.tools.emulated.published import Profile
+from scaling.tools.emulated import profiles
+from scaling.tools.emulated.profiles import Profile
 from scaling.workloads import data, models, walk
 from scaling.workloads.data import DataSpec
 from scaling.workloads.specs import ModelSpec, Recipe, Tokens
@@ -138,7 +138,7 @@ def _profile(one: Profile) -> str:
 
 def _fit(one: Profile, model: str) -> str:
     """At which batches its rate is not published, and where it is taken from."""
-    found = fits.fit(one, model)
+    found = profiles.fitted_rate(one, model)
     return f" (at others from {found.least} to {found.most} {found})" if found else ""
 
 

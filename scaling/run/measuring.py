@@ -25,8 +25,7 @@ from scaling.plan.plan import Plan
 from scaling.records import store
 from scaling.records.events import Finished
 from scaling.records.messages import ToAgent, ToSweep
-from scaling.records.prediction import Prediction, Question
-from scaling.records.run import Header, PointRecord
+from scaling.records.run import Header, PointRecord, Prediction, Question
 from scaling.run import NAME, against, listing, programs
 from scaling.run.invocation import ViewKind
 from scaling.sweep.sweep import Sweep

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from scaling.agent.agent import Agent
 from scaling.command import complain, show
 from scaling.errors import Interrupted, ScalingError, SilentRanks, UsageError
-from scaling.hosts import fabric, parents
+from scaling.hosts import networks, parents
 from scaling.plan import config, ignored_by_plan, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
@@ -145,7 +145,7 @@ class Lead:
         UsageError."""
         wanted = revisions.settled(wanted)
         self.enrolled = enrolment.ask_of_outside(self.mailbox, self.enrolled, wanted.strategy or ())
-        named = fabric.read(wanted.fabric or os.environ.get(fabric.VARIABLE))
+        named = networks.read_fabric(wanted.fabric or os.environ.get(networks.VARIABLE))
         made = plan.make(wanted, self.enrolled, named, lab_bits_per_s=slowdown.declared())
         return located.locate(made, self.mailbox, self.enrolled, goes_on=goes_on)
 

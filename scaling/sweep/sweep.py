@@ -35,8 +35,7 @@ from scaling.records.messages import (
 )
 from scaling.records.other_code import of_revision, revision
 from scaling.records.point import Point
-from scaling.records.prediction import Prediction, Question
-from scaling.records.run import PointRecord
+from scaling.records.run import PointRecord, Prediction, Question
 from scaling.records.store import Line, Store, done_keys, joined
 from scaling.records.task import Clocks, Task
 from scaling.sweep import inspection

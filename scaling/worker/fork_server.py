@@ -25,7 +25,7 @@ from typing import NoReturn
 import msgspec
 
 from scaling.hosts import parents
-from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, OPTIONAL, READY, Request
+from scaling.records.task import CHILD_MARK, FORK_FD, FORK_READY, MOST_REQUEST_BYTES, OPTIONAL_MODULES, ForkRequest
 from scaling.worker import run_task
 
 # Of /proc/PID/stat after the command's closing bracket: where the environment begins, the 50th of proc(5).
@@ -42,9 +42,9 @@ def main(modules: list[str]) -> int:
     _import(modules)
     gc.collect()
     gc.freeze()  # what was imported is then not copied by each worker's first collection
-    agent.send(READY)
+    agent.send(FORK_READY)
     while True:
-        data, fds, _, _ = socket.recv_fds(agent, MAX_BYTES, 3)
+        data, fds, _, _ = socket.recv_fds(agent, MOST_REQUEST_BYTES, 3)
         if not data:
             return 0
         if not fds:
@@ -58,7 +58,7 @@ def main(modules: list[str]) -> int:
 def _import(modules: list[str]) -> None:
     """All of them; of those after OPTIONAL whatever can be imported: the children that need the others tell why
     not."""
-    first = modules.index(OPTIONAL) if OPTIONAL in modules else len(modules)
+    first = modules.index(OPTIONAL_MODULES) if OPTIONAL_MODULES in modules else len(modules)
     for module in (*modules[:first], "scaling.frameworks.base"):
         import_module(module)
     for module in modules[first + 1 :]:
@@ -69,14 +69,14 @@ def _import(modules: list[str]) -> None:
 def _become_worker(agent: socket.socket, data: bytes, fds: list[int]) -> NoReturn:
     """Whatever is raised in here ends here: an orderly exit is the server's own."""
     try:
-        _work(agent, msgspec.json.decode(data, type=Request), fds)
+        _work(agent, msgspec.json.decode(data, type=ForkRequest), fds)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(1)
 
 
-def _work(agent: socket.socket, request: Request, fds: list[int]) -> NoReturn:
+def _work(agent: socket.socket, request: ForkRequest, fds: list[int]) -> NoReturn:
     os.setsid()
     agent.send(str(os.getpid()).encode())
     agent.close()
@@ -87,14 +87,14 @@ def _work(agent: socket.socket, request: Request, fds: list[int]) -> NoReturn:
     os.close(log_fd)
     os.environ.clear()
     os.environ.update(request.environ)
-    _mark(request.environ[MARK])
+    _mark(request.environ[CHILD_MARK])
     run_task.run_and_exit(events_fd)
 
 
 def _mark(mark: str) -> None:
     """Write the mark where the kernel shows this process's environment: a fork still has its parent's there."""
     shown = Path("/proc/self/environ").read_bytes()
-    offset = shown.find(f"{MARK}=".encode()) + len(MARK) + 1
+    offset = shown.find(f"{CHILD_MARK}=".encode()) + len(CHILD_MARK) + 1
     start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[ENV_START])
     room = shown.index(b"\0", offset) - offset
     text = mark.encode()[: room - 1] + b"\0"

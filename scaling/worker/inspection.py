@@ -19,9 +19,9 @@ from scaling.frameworks.abilities import Overlapping, Unsynced
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.tracing import Traceable, Tracer
 from scaling.records.events import Inspected, Window
-from scaling.records.gpu_time import GpuTime
 from scaling.records.store import unlinked
 from scaling.records.task import Inspect
+from scaling.records.telemetry import GpuTime
 from scaling.text import one_line
 
 FOLDER = "traces"

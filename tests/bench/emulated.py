@@ -21,7 +21,7 @@ from scaling.records import store
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
 from scaling.tools.emulated import layers, profiles
-from scaling.tools.emulated.buckets import DEFAULT_BUCKET_MB, bucket_bytes
+from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB, bucket_bytes
 
 NAME = os.environ.get("LAB", "bench-emulated")
 MODELS = os.environ.get("MODELS", "resnet50,googlenet").split(",")

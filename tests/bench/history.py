@@ -20,7 +20,7 @@ from scaling.records.store import load
 from scaling.report.formats import terminal
 from scaling.tools.history import page
 from scaling.tools.history.__main__ import lettered
-from scaling.tools.history.document import document
+from scaling.tools.history.formats import document
 from scaling.tools.history.lines import read
 from tests.support.compared_runs import launch
 from tests.support.scripted_records import UNIX_S, written

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from scaling.tools.lab import changes, rates
+from scaling.tools.lab import shapes
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 
@@ -32,8 +32,8 @@ def main() -> None:
         nodes, slots = map(int, setting.split("x"))
         with labs.lab("gloo", nodes=nodes, slots=slots, nics=("ib0=100mbit", "eth0=1gbit")) as lab:
             for text in SETTINGS.get(setting, ("100mbit",)):
-                changes.change(lab.name, [f"ib0={text}"])
-                rate = rates.parse(text, setting)
+                shapes.change(lab.name, [f"ib0={text}"])
+                rate = shapes.parse_rate(text, setting)
                 for size_mb in SIZES_MB:
                     share = busbw_bits_per_s(lab, nodes * slots, size_mb, rate) / rate
                     sys.stdout.write(f"{setting:<14} {text:<9} {size_mb:<4} {share:.3f}\n")

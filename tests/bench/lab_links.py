@@ -12,7 +12,7 @@ import sys
 
 import psutil
 
-from scaling.tools.lab import rates, shaping
+from scaling.tools.lab import shapes, wires
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 
@@ -79,8 +79,8 @@ def main() -> None:
     with labs.lab("links", nodes=4, nics=("ib0=100mbit",)) as lab:
         sys.stdout.write("rate      delivered/rate (least)  cores   kernel " + os.uname().release + "\n")
         for text in sys.argv[1:] or RATES:
-            rate = rates.parse(text, "RATE")
-            received, cores = ring_bits_per_s(shaping.shape(lab, {"ib0": rate}))
+            rate = shapes.parse_rate(text, "RATE")
+            received, cores = ring_bits_per_s(wires.shape(lab, {"ib0": rate}))
             share, least = statistics.mean(received) / rate, min(received) / rate
             sys.stdout.write(f"{text:<9} {share:.3f} ({least:.3f})           {cores:.2f}\n")
             sys.stdout.flush()

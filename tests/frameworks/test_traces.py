@@ -11,7 +11,7 @@ import pytest
 
 from scaling import frameworks
 from scaling.records.events import Finished
-from scaling.records.gpu_time import WINDOW
+from scaling.records.telemetry import TRACED
 from scaling.sweep import inspection
 from tests.support import kept_forks, ranks
 from tests.support.inline import Launch
@@ -37,8 +37,8 @@ def names(path: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("name", "in_step", "in_exchange"),
     [
-        ("torch:gloo", {WINDOW, "aten::convolution"}, {"gloo:all_reduce"}),
-        ("torch:horovod", {WINDOW, "aten::convolution"}, set()),
+        ("torch:gloo", {TRACED, "aten::convolution"}, {"gloo:all_reduce"}),
+        ("torch:horovod", {TRACED, "aten::convolution"}, set()),
         ("tensorflow:ring", {"ReadVariableOp"}, {"CollectiveReduceV2"}),
         ("mxnet:horovod", {"Convolution"}, {"horovod_allreduce"}),
     ],

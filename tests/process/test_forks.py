@@ -18,7 +18,7 @@ from scaling import frameworks
 from scaling.agent import forks
 from scaling.agent.forks import Starter
 from scaling.records.events import Exit, Ready, Window
-from scaling.records.forks import MARK
+from scaling.records.task import CHILD_MARK
 from tests.support import forked, telling
 from tests.support.children import environ_of, nothing_left
 from tests.support.forked import (
@@ -69,14 +69,14 @@ def test_it_has_what_its_task_says_and_nothing_of_the_server_or_of_others(
     for child, task, one in zip(children, tasks, told, strict=True):
         assert (one.pid, one.session, one.group) == (child.pid, child.pid, child.pid)
         assert one.affinity == list(task.cpus)
-        assert one.environ[MARK] == child.mark
+        assert one.environ[CHILD_MARK] == child.mark
         assert one.environ["PLANTED"] == "by the agent" and one.environ["ASKED"] == "by the strategy"
         own = {fd: target for fd, target in one.fds.items() if not target.startswith("/proc")}
         pipes = {target for target in own.values() if target.startswith("pipe:")}
         assert sorted(own.values()) == sorted([task.log, task.log, *pipes]), own
         assert len(pipes) == 2
     assert len({target for one in told for target in one.fds.values() if target.startswith("pipe:")}) == 6
-    own_words = (MARK, "SCALING_EVENTS_FD")
+    own_words = (CHILD_MARK, "SCALING_EVENTS_FD")
     alike = [{name: value for name, value in one.environ.items() if name not in own_words} for one in told]
     assert alike[0] == alike[1] == alike[2]
     # And what it is for:
@@ -228,7 +228,7 @@ def test_what_it_leaves_behind_is_found_by_its_mark(
     """Also a process that never exec'd: what the kernel shows as its environment is that of the fork server."""
     child = started(starter, task_of(tmp_path, strategy, fail=fault, fail_step=1), way)
     heard(child, Ready)
-    assert f"{MARK}={child.mark}".encode() in environ_of(child.pid).split(b"\0")
+    assert f"{CHILD_MARK}={child.mark}".encode() in environ_of(child.pid).split(b"\0")
     assert trained(child) == Exit()
     assert child.strays >= 1
     nothing_left()
@@ -243,7 +243,7 @@ def test_what_it_leaves_without_a_mark_ends_with_it_and_not_with_another(
     child, other = started(starter, task, way), started(starter, task_of(tmp_path, attempt=2), way)
     heard(child, Ready)
     daemon = psutil.Process(telling.daemon_of(task))
-    assert MARK not in daemon.environ()
+    assert CHILD_MARK not in daemon.environ()
     assert well(other) and other.strays == 0
     assert daemon.is_running()
     if is_killed:

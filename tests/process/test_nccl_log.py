@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaling.records.nccl import NcclChoice
+from scaling.records.network import NcclChoice
 from scaling.report.formats import terminal
 from tests.support.inline import Launch, Run
 from tests.support.talking_nccl import NAME

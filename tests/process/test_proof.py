@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from scaling.agent.agent import Agent
 from scaling.errors import LaunchError
-from scaling.hosts.reach import Attempts
+from scaling.hosts.connections import Attempts
 from scaling.records.host import Nic
 from scaling.records.messages import SWEEP_DECODER, Admit, Admitting, Enrol, ToAgent, ToSweep, Way
 from scaling.records.network import ALONE, AUTO, Network, Place

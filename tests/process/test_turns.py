@@ -17,8 +17,8 @@ from scaling import frameworks
 from scaling.agent.agent import Agent
 from scaling.errors import Interrupted
 from scaling.records.events import Failed, Finished, Window
-from scaling.records.forks import MARK
 from scaling.records.run import PointRecord
+from scaling.records.task import CHILD_MARK
 from scaling.records.telemetry import MAIN
 from scaling.sweep.state import PointState
 from tests.support import forked
@@ -147,7 +147,7 @@ def test_whoever_is_not_measured_is_stopped(launch: Launch, tmp_path: Path) -> N
 
 def is_worker(child: psutil.Process) -> bool:
     """A fork that is a session of its own and has the mark of this process's children."""
-    return f"{MARK}={os.getpid()}-".encode() in environ_of(child.pid)
+    return f"{CHILD_MARK}={os.getpid()}-".encode() in environ_of(child.pid)
 
 
 def test_workers_are_forked_unless_they_shall_be_fresh(launch: Launch, tmp_path: Path) -> None:

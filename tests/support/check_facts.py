@@ -8,11 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.hosts.fabric import Entry
-from scaling.records import all_reduce as records
-from scaling.records.all_reduce import Timed
-from scaling.records.gpu_health import GpuHealth, GpuHost
-from scaling.records.host import Gpu, HostInfo, Nic
+from scaling.hosts.networks import Entry
+from scaling.records import task as records
+from scaling.records.host import Gpu, GpuHealth, GpuHost, HostInfo, Nic
+from scaling.records.task import Timed
 from scaling.tools.check import lead
 from scaling.tools.check.facts import Facts, Link, Load, Prepared, RankFacts, Verdict
 from scaling.tools.check.verdicts import judge

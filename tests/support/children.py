@@ -8,12 +8,12 @@ from pathlib import Path
 
 import psutil
 
-from scaling.records.forks import MARK
+from scaling.records.task import CHILD_MARK
 
 
 def marked(pid: int) -> Iterator[psutil.Process]:
     """Every process that descends from a child of the agents of `pid`."""
-    mark = f"{MARK}={pid}-".encode()
+    mark = f"{CHILD_MARK}={pid}-".encode()
     return (process for process in psutil.process_iter() if mark in environ_of(process.pid))
 
 

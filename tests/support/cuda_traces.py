@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from scaling.records.gpu_time import WINDOW
+from scaling.records.telemetry import TRACED
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize32x32x8_stage3_warpsize1x2x1_ffma_cublas"
@@ -42,7 +42,7 @@ def nccl(begin_us: float, length_us: float, name: str = ALL_REDUCE) -> dict[str,
 def annotation(begin_us: float, length_us: float, cat: str = "user_annotation") -> dict[str, Any]:
     """What the worker writes around the traced steps; on a GPU it comes a second time, around its kernels."""
     return {
-        "ph": "X", "cat": cat, "name": WINDOW, "pid": 4711, "tid": 4711, "ts": BASE_US + begin_us,
+        "ph": "X", "cat": cat, "name": TRACED, "pid": 4711, "tid": 4711, "ts": BASE_US + begin_us,
         "dur": length_us, "args": {"External id": 1630, "Record function id": 0, "Ev Idx": 611},
     }  # fmt: skip
 

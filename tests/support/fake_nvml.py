@@ -17,7 +17,7 @@ from typing import Any
 import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from scaling.hosts import gpus, nvml
+from scaling.hosts import gpus
 
 SWITCH, GPU, UNKNOWN = 2, 0, 255
 
@@ -271,5 +271,5 @@ def installer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
 
 def forget() -> None:
     """What this process has read of NVML: it does so once."""
-    nvml.session.cache_clear()
+    gpus.session.cache_clear()
     gpus.gather_gpus.cache_clear()

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from scaling.records.events import Result
 from scaling.records.host import Gpu
-from scaling.records.nccl import NcclChoice
-from scaling.records.network import Network, Place
+from scaling.records.network import NcclChoice, Network, Place
 from scaling.records.run import Header, PointRecord, RankRecord
 from scaling.records.telemetry import Sample, Telemetry
 from tests.support.scripted_records import UNIX_S, header, host, point, record

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from scaling.records.events import Ready
 from scaling.records.network import Network, Place
-from scaling.records.prediction import Prediction, Question
-from scaling.records.run import Header, PointRecord
+from scaling.records.run import Header, PointRecord, Prediction, Question
 from tests.support.scripted_records import header, host, point, record, sweep
 
 NETWORK = Network(

@@ -31,9 +31,8 @@ from scaling.agent.environment import child_environ
 from scaling.agent.forks import Fds, Started
 from scaling.plan.tasks import helper_task, worker_tasks
 from scaling.records.events import Announce
-from scaling.records.forks import MARK
 from scaling.records.point import Kind
-from scaling.records.task import Task
+from scaling.records.task import CHILD_MARK, Task
 from tests.support import kept_forks, paper_tasks
 from tests.support.rank import ASKED, Trained, listening
 from tests.support.waiting import eventually
@@ -164,7 +163,7 @@ def _fresh(environ: Mapping[str, str], fds: Fds) -> Started:
 
 def _marked(environ: Mapping[str, str]) -> dict[str, str]:
     """A fork is given a mark; by this one it is no child of an agent."""
-    return {**environ, MARK: "rank"}
+    return {**environ, CHILD_MARK: "rank"}
 
 
 @contextmanager

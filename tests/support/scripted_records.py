@@ -18,13 +18,13 @@ from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.host import HostInfo
 from scaling.records.network import Place
 from scaling.records.point import BESIDE, Point
-from scaling.records.prediction import Prediction
 from scaling.records.run import (
     SCHEMA,
     Header,
     HelperRecord,
     PointRecord,
     PointWarning,
+    Prediction,
     RankRecord,
     WarningKind,
 )

@@ -8,7 +8,7 @@ from typing import Any
 from scaling.analysis.analyse import rows
 from scaling.analysis.rows import Row
 from scaling.tools.compare import verdicts
-from scaling.tools.compare.metrics import METRICS
+from scaling.tools.compare.found import METRICS
 from scaling.tools.compare.verdicts import Rule
 from tests.support.compared_runs import launch
 

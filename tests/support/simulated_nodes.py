@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import log
 from typing import NamedTuple
 
-from scaling.tools.bisect.belief import PRIOR, Trial
-from scaling.tools.bisect.search import Found, Search
+from scaling.tools.bisect.searching import PRIOR, Found, Search, Trial
 
 # How far apart healthy groups of different sizes are: no search knows.
 SIZE_SD = 0.05

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
+from scaling.records.task import AskedAllReduce, RankAllReduce
 
 LINES = (
     "NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB ib0:10.0.0.1<0>",

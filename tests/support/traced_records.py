@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from scaling.records.gpu_time import Collective, GpuTime, Kernels
 from scaling.records.run import PointRecord
+from scaling.records.telemetry import Collective, GpuTime, Kernels
 from tests.support.scripted_records import point, record, windows
 
 STEPS_TRACED = 5

@@ -11,9 +11,9 @@ from msgspec.structs import asdict
 
 from scaling.tools.predict import infer
 from scaling.tools.predict.forecast import carried
-from scaling.tools.predict.known import Known
 from scaling.tools.predict.priors import Priors
 from scaling.tools.predict.published import Series
+from scaling.tools.predict.setting import Known
 
 STEP = {"step_s", "step_spread"}
 MODEL = STEP | {"gradient_bytes", "tail", "tensors", "sparse_bytes"}

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from scaling import files
 from scaling.analysis import prices
 from scaling.errors import UsageError
-from scaling.hosts import fabric, hostfile
+from scaling.hosts import hostfile, networks
 from scaling.plan import config
 from scaling.records import store
 from scaling.tools.predict import preflight, priors, published
@@ -23,7 +23,7 @@ from scaling.workloads import models, weights_file
 READERS: dict[str, Callable[[Path], object]] = {
     "run.jsonl": store.load,
     "run.toml": config.read_file,
-    "fabric.toml": lambda path: fabric.read(str(path)),
+    "fabric.toml": lambda path: networks.read_fabric(str(path)),
     "hostfile": hostfile.read,
     "prices.toml": prices.read,
     "priors.toml": priors.read,

@@ -22,8 +22,7 @@ from torch import Tensor, distributed
 
 from scaling.frameworks.base import timeout_s
 from scaling.frameworks.pytorch import libraries, store
-from scaling.records.all_reduce import AskedAllReduce, RankAllReduce, Timed, timed
-from scaling.records.task import Task
+from scaling.records.task import AskedAllReduce, RankAllReduce, Task, Timed, timed
 from scaling.text import one_line
 
 # From size to size as long as the network is quick enough. What is told is of the last one.

@@ -18,7 +18,7 @@ from scaling.records import crossing
 from scaling.records.crossing import Bounds, Parts
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
-from scaling.tools.emulated.buckets import DEFAULT_BUCKET_MB
+from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB
 
 UNCOMPRESSED = "none"
 

@@ -21,11 +21,10 @@ from scaling.frameworks.options import accumulated
 from scaling.frameworks.pytorch import libraries, native_feed, network
 from scaling.frameworks.pytorch.compute import Batch, Compute, Optimizer, RealCompute
 from scaling.frameworks.tracing import Tracer
-from scaling.records.gpu_time import WINDOW
 from scaling.records.task import Task
-from scaling.tools.emulated.device import EmulatedDevice, value
+from scaling.records.telemetry import TRACED
+from scaling.tools.emulated.device import EmulatedDevice, Timeline, value
 from scaling.tools.emulated.layers import Span
-from scaling.tools.emulated.timeline import Timeline
 from scaling.workloads import models, weights
 
 # ---------------------------------------------------------------- emulated
@@ -159,7 +158,7 @@ class TorchTracer(Tracer):
 
     def window(self) -> AbstractContextManager[object]:
         """An annotation, by which the steps are found again."""
-        return record_function(WINDOW)
+        return record_function(TRACED)
 
     def stop(self) -> None:
         """torch compresses it."""

@@ -19,8 +19,7 @@ from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.predictions import of_row
 from scaling.analysis.rows import Row, Standing
 from scaling.analysis.stats import Estimate
-from scaling.records.prediction import Prediction
-from scaling.records.run import Header, PointRecord
+from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report import devices
 from scaling.text import one_line, rounded
 

@@ -17,8 +17,7 @@ from scaling.analysis.imported import cells
 from scaling.analysis.predictions import Judged, judged
 from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Row
 from scaling.analysis.training_rows import Training
-from scaling.records.prediction import Prediction
-from scaling.records.run import Header, PointRecord
+from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import as_json, rounded
 

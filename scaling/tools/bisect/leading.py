@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from math import exp, log2, sqrt
 from pathlib import Path
-from typing import TextIO
+from statistics import fmean
+from typing import NamedTuple, TextIO
 
+import numpy as np
 from msgspec.structs import replace
 
+from scaling.analysis.stats import Estimate, interval
+from scaling.analysis.step_time import lock_step, step_time
 from scaling.errors import Interrupted, UsageError
 from scaling.plan.groups import Group
 from scaling.plan.plan import Plan
 from scaling.records.events import Failed
-from scaling.records.point import Kind, Point
+from scaling.records.point import Kind, Point, Record
 from scaling.records.run import PointRecord
 from scaling.records.store import Store
 from scaling.run.header import make_header
@@ -25,15 +30,277 @@ from scaling.sweep.view import live
 from scaling.sweep.view.base import View
 from scaling.sweep.view.plain import Stream
 from scaling.text import counted
-from scaling.tools.bisect import trials, words
-from scaling.tools.bisect.belief import PRIOR
+from scaling.tools.bisect import searching
 from scaling.tools.bisect.flags import Asked
-from scaling.tools.bisect.promising import Promise, promise
-from scaling.tools.bisect.proof import proof
-from scaling.tools.bisect.search import Search, Wave, points_for
-from scaling.tools.bisect.suspects import SUSPECTED, Suspect, suspects
+from scaling.tools.bisect.searching import (
+    PRIOR,
+    SUSPECTED,
+    Floats,
+    Found,
+    Search,
+    Suspect,
+    Trial,
+    Wave,
+    points_for,
+    searched,
+    suspects,
+    volume,
+)
 from scaling.tools.lab import slowdown
+from scaling.tools.predict import infer, priors
+from scaling.tools.predict.evidence import known_model, way
+from scaling.tools.predict.forecast import HIGH, LOW
+from scaling.tools.predict.model import hidden, transformed
 from scaling.transport.mpi import launcher_output
+
+# ---------------------------------------------------------------- promising
+# What leaving the slow nodes out will bring, before it is measured: PREDICTED, with its 80 % interval. Pure.
+#
+# A step takes what the slowest rank takes beside the others (`together`), and of the exchange what does not hide
+# behind the compute. How much hides is what is not known: draws of what published clusters taught of it
+# (scaling/tools/predict/priors.toml) count by how well they tell what was exposed with the slow nodes.
+
+
+DRAWS = 8000
+# How much hides is drawn this many times as widely as it is believed, and weighed back: it may be far off.
+WIDELY = 3.0
+# What the equations miss of a step, and the freedom of Student's t that forgives more.
+LACKING, FREEDOM = 0.02, 4.0
+
+
+class Promise(Record, frozen=True, kw_only=True):
+    """The efficiency of the others as a fraction of 1: the median, and the ends of its 80 % interval."""
+
+    efficiency: float
+    low: float
+    high: float
+
+
+class _Seconds(NamedTuple):
+    """What was measured: one device alone, the others' compute, all nodes' step and what of it is exposed, and the
+    exchange alone with slow nodes and with as many healthy ones as are left, None where nobody measured both."""
+
+    alone: float
+    compute: float
+    step: float
+    exposed: float
+    ill: float | None
+    healthy: float | None
+
+
+def promise(
+    exchange: PointRecord,
+    together: PointRecord,
+    alone: PointRecord,
+    trials: Sequence[Trial],
+    slow: frozenset[int],
+    nodes: Sequence[str],
+    noise: float,
+) -> Promise | None:
+    """What the others will do if they exchange like the healthy groups of the search; `noise` is the standard
+    deviation of the logarithm of a point's time. None where something that it rests on was not measured."""
+    told = _seconds(exchange, together, alone, trials, slow, nodes)
+    if told is None:
+        return None
+    rng = np.random.default_rng(infer.SEED)
+    exposed_s, weights = _exposed(exchange, told, noise, rng)
+    found = told.alone / (told.compute + exposed_s)
+    walk_sd = priors.read().walk.beyond * sqrt(log2(len(nodes) / (len(nodes) - len(slow))))
+    # Two points are compared, each started once.
+    found = found * np.exp(rng.standard_normal(DRAWS) * sqrt(2 * noise**2 + walk_sd**2))
+    low, middle, high = infer.quantiles(found[:, None], weights, [LOW, 0.5, HIGH])[:, 0]
+    return Promise(efficiency=float(middle), low=float(low), high=float(high))
+
+
+def _seconds(
+    exchange: PointRecord,
+    together: PointRecord,
+    alone: PointRecord,
+    trials: Sequence[Trial],
+    slow: frozenset[int],
+    nodes: Sequence[str],
+) -> _Seconds | None:
+    times = step_time(exchange), lock_step(together), step_time(alone)
+    if times[0] is None or times[1] is None or times[2] is None:
+        return None
+    seats, out = times[1].seats, {nodes[index] for index in slow}
+    left = [rank for rank in together.ranks if rank.host not in out and rank.launch_rank in seats]
+    healthy = [one.log_s for one in trials if not one.nodes & slow]
+    ill = [one.log_s for one in trials if one.nodes & slow]
+    both = bool(healthy and ill)
+    return _Seconds(
+        alone=times[2].step_s,
+        compute=max(seats[rank.launch_rank].step_s for rank in left),
+        step=times[0].step_s,
+        exposed=max(0.0, times[0].step_s - max(seat.step_s for seat in seats.values())),
+        ill=exp(fmean(ill)) * volume(exchange, len(nodes)) if both else None,
+        healthy=exp(fmean(healthy)) * volume(exchange, len(nodes) - len(slow), len(left)) if both else None,
+    )
+
+
+def _exposed(
+    exchange: PointRecord, told: _Seconds, noise: float, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Draws of the seconds of the exchange that will not hide, and what each counts."""
+    off_s = sqrt(2 * noise**2 + LACKING**2) * told.step
+    if told.ill is None or told.healthy is None:
+        drawn = told.exposed + off_s * rng.standard_normal(DRAWS)
+        return np.maximum(drawn, 0.0), np.full(DRAWS, 1 / DRAWS)
+    point = exchange.point
+    known, believed = known_model(point.workload.model), priors.read().constants
+    name = hidden(way(point)[1], emulated=bool(point.hardware.profile))
+    hide, window = believed[name], believed["window"]
+    z = WIDELY * rng.standard_normal(DRAWS)
+    share = transformed(name, hide.mean + hide.sd * z)
+    window_s = told.alone * np.exp(window.mean + window.sd * rng.standard_normal(DRAWS))
+    tail = known.tail if known else 0.0
+
+    def left_s(whole_s: Floats) -> Floats:
+        hardly = np.maximum(whole_s - window_s, tail * whole_s)
+        return np.asarray((1 - share) * whole_s + share * hardly)
+
+    one, other = (seconds * np.exp(noise * rng.standard_normal(DRAWS)) for seconds in (told.ill, told.healthy))
+    missed = (left_s(one) - told.exposed) / off_s
+    logs = -0.5 * (FREEDOM + 1) * np.log1p(missed**2 / FREEDOM) - 0.5 * z**2 * (1 - 1 / WIDELY**2)
+    weights = np.exp(logs - logs.max())
+    return left_s(other), weights / weights.sum()
+
+
+# ---------------------------------------------------------------- proof
+# What leaving the slow nodes out brings, as measured. Pure.
+#
+# In the same rounds all nodes, those without the suspects, and those without as many healthy nodes: without this
+# control one node fewer would be credited to the cure.
+
+
+class Proof(Record, frozen=True, kw_only=True):
+    """Efficiencies as fractions of 1, means over rounds, of all nodes, without the suspects, and without the
+    control. `gain` is the paired difference over the rounds of the second from the first, `of_control` of the
+    third."""
+
+    everyone: float
+    without: float
+    control: float
+    gain: Estimate
+    of_control: Estimate
+
+
+def proof(records: Iterable[PointRecord], without: Sequence[str], control: Sequence[str]) -> Proof | None:
+    """Of the records of the rounds; `without` and `control` are the hosts that took part each time. None where no
+    round has all of them."""
+    by_round: dict[int, dict[str, float]] = {}
+    for record in records:
+        time = step_time(record)
+        name = {(): "everyone", tuple(without): "without", tuple(control): "control"}.get(record.point.hosts)
+        if record.point.kind == "solo":
+            name = "alone"
+        if time is not None and name and record.point.kind in ("solo", "exchange"):
+            by_round.setdefault(record.point.round, {})[name] = time.step_s
+    whole = [times for times in by_round.values() if len(times) == 4]
+    if not whole:
+        return None
+    all_of = {
+        name: [times["alone"] / times[name] for times in whole] for name in ("everyone", "without", "control")
+    }
+    return Proof(
+        everyone=fmean(all_of["everyone"]),
+        without=fmean(all_of["without"]),
+        control=fmean(all_of["control"]),
+        gain=_difference(all_of, "without"),
+        of_control=_difference(all_of, "control"),
+    )
+
+
+def _difference(all_of: Mapping[str, Sequence[float]], name: str) -> Estimate:
+    return interval([one - other for one, other in zip(all_of[name], all_of["everyone"], strict=True)])
+
+
+# ---------------------------------------------------------------- words
+
+
+def opening_line(nodes: Sequence[str]) -> str:
+    """What is searched."""
+    return f"a slow node among {len(nodes)}: {', '.join(nodes)}"
+
+
+def evidence_lines(suspects: Iterable[Suspect]) -> Iterator[str]:
+    """Whom something points at."""
+    lines = [f"suspect {one.node}: {one.why}" for one in suspects]
+    return iter(lines or ["nothing points at any node: ranks beside each other are alike, and so are paths"])
+
+
+def limits_line(noise: float) -> str:
+    """What is not searched."""
+    return (
+        f"noise {100 * noise:.1f} %: differences under twice that are not searched, nodes less than "
+        f"{100 * searched(noise):.1f} % slower"
+    )
+
+
+def wave_line(number: int, groups: Iterable[Iterable[str]]) -> str:
+    """What is measured at once."""
+    return f"wave {number}: {' | '.join(' '.join(sorted(group)) for group in groups)}"
+
+
+def unsteady_line(number: int) -> str:
+    """Why the same groups follow in the next wave."""
+    return f"wave {number} never became steady: its groups are measured again"
+
+
+def outcome_line(found: Found, slow: Sequence[str], doubted: Sequence[str], points: int, waves: int) -> str:
+    """How the search ended."""
+    by = f"by {counted(points, 'point')} in {counted(waves, 'wave')}"
+    left = f"; not settled: {', '.join(doubted)}" if doubted else ""
+    if slow:
+        return f"slow: {', '.join(slow)} ({100 * found.probability:.0f} % that it is exactly these), {by}{left}"
+    if doubted:
+        return f"no node is slow beyond doubt, {by}{left}: start it again, or with more --windows"
+    return f"no slow node ({100 * found.probability:.0f} % sure), {by}"
+
+
+def broken_off_line(slow: Sequence[str]) -> str:
+    """The last word of a search that a signal ended."""
+    before = f"the proof of {', '.join(slow)} was whole" if slow else "a node could be blamed"
+    return f"broken off before {before}: what was measured is kept; start it again"
+
+
+def promise_line(found: Promise | None, slow: Sequence[str]) -> str:
+    """Before the proof."""
+    if found is None:
+        return "no promise: what it rests on was not measured"
+    between = f"80 %: {100 * found.low:.0f} to {100 * found.high:.0f}"
+    return f"PREDICTED without {', '.join(slow)}: efficiency {100 * found.efficiency:.1f} % ({between})"
+
+
+def proof_lines(
+    found: Proof, slow: Sequence[str], control: Sequence[str], promise: Promise | None
+) -> Iterator[str]:
+    """What leaving nodes out brought: `81.2 -> 94.0 % (+12.8 ± 2.1) without node03; without node05: 81.5 %`."""
+    yield (
+        f"{100 * found.everyone:.1f} -> {100 * found.without:.1f} % ({points(found.gain)}) without "
+        f"{', '.join(slow)}; without {', '.join(control)}: {100 * found.control:.1f} %"
+    )
+    if promise is not None:
+        where = "inside" if promise.low <= found.without <= promise.high else "outside"
+        off = 100 * (found.without - promise.efficiency)
+        yield f"of the promise {off:+.1f} points are unexplained, {where} its 80 % interval"
+    if found.gain.low is None:
+        yield "one round: no interval; --rounds 3 or more give one"
+    elif found.gain.high is not None and found.gain.high < 0:
+        yield f"refuted: without {', '.join(slow)} the others do worse"
+    elif found.gain.low <= 0:
+        yield "not proved: the interval holds zero; more --rounds narrow it"
+    elif found.of_control.low is not None and found.of_control.low > 0:
+        yield f"the control gains too ({points(found.of_control)}): part of it is that nodes are fewer"
+
+
+def points(found: Estimate) -> str:
+    """A difference of efficiencies: `+12.8 ± 2.1`."""
+    width = "" if found.half_width is None else f" ± {100 * found.half_width:.1f}"
+    return f"{100 * found.mean:+.1f}{width}"
+
+
+# ---------------------------------------------------------------- leading
 
 # With one node less there must be an exchange between nodes still.
 LEAST_NODES = 3
@@ -60,7 +327,7 @@ def bisect(lead: Lead, asked: Asked) -> int:
         except Interrupted as stop:
             if stop.by_launcher:
                 output = launcher_output() or output
-            found.said.append(words.broken_off(found.blamed))
+            found.said.append(broken_off_line(found.blamed))
             raise
         finally:
             screen.closed(output)
@@ -68,7 +335,6 @@ def bisect(lead: Lead, asked: Asked) -> int:
 
 
 def _check(made: Plan) -> None:
-    """Raises UsageError for what cannot be searched."""
     for flag, given in (("--strategy", made.config.strategy or ()), ("--interconnect", made.config.interconnect)):
         if len(given) > 1:
             raise UsageError(f"{flag} {','.join(given)}: nodes are searched by one; name one")
@@ -100,15 +366,15 @@ class Bisection:
 
     def run(self) -> int:
         """Find, promise and prove; returns the exit code."""
-        self._note(words.opening(self.nodes))
+        self._note(opening_line(self.nodes))
         self._sweep.begin()
         evidence = [self._one(self._cells[kind]) for kind in EVIDENCE]
         beside = [record for record in evidence if not isinstance(record.outcome, Failed)]
         if len(beside) < len(evidence):
             self._note("the whole launch does not run: nothing can be searched; see the log named above")
             return 1
-        pointed = suspects(evidence[0], evidence[1], self._noise or trials.noise(evidence[:1]))
-        for line in words.evidence(pointed):
+        pointed = suspects(evidence[0], evidence[1], self._noise or searching.noise(evidence[:1]))
+        for line in evidence_lines(pointed):
             self._note(line)
         search = self._searched(pointed)
         if search is None:
@@ -122,18 +388,18 @@ class Bisection:
         """Waves until the search is over; None where a group could not be measured."""
         named = {one.node for one in pointed}
         priors = [SUSPECTED if node in named else PRIOR for node in self.nodes]
-        search = Search(priors, self._noise or trials.LEAST_NOISE, self._made.config.seed)
+        search = Search(priors, self._noise or searching.LEAST_NOISE, self._made.config.seed)
         measured: list[PointRecord] = []
         while wave := search.next_wave():
             records = self._wave(wave)
-            told = [one for record in records if (one := trials.trial(record, self.nodes)) is not None]
+            told = [one for record in records if (one := searching.trial(record, self.nodes)) is not None]
             if len(told) < len(wave):
                 self._note("a group could not be measured: the search ends; see the log named above")
                 return None
             measured += records
-            search.noise = self._noise or trials.noise(measured)
+            search.noise = self._noise or searching.noise(measured)
             search.hear(told)
-        self._note(words.limits(search.noise))
+        self._note(limits_line(search.noise))
         return search
 
     def _wave(self, wave: Wave) -> tuple[PointRecord, ...]:
@@ -141,7 +407,7 @@ class Bisection:
         found = self._measured(wave)
         if all(record.settled for record in found):
             return found
-        self._note(words.unsteady(self._waves))
+        self._note(unsteady_line(self._waves))
         self.total += len(wave)
         self._screen.extended(self.total)
         return self._measured(wave)
@@ -149,7 +415,7 @@ class Bisection:
     def _measured(self, wave: Wave) -> tuple[PointRecord, ...]:
         groups = [self._names(group) for group in wave]
         self._waves += 1
-        self._note(words.wave(self._waves, groups))
+        self._note(wave_line(self._waves, groups))
         points = tuple(self._on(self._cells["comm"], group, self._waves - 1) for group in groups)
         return self._sweep.measure(Group(points=points, side_by_side=False), self.total, at_once=True)
 
@@ -157,7 +423,7 @@ class Bisection:
         """The nodes to leave out: those found by groups, and those that compute slowly."""
         found = search.found
         slow, doubted = self._names(found.slow), self._names(found.doubted)
-        self._note(words.outcome(found, slow, doubted, len(search.trials), self._waves))
+        self._note(outcome_line(found, slow, doubted, len(search.trials), self._waves))
         computing = [one.node for one in pointed if one.slower]
         return tuple(node for node in self.nodes if node in slow or node in computing)
 
@@ -183,18 +449,17 @@ class Bisection:
                     evidence[1], evidence[0], found[0], search.trials,
                     frozenset(map(self.nodes.index, slow)), self.nodes, search.noise,
                 )  # fmt: skip
-                self._note(words.promised(promised, slow))
+                self._note(promise_line(promised, slow))
             records += found
         whole = proof(records, *sides)
         if whole is None:
             self._note("no round of the proof is whole: nothing is proved; see the logs named above")
             return 1
-        for line in words.proved(whole, slow, control, promised):
+        for line in proof_lines(whole, slow, control, promised):
             self._note(line)
         return 0 if all(not isinstance(record.outcome, Failed) for record in records) else 1
 
     def _alone(self, node: str) -> Point:
-        """The baseline, on a node that is healthy."""
         point = replace(self._solo, kind="solo", world_size=1)
         return point if node == self.nodes[0] else replace(point, hosts=(node,))
 
@@ -211,7 +476,6 @@ class Bisection:
     # ------------------------------------------------------------ points and words
 
     def _on(self, cell: Point, hosts: Sequence[str], number: int) -> Point:
-        """A cell on some nodes alone, with all of their ranks."""
         size = sum(slot.host in hosts for slot in self._made.slots)
         servers = round(cell.servers * len(hosts) / len(self.nodes)) if cell.servers else 0
         return replace(cell, hosts=tuple(hosts), world_size=size, servers=servers, round=number)

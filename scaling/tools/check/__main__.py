@@ -16,18 +16,16 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.command import complain
 from scaling.errors import Interrupted, LaunchError, ScalingError, StoreError
-from scaling.hosts import fabric
-from scaling.records.all_reduce import Timed
+from scaling.hosts import networks
 from scaling.records.network import GBIT, Network
+from scaling.records.task import Timed
 from scaling.text import as_json, counted, one_line, printable
 from scaling.tools.check import gather
-from scaling.tools.check.facts import AllReduce, Facts, Findings, Matrix, Verdict
+from scaling.tools.check.facts import LEAD_DECODER, AllReduce, Facts, Findings, Matrix, ToLead, ToRank, Verdict
 from scaling.tools.check.lead import Lead
-from scaling.tools.check.messages import LEAD_DECODER, ToLead, ToRank
 from scaling.tools.check.prober import Prober
 from scaling.tools.check.verdicts import judge
-from scaling.tools.check.verdicts.links import gbit
-from scaling.tools.check.verdicts.network import where
+from scaling.tools.check.verdicts.links import gbit, where
 from scaling.transport.base import Cluster
 from scaling.transport.launch import abort, as_rank
 from scaling.transport.mailbox import Mailbox
@@ -38,8 +36,6 @@ if TYPE_CHECKING:
 
 
 # ---------------------------------------------------------------- words
-#
-# The preflight as text: a matrix for each network, then a line per verdict. Plain; no colours, no widths asked.
 
 
 WIDE = 24  # nodes; more of them are summed up, a line each
@@ -84,7 +80,6 @@ def _network(facts: Facts, network: Network) -> list[str]:
 
 
 def _matrix(facts: Facts, network: str, matrix: Matrix, written: Callable[[float], str]) -> list[str]:
-    """A row and a column per node, the columns by the rows' numbers."""
     nodes = [node for node in facts.nodes if any(node in (link.client, link.server) for link in facts.links)]
     if len(nodes) > WIDE:
         return _summary(nodes, matrix, written)
@@ -205,7 +200,7 @@ def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
 
 
 def _check(lead: Lead, asked: flags.Asked) -> int:
-    known = fabric.read(asked.fabric)
+    known = networks.read_fabric(asked.fabric)
     if not asked.json:
         lead.say = lambda text: _print(f"check: {one_line(text)}\n")
     facts = lead.measured(lead.enrolled(), asked.interconnect, known, time.monotonic() + WALL_S - _age_s())
@@ -217,7 +212,6 @@ def _check(lead: Lead, asked: flags.Asked) -> int:
 
 
 def _age_s() -> float:
-    """Seconds since this process was started."""
     started_unix_s: float = psutil.Process().create_time()
     return time.time() - started_unix_s
 

@@ -12,14 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from scaling import frameworks
 from scaling.analysis import nccl
-from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
 from scaling.records.network import ALONE, Place
 from scaling.records.point import Hardware, Point, Workload
-from scaling.records.task import Clocks, Task
+from scaling.records.task import AskedAllReduce, Clocks, RankAllReduce, Task
 from scaling.text import counted
-from scaling.tools.check.facts import AllReduce, Facts, RankFacts
-from scaling.tools.check.messages import EndExchange, Exchange, Exchanged, ToLead, ToRank
-from scaling.tools.check.verdicts.words import some
+from scaling.tools.check.facts import (
+    AllReduce,
+    EndExchange,
+    Exchange,
+    Exchanged,
+    Facts,
+    RankFacts,
+    ToLead,
+    ToRank,
+    some,
+)
 from scaling.transport.mailbox import Mailbox
 
 BUDGET_S = 5.0  # for the repetitions of all ranks, and again for those inside the nodes
@@ -145,7 +152,6 @@ def _gpu(rank: RankFacts, local: int) -> str:
 
 
 def _local(ranks: Sequence[RankFacts]) -> Iterator[tuple[RankFacts, int]]:
-    """Each rank with its number on its host."""
     seen: Counter[str] = Counter()
     for rank in ranks:
         yield rank, seen[rank.host.hostname]

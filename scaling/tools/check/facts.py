@@ -1,17 +1,50 @@
-"""What the preflight learns and what it says of it; `--json` writes exactly this."""
+"""What the preflight learns, what it says of it (`--json` writes exactly this), and its messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Literal
 
-from scaling.records.all_reduce import Timed
-from scaling.records.gpu_health import GpuHost
-from scaling.records.host import HostInfo, Nic
-from scaling.records.nccl import NcclChoice
-from scaling.records.network import Network
+import msgspec
+
+from scaling.records.host import GpuHost, HostInfo, Nic
+from scaling.records.messages import Signalled
+from scaling.records.network import NcclChoice, Network, Place
 from scaling.records.point import Record
+from scaling.records.task import AskedAllReduce, RankAllReduce, Timed
+
+# ---------------------------------------------------------------- words
+
+
+NAMED = 4
+
+
+def some(words: Iterable[str]) -> str:
+    """`node1, node2, node3, node4 and 12 more`."""
+    every = list(words)
+    more = f" and {len(every) - NAMED} more" if len(every) > NAMED else ""
+    return ", ".join(every[:NAMED]) + more
+
+
+def grouped(values: Mapping[str, str]) -> str:
+    """`2.13.0 on node1, node2; 2.12.0 on node3`: who has which value."""
+    owners: dict[str, list[str]] = {}
+    for node, value in values.items():
+        owners.setdefault(value, []).append(node)
+    return "; ".join(f"{value} on {some(nodes)}" for value, nodes in owners.items())
+
+
+def size(count: int | None) -> str:
+    """`64.0 MiB`, `9.5 GiB`; None is unlimited."""
+    if count is None:
+        return "unlimited"
+    if count >= 1 << 30:
+        return f"{count / 2**30:.1f} GiB"
+    return f"{count / 2**20:.1f} MiB" if count >= 1 << 20 else f"{count // 1024} KiB"
+
+
+# ---------------------------------------------------------------- facts
 
 Level = Literal["ok", "warning", "error"]
 Pair = tuple[str, str]
@@ -180,3 +213,63 @@ class Findings(Record, frozen=True, kw_only=True):
     def errors(self) -> int:
         """How many verdicts are errors."""
         return sum(verdict.level == "error" for verdict in self.verdicts)
+
+
+# ---------------------------------------------------------------- messages
+
+
+class Prepare(Record, frozen=True, kw_only=True, tag="prepare"):
+    """To the first rank of a node: listen at `places` (by network), resolve `names`, watch the load of all
+    processes but `mine`. Only who says `token` is served."""
+
+    places: dict[str, Place]
+    names: tuple[str, ...]
+    mine: tuple[int, ...]
+    token: bytes
+
+
+class Measure(Record, frozen=True, kw_only=True, tag="measure"):
+    """Measure the link to a node that listens. `latency_s` and `bandwidth_s` (each way) are the time to spend,
+    `limit_s` is when to give up."""
+
+    network: str
+    client: str
+    server: str
+    source: Place
+    address: str
+    port: int
+    token: bytes
+    latency_s: float
+    bandwidth_s: float
+    limit_s: float
+
+
+class Exchange(Record, frozen=True, kw_only=True, tag="exchange"):
+    """Start the process of a timed all-reduce; `number` tells this one's answers from an earlier one's."""
+
+    number: int
+    asked: AskedAllReduce
+
+
+class Exchanged(Record, frozen=True, kw_only=True, tag="exchanged"):
+    """What the process told."""
+
+    number: int
+    told: RankAllReduce
+
+
+class EndExchange(Record, frozen=True, kw_only=True, tag="end-exchange"):
+    """End the process: all ranks have told, or one has failed."""
+
+    number: int
+
+
+class Leave(Record, frozen=True, kw_only=True, tag="leave"):
+    """The preflight is over."""
+
+
+ToRank = Prepare | Measure | Exchange | EndExchange | Leave
+ToLead = RankFacts | Prepared | Link | Exchanged | Signalled
+
+RANK_DECODER = msgspec.msgpack.Decoder(ToRank)
+LEAD_DECODER = msgspec.msgpack.Decoder(tuple[ToLead, ...])

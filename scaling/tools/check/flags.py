@@ -10,7 +10,7 @@ from typer import Option
 
 from scaling.command import command
 from scaling.errors import UsageError
-from scaling.hosts.fabric import VARIABLE
+from scaling.hosts.networks import VARIABLE
 from scaling.records.point import Record
 
 EPILOG = (

@@ -19,7 +19,7 @@ from scaling.agent import interpreters, strategies
 from scaling.hosts import gpu_health, proc
 from scaling.hosts.interfaces import has_card
 from scaling.hosts.revision import code_hash
-from scaling.records.interpreter import Interpreter
+from scaling.records.host import Interpreter
 from scaling.tools.check.facts import Load, RankFacts
 
 SHM = Path("/dev/shm")

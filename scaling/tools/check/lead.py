@@ -3,28 +3,126 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address, IPv4Network
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Network
+from itertools import zip_longest
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from scaling.errors import LaunchError, UsageError, near
-from scaling.hosts import cards, fabric, info, routes
-from scaling.hosts.fabric import Entry
+from scaling.hosts import info, networks
+from scaling.hosts.networks import Entry
 from scaling.records import network
 from scaling.records.host import HostInfo, Nic
 from scaling.records.network import Network, Place
-from scaling.tools.check import schedule
+from scaling.records.point import Record
 from scaling.tools.check.all_reduce import AllReduces
-from scaling.tools.check.facts import Facts, Link, Pair, Prepared, RankFacts
-from scaling.tools.check.messages import Leave, Measure, Prepare, ToLead, ToRank
-from scaling.tools.check.schedule import Plan, Round, disjoint
+from scaling.tools.check.facts import (
+    Facts,
+    Leave,
+    Link,
+    Measure,
+    Pair,
+    Prepare,
+    Prepared,
+    RankFacts,
+    ToLead,
+    ToRank,
+)
 from scaling.tools.check.verdicts.links import slow_links
 from scaling.transport.mailbox import ENROL_S, Mailbox
 
-# ---------------------------------------------------------------- tour
+# ---------------------------------------------------------------- schedule
+# Which pairs of nodes measure at the same time, and for how long. Pure.
 #
+# A node takes part in one pair at a time, or its link would be shared; pairs without a common node measure in
+# parallel. Networks take turns round by round, so that what there is no time for is missing evenly.
+
+
+LATENCY_S = (0.02, 0.1)  # least and most to spend on a pair's latency
+BANDWIDTH_S = (0.08, 0.3)  # ... on one direction of its bandwidth
+OVERHEAD_S = 0.06  # orders, connections and answers of a round
+
+
+class Round(Record, frozen=True, kw_only=True):
+    """Pairs that measure over one network at the same time, none of them with a node in common."""
+
+    network: str
+    pairs: tuple[Pair, ...]
+
+
+class LinkPlan(Record, frozen=True, kw_only=True):
+    """The rounds to take, those that there is no time for, and what each pair may spend."""
+
+    rounds: tuple[Round, ...]
+    left_out: tuple[Round, ...]
+    latency_s: float
+    bandwidth_s: float
+
+    @property
+    def round_s(self) -> float:
+        """How long a round is expected to take."""
+        return OVERHEAD_S + self.latency_s + 2 * self.bandwidth_s
+
+    @property
+    def wall_s(self) -> float:
+        """How long all rounds are expected to take."""
+        return self.round_s * len(self.rounds)
+
+
+def pair_rounds(nodes: Sequence[str]) -> tuple[tuple[Pair, ...], ...]:
+    """Every pair of nodes exactly once, in as few rounds of disjoint pairs as possible: a round-robin tournament
+    by the circle method. Any two consecutive rounds connect all nodes."""
+    circle: list[str | None] = [*nodes, *([None] if len(nodes) % 2 else [])]
+    half = len(circle) // 2
+    found = []
+    for turn in range(len(circle) - 1):
+        order = [circle[0], *circle[1 + turn :], *circle[1 : 1 + turn]]
+        facing = zip(order[:half], reversed(order[half:]), strict=True)
+        found.append(tuple((one, other) for one, other in facing if one is not None and other is not None))
+    return tuple(found)
+
+
+def disjoint(pairs: Iterable[Pair]) -> tuple[tuple[Pair, ...], ...]:
+    """Some pairs in rounds without a common node, first come first served."""
+    found: list[list[Pair]] = []
+    for pair in pairs:
+        free = (one for one in found if all(set(pair).isdisjoint(other) for other in one))
+        fitting = next(free, None)
+        if fitting is None:
+            found.append([pair])
+        else:
+            fitting.append(pair)
+    return tuple(tuple(one) for one in found)
+
+
+def plan_links(networks: Mapping[str, Sequence[str]], budget_s: float) -> LinkPlan:
+    """Share `budget_s` among all pairs of each network's nodes. A round is never shorter than the least that
+    tells something; the rounds that do not fit then are left out."""
+    columns = [
+        [Round(network=name, pairs=pairs) for pairs in pair_rounds(nodes) if pairs]
+        for name, nodes in networks.items()
+    ]
+    every = [one for row in zip_longest(*columns) for one in row if one is not None]
+    least_s = OVERHEAD_S + LATENCY_S[0] + 2 * BANDWIDTH_S[0]
+    fitting = min(len(every), int(budget_s / least_s))
+    spare_s = budget_s / max(1, fitting) - OVERHEAD_S
+    latency_s = _bounded(0.1 * spare_s, LATENCY_S)
+    return LinkPlan(
+        rounds=tuple(every[:fitting]),
+        left_out=tuple(every[fitting:]),
+        latency_s=latency_s,
+        bandwidth_s=_bounded((spare_s - latency_s) / 2, BANDWIDTH_S),
+    )
+
+
+def _bounded(value: float, limits: tuple[float, float]) -> float:
+    least, most = limits
+    return max(least, min(most, value))
+
+
+# ---------------------------------------------------------------- tour
 # Rank 0's tour of the links, round by round, within its time. A node that proves dead on a network costs no more
 # timeouts there, and a link that looks slow is measured once more before it is blamed.
 
@@ -44,7 +142,7 @@ class Tour:
         facts: Facts,
         first: Mapping[str, int],
         token: bytes,
-        plan: Plan,
+        plan: LinkPlan,
     ) -> None:
         self._mailbox = mailbox
         self._facts = facts
@@ -162,7 +260,6 @@ def better(one: Link, other: Link) -> Link:
 
 
 # ---------------------------------------------------------------- networks
-#
 # Which networks to measure, and who is on them.
 #
 # A sweep refuses a network that a host lacks (`scaling.network`); the preflight measures between those that have
@@ -208,14 +305,8 @@ def named_networks(words: Sequence[str]) -> list[str]:
 
 def _wanted(hosts: Mapping[str, HostInfo], words: Sequence[str], known: Mapping[str, Entry]) -> dict[str, Entry]:
     if words:
-        return {word: known.get(word) or _described(word) for word in words}
+        return {word: known.get(word) or networks.described(word) for word in words}
     return dict(known) or _shared(hosts)
-
-
-def _described(word: str) -> Entry:
-    if "/" in word:
-        return Entry(subnet=str(fabric.subnet(word, "--interconnect")))
-    return Entry(interface=word)
 
 
 def _names(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> list[str]:
@@ -281,7 +372,7 @@ def _routed(hosts: Mapping[str, HostInfo], groups: Sequence[Nics]) -> Nics:
     for name, theirs in ((name, theirs) for nics in groups for name, theirs in nics.items()):
         ends = (hosts[first], nic, hosts[name], theirs)
         known = hosts[first].routes and hosts[name].routes
-        if nic.subnet == theirs.subnet or (known and routes.both_ways(*ends)):
+        if nic.subnet == theirs.subnet or (known and networks.both_ways(*ends)):
             found.setdefault(name, theirs)
     return {name: found[name] for name in hosts if name in found}
 
@@ -311,7 +402,7 @@ def _network(
 
 def _rate(host: HostInfo, nic: Nic, is_card: bool) -> float | None:
     """What is told of a veth's speed is not believed; a card's may be known by its RDMA port alone."""
-    return cards.rate_bits_per_s(host, nic if is_card else replace(nic, speed_bits_per_s=None))
+    return networks.rate_bits_per_s(host, nic if is_card else replace(nic, speed_bits_per_s=None))
 
 
 def _cards(host: HostInfo, nic: Nic, entry: Entry) -> str:
@@ -319,11 +410,10 @@ def _cards(host: HostInfo, nic: Nic, entry: Entry) -> str:
     not."""
     if entry.hca:
         return entry.cards(host.hostname) or ""
-    return ",".join(cards.named(host, cards.behind(host, nic.name)))
+    return ",".join(networks.cards_named(host, networks.card_behind(host, nic.name)))
 
 
 def _why_not(host: HostInfo, entry: Entry) -> str:
-    """Why a host is not on a network."""
     wanted = entry.interface or entry.subnet
     for nic in host.nics:
         if _is(nic, entry):
@@ -332,8 +422,7 @@ def _why_not(host: HostInfo, entry: Entry) -> str:
 
 
 def _is(nic: Nic, entry: Entry) -> bool:
-    inside = not entry.subnet or IPv4Address(nic.address) in IPv4Network(entry.subnet)
-    return inside and entry.interface in ("", nic.name)
+    return entry.interface in ("", nic.name) and networks.within(nic, entry)
 
 
 def _usable(host: HostInfo) -> list[Nic]:
@@ -392,7 +481,7 @@ class Lead:
         first = {node: _first_rank(ranks, node) for node in facts.nodes}
         facts = replace(facts, prepared=self._prepared(facts, first))
         budget_s = max(LINKS_S[0], min(until_s - self._mailbox.clock(), LINKS_S[1]))
-        plan = schedule.plan(_listening(facts), budget_s)
+        plan = plan_links(_listening(facts), budget_s)
         if plan.rounds:
             self.say(f"{len(plan.rounds)} rounds of links, about {plan.wall_s:.0f} s")
         tour = Tour(self._mailbox, facts, first, self._token, plan)
@@ -419,7 +508,6 @@ class Lead:
 
 
 def _listening(facts: Facts) -> dict[str, list[str]]:
-    """The nodes that can take part, by network."""
     return {
         network.word: [node for node in network.places if network.word in facts.prepared[node].ports]
         for network in facts.networks

@@ -35,21 +35,22 @@ from scaling.agent import interpreters, strategies
 from scaling.agent.environment import child_environ, granted
 from scaling.errors import ScalingError
 from scaling.frameworks import nccl_log
-from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
 from scaling.records.messages import Signalled
 from scaling.records.network import Place
-from scaling.records.task import Task
+from scaling.records.task import AskedAllReduce, RankAllReduce, Task
 from scaling.text import one_line, signal_name
 from scaling.tools.check import gather
-from scaling.tools.check.facts import Link, Prepared, RankFacts
-from scaling.tools.check.messages import (
+from scaling.tools.check.facts import (
     RANK_DECODER,
     EndExchange,
     Exchange,
     Exchanged,
     Leave,
+    Link,
     Measure,
     Prepare,
+    Prepared,
+    RankFacts,
     ToLead,
     ToRank,
 )
@@ -57,7 +58,6 @@ from scaling.transport.base import Cluster
 from scaling.transport.mailbox import send_news
 
 # ---------------------------------------------------------------- links
-#
 # One pair of nodes: latency, clock offset and bandwidth over TCP, bound to one network's address and interface.
 #
 # Each measurement is a connection of its own that begins with a Hello. What may be under way at any time is
@@ -259,7 +259,6 @@ def _unacknowledged(sock: socket.socket) -> int:
 
 @cache
 def _noise() -> memoryview:
-    """What is sent: nothing on the way can compress it."""
     return memoryview(os.urandom(CHUNK_BYTES))
 
 
@@ -299,8 +298,6 @@ def exactly(sock: socket.socket, size: int) -> bytes:
 
 
 # ---------------------------------------------------------------- exchanger
-#
-# A rank's part of a timed all-reduce: the process that makes it, since no framework may live beside MPI.
 
 
 FRAMEWORK = frameworks.all_reducing()

@@ -17,17 +17,12 @@ from scaling.command import deliver, obey
 from scaling.errors import UsageError
 from scaling.report.formats import markdown, terminal
 from scaling.text import readable
-from scaling.tools.compare import flags, sides, verdicts
-from scaling.tools.compare.document import document
+from scaling.tools.compare import flags, formats, found, verdicts
 from scaling.tools.compare.flags import NAME, Asked
-from scaling.tools.compare.formats import benchmark, json, junit
-from scaling.tools.compare.found import Found
-from scaling.tools.compare.metrics import METRICS, Metric, Name, cost
-from scaling.tools.compare.sides import ENOUGH_RUNS, Side, Unit
+from scaling.tools.compare.formats import document
+from scaling.tools.compare.found import ENOUGH_RUNS, METRICS, Found, Metric, Name, Side, Unit, cost
 
 # ---------------------------------------------------------------- comparing
-#
-# What the command line asks for -> what is found.
 
 
 Sides = tuple[tuple[Row, ...], ...]
@@ -47,10 +42,10 @@ def compare(
 
     Raises UsageError when runs cannot be read or are not alike, and when there is nothing to compare.
     """
-    before = sides.read("BASE", base, although_different=although_different)
-    after = sides.read("NEW", new, although_different=although_different)
-    unit = sides.unit_of(before, after)
-    serious, expected = sides.apart(before, after)
+    before = found.read("BASE", base, although_different=although_different)
+    after = found.read("NEW", new, although_different=although_different)
+    unit = found.unit_of(before, after)
+    serious, expected = found.apart(before, after)
     apart = tuple(f"{what} {values}" for what, values in serious.items())
     rows = before.rows(unit), after.rows(unit)
     by = _cost((before, after), rows, price_file) if metric == "cost" and price_file else METRICS[metric]
@@ -71,7 +66,6 @@ def compare(
 
 
 def _cost(both: tuple[Side, Side], rows: tuple[Sides, Sides], path: Path) -> Metric:
-    """By the price of each row's own run."""
     pricing = Pricing(prices.read(path))
     found = {
         id(row): of.per_million[how]
@@ -97,7 +91,6 @@ def _notices(
     expected: dict[str, str],
     rows: Sides,
 ) -> Iterator[str]:
-    """What a reader must know before any verdict."""
     emulated = sorted({row.hardware.label for of_run in rows for row in of_run if row.hardware.profile})
     if emulated:
         yield f"EMULATED: no device computed anything: {'; '.join(emulated)}"
@@ -137,11 +130,11 @@ def rendered(found: Found, asked: Asked, code: int) -> str:
         case "markdown":
             return markdown.draw(document(found, verdict_first=True))
         case "json":
-            return json.render(found, code)
+            return formats.json(found, code)
         case "junit":
-            return junit.render(found, require_proof=asked.require_proof)
+            return formats.junit(found, require_proof=asked.require_proof)
         case "github-action-benchmark":
-            return benchmark.render(found)
+            return formats.benchmark(found)
 
 
 def _compared(asked: Asked) -> int:

@@ -13,14 +13,14 @@ from typer import Argument, Option
 from scaling.command import command
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.tools.compare import metrics
+from scaling.tools.compare import found
 
 NAME = "scaling compare"
 Format = Literal["table", "markdown", "json", "junit", "github-action-benchmark"]
 # As results say it and as people do: samples are images to many.
-Metric = Literal[metrics.Name, "images_per_s", "j_per_image"]
-_NAMES: Mapping[Metric, metrics.Name] = {
-    **{name: name for name in metrics.METRICS},
+Metric = Literal[found.Name, "images_per_s", "j_per_image"]
+_NAMES: Mapping[Metric, found.Name] = {
+    **{name: name for name in found.METRICS},
     "images_per_s": "samples_per_s",
     "j_per_image": "j_per_sample",
 }
@@ -53,7 +53,7 @@ class Asked(Record, frozen=True, kw_only=True):
 
     base: tuple[Path, ...]
     new: tuple[Path, ...]
-    metric: metrics.Name = "efficiency"
+    metric: found.Name = "efficiency"
     fail_above: float = 0.02
     require_proof: bool = False
     although_different: bool = False

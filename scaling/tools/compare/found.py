@@ -1,12 +1,182 @@
-"""What a comparison finds: a verdict for each cell. Fractions are of 1."""
+"""The sides of a comparison, its metrics, and what it finds: a verdict for each cell. Fractions are of 1."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
 
+from scaling.analysis.analyse import rows
+from scaling.analysis.joining import EXPECTED, HOSTS, differing, join
+from scaling.analysis.rows import Row
+from scaling.analysis.stats import Estimate
+from scaling.errors import UsageError
 from scaling.records.point import Hardware, Placement, Record, ServerHosts, Workload
-from scaling.tools.compare.metrics import Name
-from scaling.tools.compare.sides import Unit
+from scaling.records.run import Header, PointRecord
+from scaling.records.store import folder_of, is_being_written, load
+from scaling.text import readable
+
+# ---------------------------------------------------------------- sides
+
+
+# What is repeated: rounds of one launch, or whole launches.
+Unit = Literal["rounds", "runs"]
+# Launches of a side that tell by themselves how launches differ.
+ENOUGH_RUNS = 3
+
+
+class Side(NamedTuple):
+    """The runs of one side, in the order given."""
+
+    name: str
+    folders: tuple[Path, ...]
+    headers: tuple[Header, ...]
+    records: tuple[tuple[PointRecord, ...], ...]
+
+    def rows(self, unit: Unit) -> tuple[tuple[Row, ...], ...]:
+        """The rows of each run; where rounds are the unit, of all runs as one."""
+        if unit == "runs":
+            return tuple(rows(records) for records in self.records)
+        return (rows(join(self.records)),)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The runs' folders, without where they stand."""
+        return tuple(readable(folder.resolve().name) for folder in self.folders)
+
+
+def read(name: str, runs: Sequence[Path], *, although_different: bool) -> Side:
+    """Read one side. Raises UsageError when a run cannot be read, is still being written or stands there twice,
+    and when runs of one side are not alike and need not."""
+    folders = tuple(folder_of(run) for run in runs)
+    twice = [folder for folder, count in Counter(folder.resolve() for folder in folders).items() if count > 1]
+    if twice:
+        raise UsageError(
+            f"RUN {twice[0]}: given twice on one side; launches of their own tell how launches differ"
+        )
+    found = [load(run) for run in runs]
+    for run, (header, _) in zip(runs, found, strict=True):
+        if header.is_import:
+            raise UsageError(f"RUN {run}: is IMPORTED from logs of other tools: not comparable")
+        if is_being_written(run):
+            raise UsageError(f"RUN {run}: is still being written; compare it when its sweep has ended")
+    side = Side(name, folders, tuple(header for header, _ in found), tuple(records for _, records in found))
+    apart = {what: values for what, values in differing(side.headers).items() if what != HOSTS}
+    if apart and not although_different:
+        said = "; ".join(f"{what} differ: {values}" for what, values in apart.items())
+        raise UsageError(f"{name}: these runs are not alike: {said}; --although-different compares all the same")
+    return side
+
+
+def unit_of(base: Side, new: Side) -> Unit:
+    """Runs where each side has enough of them to tell how launches differ, else rounds."""
+    return "runs" if min(len(base.folders), len(new.folders)) >= ENOUGH_RUNS else "rounds"
+
+
+def apart(base: Side, new: Side) -> tuple[dict[str, str], dict[str, str]]:
+    """What is not the same for both sides: what makes them incomparable, and what is only worth a notice."""
+    found = differing((*base.headers, *new.headers))
+    serious = {what: values for what, values in found.items() if what not in EXPECTED}
+    return serious, {what: values for what, values in found.items() if what in EXPECTED}
+
+
+# ---------------------------------------------------------------- metrics
+
+
+Name = Literal["efficiency", "speedup", "samples_per_s", "exposed", "cost", "j_per_sample"]
+
+
+class Metric(Record, frozen=True, kw_only=True):
+    """A figure of a row. `is_ratio`: differences are of logarithms and told as fractions; else they are plain and
+    told in points. `{unit}` stands for what a row's samples are; `needs_same_unit`: images per second say nothing
+    beside tokens per second."""
+
+    name: Name
+    title: str
+    of: Callable[[Row], Estimate | None]
+    unit: str
+    more_is_better: bool = True
+    is_ratio: bool = True
+    needs_same_unit: bool = False
+
+    def unit_of(self, row: Row) -> str:
+        """`images/s`."""
+        return self.unit.format(unit=row.workload.unit)
+
+    @property
+    def sign(self) -> int:
+        """What a difference is multiplied with to be a gain."""
+        return 1 if self.more_is_better else -1
+
+    @property
+    def verdicts(self) -> tuple[Literal["slower", "worse"], Literal["faster", "better"]]:
+        """What a loss and a gain are called."""
+        return ("slower", "faster") if self.more_is_better else ("worse", "better")
+
+
+def _samples_per_s(row: Row) -> Estimate | None:
+    """In the work's unit: tokens/s are sequences/s x their length."""
+    return row.samples_per_s and row.samples_per_s.times(row.workload.units_per_sample)
+
+
+def _exposed(row: Row) -> Estimate | None:
+    """Communication that compute does not hide; on CPUs the time that ranks wait stands for it."""
+    intervals = row.breakdown_intervals
+    return intervals.get("exposed") or intervals.get("waiting")
+
+
+def _joules(row: Row) -> Estimate | None:
+    """Of the GPUs alone; on CPUs, of processors and memory. Over all rounds: a row does not tell those of each, so
+    that there is no interval."""
+    use = row.machine_energy if row.hardware.device == "cpu" else row.device_use
+    joules = use.j_per_sample if use else None
+    return Estimate(mean=joules, low=None, high=None, n=row.rounds) if joules else None
+
+
+def cost(estimates: Mapping[int, Estimate], currency: str) -> Metric:
+    """The price of a million samples, given that of each row, by its id."""
+    return Metric(
+        name="cost",
+        title="cost of 1e6 samples",
+        of=lambda row: estimates.get(id(row)),
+        unit=currency,
+        more_is_better=False,
+        needs_same_unit=True,
+    )
+
+
+METRICS: Mapping[Name, Metric] = {
+    "efficiency": Metric(name="efficiency", title="efficiency", of=lambda row: row.efficiency, unit="%"),
+    "speedup": Metric(name="speedup", title="speedup", of=lambda row: row.speedup, unit=""),
+    "samples_per_s": Metric(
+        name="samples_per_s",
+        title="samples/s",
+        of=_samples_per_s,
+        unit="{unit}/s",
+        needs_same_unit=True,
+    ),
+    "exposed": Metric(
+        name="exposed",
+        title="exposed communication",
+        of=_exposed,
+        unit="%",
+        more_is_better=False,
+        is_ratio=False,
+    ),
+    "cost": cost({}, ""),
+    "j_per_sample": Metric(
+        name="j_per_sample",
+        title="energy",
+        of=_joules,
+        unit="J/sample",
+        more_is_better=False,
+        needs_same_unit=True,
+    ),
+}
+
+
+# ---------------------------------------------------------------- verdicts
 
 Verdict = Literal[
     "slower", "faster", "worse", "better", "same", "cannot tell", "missing", "new", "not comparable",

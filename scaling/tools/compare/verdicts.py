@@ -27,13 +27,9 @@ from scaling.analysis.stats import Estimate, geometric, interval
 from scaling.analysis.welch import Difference
 from scaling.report import labels
 from scaling.report.labels import Context
-from scaling.tools.compare.found import Cell, Change, Mean, Value, Verdict
-from scaling.tools.compare.metrics import Metric
-from scaling.tools.compare.sides import Unit
+from scaling.tools.compare.found import Cell, Change, Mean, Metric, Unit, Value, Verdict
 
 # ---------------------------------------------------------------- pairs
-#
-# Which cell of the base is which cell of the new runs, and what keeps two of them from being compared.
 
 
 # Who is measured: what a cell is called by, whatever it is measured with.
@@ -285,7 +281,6 @@ def _side(estimates: Sequence[Estimate], rule: Rule) -> welch.Side:
 
 
 def _value(rows: Sequence[Row], rule: Rule) -> Value | None:
-    """A side's own figure and interval."""
     estimates = _estimates(rows, rule)
     if not estimates:
         return None

@@ -2,14 +2,176 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from statistics import linear_regression
 
 import msgspec
 
 from scaling.errors import UsageError, near
-from scaling.tools.emulated import fits, layers
-from scaling.tools.emulated.published import File, Profile, Rate
+from scaling.records.point import Record
+from scaling.tools.emulated import layers
+
+# ---------------------------------------------------------------- published
+
+
+class Rate(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How fast one device trains a model at a batch; `source` is a key of the file's sources. All rates that were
+    published are of images, of `image_size` pixels a side, 0 for the model's own."""
+
+    model: str
+    batch_size: int
+    samples_per_s: float
+    source: str
+    image_size: int = 0
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step: forward, backward, update."""
+        return self.batch_size / self.samples_per_s
+
+    @property
+    def fitted(self) -> str:
+        """How it was fitted to others; nothing of one that was published."""
+        return ""
+
+
+class InNode(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How fast each of `devices` devices of a node trained at a batch: all that the node loses is in it, so that
+    nothing but a fit may rest on it."""
+
+    model: str
+    batch_size: int
+    devices: int
+    samples_per_s: float
+    source: str
+    image_size: int = 0
+
+
+class Link(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What joins the devices of a node: its name, and the bytes that one device sends over it at most."""
+
+    name: str
+    bytes_per_s: float
+    source: str
+
+
+class Profile(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device by its full name, and what is known of it."""
+
+    device: str
+    rates: tuple[Rate, ...]
+    in_node: tuple[InNode, ...] = ()
+    inside: Link | None = None
+
+
+class File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of profiles.toml."""
+
+    sources: dict[str, str]
+    profiles: dict[str, Profile]
+
+
+# ---------------------------------------------------------------- fits
+# A device's rate at batches that nobody published, fitted to those that were. Pure.
+#
+#     r(b) = c b / (b + h)        a step takes (b + h) / c: so much per sample, and h samples' time in any case
+#
+# Two batches give c and h; of more, 1/r is fitted linearly in 1/b (Lineweaver and Burk, 1934, for this law). Tried
+# where more are known: fitted to a V100's ResNet-50 at 64 and 128 (MXNet), it is 3.3 % too fast at 32, 2.1 % at
+# 16, 9.7 % at 8; fitted to Dell's GoogLeNet on one and four P100s, it is 0.2 % off on two. So nothing is estimated
+# beyond half and twice the published batches.
+
+
+class Fitted(Rate, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A rate that follows from others, and how: nobody published it."""
+
+    how: str
+
+    @property
+    def fitted(self) -> str:
+        """`236.2 b / (b + 10.6), fitted to batch 144, and 36 as one of 4 in a node`."""
+        return self.how
+
+
+class Fit(Record, frozen=True, kw_only=True):
+    """c b / (b + h) samples/s of a model at batch b, for batches from `least` to `most`.
+
+    `fitted_to` are the batches in words, `off` by how much of the published rates it misses them at most.
+    """
+
+    model: str
+    c: float
+    h: float
+    fitted_to: str
+    off: float
+    source: str
+    least: int
+    most: int
+    image_size: int = 0
+
+    def __str__(self) -> str:
+        within = f", which it misses by {100 * self.off:.1f} % at most" if self.off >= 5e-4 else ""
+        return f"{self.c:.1f} b / (b + {self.h:.1f}), fitted to {self.fitted_to}{within}"
+
+    def samples_per_s(self, batch_size: float) -> float:
+        """r(b)."""
+        return self.c * batch_size / (batch_size + self.h)
+
+    def at(self, batch_size: int) -> Fitted:
+        """The rate at a batch."""
+        return Fitted(
+            model=self.model,
+            batch_size=batch_size,
+            samples_per_s=self.samples_per_s(batch_size),
+            source=self.source,
+            image_size=self.image_size,
+            how=str(self),
+        )
+
+
+def fitted_rate(profile: Profile, model: str, image_size: int | None = None) -> Fit | None:
+    """Of the first source that has two batches of the model at an image size, or at any; None where none has, or
+    where step times do not grow with the batch in such a way."""
+    known: tuple[Rate | InNode, ...] = (*profile.rates, *profile.in_node)
+    published = [one for one in known if one.model == model and image_size in (None, one.image_size)]
+    for source, size in dict.fromkeys((one.source, one.image_size) for one in published):
+        points = [one for one in published if (one.source, one.image_size) == (source, size)]
+        if len({one.batch_size for one in points}) > 1:
+            return _fitted(model, source, points)
+    return None
+
+
+def _fitted(model: str, source: str, points: Sequence[Rate | InNode]) -> Fit | None:
+    slope, each_s = linear_regression(
+        [1 / one.batch_size for one in points], [1 / one.samples_per_s for one in points]
+    )
+    if slope < 0 or each_s <= 0:
+        return None
+    c, h = 1 / each_s, slope / each_s
+    batches = [one.batch_size for one in points]
+    return Fit(
+        model=model,
+        c=c,
+        h=h,
+        fitted_to=_said_points(points),
+        off=max(abs(c * one.batch_size / (one.batch_size + h) / one.samples_per_s - 1) for one in points),
+        source=source,
+        least=-(-min(batches) // 2),
+        most=2 * max(batches),
+        image_size=points[0].image_size,
+    )
+
+
+def _said_points(points: Sequence[Rate | InNode]) -> str:
+    """`batch 144, and 36 as one of 4 in a node`."""
+    alone = ", ".join(str(one.batch_size) for one in points if not isinstance(one, InNode))
+    shared = [f"{one.batch_size} as one of {one.devices} in a node" for one in points if isinstance(one, InNode)]
+    return f"batch {', and '.join(filter(None, (alone, *shared)))}"
+
+
+# ---------------------------------------------------------------- profiles
 
 FILE = Path(__file__).with_name("profiles.toml")
 PREFIX = "emulated:"
@@ -49,7 +211,7 @@ def rate(name: str, model: str, batch_size: int | None = None, image_size: int =
     for size in dict.fromkeys((image_size, *(published.image_size for published in of_model))):
         if found := _at(profile, model, batch_size, size):
             return found if size == image_size else _resized(found, image_size)
-    fit = fits.fit(profile, model)
+    fit = fitted_rate(profile, model)
     batches = ", ".join(f"{published.batch_size}{pixels(published.image_size)}" for published in of_model)
     between = f", fitted ones from {fit.least} to {fit.most}{pixels(fit.image_size)}" if fit else ""
     raise UsageError(
@@ -68,7 +230,7 @@ def _at(profile: Profile, model: str, batch_size: int | None, image_size: int) -
     for one in profile.rates:
         if (one.model, one.image_size) == (model, image_size) and batch_size in (None, one.batch_size):
             return one
-    fit = fits.fit(profile, model, image_size)
+    fit = fitted_rate(profile, model, image_size)
     if fit is not None and batch_size is not None and fit.least <= batch_size <= fit.most:
         return fit.at(batch_size)
     return None
@@ -79,7 +241,7 @@ def _resized(one: Rate, image_size: int) -> Rate:
     times = layers.operations(one.model, one.image_size) / layers.operations(one.model, image_size)
     where = pixels(one.image_size) or " at its own size"
     before = f"; {one.fitted}" if one.fitted else ""
-    return fits.Fitted(
+    return Fitted(
         model=one.model,
         batch_size=one.batch_size,
         samples_per_s=one.samples_per_s * times,

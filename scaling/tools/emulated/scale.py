@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from math import ceil, floor, log10
 
 from scaling.records.point import Record
-from scaling.tools.emulated.buckets import BUCKET_BYTES
+from scaling.tools.emulated.layers import BUCKET_BYTES
 
 # Bytes of gradients that a rank sends, receives, sums and copies per second of CPU; counted are those it sends.
 BYTES_PER_CORE_S = 1.0e9

@@ -14,13 +14,11 @@ from scaling.errors import UsageError
 from scaling.report.formats import markdown, terminal
 from scaling.text import readable
 from scaling.tools.history import flags, formats
-from scaling.tools.history.document import document
 from scaling.tools.history.flags import NAME, Asked
+from scaling.tools.history.formats import document
 from scaling.tools.history.lines import RunLine, Unreadable, read
 
 # ---------------------------------------------------------------- groups
-#
-# Which runs are comparable: they get one letter.
 
 
 def lettered(lines: Sequence[RunLine]) -> list[RunLine]:

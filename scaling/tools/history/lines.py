@@ -25,10 +25,9 @@ from scaling.analysis.rounds import efficiencies
 from scaling.analysis.rows import Contender
 from scaling.errors import UsageError
 from scaling.records.events import Failed
-from scaling.records.imported import ImportedUnit
 from scaling.records.other_code import revision
 from scaling.records.point import Point, Record, Workload
-from scaling.records.run import Header, PointRecord
+from scaling.records.run import Header, ImportedUnit, PointRecord
 from scaling.records.store import FILE, is_being_written, load
 from scaling.text import readable, several
 
@@ -160,7 +159,6 @@ def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_ex
 
 
 def _imported(folder: Path, header: Header) -> RunLine:
-    """Of what was read from logs of other tools: it is like no other run, and failed rows are no points."""
     found = cells(header.imported)
     best = max((cell for cell in found if cell.rate), key=lambda one: (one.world_size, _mean(one)), default=None)
     tools = [*(row.tool for row in header.imported), *(one.tool for one in header.bandwidths)]
@@ -201,7 +199,6 @@ def _said_by_log(cell: Imported) -> Headline:
 
 
 def _work(points: Iterable[Point]) -> str:
-    """The first of its works, and how many there are."""
     first, *more = _works(points) or ("no exchange",)
     return f"{first} and {len(more)} more" if more else first
 
@@ -264,7 +261,6 @@ def _contender(point: Point) -> Contender:
 
 
 def _headline(cells: Iterable[Cell], records: Iterable[PointRecord]) -> Headline | None:
-    """Of the cells of the largest world size."""
     controls = Controls(one for one in records if one.point.kind in ("solo", "each"))
     return max((_said(cell, controls) for cell in cells if cell.times), key=_rank, default=None)
 
@@ -296,6 +292,5 @@ def _rate(cell: Cell) -> float:
 
 
 def _flags(cell: Cell) -> tuple[str, ...]:
-    """Those that its own records put on it."""
     receipt = (cell.receipt.verdict,) if cell.receipt else ()
     return (*in_order(set(cell.flags)), *(() if cell.synchronous else ("ASYNC",)), *receipt)

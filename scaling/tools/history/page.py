@@ -13,12 +13,10 @@ from scaling.report.formats.html.tables import Shown, shown
 from scaling.report.parts import Column, Line
 from scaling.text import counted
 from scaling.tools.history import formats
-from scaling.tools.history.document import COLUMNS, TITLE, document
+from scaling.tools.history.formats import COLUMNS, TITLE, document
 from scaling.tools.history.lines import RunLine, Sight, Unreadable
 
 # ---------------------------------------------------------------- figures
-#
-# Series over the runs of a folder: each exchange at each world size, run after run.
 
 
 # Of one figure; more cannot be told apart.
@@ -123,7 +121,6 @@ def _said(trend: Trend) -> str:
 
 
 def _table(trends: Sequence[Trend]) -> Table:
-    """A line for each run, the newest first."""
     by_run: dict[int, dict[str, Turn]] = {}
     for trend in trends:
         for turn in trend.turns:
@@ -179,7 +176,6 @@ def _columns() -> tuple[Column, ...]:
 
 
 def _rows(lines: Sequence[Line]) -> Iterator[tuple[Shown, ...]]:
-    """The oldest first."""
     for number, line in enumerate(lines, start=1):
         said = " ".join(filter(None, (words.stamped(*line.flags), words.text(line.remark))))
         marks = Shown(text=said, is_text=True, is_mark=True)

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from scaling.command import command
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
-from scaling.tools.importers.found import Given
+from scaling.tools.importers.logs import Given
 from scaling.tools.importers.tools import TOOLS
 
 NAME = "scaling import"

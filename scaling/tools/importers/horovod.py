@@ -12,24 +12,24 @@ from array import array
 from collections.abc import Iterable
 from statistics import fmean
 
-from scaling.records.imported import ImportedRow
-from scaling.tools.importers.found import (
+from scaling.records.run import ImportedRow
+from scaling.tools.importers.logs import (
     NUMBER,
     Found,
     Given,
+    LogLine,
     Refused,
+    Rows,
     Skipped,
+    Tool,
     compiled,
     middle,
     number,
     row,
     world_size,
 )
-from scaling.tools.importers.gathered import Rows
-from scaling.tools.importers.lines import LogLine
 
-MARKS = ("mg/sec",)
-SURE = re.compile(r"Total img/sec on \d+ \w+\(s\)|Img/sec per \w+: ?\d|Iter #\d+: \S+ img/sec per ")
+_SURE = re.compile(r"Total img/sec on \d+ \w+\(s\)|Img/sec per \w+: ?\d|Iter #\d+: \S+ img/sec per ")
 # Whose end may be cut: it is not read.
 _SPREAD = r" *\+- *\d"
 _TOTAL = compiled(r"Total img/sec on (\d+) \w+\(s\): *", NUMBER, _SPREAD)
@@ -55,8 +55,7 @@ class _Launch:
         self.totals = array("d")
 
 
-def read(lines: Iterable[LogLine], given: Given) -> Found:
-    """A row for each number of devices, model and batch. Raises Refused."""
+def _read(lines: Iterable[LogLine], given: Given) -> Found:
     launch, rows, skipped = _Launch(), Rows(), Skipped()
     for line in lines:
         text = line.text
@@ -91,7 +90,6 @@ def _head(head: re.Match[str], launch: _Launch) -> None:
 
 
 def _rate(text: str, total: re.Match[str] | None, launch: _Launch) -> bool:
-    """Take a rate; whether the line was whole."""
     if total is not None:
         launch.size = int(total[1])
         launch.totals.append(number(total[2]))
@@ -131,3 +129,6 @@ def _audit(launch: _Launch, size: int, total: float) -> None:
 
 def _differ(one: float, other: float, allowed: float) -> bool:
     return not abs(one - other) <= allowed
+
+
+TOOL = Tool(("mg/sec",), _SURE, _read)

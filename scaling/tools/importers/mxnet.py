@@ -1,37 +1,83 @@
-"""MXNet's Speedometer.
+"""MXNet's Speedometer, and the table that its benchmark script writes.
 
-A line is of the process that speaks, whose batch is that of all its GPUs; whether its rate is that of the process
-or of the job is not in it. Several speakers have rates of their own, which are added. Of a single speaker of
-several processes, rate x an epoch's seconds tells: it is the whole data set, or the process's share of it; where
-it is neither, the log is refused. The first window of each epoch holds the start and is left out.
+A line of Speedometer is of the process that speaks, whose batch is that of all its GPUs; whether its rate is
+that of the process or of the job is not in it. Several speakers have rates of their own, which are added. Of a
+single speaker of several processes, rate x an epoch's seconds tells: it is the whole data set, or the process's
+share of it; where it is neither, the log is refused. The first window of each epoch holds the start and is left
+out.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from statistics import median
 
-from scaling.records.imported import ImportedRow
-from scaling.tools.importers.found import (
+from scaling.records.run import ImportedRow
+from scaling.text import one_line
+from scaling.tools.importers.logs import (
+    CUT,
     NUMBER,
     Found,
     Given,
+    LogLine,
     Refused,
+    Rows,
     Skipped,
+    Tool,
     agreed,
     compiled,
     number,
     row,
     world_size,
 )
-from scaling.tools.importers.gathered import Rows
-from scaling.tools.importers.lines import LogLine
 
-MARKS = ("samples/sec",)
-SURE = re.compile(r"(?:Epoch|Iter)\[\d+\] Batch ?\[[\d-]+\]\s+Speed: ?\S+ samples/sec")
+# ---------------------------------------------------------------- the table of the benchmark
+
+
+_SURE_BENCHMARK = re.compile(r"^\s*num_gpus\s*,\s*img_per_sec\s*$")
+
+_TABLE_ROW = compiled(r"^ *(\d+) *, *", NUMBER, " *$")
+
+
+def _read_benchmark(lines: Iterable[LogLine], given: Given) -> Found:
+    """A row for each number of GPUs, the middle of those that say it; the table tells neither model nor batch."""
+    skipped, in_table = Skipped(), False
+    said: dict[str, Counter[str]] = defaultdict(Counter)
+    for line in lines:
+        if in_table and (found := _TABLE_ROW.search(line.text)) is not None:
+            said[found[1]][found[2]] += 1
+        elif _SURE_BENCHMARK.search(line.text):
+            in_table = True
+        elif in_table and CUT in line.text:
+            skipped.add(line)
+        elif in_table and line.text.strip():
+            raise Refused(f"line {line.number} is none of its table: {one_line(line.text)[:60]}")
+    rows = tuple(_table_row(int(devices), _middle(rates), given) for devices, rates in said.items())
+    return Found(rows=rows, notes=skipped.notes())
+
+
+def _middle(rates: Counter[str]) -> float:
+    left = (rates.total() + 1) // 2
+    for text in sorted(rates, key=number):
+        left -= rates[text]
+        if left <= 0:
+            break
+    return number(text)
+
+
+def _table_row(devices: int, rate: float, given: Given) -> ImportedRow:
+    return row(given, tool="mxnet_benchmark", unit="images", rate=rate, devices=world_size([devices], given))
+
+
+BENCHMARK = Tool(("num_gpus",), _SURE_BENCHMARK, _read_benchmark)
+
+
+# ---------------------------------------------------------------- Speedometer
+
+_SURE = re.compile(r"(?:Epoch|Iter)\[\d+\] Batch ?\[[\d-]+\]\s+Speed: ?\S+ samples/sec")
 _SPEED = compiled(r"(?:Epoch|Iter)\[(\d+)\] Batch ?\[(?:\d+-)?(\d+)\]\s+Speed: *", NUMBER, " samples/sec")
 _FEED = re.compile(r"Batch ?\[[\d-]+\]\s+Speed: *\S+ samples/sec")
 _COST = compiled(r"Epoch\[(\d+)\] Time cost=", NUMBER)
@@ -74,8 +120,7 @@ class _Launch:
         return len(self.arguments) if ranks <= {None} else len(ranks - {None})
 
 
-def read(lines: Iterable[LogLine], given: Given) -> Found:
-    """A row for each launch's cell. Raises Refused."""
+def _read(lines: Iterable[LogLine], given: Given) -> Found:
     launch, rows, skipped, feeds = _Launch(), Rows(), Skipped(), 0
     for line in lines:
         text = line.text
@@ -174,7 +219,6 @@ def _workers(launch: _Launch, given: Given, each: int | None, kinds: set[str]) -
 
 
 def _rate(launch: _Launch, workers: int, given: Given) -> tuple[float, list[str]]:
-    """Of all devices, and how it was made."""
     steady: dict[int, float] = {}
     notes = ["the first window of each epoch is left out"]
     if launch.several:
@@ -203,7 +247,6 @@ def _rate(launch: _Launch, workers: int, given: Given) -> tuple[float, list[str]
 
 
 def _later(speeds: dict[int, float]) -> array[float]:
-    """Without the first window of each epoch."""
     first: dict[int, int] = {}
     for key in speeds:
         first[key // _EPOCH] = min(first.get(key // _EPOCH, key), key)
@@ -236,3 +279,6 @@ def _epochs(launch: _Launch) -> Iterator[float]:
         for epoch, seconds in costs.items():
             if epoch in sums:
                 yield sums[epoch][0] / sums[epoch][1] * seconds
+
+
+TOOL = Tool(("samples/sec",), _SURE, _read)

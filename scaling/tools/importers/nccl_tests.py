@@ -6,20 +6,168 @@ busbw and wrong values from the right. GB/s are 1e9 bytes a second (as its docum
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from math import isfinite
+from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.records.imported import ImportedBandwidth
-from scaling.tools.importers import nccl_tests_json
-from scaling.tools.importers.found import Found, Given, Refused, Skipped, number, once, world_size
-from scaling.tools.importers.lines import CUT, LogLine
+from scaling.records.run import ImportedBandwidth
+from scaling.text import counted
+from scaling.tools.importers.logs import (
+    CUT,
+    Found,
+    Given,
+    LogLine,
+    Refused,
+    Skipped,
+    Tool,
+    number,
+    once,
+    world_size,
+)
 
-MARKS = ("busbw", "nccl_version")
+# ---------------------------------------------------------------- the object of -J
+# Written by src/util.cu of versions 2 and 3. It holds the environment of the whole process: nothing of `env` is
+# ever kept.
+
+
+# Far above what a table of all sizes takes.
+_MOST_CHARACTERS = 64_000_000
+_NAME = re.compile(
+    r"\b(all_reduce|all_gather|reduce_scatter|reduce|broadcast|alltoallv?|sendrecv|gather|scatter|hypercube)"
+    r"_perf(?:_mpi)?\b"
+)
+_CPU_TIME = "has CPU times (-C 1), which are not the collective's: run it without -C"
+
+
+def _read_json(lines: Iterable[LogLine], given: Given) -> Found:
+    """The results of all objects. Raises Refused of one that is not closed."""
+    found: list[ImportedBandwidth] = []
+    notes: dict[str, None] = {}
+    skipped = 0
+    for one in _objects(_text(lines)):
+        try:
+            devices, groups = _json_devices(one["config"], given)
+            failed = int((one.get("out_of_bounds") or {}).get("count", 0))
+            told = list(_json_bandwidths(one, devices))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            raise Refused("is no object of nccl-tests -J as version 3 writes it") from None
+        whole = [line for line in told if _is_whole(line)]
+        found += _audited(whole, _out_of_bounds(failed) if failed else "")
+        skipped += len(told) - len(whole)
+        notes.update(dict.fromkeys(groups))
+    said = (f"{counted(skipped, 'result')} skipped whose time or bandwidth is no number",) if skipped else ()
+    return Found(bandwidths=once(found), notes=(*notes, *said))
+
+
+def _is_whole(one: ImportedBandwidth) -> bool:
+    return one.time_s > 0 and all(map(isfinite, (one.time_s, one.algbw_gbytes_per_s, one.busbw_gbytes_per_s)))
+
+
+def _out_of_bounds(count: int) -> str:
+    return f"nccl-tests found wrong values: out of bounds {count}"
+
+
+def _audited(found: Iterable[ImportedBandwidth], audit: str) -> tuple[ImportedBandwidth, ...]:
+    """All of them, where wrong values were found and no line says in which."""
+    lines = tuple(found)
+    if not audit or any(one.wrong for one in lines):
+        return lines
+    return tuple(replace(one, audit=audit) for one in lines)
+
+
+def _of_a_group(groups: Iterable[int]) -> tuple[int, tuple[str, ...]]:
+    """How many ranks do a collective, of the group of each; and a note where several groups do one at once. Raises
+    Refused of groups that differ."""
+    sizes = Counter(groups)
+    if len(set(sizes.values())) > 1:
+        raise Refused("has groups of several sizes (NCCL_TESTS_SPLIT): its bandwidths are of no number of devices")
+    if len(sizes) < 2:
+        return sizes.total(), ()
+    said = (
+        f"{len(sizes)} groups at once (NCCL_TESTS_SPLIT): bandwidths are those of one, over the mean time of all"
+    )
+    return sizes.total() // len(sizes), (said,)
+
+
+def _json_devices(config: dict[str, Any], given: Given) -> tuple[int, tuple[str, ...]]:
+    """Of one group. Of each process its first device alone is listed."""
+    ranks = [int(device["rank"]) for device in config["devices"]]
+    if len(set(ranks)) < len(ranks):
+        raise Refused("has several Rank 0: built without MPI (make MPI=1); its bandwidths are of no network")
+    each = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+    listed = 1 if sorted(ranks) == list(range(len(ranks))) and len(ranks) > 1 else each
+    if sorted(ranks) != [listed * place for place in range(len(ranks))]:
+        raise Refused(f"lists {len(ranks)} ranks up to {max(ranks)} of processes with {each}: some are missing")
+    size, notes = _of_a_group(int(device.get("group", 0)) for device in config["devices"])
+    return world_size([listed * size] if size else [], given), notes
+
+
+def _text(lines: Iterable[LogLine]) -> str:
+    parts, size = [], 0
+    for line in lines:
+        size += len(line.text)
+        if size > _MOST_CHARACTERS:
+            raise Refused("is too large for an object of nccl-tests -J")
+        parts.append(line.text)
+    return "\n".join(parts).replace(CUT, "").strip()
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    decoder, place = json.JSONDecoder(), 0
+    while place < len(text):
+        try:
+            one, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            raise Refused("is an object that is not closed or damaged: nccl-tests was broken off") from None
+        if not isinstance(one, dict):
+            raise Refused("is no object of nccl-tests -J")
+        yield one
+        place = end
+        while place < len(text) and text[place].isspace():
+            place += 1
+
+
+def _json_bandwidths(one: dict[str, Any], devices: int) -> Iterator[ImportedBandwidth]:
+    named = _NAME.search(str((one.get("args") or [""])[0]))
+    for result in one["results"]:
+        for in_place, key in enumerate(("out_of_place", "in_place")):
+            if (values := result.get(key)) is not None:
+                yield _bandwidth(result, values, bool(in_place), named[1] if named else "", devices)
+
+
+def _bandwidth(
+    result: dict[str, Any], values: dict[str, Any], in_place: bool, collective: str, devices: int
+) -> ImportedBandwidth:
+    if "cpu_time" in values:
+        raise Refused(_CPU_TIME)
+    wrong = values.get("nwrong")
+    redop = str(result.get("redop", "none")).strip()
+    return ImportedBandwidth(
+        tool="nccl_tests",
+        log="",
+        collective=collective,
+        world_size=devices,
+        size_bytes=int(result["size"]),
+        dtype=str(result["type"]).strip(),
+        redop="" if redop == "none" else redop,
+        in_place=in_place,
+        time_s=float(values["time"]) / 1e6,
+        algbw_gbytes_per_s=float(values["alg_bw"]),
+        busbw_gbytes_per_s=float(values["bus_bw"]),
+        wrong=int(wrong) if isinstance(wrong, int | float) and wrong >= 0 else None,
+    )
+
+
+# ---------------------------------------------------------------- the table
+
 # Where it was pasted as text, Markdown took the signs at the beginnings of lines.
-SURE = re.compile(r'(?:#|^)\s*size\s+count\s.*\balgbw\s+busbw\b|"nccl_version"\s*:')
+_SURE = re.compile(r'(?:#|^)\s*size\s+count\s.*\balgbw\s+busbw\b|"nccl_version"\s*:')
 _RANK = re.compile(r"(?:#\s+|^\s*)Rank\s+(\d+)\s+((?:Group\s+(\d+)\s+)?Pid\s.*)")
 _FAILED = re.compile(r"Out of bounds values\s*:\s*([1-9]\d*)\s+FAILED")
 _ROW = re.compile(r"^\s*\d+\s+\d+\s")
@@ -27,14 +175,13 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d$")
 
 
-def read(lines: Iterable[LogLine], given: Given) -> Found:
-    """The lines of the table. Raises Refused."""
+def _read(lines: Iterable[LogLine], given: Given) -> Found:
     each = iter(lines)
     for first in each:
         if first.text.strip():
             whole = chain([first], each)
             if first.text.lstrip().startswith("{"):
-                return nccl_tests_json.read(whole, given)
+                return _read_json(whole, given)
             return _read_text(whole, given)
     raise Refused("is empty")
 
@@ -57,7 +204,7 @@ class _Log:
         if (rank := _RANK.search(text)) is not None:
             self.ranks.setdefault(int(rank[1]), set()).add(" ".join(rank[2].split()))
             self.groups[int(rank[1])] = int(rank[3] or 0)
-        elif SURE.search(text):
+        elif _SURE.search(text):
             self.columns, self.tables = _columns(text), self.tables + 1
         elif self.columns and _ROW.match(text):
             made = list(_bandwidths(_tokens(text, self.columns), self.columns))
@@ -65,8 +212,8 @@ class _Log:
             if not made:
                 skipped.add(line)
         elif (failed := _FAILED.search(text)) is not None:
-            self.audit = nccl_tests_json.out_of_bounds(int(failed[1]))
-        self.collectives.update(name[1] for name in nccl_tests_json.NAME.finditer(text))
+            self.audit = _out_of_bounds(int(failed[1]))
+        self.collectives.update(name[1] for name in _NAME.finditer(text))
 
 
 def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
@@ -78,14 +225,14 @@ def _read_text(lines: Iterable[LogLine], given: Given) -> Found:
         raise Refused(f"has tables of several collectives ({', '.join(sorted(log.collectives))}): split it")
     named = min(log.collectives) if len(log.collectives) == 1 else ""
     found = once(_with(one, devices, named) for one in log.found)
-    return Found(bandwidths=nccl_tests_json.audited(found, log.audit), notes=(*groups, *skipped.notes()))
+    return Found(bandwidths=_audited(found, log.audit), notes=(*groups, *skipped.notes()))
 
 
 def _columns(text: str) -> list[str]:
     """The header's names; none where it is damaged. Raises Refused of CPU time."""
     columns = text.replace("#wrong", "wrong").lstrip("# ").split()
     if "cputime" in columns:
-        raise Refused(nccl_tests_json.CPU_TIME)
+        raise Refused(_CPU_TIME)
     return columns if "time" in columns else []
 
 
@@ -98,7 +245,6 @@ def _tokens(text: str, columns: list[str]) -> list[str]:
 
 
 def _devices(ranks: dict[int, set[str]], groups: dict[int, int], given: Given) -> tuple[int, tuple[str, ...]]:
-    """Of one group, and what is to be said of several."""
     if any(len(said) > 1 for said in ranks.values()):
         raise Refused(
             "has several Rank 0: as many runs of one process, built without MPI (make MPI=1), whose "
@@ -106,7 +252,7 @@ def _devices(ranks: dict[int, set[str]], groups: dict[int, int], given: Given) -
         )
     if ranks and sorted(ranks) != list(range(len(ranks))):
         raise Refused(f"lacks lines of ranks: the largest is {max(ranks)}, {len(ranks)} are there")
-    size, notes = nccl_tests_json.of_a_group(groups.values())
+    size, notes = _of_a_group(groups.values())
     return world_size([size] if size else [], given, " (no Rank lines)"), notes
 
 
@@ -140,7 +286,6 @@ def _bandwidths(tokens: Sequence[str], columns: Sequence[str]) -> Iterator[Impor
 
 
 def _values(group: Sequence[str]) -> tuple[float, float, float] | None:
-    """Microseconds, algbw, busbw."""
     if any(not _NUMBER.fullmatch(one) for one in group[:3]) or any(CUT in one for one in group):
         return None
     time, algbw, busbw = map(number, group[:3])
@@ -149,3 +294,6 @@ def _values(group: Sequence[str]) -> tuple[float, float, float] | None:
 
 def _with(one: ImportedBandwidth, devices: int, collective: str) -> ImportedBandwidth:
     return replace(one, world_size=devices, collective=collective)
+
+
+TOOL = Tool(("busbw", "nccl_version"), _SURE, _read)

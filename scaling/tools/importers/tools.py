@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
@@ -12,47 +11,23 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError
 from scaling.text import one_line
-from scaling.tools.importers import (
-    aws_fsdp,
-    dlbs,
-    dllogger,
-    hf_trainer,
-    horovod,
-    lightning,
-    mlperf,
-    mxnet,
-    mxnet_benchmark,
-    nccl_tests,
-    tf_cnn,
-    tf_official,
-    torchtitan,
-)
-from scaling.tools.importers.found import Found, Given, Read, Refused
-from scaling.tools.importers.lines import CUT, blocks, of_blocks, untagged
-
-
-class Tool(NamedTuple):
-    """A grammar: a line is the tool's for sure where one of `marks` stands in it and `sure` matches."""
-
-    marks: tuple[str, ...]
-    sure: re.Pattern[str]
-    read: Read
-
+from scaling.tools.importers import horovod, mxnet, nccl_tests, pytorch, suites, tensorflow
+from scaling.tools.importers.logs import CUT, Found, Given, Refused, Tool, blocks, of_blocks, untagged
 
 TOOLS: dict[str, Tool] = {
-    "horovod": Tool(horovod.MARKS, horovod.SURE, horovod.read),
-    "tf_cnn_benchmarks": Tool(tf_cnn.MARKS, tf_cnn.SURE, tf_cnn.read),
-    "mxnet": Tool(mxnet.MARKS, mxnet.SURE, mxnet.read),
-    "mxnet_benchmark": Tool(mxnet_benchmark.MARKS, mxnet_benchmark.SURE, mxnet_benchmark.read),
-    "nccl_tests": Tool(nccl_tests.MARKS, nccl_tests.SURE, nccl_tests.read),
-    "dllogger": Tool(dllogger.MARKS, dllogger.SURE, dllogger.read),
-    "torchtitan": Tool(torchtitan.MARKS, torchtitan.SURE, torchtitan.read),
-    "hf_trainer": Tool(hf_trainer.MARKS, hf_trainer.SURE, hf_trainer.read),
-    "lightning": Tool(lightning.MARKS, lightning.SURE, lightning.read),
-    "tf_official": Tool(tf_official.MARKS, tf_official.SURE, tf_official.read),
-    "dlbs": Tool(dlbs.MARKS, dlbs.SURE, dlbs.read),
-    "mlperf": Tool(mlperf.MARKS, mlperf.SURE, mlperf.read),
-    "aws_fsdp": Tool(aws_fsdp.MARKS, aws_fsdp.SURE, aws_fsdp.read),
+    "horovod": horovod.TOOL,
+    "tf_cnn_benchmarks": tensorflow.TF_CNN,
+    "mxnet": mxnet.TOOL,
+    "mxnet_benchmark": mxnet.BENCHMARK,
+    "nccl_tests": nccl_tests.TOOL,
+    "dllogger": suites.DLLOGGER,
+    "torchtitan": pytorch.TORCHTITAN,
+    "hf_trainer": pytorch.HF_TRAINER,
+    "lightning": pytorch.LIGHTNING,
+    "tf_official": tensorflow.TF_OFFICIAL,
+    "dlbs": suites.DLBS,
+    "mlperf": suites.MLPERF,
+    "aws_fsdp": pytorch.AWS_FSDP,
 }
 
 

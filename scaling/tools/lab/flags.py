@@ -10,7 +10,7 @@ import typer
 
 from scaling.command import command
 from scaling.errors import UsageError
-from scaling.tools.lab import changes, lifecycle, listing, running, shapes, state
+from scaling.tools.lab import files, lifecycle, shapes, state
 
 NAME = "scaling lab"
 ABOUT = (
@@ -52,12 +52,12 @@ def up(
 ) -> int:
     """Make a lab; one that is up already stays as it is."""
     wanted = shapes.shape(name, nodes, slots, nic or ())
-    changing = changes.cards(wanted, rate_ or ())
+    changing = shapes.cards(wanted, rate_ or ())
     lab = lifecycle.up(wanted, say, changing=changing)
     if rate_:
-        lab = changes.change(name, rate_)
-    _warn(*listing.warnings_of(lab))
-    _print(*listing.described(lab), *listing.how_to_use(lab))
+        lab = shapes.change(name, rate_)
+    _warn(*files.warnings_of(lab))
+    _print(*files.described(lab), *files.how_to_use(lab))
     return 0
 
 
@@ -76,7 +76,7 @@ def status(name: Annotated[str, _WHICH] = "") -> int:
     if name:
         shapes.check_name(name)
         state.load(name)
-    shown = [line for each in ([name] if name else state.names()) for line in listing.status(each)]
+    shown = [line for each in ([name] if name else state.names()) for line in files.status(each)]
     _print(*(shown or ["no lab is up"]))
     return 0
 
@@ -88,9 +88,9 @@ def rate(changed: Annotated[list[str] | None, _CHANGES] = None, name: Annotated[
         raise UsageError("rate: of what? write for example: python -m scaling lab rate ib0=1gbit")
     shapes.check_name(name)
     lifecycle.need_root("rate")
-    lab = changes.change(name, changed)
-    _warn(*listing.warnings_of(lab))
-    _print(*listing.described(lab))
+    lab = shapes.change(name, changed)
+    _warn(*files.warnings_of(lab))
+    _print(*files.described(lab))
     return 0
 
 
@@ -100,7 +100,7 @@ def run(words: Annotated[list[str] | None, _WORDS] = None, name: Annotated[str, 
     if not words:
         raise UsageError("run: what? write for example: python -m scaling lab run -- -np 16 python -m scaling.run")
     shapes.check_name(name)
-    return running.run(name, words, say)
+    return lifecycle.run(name, words, say)
 
 
 def run_command(argv: Sequence[str]) -> int:

@@ -53,7 +53,6 @@ def living(lab: Lab, rooms: Collection[str] | None = None) -> list[int]:
 
 
 def _network(pid: int) -> int | None:
-    """The identity of its network namespace; None when it has ended or is not ours to see."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/ns/net").stat().st_ino
     return None

@@ -1,15 +1,152 @@
-"""What a lab shall look like: its flags, checked, before anything is made."""
+"""What a lab looks like: its flags, checked before anything is made; rates; and what `rate` changes later."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Sequence
 from ipaddress import IPv4Network
 
-from scaling.errors import UsageError
+from msgspec.structs import replace
+
+from scaling.errors import UsageError, near
 from scaling.records.point import Record
-from scaling.tools.lab import rates
-from scaling.tools.lab.state import Holder, Lab, Nic
+from scaling.tools.lab import files, state, wires
+from scaling.tools.lab.state import Holder, Lab, Nic, Program
+
+# ---------------------------------------------------------------- changes
+
+
+class Change(Record, frozen=True, kw_only=True):
+    """One word of `rate`: of a network, or of one node's link (`node`). `value` is "up", "down", or a rate:
+    `rate_bits_per_s`, or as a share of the network's rate."""
+
+    text: str
+    nic: Nic
+    node: str = ""
+    value: str = ""
+    rate_bits_per_s: float = 0.0
+    share: float = 0.0
+
+
+def change(name: str, texts: Sequence[str]) -> Lab:
+    """Obey the words in their order, all or, at a wrong one, none. Raises UsageError, LaunchError."""
+    with state.locked():
+        lab = state.load(name)
+        wanted = [parse(lab, text) for text in texts]
+        for one in wanted:
+            lab = switched(lab, one) if one.value else rated(lab, one)
+        wires.apply(lab, lab.nics)
+        for one in wanted:
+            for node in _nodes(lab, one):
+                if one.value:
+                    wires.switch_card(lab, node, one.nic, one.value)
+        state.save(lab)
+        files.write(lab)
+        return lab
+
+
+def cards(wanted: Shape, texts: Sequence[str]) -> set[str]:
+    """The cards whose networks `up --rate` changes, before there is a lab. Raises UsageError for a wrong word."""
+    planned = wanted.lab(Holder(program=Program(pid=0, start_ticks=0), namespaces={}, inodes={}))
+    return {parse(planned, text).nic.name for text in texts}
+
+
+def parse(lab: Lab, text: str) -> Change:
+    """Read a word. Raises UsageError that names it."""
+    target, equals, value = text.partition("=")
+    if not equals:
+        raise UsageError(f"{text}: must be CARD=RATE or NODE.CARD=RATE, with up or down or 10% for RATE")
+    node, _, card = target.rpartition(".")
+    if node and node not in lab.nodes:
+        raise UsageError(f"{text}: lab {lab.name} has no node {node!r}; {near(node, lab.nodes)}")
+    nic = wires.nic_of(lab, card, text)
+    if value in ("up", "down"):
+        return Change(text=text, nic=nic, node=node, value=value)
+    if value.endswith("%"):
+        return Change(text=text, nic=nic, node=node, share=_share(value, text, node))
+    return Change(text=text, nic=nic, node=node, rate_bits_per_s=parse_rate(value, text))
+
+
+def _share(value: str, text: str, node: str) -> float:
+    try:
+        percent = float(value[:-1])
+    except ValueError:
+        percent = 0.0
+    if not 0.01 <= percent <= 100 or not node:
+        raise UsageError(f"{text}: a share is 0.01% to 100%, of one node's link; write for example node2.ib0=10%")
+    return percent / 100
+
+
+def _nodes(lab: Lab, one: Change) -> tuple[str, ...]:
+    return (one.node,) if one.node else lab.nodes
+
+
+def rated(lab: Lab, one: Change) -> Lab:
+    """A network's rate is what is declared from now on, for all its links; a link's is a share of it."""
+    if one.node:
+        nic = lab.nic(one.nic.name) or one.nic
+        share = one.share or one.rate_bits_per_s / nic.shaped_bits_per_s
+        links = {**lab.links, f"{one.node}.{nic.name}": share}
+        return replace(lab, links={link: part for link, part in links.items() if part != 1.0})
+    rate = one.rate_bits_per_s
+    nics = tuple(
+        replace(nic, rate_bits_per_s=rate, shaped_bits_per_s=rate) if nic.name == one.nic.name else nic
+        for nic in lab.nics
+    )
+    links = {link: share for link, share in lab.links.items() if link.partition(".")[2] != one.nic.name}
+    return replace(lab, nics=nics, links=links)
+
+
+def switched(lab: Lab, one: Change) -> Lab:
+    cards = [f"{node}.{one.nic.name}" for node in _nodes(lab, one)]
+    others = tuple(card for card in lab.down if card not in cards)
+    return replace(lab, down=(*others, *cards) if one.value == "down" else others)
+
+
+# ---------------------------------------------------------------- rates
+
+
+UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+LOWEST_BITS_PER_S, HIGHEST_BITS_PER_S = 1e4, 1e12
+# Four nodes at 1 Gb/s each kept 93 % in an all-reduce over Gloo and took 0.4 to 1.2 cores of 2; at 4 Gb/s they
+# took all of both and kept 35 to 92 % (README.md).
+CARRIED_BITS_PER_S_PER_CORE = 2e9
+
+
+def parse_rate(text: str, source: str) -> float:
+    """`2.5gbit` in bits/s. Raises UsageError naming `source`, a flag with the word it was given in."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]+)", text.strip().lower())
+    if found is None or found[2] not in UNITS:
+        said = f"{text!r} is no rate" if text else "a rate is missing"
+        raise UsageError(f"{source}: {said}; write for example 10gbit (units: {', '.join(UNITS)})")
+    rate_bits_per_s = float(found[1]) * UNITS[found[2]]
+    if not LOWEST_BITS_PER_S <= rate_bits_per_s <= HIGHEST_BITS_PER_S:
+        lowest, highest = show_rate(LOWEST_BITS_PER_S), show_rate(HIGHEST_BITS_PER_S)
+        raise UsageError(f"{source}: {text} is out of range; write a rate from {lowest} to {highest}")
+    return rate_bits_per_s
+
+
+def show_rate(rate_bits_per_s: float) -> str:
+    """A rate in the largest unit that it fills, to 6 digits: `2.5gbit`. `parse` reads it."""
+    unit = max((name for name in UNITS if UNITS[name] <= rate_bits_per_s), key=UNITS.__getitem__, default="bit")
+    return f"{rate_bits_per_s / UNITS[unit]:.6g}{unit}"
+
+
+def too_fast(name: str, rate_bits_per_s: float, nodes: int, cores: int | None = None) -> str:
+    """The warning about a network that this machine cannot carry between so many nodes, "" where it can."""
+    cores = len(os.sched_getaffinity(0)) if cores is None else cores
+    carried = CARRIED_BITS_PER_S_PER_CORE * cores / nodes
+    if rate_bits_per_s <= carried:
+        return ""
+    return (
+        f"{name}={show_rate(rate_bits_per_s)} is shaped so, but {cores} cores carry about {show_rate(carried)} "
+        f"a node between {nodes} nodes: measure with --device emulated, which scales rates down, "
+        "or take a lower rate"
+    )
+
+
+# ---------------------------------------------------------------- shapes
 
 MOST_NODES, MOST_SLOTS, MOST_NICS = 64, 256, 8
 # EDR InfiniBand and 10 Gb Ethernet, both by 200: 16 workers that exchange gradients on 2 cores get what such
@@ -66,8 +203,7 @@ def differences(lab: Lab, wanted: Shape, changing: Collection[str] = ()) -> list
 
 
 def _flag(nic: Nic, has_rate: bool) -> str:
-    """The flag that makes such a card."""
-    return f"--nic {nic.name}={rates.show(nic.rate_bits_per_s) if has_rate else 'RATE'},{nic.subnet}"
+    return f"--nic {nic.name}={show_rate(nic.rate_bits_per_s) if has_rate else 'RATE'},{nic.subnet}"
 
 
 def _check_count(name: str, count: int, most: int) -> None:
@@ -96,7 +232,7 @@ def _nic(text: str, position: int) -> Nic:
             f"--nic {text}: {name!r} cannot name a card: 1 to 15 of a-z, 0-9, '_', '-', a letter first, not lo"
         )
     rate, comma, subnet = rest.partition(",")
-    rate_bits_per_s = rates.parse(rate, f"--nic {text}")
+    rate_bits_per_s = parse_rate(rate, f"--nic {text}")
     default = f"10.{10 * (position + 1)}.0.0/24"
     return Nic(
         name=name,

@@ -43,9 +43,9 @@ def shaped(slower: float, environ: Mapping[str, str] = os.environ) -> Iterator[N
 
 
 def _shape(name: str, divisor: float) -> None:
-    from scaling.tools.lab import shaping, state  # pyroute2 is there where a lab is
+    from scaling.tools.lab import state, wires  # pyroute2 is there where a lab is
 
     lab = state.load(name)
     wanted = {nic.name: nic.rate_bits_per_s / divisor for nic in lab.nics}
     if any(abs(nic.shaped_bits_per_s / wanted[nic.name] - 1) > 1e-9 for nic in lab.nics):
-        shaping.shape(lab, wanted)
+        wires.shape(lab, wanted)

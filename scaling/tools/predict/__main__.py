@@ -10,14 +10,20 @@ import msgspec
 from scaling.command import deliver, obey
 from scaling.records.store import load_measured
 from scaling.text import as_json, printable, rounded
-from scaling.tools.predict import asking, flags, healthy, planner, preflight, priors
-from scaling.tools.predict.case import Case, Measured
+from scaling.tools.predict import asking, flags, healthy, preflight, priors
 from scaling.tools.predict.flags import NAME, Asked
-from scaling.tools.predict.forecast import LEAST_DRAWS, WIDEST, Forecast, Next, forecasts, measure_next
+from scaling.tools.predict.forecast import (
+    LEAST_DRAWS,
+    WIDEST,
+    Case,
+    Forecast,
+    Measured,
+    Next,
+    forecasts,
+    measure_next,
+)
 
 # ---------------------------------------------------------------- words
-#
-# Predictions in words: every row says PREDICTED and has its 80 % interval.
 
 
 HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "most to")
@@ -103,7 +109,7 @@ def predict(asked: Asked) -> str:
         case = preflight.added(case, preflight.read(asked.check), run[0].networks if run else ())
     believed = priors.read(asked.priors)
     if asked.target is not None and asked.prices is not None:
-        return planner.planned(asked, case, believed)
+        return asking.planned(asked, case, believed)
     relief = None
     if run is not None and asked.without:
         relief, case = healthy.without(asked.without, case, run[1])

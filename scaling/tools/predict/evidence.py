@@ -6,24 +6,335 @@ own interval over rounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import hypot, log, sqrt
 from statistics import fmean, stdev
+from typing import NamedTuple, cast
 
+from scaling import frameworks
 from scaling.analysis.analyse import analyse, kept
+from scaling.analysis.audit import UNRANKED
 from scaling.analysis.controls import Controls
 from scaling.analysis.curves import exchanges
 from scaling.analysis.rounds import rounds
 from scaling.analysis.rows import Baseline, Row
 from scaling.analysis.stats import Estimate
 from scaling.errors import UsageError
+from scaling.frameworks.base import Exchange as Declared
+from scaling.records.point import Point, Record
 from scaling.records.run import Header, PointRecord
-from scaling.tools.predict import curve
-from scaling.tools.predict.case import Case, Measured
-from scaling.tools.predict.curve import ANY, Wanted
-from scaling.tools.predict.installation import accumulation, device, devices_per_node, setting_of
-from scaling.tools.predict.known import Exchange, Known, Share
-from scaling.tools.predict.setting import At, Observed
+from scaling.tools.predict.forecast import Case, Measured
+from scaling.tools.predict.setting import (
+    At,
+    Bus,
+    Exchange,
+    Known,
+    Link,
+    Messages,
+    Method,
+    Observed,
+    Overlap,
+    Setting,
+    Share,
+    Wire,
+)
+
+# ---------------------------------------------------------------- models
+# What the model of a step must know of a network of neurons: its gradients, and how many of them come last. Pure.
+#
+# `tail` is the share of the gradients that only the end of backward makes: next to nothing in convolutional
+# networks (their first layers are small), the embeddings of a transformer, whose backward is the last. Parameters
+# of the convolutional ones are the catalogue's (scaling/workloads/models.py; a test compares), those of BERT
+# follow from its shape (Devlin et al., arXiv:1810.04805: 30,522 tokens, 768 x 12 or 1,024 x 24).
+
+
+class KnownModel(Record, frozen=True, kw_only=True):
+    """A model: parameters, tensors among which they are divided, and the tail."""
+
+    name: str
+    parameters: int
+    tail: float
+    tensors: int
+    pattern: str
+
+
+MODELS = (
+    KnownModel(name="digits-cnn", parameters=813_546, tail=0.0004, tensors=16, pattern="digits"),
+    KnownModel(name="resnet50", parameters=25_557_032, tail=0.0004, tensors=161, pattern=r"resnet-?50"),
+    KnownModel(name="resnet101", parameters=44_549_160, tail=0.0002, tensors=314, pattern=r"resnet-?101"),
+    KnownModel(name="resnet152", parameters=60_192_808, tail=0.0002, tensors=467, pattern=r"resnet-?152"),
+    KnownModel(name="alexnet", parameters=61_100_840, tail=0.0004, tensors=16, pattern="alexnet"),
+    KnownModel(name="vgg16", parameters=138_357_544, tail=0.0001, tensors=32, pattern=r"vgg-?16"),
+    KnownModel(name="googlenet", parameters=6_998_552, tail=0.0014, tensors=116, pattern="googlenet"),
+    KnownModel(
+        name="inception_v3", parameters=23_834_568, tail=0.0001, tensors=284, pattern=r"inception[- _]?(v3|bn)"
+    ),
+    KnownModel(name="bert-base", parameters=110_000_000, tail=0.217, tensors=206, pattern=r"bert-?base"),
+    KnownModel(name="bert-large", parameters=336_200_000, tail=0.095, tensors=398, pattern=r"bert-?large"),
+    KnownModel(name="transformer-xl", parameters=285_000_000, tail=0.3, tensors=300, pattern=r"transformer-?xl"),
+    KnownModel(
+        name="transformer-big", parameters=213_000_000, tail=0.16, tensors=250, pattern=r"transformer-?big"
+    ),
+    KnownModel(name="gnmt", parameters=160_000_000, tail=0.2, tensors=80, pattern="gnmt"),
+    KnownModel(name="llama-8b", parameters=8_030_000_000, tail=0.065, tensors=291, pattern=r"llama.*8b"),
+    KnownModel(name="bart", parameters=406_300_000, tail=0.127, tensors=500, pattern="bart"),
+)
+
+
+def known_model(words: str) -> KnownModel | None:
+    """The model that somebody's words name, None where it is not known."""
+    return next((one for one in MODELS if re.search(one.pattern, words.lower())), None)
+
+
+# ---------------------------------------------------------------- installation
+
+
+# Of each pair of GPUs, where a switch joins them.
+SWITCHED_LINKS = 6
+# Options that shrink gradients on their way.
+COMPRESSIONS = ("compression", "compress")
+FALSE = ("false", "0", "no", "off")
+# Options that the model knows at these values alone, the default first.
+USUAL: Mapping[str, tuple[str, ...]] = {"hsdp": ("0",), "param_dtype": ("fp32",), "shard_optimizer": FALSE}
+
+
+def setting_of(header: Header, records: Sequence[PointRecord], row: Row, rate: float) -> Setting:
+    known = known_model(row.workload.model)
+    link, line = _link(header, row)
+    _known_way(row)
+    method, overlap, messages = way(row)
+    return Setting(
+        gradient_bytes=gradient_bytes(records, row),
+        tail=known.tail if known else 0.05,
+        step_s=row.workload.batch_size / rate / accumulation(row),
+        wire=_wire(row),
+        bus=_bus(header, row),
+        link=link,
+        line_bytes_per_s=line,
+        method=method,
+        overlap=overlap,
+        messages=messages,
+        tensors=known.tensors if known else 200,
+        emulated=bool(row.hardware.profile),
+    )
+
+
+def accumulation(row: Row) -> int:
+    """The micro steps between two exchanges, among which the batch of a device is divided."""
+    return int(row.options.get("accumulate", "1"))
+
+
+def _wire(row: Row) -> Wire:
+    """What the strategy's own compression makes of float32; 2 bits are taken as half, at most."""
+    whole = all(row.options.get(name, "none") == "none" for name in COMPRESSIONS)
+    return "full" if whole else "half"
+
+
+def _known_way(row: Row) -> None:
+    """Raises UsageError where options make an exchange that the model does not have."""
+    usual = {**USUAL, **({"accumulate": ("1",)} if _exchange(row).method == "sharded" else {})}
+    for name, plain in usual.items():
+        given = row.options.get(name, plain[0])
+        if given.lower() not in plain:
+            raise UsageError(
+                f"RUN: {row.strategy} with --option {name}={given}: what that exchanges is not in the model; "
+                "measure it without, or larger with it"
+            )
+
+
+def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
+    """Bytes of one step's gradients, as the row's workers counted them; what emulation shrank is undone."""
+    found = [
+        rank.ready.gradient_bytes
+        for record in records
+        if record.point.workload == row.workload and record.point.hardware == row.hardware
+        for rank in record.ranks
+        if rank.ready is not None and rank.ready.gradient_bytes
+    ]
+    if found:
+        return max(found) * row.hardware.shrink
+    known = known_model(row.workload.model)
+    if known is None:
+        raise UsageError(f"RUN: no worker told the gradients of {row.workload.model}: measure it anew")
+    return 4.0 * known.parameters
+
+
+def way(row: Row | Point) -> tuple[Method, Overlap, Messages]:
+    """How a strategy exchanges, in the model's words."""
+    if row.servers:
+        return ("servers_beside" if row.server_hosts == "shared" else "servers_apart"), "other", "tensors"
+    exchange = _exchange(row)
+    # Two gathers and a scatter; where parameters are kept, what a ring moves.
+    kept = exchange.method == "sharded" and row.options.get("reshard", "true").lower() in FALSE
+    method = "ring" if kept else exchange.method
+    return cast(Method, method), cast(Overlap, exchange.overlap), cast(Messages, exchange.messages)
+
+
+def _exchange(row: Row | Point) -> Declared:
+    """What the framework declares of a strategy's exchange."""
+    return frameworks.named(row.strategy).exchange(row.strategy.partition(":")[2])
+
+
+def _is_by_nccl(row: Row) -> bool:
+    """Whether NCCL exchanges on GPUs. It takes cards by their verbs; everything else sends TCP."""
+    return row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or _exchange(row).by_nccl)
+
+
+def _bus(header: Header, row: Row) -> Bus:
+    links = {link for host in header.hosts for gpu in host.gpus for link in gpu.links} - {"self"}
+    if row.hardware.device != "cuda":
+        return "loopback"
+    if not any(link.startswith("NV") for link in links):
+        return "pcie"
+    # Through a switch every pair has all links of a GPU; 6 of them is the fewest that any has (DGX-2).
+    whole = all(link.startswith("NV") and int(link[2:] or 0) >= SWITCHED_LINKS for link in links)
+    return "nvswitch" if whole else "nvlink"
+
+
+def _link(header: Header, row: Row) -> tuple[Link, float]:
+    """What the run's network is: rates of emulated links are those of the cluster that is emulated."""
+    network = next((one for one in header.networks if one.word == row.interconnect), None)
+    if network is None or network.rate_bits_per_s is None:
+        return ("unknown", 0.0) if row.nodes > 1 else ("none", 0.0)
+    line = network.rate_bits_per_s / 8
+    if row.hardware.profile:
+        return "tcp10", line
+    cards = max((len(place.hca.split(",")) for place in network.places.values() if place.hca), default=0)
+    if cards and _is_by_nccl(row):
+        card = (network.card_bits_per_s or network.rate_bits_per_s) / 8
+        return ("rdma_several" if cards > 1 else "rdma"), card * cards
+    return ("tcp10" if line <= 1.25e9 else "tcp"), line
+
+
+def device(header: Header) -> str:
+    gpus = {gpu.name for host in header.hosts for gpu in host.gpus} if header.device == "cuda" else set()
+    return next(iter(sorted(gpus)), header.hosts[0].cpu_model if header.hosts else "")
+
+
+def devices_per_node(header: Header) -> int:
+    return max(Counter(header.host_of_rank).values(), default=1)
+
+
+# ---------------------------------------------------------------- the curve of one exchange
+
+
+# What disqualifies a row as input, and how much unexplained loss does.
+MARKS = ("FAILED", *UNRANKED, "ASYNC", "UNSETTLED", "THROTTLED")
+MOST_UNEXPLAINED = 0.10
+
+
+class Wanted(NamedTuple):
+    """Which curve of a run: words of the command line, empty where any will do, or that of a point `like` it. One
+    of this `model` and `batch_size` is taken before others, where several devices ran it."""
+
+    strategy: str = ""
+    interconnect: str = ""
+    up_to: int | None = None
+    like: Point | None = None
+    model: str = ""
+    batch_size: int | None = None
+
+
+ANY = Wanted()
+
+
+def chosen(rows: Sequence[Row], wanted: Wanted) -> list[Row]:
+    """The rows of the curve that was asked for, else of the fastest at the largest world size. Raises UsageError
+    where there is none, and where its batch rule is a strong one."""
+    curves: dict[int, list[Row]] = {}
+    for row in rows:
+        if _is_wanted(row, wanted):
+            curves.setdefault(row.curve, []).append(row)
+    if not curves:
+        raise _none_such(rows, wanted)
+    same = [curve for curve in curves.values() if _has_asked_work(curve, wanted)]
+    found = max(same or curves.values(), key=_curve_standing)
+    _weak(found[0])
+    return found
+
+
+def sound_rows(curve: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
+    """The rows of several devices that may be learned from, and why the others may not."""
+    several = [(row, _unsound(row)) for row in curve if row.world_size > 1]
+    left_out = (f"N={row.world_size} is left out: {why}" for row, why in several if why)
+    return [row for row, why in several if not why], tuple(left_out)
+
+
+def same_exchange(point: Point, row: Row) -> bool:
+    """Whether both are of one exchange and workload on one hardware, at whatever world sizes."""
+    same = (point.strategy, point.interconnect, point.workload, point.hardware, point.options)
+    return same == (row.strategy, row.interconnect, row.workload, row.hardware, row.options)
+
+
+def point_command(row: Row) -> str:
+    """What measures such a row again, as far as its words go."""
+    device = f"emulated:{row.hardware.profile}" if row.hardware.profile else row.hardware.device
+    return f"python -m scaling.run --strategy {row.strategy} --model {row.workload.model} --device {device}"
+
+
+def _is_wanted(row: Row, wanted: Wanted) -> bool:
+    if wanted.like is not None and not _is_of(wanted.like, row):
+        return False
+    asked = wanted.strategy or row.strategy, wanted.interconnect or row.interconnect
+    return asked == (row.strategy, row.interconnect)
+
+
+def _is_of(point: Point, row: Row) -> bool:
+    """Whether a point of any world size would stand on the row's curve."""
+    return same_exchange(point, row) and (point.placement, point.server_hosts) == (row.placement, row.server_hosts)
+
+
+def _none_such(rows: Iterable[Row], wanted: Wanted) -> UsageError:
+    words = wanted.like or wanted
+    flags = (("--strategy", words.strategy), ("--interconnect", words.interconnect))
+    asked = " ".join(f"{flag} {word}" for flag, word in flags if word)
+    known = sorted({f"{row.strategy} over {row.interconnect}" for row in rows})
+    return UsageError(f"{asked or 'RUN'}: the run has no such exchange; it has {', '.join(known) or 'none'}")
+
+
+def _has_asked_work(curve: Sequence[Row], wanted: Wanted) -> bool:
+    """Whether it is of the model and batch size that were asked for, and several devices ran it."""
+    work = curve[0].workload
+    alike = (wanted.model or work.model, wanted.batch_size or work.batch_size) == (work.model, work.batch_size)
+    return alike and any(row.world_size > 1 and not _unsound(row) for row in curve)
+
+
+def _curve_standing(curve: Sequence[Row]) -> tuple[bool, int, float]:
+    last = curve[-1]
+    rate = last.samples_per_s.mean if last.samples_per_s else 0.0
+    return last.synchronous, last.world_size, rate
+
+
+def _weak(row: Row) -> None:
+    if row.workload.is_strong:
+        raise UsageError(
+            f"RUN: its batch rule is {row.workload.batch_rule}, and only the weak one is predicted: "
+            f"{point_command(row)} --batch-rule weak --batch-size B"
+        )
+
+
+def _unsound(row: Row) -> str:
+    marks = [mark for mark in MARKS if mark in row.flags]
+    if marks or row.efficiency is None:
+        return ", ".join(marks) or "no efficiency"
+    if row.servers and row.servers != row.nodes:
+        return f"{row.servers} parameter servers on {row.nodes} nodes: one per node is predicted"
+    rest = _unexplained(row)
+    if rest > MOST_UNEXPLAINED:
+        return f"{100 * rest:.0f} points of its loss are unexplained"
+    return ""
+
+
+def _unexplained(row: Row) -> float:
+    """What controls do not tell although all are there: without `comm` the exchange itself is in the rest."""
+    lost = row.breakdown
+    told = lost is not None and (lost.exposed is not None or lost.waiting is not None)
+    return lost.unexplained if lost is not None and told else 0.0
+
+
+# ---------------------------------------------------------------- evidence
 
 # No interval: one round. And what no number of rounds makes smaller, and no scatter of them larger.
 ONE_ROUND, LEAST_NOISE, MOST_NOISE = 0.02, 0.004, 0.2
@@ -35,10 +346,10 @@ def case(header: Header, records: Sequence[PointRecord], wanted: Wanted = ANY) -
     """The curve that was asked for, else the fastest at the largest world size. Raises UsageError, with what would
     mend it."""
     analysis = analyse(records)
-    rows = curve.chosen(analysis.rows, wanted)
+    rows = chosen(analysis.rows, wanted)
     row = rows[0]
     known = [one for one in rows if wanted.up_to is None or one.world_size <= wanted.up_to]
-    sound, left_out = curve.sound(known)
+    sound, left_out = sound_rows(known)
     baseline = _baseline(analysis.baselines, row)
     if baseline is None or baseline.samples_per_s is None or not sound:
         raise _too_little(row, wanted, left_out)
@@ -76,13 +387,13 @@ def _unmeasured(header: Header, records: Sequence[PointRecord], row: Row, rate: 
         options=row.options,
         emulated=bool(row.hardware.profile),
         device=row.hardware.profile or device(header),
-        command=curve.command(row),
+        command=point_command(row),
     )
 
 
 def _too_little(row: Row, wanted: Wanted, left_out: Sequence[str]) -> UsageError:
     """What is needed at least, with the command that measures it."""
-    again = f"mpirun -np 2 {curve.command(row)} --batch-size {row.workload.batch_size} --world-sizes 1,2"
+    again = f"mpirun -np 2 {point_command(row)} --batch-size {row.workload.batch_size} --world-sizes 1,2"
     why = f" ({'; '.join(left_out)})" if left_out else ""
     whose = "RUN" if wanted.up_to is None else f"--up-to {wanted.up_to}"
     return UsageError(f"{whose}: one device alone and one sound exchange of several are needed{why}: {again}")
@@ -169,7 +480,7 @@ def _exchanges(
     controls, found = Controls(latest), []
     for cell in exchanges(latest):
         point = cell.point
-        if curve.same_exchange(point, row) and 1 < point.world_size <= (up_to or point.world_size):
+        if same_exchange(point, row) and 1 < point.world_size <= (up_to or point.world_size):
             told = [one.comm_s for one in rounds(cell, controls) if one.comm_s]
             if told:
                 at = At(world_size=point.world_size, nodes=cell.nodes)

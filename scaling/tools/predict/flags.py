@@ -124,3 +124,65 @@ def predict(
         without=without, rate=rate, cold=cold, device=device, target=target, prices=prices, check=check,
         priors=priors, format=format_, output=output,
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------- register
+
+REGISTER = "scaling predict register"
+
+_RUN = typer.Argument(help="A run's folder, or its run.jsonl.", metavar="RUN", show_default=False)
+
+register_app = typer.Typer(add_completion=False)
+
+
+class RegisterAsked(Record, frozen=True, kw_only=True):
+    """What the command line asks for."""
+
+    run: Path
+
+
+def parse_register(argv: Sequence[str]) -> RegisterAsked | None:
+    """Read the command line; None after printing help. Raises UsageError."""
+    asked = command(register_app, argv, REGISTER)
+    return asked if isinstance(asked, RegisterAsked) else None
+
+
+@register_app.command()
+def register(run: Annotated[Path, _RUN]) -> RegisterAsked:
+    """Predict the points that stand as JSON on standard input; print a prediction of each as JSON.
+
+    `scaling.run --predict-first` asks so, and keeps the answers in the run before it measures the points.
+    """
+    return RegisterAsked(run=run)
+
+
+# ---------------------------------------------------------------- learn
+
+LEARN = "scaling predict learn"
+
+_PUBLISHED = typer.Argument(help="A JSON array of published series.", metavar="PUBLISHED", show_default=False)
+_OUTPUT = typer.Option("--output", help="Where the priors go.", metavar="FILE", show_default="the package's own")
+
+learn_app = typer.Typer(add_completion=False)
+
+
+class LearnAsked(Record, frozen=True, kw_only=True):
+    """What the command line asks for."""
+
+    published: Path
+    output: Path = FILE
+
+
+def parse_learn(argv: Sequence[str]) -> LearnAsked | None:
+    """Read the command line; None after printing help. Raises UsageError."""
+    asked = command(learn_app, argv, LEARN)
+    return asked if isinstance(asked, LearnAsked) else None
+
+
+@learn_app.command()
+def learn(
+    published: Annotated[Path, _PUBLISHED],
+    output: Annotated[Path, _OUTPUT] = FILE,
+) -> LearnAsked:
+    """Learn the priors of scaling predict from published series of trust A and B, and write their file."""
+    return LearnAsked(published=published, output=output)

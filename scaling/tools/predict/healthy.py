@@ -19,7 +19,7 @@ from scaling.analysis.controls import Controls
 from scaling.analysis.curves import exchanges
 from scaling.errors import UsageError, near
 from scaling.records.run import PointRecord
-from scaling.tools.predict.case import Case
+from scaling.tools.predict.forecast import Case
 from scaling.tools.predict.setting import Observed
 
 

@@ -13,15 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaling.tools.predict import latent, model
-from scaling.tools.predict.known import Constant, Exchange, Known, Share
+from scaling.tools.predict import model
 from scaling.tools.predict.model import Floats, Parts
 from scaling.tools.predict.priors import Priors, Walk
-from scaling.tools.predict.setting import At, Setting
+from scaling.tools.predict.setting import At, Constant, Exchange, Known, Setting, Share
 
 # ---------------------------------------------------------------- walk
-#
-# What the model lacks: a random walk of ln(efficiency) over world sizes, 0 where something is known.
 
 
 def covariance(walk: Walk, anchor: At, rows: Sequence[At], columns: Sequence[At]) -> Floats:
@@ -94,7 +91,7 @@ class Predicted(NamedTuple):
 
 def posterior(setting: Setting, known: Known, priors: Priors, draws: int = DRAWS, seed: int = SEED) -> Posterior:
     """Weigh draws of the constants by what was measured."""
-    names = latent.keys(setting)
+    names = model.keys(setting)
     size = len(names) + (setting.step_spread > 0)
     told = bool(known.observed or known.exchanges or known.shares or known.constants)
     rounds = ROUNDS if told else 1
@@ -159,7 +156,7 @@ def _relative(
     setting: Setting, anchor: At, priors: Priors, names: Mapping[str, str], z: Floats, at: Sequence[At]
 ) -> tuple[Floats, Parts]:
     """ln(rate of a device here / at the anchor), draws x world sizes, and the parts of the steps."""
-    values = latent.values(names, priors.constants, z)
+    values = model.values(names, priors.constants, z)
     step_s = setting.step_s * (np.exp(setting.step_spread * z[:, -1]) if setting.step_spread else np.ones(len(z)))
     alone_s = _alone_s(setting, values, anchor, step_s)
     parts = model.parts(setting, values, model.sizes(at), alone_s)
@@ -194,7 +191,7 @@ def _log_likelihood(
         off = (_miss(one, parts) / one.noise) ** 2
         direct = isinstance(one, Exchange)
         total = total - (0.5 * off if direct else 0.5 * (CONTROL_FREEDOM + 1) * np.log1p(off / CONTROL_FREEDOM))
-    return total + _of_constants(known.constants, latent.values(names, priors.constants, z)), residuals
+    return total + _of_constants(known.constants, model.values(names, priors.constants, z)), residuals
 
 
 def _of_constants(measured: Sequence[Constant], values: model.Values) -> Floats:

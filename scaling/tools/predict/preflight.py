@@ -16,13 +16,12 @@ from msgspec.structs import replace
 
 from scaling import files
 from scaling.errors import UsageError
-from scaling.records.all_reduce import Timed
 from scaling.records.network import Network
 from scaling.records.point import Record
-from scaling.tools.predict.case import Case
-from scaling.tools.predict.known import Constant, Exchange
-from scaling.tools.predict.latent import SERVERS
-from scaling.tools.predict.setting import At, Setting
+from scaling.records.task import Timed
+from scaling.tools.predict.forecast import Case
+from scaling.tools.predict.model import SERVERS
+from scaling.tools.predict.setting import At, Constant, Exchange, Setting
 
 # Standard deviations of logarithms: of an all-reduce; of alpha, which frameworks add to; of what one flow carries.
 ALL_REDUCE_NOISE, ALPHA_NOISE, FLOW_NOISE = 0.1, 0.4, 0.15
@@ -76,7 +75,6 @@ def read(path: Path) -> Facts:
 
 
 def _wrong(facts: Facts) -> Iterator[str]:
-    """What no preflight measures."""
     for link in facts.links:
         for name in ("latency_s", "forth_bits_per_s", "back_bits_per_s"):
             value = getattr(link, name)

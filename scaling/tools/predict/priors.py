@@ -20,7 +20,7 @@ FILE = Path(__file__).with_name("priors.toml")
 
 # Of logarithms: e^100 is no rate.
 WIDEST_SD = 100.0
-# Every constant that a setting may have (latent.py, `keys`).
+# Every constant that a setting may have (model.py, `keys`).
 NAMES = (
     "network.tcp10.ring", "network.tcp10.servers", "network.tcp.ring", "network.tcp.servers",
     "network.rdma", "network.rdma_several", "network.unknown",

@@ -12,7 +12,7 @@ import msgspec
 from scaling import files
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.tools.predict.models import known_model
+from scaling.tools.predict.evidence import known_model
 from scaling.tools.predict.setting import At, Bus, Link, Messages, Method, Observed, Overlap, Setting, Wire
 
 GBIT_BYTES = 1e9 / 8
@@ -207,7 +207,6 @@ def _link(one: Published) -> tuple[Link, float]:
 
 
 def _cards(one: Published) -> int:
-    """Of a node."""
     text = one.network.lower()
     if number := re.search(rf"(\d+)\s*[x×]\s*(?:[a-z]+\s*)?\d+\s*(?:{UNIT})", text):
         return int(number[1])

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from scaling.frameworks.pytorch import ddp, ddp_trainer, network, process_group, store
 from scaling.tools.emulated import layers
-from scaling.tools.emulated.buckets import bucket_bytes
+from scaling.tools.emulated.layers import bucket_bytes
 from scaling.worker.run_task import cause_of
 from scaling.workloads import models
 from scaling.workloads.models import RATES

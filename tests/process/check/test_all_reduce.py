@@ -18,13 +18,11 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import Interrupted
-from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
-from scaling.records.nccl import NcclChoice
-from scaling.records.network import ALONE, Network, Place
+from scaling.records.network import ALONE, NcclChoice, Network, Place
+from scaling.records.task import AskedAllReduce, RankAllReduce
 from scaling.tools.check import all_reduce, prober
-from scaling.tools.check.facts import AllReduce, Facts, Prepared, RankFacts
+from scaling.tools.check.facts import LEAD_DECODER, AllReduce, Facts, Prepared, RankFacts, ToLead, ToRank
 from scaling.tools.check.lead import Lead
-from scaling.tools.check.messages import LEAD_DECODER, ToLead, ToRank
 from scaling.tools.check.prober import Prober
 from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox

@@ -12,7 +12,7 @@ import pytest
 
 from scaling.records.network import Place
 from scaling.tools.check import prober
-from scaling.tools.check.messages import Measure
+from scaling.tools.check.facts import Measure
 from scaling.tools.check.prober import FLOAT, HELLO, PING, Listener, probe_link
 
 HERE = Place(address="127.0.0.1", interface="lo")

@@ -12,12 +12,11 @@ from itertools import combinations
 import pytest
 
 from scaling.errors import Interrupted
-from scaling.hosts.fabric import Entry
-from scaling.tools.check import __main__, gather, schedule
+from scaling.hosts.networks import Entry
+from scaling.tools.check import __main__, gather, lead
 from scaling.tools.check import prober as check_links
-from scaling.tools.check.facts import Facts, Findings, Link, RankFacts
+from scaling.tools.check.facts import LEAD_DECODER, Facts, Findings, Link, Measure, RankFacts, ToLead, ToRank
 from scaling.tools.check.lead import Lead
-from scaling.tools.check.messages import LEAD_DECODER, Measure, ToLead, ToRank
 from scaling.tools.check.prober import Prober
 from scaling.tools.check.verdicts import judge
 from scaling.transport.base import Hub
@@ -34,8 +33,8 @@ class Preflight:
     """Four nodes as four inline ranks, whose networks are parts of the loopback."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, told: Sequence[RankFacts]) -> None:
-        monkeypatch.setattr(schedule, "BANDWIDTH_S", (0.01, 0.02))
-        monkeypatch.setattr(schedule, "LATENCY_S", (0.005, 0.01))
+        monkeypatch.setattr(lead, "BANDWIDTH_S", (0.01, 0.02))
+        monkeypatch.setattr(lead, "LATENCY_S", (0.005, 0.01))
         monkeypatch.setattr(gather, "WATCH_S", 0.01)
         hub = Hub(len(told))
         self.signals: list[list[int]] = [[] for _ in told]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from scaling.records.prediction import Prediction, Question
+from scaling.records.run import Prediction, Question
 from scaling.run.measuring import Asking
 from tests.support.predicted_runs import HEADER, question, run
 from tests.support.scripted_records import written

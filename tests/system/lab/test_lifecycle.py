@@ -13,7 +13,7 @@ import pytest
 from pyroute2.netlink.rtnl import tcmsg  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.errors import LaunchError
-from scaling.tools.lab import lifecycle, processes, shaping, state, tbf, wires
+from scaling.tools.lab import lifecycle, processes, state, tbf, wires
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
@@ -92,10 +92,10 @@ def test_up_after_a_killed_holder_makes_the_lab_anew() -> None:
 
 
 # Each step of `up` that an `up` may be killed before or in.
-STEPS = ("lifecycle._holder", "wires.connect", "wires._plug", "shaping.apply", "files.write", "state.save")
+STEPS = ("lifecycle._holder", "wires.connect", "wires._plug", "wires.apply", "files.write", "state.save")
 KILLED = """
 import os, signal, sys
-from scaling.tools.lab import files, lifecycle, shaping, state, wires
+from scaling.tools.lab import files, lifecycle, state, wires
 from scaling.tools.lab.__main__ import main
 module, name = sys.argv.pop(1).split(".")
 setattr(vars()[module], name, lambda *args: os.kill(os.getpid(), signal.SIGKILL))
@@ -134,7 +134,7 @@ def test_an_up_that_fails_takes_everything_back(
     def fail(*_args: object) -> None:
         raise error
 
-    monkeypatch.setattr(shaping, "apply", fail)
+    monkeypatch.setattr(wires, "apply", fail)
     with pytest.raises(error if isinstance(error, type) else type(error)):
         labs.make("failed")
     assert not state.folder(labs.name("failed")).exists()
@@ -143,7 +143,7 @@ def test_an_up_that_fails_takes_everything_back(
 
 def test_a_kernel_without_tbf_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tcmsg.plugins, "nosuch", tbf.Tbf)
-    monkeypatch.setattr(shaping, "DISCIPLINE", "nosuch")
+    monkeypatch.setattr(wires, "DISCIPLINE", "nosuch")
     with pytest.raises(LaunchError, match=r"this kernel makes no nosuch .*modprobe sch_tbf"):
         labs.make("notbf")
     assert not state.folder(labs.name("notbf")).exists()

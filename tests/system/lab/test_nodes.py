@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import UsageError
-from scaling.tools.lab import shapes, shaping, state
+from scaling.tools.lab import shapes, state, wires
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
@@ -109,35 +109,35 @@ def test_the_kernel_shapes_both_ends_as_declared(lab: Lab) -> None:
 @pytest.mark.parametrize("rate", [20e3, 781_250.0, 3.2e9, 100e9])
 def test_any_rate_is_shaped_to_the_byte_and_what_is_declared_stays(lab: Lab, rate: float) -> None:
     try:
-        found = shaping.shape(lab, {"ib0": rate})
+        found = wires.shape(lab, {"ib0": rate})
         assert found == state.load(lab.name)
         assert (found.nics[0].rate_bits_per_s, found.nics[0].shaped_bits_per_s) == (5e8, rate)
         for node in lab.nodes:
             assert labs.ends_bits_per_s(lab, node, "ib0") == (rate // 8 * 8, rate // 8 * 8)
             assert labs.ends_bits_per_s(lab, node, "eth0") == (1e8, 1e8)
     finally:
-        shaping.shape(lab, {"ib0": 5e8})
+        wires.shape(lab, {"ib0": 5e8})
 
 
 def test_a_slow_link_still_carries(lab: Lab) -> None:
-    shaping.shape(lab, {"ib0": 500e3})
+    wires.shape(lab, {"ib0": 500e3})
     try:
         assert labs.send(lab, "10.10.0.2", 60_000) == 60_000
     finally:
-        shaping.shape(lab, {"ib0": 5e8})
+        wires.shape(lab, {"ib0": 5e8})
 
 
 def test_a_node_reshapes_its_lab(lab: Lab) -> None:
     code = (
-        "import sys; from scaling.tools.lab import shaping, state\n"
-        "shaping.shape(state.load(sys.argv[1]), {'ib0': 4e7})"
+        "import sys; from scaling.tools.lab import state, wires\n"
+        "wires.shape(state.load(sys.argv[1]), {'ib0': 4e7})"
     )
     labs.python(lab, "node2", code, lab.name)
     try:
         assert state.load(lab.name).nics[0].shaped_bits_per_s == 4e7
         assert labs.ends_bits_per_s(lab, "node1", "ib0") == (4e7, 4e7)
     finally:
-        shaping.shape(lab, {"ib0": 5e8})
+        wires.shape(lab, {"ib0": 5e8})
 
 
 def test_one_nodes_link_at_a_tenth_stays_a_tenth(lab: Lab) -> None:
@@ -146,7 +146,7 @@ def test_one_nodes_link_at_a_tenth_stays_a_tenth(lab: Lab) -> None:
     try:
         assert labs.ends_bits_per_s(lab, "node1", "ib0") == (5e8, 5e8)
         assert labs.ends_bits_per_s(lab, "node2", "ib0") == (5e7, 5e7)
-        shaping.shape(lab, {"ib0": 1e8})
+        wires.shape(lab, {"ib0": 1e8})
         assert labs.ends_bits_per_s(lab, "node2", "ib0") == (1e7, 1e7)
         shown = labs.command("status", "--name", lab.name).stdout
         assert "500mbit, shaped to 100mbit now" in shown
@@ -177,7 +177,7 @@ def test_a_wrong_change_changes_nothing(lab: Lab) -> None:
     assert done.stderr.startswith("scaling lab: error: ib7=1mbit: ")
     assert state.load(lab.name) == before
     with pytest.raises(UsageError, match="no card 'ib7'"):
-        shaping.shape(lab, {"ib0": 1e6, "ib7": 1e6})
+        wires.shape(lab, {"ib0": 1e6, "ib7": 1e6})
     assert state.load(lab.name) == before
 
 
@@ -203,7 +203,7 @@ def test_two_labs_do_not_meet(lab: Lab) -> None:
         before = labs.sent_bytes(lab, "node1", "ib0")
         assert labs.send(other, "10.10.0.2", SIZE) == SIZE
         assert labs.sent_bytes(lab, "node1", "ib0") - before < 0.01 * SIZE
-        shaping.shape(other, {"ib0": 1e8})
+        wires.shape(other, {"ib0": 1e8})
         assert labs.ends_bits_per_s(lab, "node1", "ib0") == (5e8, 5e8)
         shown = labs.command("status").stdout
         assert f"lab {lab.name}: " in shown

@@ -13,10 +13,9 @@ import scaling
 from scaling import frameworks
 from scaling.agent.environment import KEPT_HEAP, child_environ, granted
 from scaling.hosts import allocator
-from scaling.records.forks import MARK
 from scaling.records.network import Place
 from scaling.records.point import Device, Kind, Point
-from scaling.records.task import Server
+from scaling.records.task import CHILD_MARK, Server
 from tests.support.points import TASK, changed
 
 
@@ -37,7 +36,7 @@ def test_a_worker_does_not_see_the_launcher() -> None:
 
 
 def test_the_mark_is_this_process() -> None:
-    assert MARK not in os.environ
+    assert CHILD_MARK not in os.environ
 
 
 def test_it_finds_this_package_before_what_the_agent_finds() -> None:

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent import interpreters
-from scaling.records.interpreter import Interpreter
+from scaling.records.host import Interpreter
 from scaling.records.messages import Enrol
 from scaling.run import listing
 from tests.support.inline import host

@@ -16,7 +16,7 @@ from scaling.records.telemetry import MachineEnergy
 from scaling.report import words
 from scaling.report.document import document
 from scaling.report.formats import csv
-from scaling.tools.compare.metrics import METRICS
+from scaling.tools.compare.found import METRICS
 from tests.support.scripted_records import close, header, point, record, warning
 
 NODES = ("node1", "node2")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from scaling.analysis import nccl
-from scaling.records.nccl import NcclChoice
-from scaling.records.network import Place
+from scaling.records.network import NcclChoice, Place
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import by_size, point, record
 

@@ -17,7 +17,7 @@ import pytest
 
 from scaling.analysis.trace_split import Event, gpu_time
 from scaling.analysis.traces import split
-from scaling.records.gpu_time import WINDOW, GpuTime
+from scaling.records.telemetry import TRACED, GpuTime
 
 RECORDED = Path(__file__).parents[2] / "traces"
 LAYER_0, LAYER_1, LOSS = (f"torch-nccl-a100-{name}.json" for name in ("layer-0", "layer-1", "loss-0"))
@@ -40,7 +40,7 @@ class Excerpt:
         return {moment for event in self.on(stream) for moment in range(event["ts"], event["ts"] + event["dur"])}
 
     def split(self, more: Iterable[dict[str, Any]] = ()) -> GpuTime:
-        window = {"ph": "X", "cat": "user_annotation", "name": WINDOW, "pid": 4711, "tid": 4711}
+        window = {"ph": "X", "cat": "user_annotation", "name": TRACED, "pid": 4711, "tid": 4711}
         span = {**window, "ts": self.begin_us, "dur": self.end_us - self.begin_us}
         found = gpu_time(msgspec.json.encode({"traceEvents": [span, *self.events, *more]}), steps=1)
         assert found is not None
@@ -127,7 +127,7 @@ def test_who_comes_last_to_a_collective_does_not_wait_in_it() -> None:
 )
 def test_times_of_other_versions_say_the_same(written: Any) -> None:
     whole = excerpt(LOSS)
-    span = {"cat": "user_annotation", "name": WINDOW, "ts": written(whole.begin_us), "dur": 24530}
+    span = {"cat": "user_annotation", "name": TRACED, "ts": written(whole.begin_us), "dur": 24530}
     events = [{**event, "ts": written(event["ts"])} for event in whole.events]
     assert whole.end_us - whole.begin_us == 24530
     found = gpu_time(msgspec.json.encode({"traceEvents": [span, *events]}), steps=1)

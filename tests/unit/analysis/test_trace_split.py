@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from scaling.analysis.trace_split import gpu_time, union
-from scaling.records.gpu_time import Collective, GpuTime, Kernels
+from scaling.records.telemetry import Collective, GpuTime, Kernels
 from tests.support.cuda_traces import ALL_REDUCE, COPY, GEMM, kernel, nccl, trace
 
 RECORDED = Path(__file__).parents[2] / "traces"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scaling.tools.bisect.belief import Trial
-from scaling.tools.bisect.promising import Promise, promise
+from scaling.tools.bisect.leading import Promise, promise
+from scaling.tools.bisect.searching import Trial
 from scaling.tools.predict import priors
 from tests.support.scripted_records import point, record
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from msgspec.structs import replace
 
-from scaling.hosts.fabric import Entry
+from scaling.hosts.networks import Entry
 from scaling.records.host import HostInfo
 from scaling.records.network import Network
 from scaling.tools.check import lead
 from scaling.tools.check.facts import Facts, RankFacts, Verdict
-from scaling.tools.check.verdicts import network
+from scaling.tools.check.verdicts import links
 from tests.support import clouds
 from tests.support.check_facts import prepared, rank
 
@@ -65,11 +65,11 @@ def test_a_wider_subnet_than_the_nodes_masks() -> None:
 
 
 def test_what_is_routed_is_said_to_be() -> None:
-    assert texts(network.membership(facts(ranks(clouds.calico)))) == ["eth0: routed on every node"]
+    assert texts(links.membership(facts(ranks(clouds.calico)))) == ["eth0: routed on every node"]
 
 
 def test_a_name_that_resolves_to_a_routed_address_is_well() -> None:
-    (verdict,) = network.names(facts(ranks(clouds.calico)))
+    (verdict,) = links.name_verdicts(facts(ranks(clouds.calico)))
     assert verdict.level == "ok"
 
 
@@ -87,7 +87,7 @@ def test_the_card_behind_ib0_is_looked_at() -> None:
         host = clouds.dgx(name, number)
         return host if name != "b" else replace(host, hcas=(replace(host.hcas[0], active=False), *host.hcas[1:]))
 
-    assert texts(network.rdma(facts(ranks(with_one_down), ["ib0"]))) == ["ib0: mlx5_0 is not active on b"]
+    assert texts(links.rdma(facts(ranks(with_one_down), ["ib0"]))) == ["ib0: mlx5_0 is not active on b"]
 
 
 def test_a_card_that_a_container_was_not_given() -> None:
@@ -96,7 +96,7 @@ def test_a_card_that_a_container_was_not_given() -> None:
         return replace(host, hcas=tuple(replace(hca, opens=False) for hca in host.hcas))
 
     said = "ib0: mlx5_0 is not in /dev/infiniband, or not for this user on a, b, c"
-    assert texts(network.rdma(facts(ranks(without), ["ib0"]))) == [said]
+    assert texts(links.rdma(facts(ranks(without), ["ib0"]))) == [said]
 
 
 def test_a_port_that_a_card_does_not_have() -> None:
@@ -106,7 +106,7 @@ def test_a_port_that_a_card_does_not_have() -> None:
         return clouds.machine(name, [f"ib0 10.0.0.{number}/24"], [], *two)
 
     def said(card: str) -> list[str]:
-        return texts(network.rdma(facts(ranks(host), ["ib"], {"ib": Entry(interface="ib0", hca=card)})))
+        return texts(links.rdma(facts(ranks(host), ["ib"], {"ib": Entry(interface="ib0", hca=card)})))
 
     assert said("mlx4_0:2") == said("mlx4_0") == []
     assert said("mlx4_0:3") == ["ib: there is no mlx4_0:3 on a, b, c"]

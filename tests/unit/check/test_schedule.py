@@ -7,10 +7,55 @@ from itertools import combinations, pairwise
 import pytest
 from msgspec.structs import replace
 
-from scaling.tools.check import schedule
+from scaling.tools.check import lead, prober
 from scaling.tools.check.facts import Link
-from scaling.tools.check.lead import better, hopeless
-from scaling.tools.check.schedule import BANDWIDTH_S, LATENCY_S, Round, disjoint, plan, rounds
+from scaling.tools.check.lead import (
+    BANDWIDTH_S,
+    LATENCY_S,
+    Round,
+    better,
+    disjoint,
+    hopeless,
+    pair_rounds,
+    plan_links,
+)
+from scaling.tools.check.prober import FIRST_BYTES, rate_bits_per_s, window_bytes
+
+# ---------------------------------------------------------------- test links
+
+
+def test_the_first_quarter_does_not_count() -> None:
+    burst = [(0.0, 0), (0.001, 70_000)]
+    steady = [(0.01 * step, 70_000 + 12_500 * step) for step in range(1, 41)]
+    assert rate_bits_per_s([*burst, *steady]) == pytest.approx(10e6)
+
+
+def test_a_stall_at_the_end_counts() -> None:
+    flowing = [(0.01 * step, 1000 * step) for step in range(11)]
+    assert rate_bits_per_s([*flowing, (0.9, 10_000)]) < 0.2 * rate_bits_per_s(flowing)
+
+
+def test_a_receiver_that_was_held_up_is_not_taken_for_a_fast_link() -> None:
+    assert rate_bits_per_s([(0.0, 0), (0.3, 1_000_000), (0.301, 2_000_000)]) == pytest.approx(
+        8 * 2_000_000 / 0.301
+    )
+
+
+def test_nothing_is_no_rate() -> None:
+    assert rate_bits_per_s([(0.0, 0)]) == 0.0
+    assert rate_bits_per_s([(0.0, 0), (1.0, 0)]) == 0.0
+
+
+@pytest.mark.parametrize("bits_per_s", [1e6, 1e7, 1e9, 1e11])
+def test_what_is_under_way_drains_soon(bits_per_s: float) -> None:
+    for passed_s in (0.001, 0.01, 0.1, 1.0):
+        acknowledged = int(bits_per_s / 8 * passed_s)
+        window = window_bytes(acknowledged, passed_s)
+        assert window <= max(FIRST_BYTES, 1.01 * bits_per_s / 8 * prober.HORIZON_S)
+        assert window <= acknowledged + FIRST_BYTES
+
+
+# ---------------------------------------------------------------- test schedule
 
 
 def names(count: int) -> list[str]:
@@ -19,7 +64,7 @@ def names(count: int) -> list[str]:
 
 @pytest.mark.parametrize("count", range(34))
 def test_every_pair_meets_once_in_rounds_without_a_common_node(count: int) -> None:
-    found = [one for one in rounds(names(count)) if one]
+    found = [one for one in pair_rounds(names(count)) if one]
     pairs = [frozenset(pair) for one in found for pair in one]
     assert sorted(map(sorted, pairs)) == sorted(map(sorted, combinations(names(count), 2)))
     for one in found:
@@ -30,7 +75,7 @@ def test_every_pair_meets_once_in_rounds_without_a_common_node(count: int) -> No
 
 @pytest.mark.parametrize("count", [3, 4, 5, 8, 9, 16, 17])
 def test_two_rounds_in_a_row_connect_all_nodes(count: int) -> None:
-    for one, other in pairwise(rounds(names(count))):
+    for one, other in pairwise(pair_rounds(names(count))):
         reached = {names(count)[0]}
         for _ in range(count):
             reached |= {node for pair in (*one, *other) if reached & set(pair) for node in pair}
@@ -38,7 +83,7 @@ def test_two_rounds_in_a_row_connect_all_nodes(count: int) -> None:
 
 
 def test_sixteen_nodes_and_two_networks_fit() -> None:
-    found = plan({"ib": names(16), "ethernet": names(16)}, 8.0)
+    found = plan_links({"ib": names(16), "ethernet": names(16)}, 8.0)
     assert len(found.rounds) == 30
     assert found.left_out == ()
     assert found.wall_s <= 8.0 + 1e-9
@@ -46,13 +91,13 @@ def test_sixteen_nodes_and_two_networks_fit() -> None:
 
 
 def test_few_pairs_do_not_spend_all_the_time() -> None:
-    found = plan({"ib": names(4), "ethernet": names(4)}, 8.0)
+    found = plan_links({"ib": names(4), "ethernet": names(4)}, 8.0)
     assert (found.latency_s, found.bandwidth_s) == (LATENCY_S[1], BANDWIDTH_S[1])
     assert found.wall_s < 8.0
 
 
 def test_what_does_not_fit_is_left_out_evenly() -> None:
-    found = plan({"ib": names(64), "ethernet": names(64)}, 8.0)
+    found = plan_links({"ib": names(64), "ethernet": names(64)}, 8.0)
     assert found.wall_s <= 8.0 + 1e-9
     kept = [sum(one.network == word for one in found.rounds) for word in ("ib", "ethernet")]
     assert abs(kept[0] - kept[1]) <= 1
@@ -63,14 +108,14 @@ def test_what_does_not_fit_is_left_out_evenly() -> None:
 
 
 def test_networks_take_turns() -> None:
-    found = plan({"ib": names(4), "ethernet": names(2)}, 8.0)
+    found = plan_links({"ib": names(4), "ethernet": names(2)}, 8.0)
     assert [one.network for one in found.rounds] == ["ib", "ethernet", "ib", "ib"]
     assert found.rounds[1] == Round(network="ethernet", pairs=(("node1", "node2"),))
 
 
 @pytest.mark.parametrize("networks", [{}, {"ib": []}, {"ib": ["node1"]}])
 def test_no_pairs_no_rounds(networks: dict[str, list[str]]) -> None:
-    assert plan(networks, 8.0).rounds == ()
+    assert plan_links(networks, 8.0).rounds == ()
 
 
 def test_some_pairs_without_a_common_node() -> None:
@@ -113,5 +158,5 @@ def test_the_better_of_two_measurements() -> None:
 
 
 def test_no_time_leaves_everything_out() -> None:
-    found = plan({"ib": names(4)}, schedule.OVERHEAD_S)
+    found = plan_links({"ib": names(4)}, lead.OVERHEAD_S)
     assert (found.rounds, len(found.left_out)) == ((), 3)

@@ -7,12 +7,53 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.records.host import Hca
+from scaling.records.host import Hca, Interpreter
 from scaling.tools.check import verdicts
-from scaling.tools.check.facts import Link, Load
-from scaling.tools.check.verdicts import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES
-from scaling.tools.check.verdicts.words import grouped, size, some
+from scaling.tools.check.facts import Link, Load, grouped, size, some
+from scaling.tools.check.verdicts import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES, judge
 from tests.support.check_facts import FABRIC, FOUR, facts, gpu, nic, ok, only, to_mend
+
+# ---------------------------------------------------------------- test software
+
+
+NCCL = {"nvidia-nccl-cu13": "2.29.7", "nvidia-nccl-cu12": "2.27.7"}
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "mend"),
+    [
+        ("torch", "error", "pip install torch==VERSION on every node"),
+        ("nvidia-nccl-cu13", "error", "pip install nvidia-nccl-cu13==VERSION on every node"),
+        ("horovod (mxnet)", "error", "./launch/install anew on every node"),
+        ("triton", "warning", "pip install triton==VERSION on every node"),
+    ],
+)
+def test_what_one_node_alone_has(name: str, level: str, mend: str) -> None:
+    verdict = only(facts(hosts={"node2": {"versions": {name: "1"}}}))
+    assert (verdict.level, verdict.topic) == (level, "versions")
+    assert verdict.text == f"{name}: missing on node1, node3, node4; 1 on node2"
+    assert verdict.mend.startswith(mend)
+
+
+def with_nccl(*packages: str) -> Interpreter:
+    """An environment of TensorFlow's own that has these."""
+    return Interpreter(
+        framework="tensorflow", path="/env", python="3.11", versions={name: NCCL[name] for name in packages}
+    )
+
+
+def test_two_nccls_in_two_environments_are_fine() -> None:
+    host = {"versions": NCCL, "interpreters": (with_nccl("nvidia-nccl-cu12"),)}
+    assert [one for one in judge(facts(hosts=dict.fromkeys(FOUR, host))) if one.level != "ok"] == []
+
+
+def test_two_nccls_in_a_frameworks_environment_are_named() -> None:
+    host = {"versions": NCCL, "interpreters": (with_nccl(*NCCL),)}
+    verdict = only(facts(hosts=dict.fromkeys(FOUR, host)))
+    assert "nvidia-nccl-cu13 2.29.7 and nvidia-nccl-cu12 2.27.7 on node1" in verdict.text
+
+
+# ---------------------------------------------------------------- test verdicts
 
 IB_CARD = Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True, interfaces=("ib0",))
 EFA_CARD = Hca(name="rdmap16s27", port=1, link_layer="Unknown", active=True)

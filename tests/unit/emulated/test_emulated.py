@@ -8,10 +8,38 @@ import pytest
 
 from scaling.errors import UsageError
 from scaling.frameworks import limits
-from scaling.tools.emulated import fits, layers, profiles
-from scaling.tools.emulated.layers import Layer
+from scaling.tools.emulated import layers, profiles
+from scaling.tools.emulated.layers import DEFAULT_BUCKET_MB, Layer, bucket_bytes
 from scaling.workloads import models
 from tests.support.paper_tasks import one_task
+
+# ---------------------------------------------------------------- test buckets
+
+
+MIB = 1 << 20
+
+
+def test_buckets_by_hand() -> None:
+    assert bucket_bytes([MIB - 1, 1, 26 * MIB, MIB], 25) == [MIB, 26 * MIB, MIB]
+    assert bucket_bytes([MIB - 1, 1, 26 * MIB, MIB], 2) == [27 * MIB, MIB]
+    assert bucket_bytes([MIB, MIB, MIB], 1) == [MIB, MIB, MIB]
+
+
+def test_they_shrink_with_the_gradients() -> None:
+    sizes = [4 * size for layer in layers.of("resnet50") for size in layer.sizes]
+    small = [4 * size for size in layers.shrunken([size // 4 for size in sizes], 10)]
+    for cap_mb in (DEFAULT_BUCKET_MB, 5.0):
+        whole = bucket_bytes(reversed(sizes), cap_mb)
+        found = bucket_bytes(reversed(small), cap_mb, 10.0)
+        assert found == pytest.approx([each / 10 for each in whole], rel=0.02)
+
+
+@pytest.mark.parametrize("model", sorted(models.CATALOGUE))
+def test_the_last_one_goes_out_when_backward_has_ended(model: str) -> None:
+    """It holds the first layers' gradients, which come last, and no more than a bucket takes."""
+    first, tail = layers.of(model)[0], layers.tail_bytes(model)
+    assert 4 * sum(first.sizes) <= tail <= layers.gradient_bytes(model)
+
 
 # ---------------------------------------------------------------- profiles
 
@@ -74,7 +102,7 @@ def test_only_emulated_devices_have_a_profile() -> None:
 
 def test_two_batches_give_the_law_and_a_third_tests_it() -> None:
     """Dell's GoogLeNet: 220 images/s on one device, 730 on four at 36 each; 411 were published of two at 72."""
-    found = fits.fit(profiles.find("p100"), "googlenet")
+    found = profiles.fitted_rate(profiles.find("p100"), "googlenet")
     assert found is not None
     assert [found.c, found.h] == pytest.approx([236.2, 10.6], abs=0.05)
     assert found.samples_per_s(144) == pytest.approx(220.0)
@@ -121,7 +149,7 @@ def test_a_size_that_the_network_cannot_have_names_its_flag() -> None:
 
 
 def test_a_fit_to_many_batches_says_by_how_much_it_misses_them() -> None:
-    found = fits.fit(profiles.find("v100"), "resnet50")
+    found = profiles.fitted_rate(profiles.find("v100"), "resnet50")
     assert found is not None
     assert found.off == pytest.approx(0.028, abs=0.001)
     assert str(found).endswith("which it misses by 2.8 % at most")
@@ -130,8 +158,8 @@ def test_a_fit_to_many_batches_says_by_how_much_it_misses_them() -> None:
 
 def test_what_grows_no_faster_with_its_batch_is_not_fitted() -> None:
     """A V100's AlexNet is slower at 512 than at 256."""
-    assert fits.fit(profiles.find("v100"), "alexnet") is None
-    assert fits.fit(profiles.find("p100"), "alexnet") is None, "one batch tells nothing of others"
+    assert profiles.fitted_rate(profiles.find("v100"), "alexnet") is None
+    assert profiles.fitted_rate(profiles.find("p100"), "alexnet") is None, "one batch tells nothing of others"
 
 
 # ---------------------------------------------------------------- layers

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scaling.errors import UsageError
-from scaling.hosts.fabric import Entry
+from scaling.hosts.networks import Entry
 from scaling.plan import matrix, plan
 from scaling.plan.plan import Plan
 from scaling.records.host import Nic
@@ -138,17 +138,17 @@ def test_emulated_ranks_take_no_cpus_of_their_own_and_are_never_oversubscribed()
 
 
 class Lab:
-    """Stands for scaling lab's state and shaping: one card at 100 Gb/s."""
+    """Stands for scaling lab's state and wires: one card at 100 Gb/s."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shaped: list[dict[str, float]] = []
         self.is_up = True
         self.now_bits_per_s = 1e11
-        state, shaping, package = (ModuleType(f"scaling.tools.lab{end}") for end in (".state", ".shaping", ""))
+        state, wires, package = (ModuleType(f"scaling.tools.lab{end}") for end in (".state", ".wires", ""))
         state.__dict__["load"] = self.load
-        shaping.__dict__["shape"] = self.shape
-        package.__dict__.update(state=state, shaping=shaping)
-        for name, module in (("", package), (".state", state), (".shaping", shaping)):
+        wires.__dict__["shape"] = self.shape
+        package.__dict__.update(state=state, wires=wires)
+        for name, module in (("", package), (".state", state), (".wires", wires)):
             monkeypatch.setitem(sys.modules, f"scaling.tools.lab{name}", module)
 
     def load(self, name: str) -> Any:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaling.frameworks import nccl_log
-from scaling.records.nccl import NcclChoice
+from scaling.records.network import NcclChoice
 
 LOGS = Path(__file__).parent / "nccl_logs"
 

@@ -10,8 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.hosts.fabric import Entry
-from scaling.hosts.networks import choose
+from scaling.hosts.networks import Entry, choose
 from scaling.records.host import Hca, HostInfo
 from scaling.records.network import Place
 from scaling.records.task import Server, Task

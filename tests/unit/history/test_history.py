@@ -22,7 +22,7 @@ from scaling.report import words
 from scaling.report.headline import headline as of_report
 from scaling.tools.history import __main__ as command
 from scaling.tools.history.__main__ import letter
-from scaling.tools.history.document import document
+from scaling.tools.history.formats import document
 from scaling.tools.history.lines import Headline, RunLine, line, read
 from tests.support.compared_runs import Run, changed, without_noise
 from tests.support.report_scenes import SCENES

@@ -13,7 +13,7 @@ import pytest
 
 from scaling.hosts import gpu_health
 from scaling.hosts.gpus import gather_gpus
-from scaling.records.gpu_health import GpuHealth, GpuHost
+from scaling.records.host import GpuHealth, GpuHost
 from tests.support.fake_nvml import HEALTH, FakeGpu, Install, installer, sliced
 
 

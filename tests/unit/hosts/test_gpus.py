@@ -12,7 +12,7 @@ import pynvml as real  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from scaling.agent import device_probe
-from scaling.hosts import gpu_health, nvml
+from scaling.hosts import gpu_health, gpus
 from scaling.hosts import gpus as gpuinfo
 from scaling.hosts.gpus import P2P_NVLINK, P2P_READ, Found, gather_gpus
 from tests.support.fake_nvml import (
@@ -207,7 +207,7 @@ def test_a_jetson_without_nvml_is_said_to_be_one(board: bytes, driver: str, said
 
 
 def test_every_nvml_function_in_use_exists_and_takes_as_many_arguments() -> None:
-    modules = (gpuinfo, gpu_health, nvml, device_probe)
+    modules = (gpuinfo, gpu_health, gpus, device_probe)
     text = "".join(Path(inspect.getfile(module)).read_text() for module in modules)
     used = set(re.findall(r"\bnvml(?:Device|System|Init)\w*", text))
     assert len(used) > 15

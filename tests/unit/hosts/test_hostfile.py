@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import UsageError
-from scaling.hosts import fabric, hostfile
+from scaling.hosts import hostfile, networks
 from scaling.hosts.hostfile import Format, Host
 
 FOLDER = Path(__file__).resolve().parents[3] / "hostfiles"
@@ -51,7 +51,7 @@ def test_each_file_is_in_the_format_of_the_mpi_it_is_for(
 
 
 def test_fabric_names_two_networks() -> None:
-    found = fabric.read(str(FOLDER / "fabric.toml"))
+    found = networks.read_fabric(str(FOLDER / "fabric.toml"))
     shown = {name: (entry.interface, entry.hca, entry.rate_gbit) for name, entry in found.items()}
     assert shown == {"ib": ("ib0", "mlx5_0", 100), "ethernet": ("eth0", "", 10)}
 

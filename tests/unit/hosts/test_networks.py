@@ -3,17 +3,285 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from scaling.errors import LaunchError, UsageError
-from scaling.hosts.fabric import Entry
-from scaling.hosts.networks import choose
-from scaling.records.host import Hca, HostInfo, Nic
+from scaling.hosts import networks
+from scaling.hosts.networks import Entry, choose
+from scaling.records.host import Hca, HostInfo, Nic, Route
 from scaling.records.network import Network, Place, describe
 from tests.support import clouds
+from tests.support.clouds import ROUTE_FILES
 from tests.support.inline import host
+
+# ---------------------------------------------------------------- test clouds
+
+
+def interfaces_clouds(network: Network) -> dict[str, str]:
+    return {name: place.interface for name, place in network.places.items()}
+
+
+def three(make: Callable[[str, int], HostInfo]) -> list[HostInfo]:
+    return [make(name, number) for number, name in enumerate("abc", 1)]
+
+
+@pytest.mark.parametrize(
+    ("make", "interface"),
+    [
+        (clouds.calico, "eth0"),
+        (clouds.cilium, "eth0"),
+        (clouds.flannel, "eth0"),
+        (clouds.gce, "ens4"),
+        (clouds.rails, "rail1"),
+    ],
+)
+def test_where_no_subnet_is_shared_the_routes_tell(make: Callable[[str, int], HostInfo], interface: str) -> None:
+    found = choose(three(make))
+    assert set(interfaces_clouds(found).values()) == {interface}
+    assert (found.routed, found.subnet) == (True, "")
+
+
+def test_what_is_routed_is_said_to_be_and_how_far_it_is_proved() -> None:
+    found = choose(three(clouds.calico))
+    why = "the hosts share no subnet; their routes to each other take this interface"
+    assert describe(found) == f"eth0 (routed, not tried): {why}"
+    assert describe(replace(found, connections=6)).startswith("eth0 (routed, proved by 6 connections): ")
+    rails = choose(three(clouds.rails))
+    assert describe(rails) == (
+        "rail1 (routed, not tried, 400 Gb/s): the fastest of 3 networks that are routed between all hosts, which "
+        "share no subnet"
+    )
+
+
+def test_a_faster_network_is_taken_though_it_is_routed() -> None:
+    found = choose(three(clouds.racks))
+    assert describe(found) == (
+        "data0 (routed, not tried, 25 Gb/s): the fastest of 2 networks between all hosts, whose subnet they share "
+        "or that are routed"
+    )
+    slow = {"data": Entry(interface="data0", rate_gbit=1)}
+    assert set(interfaces_clouds(choose(three(clouds.racks), named=slow)).values()) == {"mgmt0"}
+
+
+def test_pods_on_one_node_and_on_others() -> None:
+    loopback, eth0 = clouds.flannel("d", 1).nics
+    near = replace(clouds.flannel("d", 1), nics=(loopback, replace(eth0, address="10.244.1.9")))
+    assert set(interfaces_clouds(choose([*three(clouds.flannel), near])).values()) == {"eth0"}
+
+
+def test_an_interface_that_leads_elsewhere_is_not_taken() -> None:
+    """b reaches a by its second interface, a's route comes back to the first."""
+    one = clouds.machine("a", ["eth0 10.1.0.1/24"], ["default via 10.1.0.254 dev eth0"])
+    routes = ["default via 10.2.0.254 dev eth1", "10.3.0.0/24 dev eth0"]
+    two = clouds.machine("b", ["eth0 10.3.0.2/24"], routes)
+    with pytest.raises(LaunchError, match="no interface of each leads to the others"):
+        choose([one, two])
+    named = choose([one, two], "eth0")  # asked for by name it is taken, and a connection has the last word
+    assert named.routed
+
+
+@pytest.mark.parametrize("word", ["eth0", "10.244.0.0/16", "pods"])
+def test_a_named_network_needs_no_common_subnet(word: str) -> None:
+    found = choose(three(clouds.flannel), word, {"pods": Entry(subnet="10.244.0.0/16", rate_gbit=25)})
+    assert {name: place.address for name, place in found.places.items()} == {
+        "a": "10.244.1.7",
+        "b": "10.244.2.7",
+        "c": "10.244.3.7",
+    }
+    assert (
+        describe(found)
+        == {
+            "eth0": "eth0 (routed, not tried, 25 Gb/s)",
+            "10.244.0.0/16": "10.244.0.0/16 (eth0, routed, not tried, 25 Gb/s)",
+            "pods": "pods (eth0, 10.244.0.0/16, routed, not tried, 25 Gb/s)",
+        }[word]
+    )
+
+
+def test_infiniband_is_the_fastest_though_the_kernel_knows_no_speed_of_it() -> None:
+    found = choose(three(clouds.dgx))
+    assert describe(found) == (
+        "ib7 (172.16.7.0/24, 400 Gb/s, NCCL: RDMA, its own choice of mlx5_0..7 at 400 Gb/s each): the fastest of "
+        "9 networks that all hosts share"
+    )
+
+
+def test_what_nccl_takes_beside_ethernet_is_said() -> None:
+    found = choose(three(clouds.azure))
+    assert set(interfaces_clouds(found).values()) == {"ib0"}
+    slow = choose(three(clouds.azure), named={"ib": Entry(interface="ib0", rate_gbit=1)})
+    assert describe(slow) == (
+        "eth0 (10.0.0.0/24, 50 Gb/s, NCCL: RDMA, its own choice of mlx5_an0, mlx5_ib0 at 100 Gb/s each): the "
+        "fastest of 2 networks that all hosts share"
+    )
+    assert describe(slow, nccl=False) == (
+        "eth0 (10.0.0.0/24, 50 Gb/s): the fastest of 2 networks that all hosts share"
+    )
+
+
+def test_one_rail_of_eight_is_said_to_be_one() -> None:
+    assert describe(choose(three(clouds.dgx), "ib0")) == (
+        "ib0 (172.16.0.0/24, 400 Gb/s, NCCL: RDMA by mlx5_0, 1 of 8 cards)"
+    )
+
+
+def test_of_cards_in_one_subnet_the_one_that_packets_take() -> None:
+    for word in ("auto", "172.31.0.0/16"):
+        assert set(interfaces_clouds(choose(three(clouds.p4d), word)).values()) == {"ens32"}
+
+
+def test_efa_is_left_to_nccls_plugin() -> None:
+    auto = choose(three(clouds.p4d))
+    assert describe(auto) == (
+        "ens32 (172.31.0.0/16, NCCL: its plugin, its own choice of rdmap144s27, rdmap160s27, rdmap16s27, "
+        "rdmap32s27 at 100 Gb/s each): the only network that all hosts share"
+    )
+    named = choose(three(clouds.p4d), "efa", {"efa": Entry(interface="ens32", hca="rdmap16s27")})
+    assert {(place.hca, place.plugin) for place in named.places.values()} == {("rdmap16s27", True)}
+    assert describe(named) == "efa (ens32, 172.31.0.0/16, NCCL: its plugin by rdmap16s27, 1 of 4 cards)"
+    sockets = choose(three(clouds.p4d), "ens32")
+    assert {(place.hca, place.plugin) for place in sockets.places.values()} == {("", False)}
+
+
+def test_cards_that_a_container_was_not_given_are_not_taken() -> None:
+    hosts = [replace(one, hcas=tuple(replace(hca, opens=False) for hca in one.hcas)) for one in three(clouds.dgx)]
+    for word in ("auto", "ib0"):
+        assert {place.hca for place in choose(hosts, word).places.values()} == {""}
+
+
+def test_a_port_of_several_is_named_with_its_number() -> None:
+    two_ports = [clouds.card("mlx4_0", f"ib{n - 1}", port=n) for n in (1, 2)]
+    hosts = [clouds.machine(name, [f"ib1 10.0.0.{n}/24"], [], *two_ports) for n, name in enumerate("ab", 1)]
+    assert {place.hca for place in choose(hosts, "ib1").places.values()} == {"mlx4_0:2"}
+
+
+# ---------------------------------------------------------------- test routes
+
+
+FLANNEL = (Route(destination="0.0.0.0/0", interface="eth0"), Route(destination="10.244.0.0/16", interface="eth0"))
+
+
+def test_a_pod_of_flannel(tmp_path: Path) -> None:
+    (tmp_path / "proc/net").mkdir(parents=True)
+    (tmp_path / "proc/net/route").write_text(ROUTE_FILES["flannel"])
+    assert networks.read_routes({"eth0"}, tmp_path) == (
+        Route(destination="0.0.0.0/0", interface="eth0"),
+        Route(destination="10.244.0.0/16", interface="eth0"),
+        Route(destination="10.244.1.0/24", interface="eth0"),
+    )
+
+
+def test_routes_by_interfaces_without_an_address_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "proc/net").mkdir(parents=True)
+    (tmp_path / "proc/net/route").write_text(ROUTE_FILES["a node of calico"])
+    assert {route.interface for route in networks.read_routes({"eno2", "tunl0"}, tmp_path)} == {"eno2", "tunl0"}
+
+
+def test_of_many_routes_the_most_general_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "proc/net").mkdir(parents=True)
+    (tmp_path / "proc/net/route").write_text(ROUTE_FILES["a node of many"])
+    found = networks.read_routes({"eth0", "vxlan.calico"}, tmp_path)
+    assert len(found) == networks.MOST
+    assert found[0] == Route(destination="0.0.0.0/0", interface="eth0")
+
+
+def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
+    assert networks.read_routes({"eth0"}, tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("address", "interface"),
+    [("10.1.2.3", "ib0"), ("10.1.9.9", "rail0"), ("8.8.8.8", "eth0"), ("10.1.3.4", "fast0")],
+)
+def test_the_longest_prefix_and_then_the_least_metric(address: str, interface: str) -> None:
+    table = [
+        ("0.0.0.0/0", "eth0", 100),
+        ("0.0.0.0/0", "wlan0", 600),
+        ("10.1.0.0/16", "rail0", 0),
+        ("10.1.2.0/24", "ib0", 500),
+        ("10.1.3.0/24", "slow0", 200),
+        ("10.1.3.0/24", "fast0", 100),
+    ]
+    one = host(routes=tuple(Route(destination=to, interface=by, metric=metric) for to, by, metric in table))
+    assert networks.leads(one, address) == interface
+
+
+def test_nothing_leads_where_no_route_fits() -> None:
+    assert networks.leads(host(routes=FLANNEL[1:]), "8.8.8.8") == ""
+    assert networks.leads(host(), "8.8.8.8") == ""
+
+
+# ---------------------------------------------------------------- test fabric
+
+
+def test_networks_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "fabric.toml"
+    path.write_text(
+        '[ib]\ninterface = "ib0"\nhca = "mlx5_0"\nrate_gbit = 100\n[ethernet]\nsubnet = "10.0.0.0/8"\n'
+    )
+    assert networks.read_fabric(str(path)) == {
+        "ib": Entry(interface="ib0", hca="mlx5_0", rate_gbit=100),
+        "ethernet": Entry(subnet="10.0.0.0/8"),
+    }
+    assert networks.read_fabric(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[ib", "fabric.toml: "),
+        ("ib = 3", r"fabric.toml: \[ib\]: expected `object`, got `int`"),
+        ("[ib]\nface = 'ib0'", r"fabric.toml: \[ib\]: object contains unknown field `face`"),
+        ("[ib]\nhca = 'mlx5_0'", r"fabric.toml: \[ib\] has neither interface nor subnet; write interface"),
+        ("[ib]\ninterface = 'ib0'\nhca = 'mlx5_0/1'", r"\[ib\] hca: 'mlx5_0/1' is no card; write \"mlx5_0\""),
+        ("[ib]\ninterface = 'ib0'\nhca = { a = '' }", r"\[ib\] hca: '' is no card"),
+        ("[ib]\ninterface = 'ib0'\nhca = 3", r"\[ib\] hca: expected `str"),
+        ("[ib]\ninterface = 'ib0'\nrate_gbit = 0", r"\[ib\] rate_gbit = 0: must be a number above 0"),
+        ("[ib]\ninterface = 'ib0'\nrate_gbit = 'fast'", r"fabric.toml: \[ib\] rate_gbit: expected `float"),
+        ("[ib]\nsubnet = '10.0.0.1/8'", r"\[ib\] subnet 10.0.0.1/8: 10.0.0.1/8 has host bits set"),
+        ("[auto]\ninterface = 'ib0'", r"\[auto\] means the fastest network; take another name"),
+    ],
+)
+def test_a_mistake_names_the_file_and_the_key(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "fabric.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message):
+        networks.read_fabric(str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "cards"),
+    [
+        ('"mlx5_0, mlx5_1"', {"node1": "mlx5_0,mlx5_1", "gpu-7": "mlx5_0,mlx5_1"}),
+        ('["mlx5_0", "mlx4_0:2"]', {"node1": "mlx5_0,mlx4_0:2", "gpu-7": "mlx5_0,mlx4_0:2"}),
+        ('{ node1 = "mlx5_0", "gpu-*" = ["mlx5_2", "mlx5_3"] }', {"node1": "mlx5_0", "gpu-7": "mlx5_2,mlx5_3"}),
+        ('{ node1 = "mlx5_0" }', {"node1": "mlx5_0", "gpu-7": None}),
+        ('"any"', {"node1": "any", "gpu-7": "any"}),
+    ],
+)
+def test_cards_as_a_list_and_by_node(tmp_path: Path, text: str, cards: dict[str, str | None]) -> None:
+    path = tmp_path / "fabric.toml"
+    path.write_text(f'[ib]\ninterface = "ib0"\nhca = {text}\n')
+    (entry,) = networks.read_fabric(str(path)).values()
+    assert {host: entry.cards(host) for host in cards} == cards
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match=r"--fabric /nowhere/fabric\.toml: No such file"):
+        networks.read_fabric("/nowhere/fabric.toml")
+
+
+def test_a_file_that_the_environment_names_is_refused_by_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALING_FABRIC", "/nope/fabric.toml")
+    with pytest.raises(UsageError, match=r"^SCALING_FABRIC=/nope/fabric.toml: No such file"):
+        networks.read_fabric("/nope/fabric.toml")
+
+
+# ---------------------------------------------------------------- test networks
 
 
 def nic(name: str, address: str, gbit: float | None = None, *, up: bool = True) -> Nic:

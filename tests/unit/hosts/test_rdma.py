@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.hosts import cards, rdma
+from scaling.hosts import networks, rdma
 from scaling.records.host import Hca, Nic
 from tests.support.inline import host
 from tests.support.sysfs import Sysfs
@@ -51,7 +51,7 @@ def test_a_container_opens_the_cards_alone_that_it_was_given(sysfs: Sysfs) -> No
         sysfs.port(f"mlx5_{number}", uverbs=f"uverbs{number}")
     sysfs.write("dev/infiniband/uverbs1", "")
     assert [(hca.name, hca.opens) for hca in rdma.hcas(sysfs.root)] == [("mlx5_0", False), ("mlx5_1", True)]
-    assert [hca.name for hca in cards.up(rdma.hcas(sysfs.root))] == ["mlx5_1"]
+    assert [hca.name for hca in networks.cards_up(rdma.hcas(sysfs.root))] == ["mlx5_1"]
 
 
 def test_slingshot_is_up_and_as_fast_as_its_interface(sysfs: Sysfs) -> None:
@@ -84,7 +84,7 @@ def test_the_ports_behind_an_interface_as_nccl_calls_them(
     hcas: tuple[Hca, ...], interface: str, named: tuple[str, ...]
 ) -> None:
     one = host(hcas=hcas)
-    assert cards.named(one, cards.behind(one, interface)) == named
+    assert networks.cards_named(one, networks.card_behind(one, interface)) == named
 
 
 def nic(speed: float | None) -> Nic:
@@ -98,7 +98,7 @@ def test_an_interface_without_a_speed_is_as_fast_as_its_port(
     speed: float | None, active: bool, rate: float | None
 ) -> None:
     one = host(hcas=(port("mlx5_0", 1, "ib0", active=active),))
-    assert cards.rate_bits_per_s(one, nic(speed)) == rate
+    assert networks.rate_bits_per_s(one, nic(speed)) == rate
 
 
 @pytest.mark.parametrize(
@@ -115,4 +115,4 @@ def test_an_interface_without_a_speed_is_as_fast_as_its_port(
 )
 def test_cards_without_nccls_verbs_need_a_plugin(link_layer: str, wanted: str, plugin: bool) -> None:
     one = host("a", hcas=(port("rdmap0s1", link_layer=link_layer),))
-    assert cards.need_plugin({"a": one}, {"a": wanted}) is plugin
+    assert networks.need_plugin({"a": one}, {"a": wanted}) is plugin

@@ -7,10 +7,77 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import UsageError
-from scaling.tools.importers import lines
-from scaling.tools.importers.found import NUMBER, Given, compiled
-from scaling.tools.importers.tools import recognise
-from tests.support.imported_logs import SAMPLES, imported, refusal, written
+from scaling.tools.importers import logs
+from scaling.tools.importers.logs import NUMBER, Given, compiled
+from scaling.tools.importers.tools import TOOLS, read_all, recognise
+from tests.support.imported_logs import SAID, SAMPLES, damaged, imported, invented, only_row, refusal, written
+
+# ---------------------------------------------------------------- test samples
+
+
+# The thousand of each stands in tests/bench/importers.py.
+DAMAGES = 40
+
+
+def test_every_sample_is_told() -> None:
+    of_networks = {path.name for path in SAMPLES.iterdir() if path.name.startswith("nccl_tests")}
+    assert {path.name for path in SAMPLES.iterdir()} - of_networks == SAID.keys()
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_sample_says(name: str) -> None:
+    said = SAID[name]
+    row = only_row(SAMPLES / name, said.given)
+    assert (row.tool, row.world_size, row.batch_size, row.unit) == said[:3] + said[4:5]
+    assert row.rate == pytest.approx(said.rate, rel=1e-4)
+    assert row.log == name
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_sample_twice_in_a_file_is_one(name: str, tmp_path: Path) -> None:
+    said = SAID[name]
+    text = (SAMPLES / name).read_text()
+    row = only_row(written(tmp_path, text + text), said.given)
+    assert (row.world_size, row.batch_size) == (said.world_size, said.batch_size)
+    assert row.rate == pytest.approx(said.rate, rel=0.02)
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_windows_line_ends_and_colours_change_nothing(name: str, tmp_path: Path) -> None:
+    said = SAID[name]
+    text = (SAMPLES / name).read_text().replace("\n", "\x1b[0m\r\n")
+    assert only_row(written(tmp_path, text), said.given).rate == pytest.approx(said.rate, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_damage_invents_no_row(name: str, tmp_path: Path) -> None:
+    """Refused, or what it said before; a digit that was changed where nothing else tells the number is beyond
+    any reader."""
+    data = (SAMPLES / name).read_bytes()
+    found = [invented(one, SAID[name], tmp_path) for one in damaged(data, seed=len(name), count=DAMAGES)]
+    assert [rows for rows in found if rows] == []
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_another_number_of_devices_is_refused(name: str, tmp_path: Path) -> None:
+    """Where the log says one."""
+    said = SAID[name]
+    if said.given.world_size:
+        return
+    with pytest.raises(Exception, match="--world-size 63: the log says"):
+        read_all([SAMPLES / name], None, Given(world_size=63))
+
+
+def test_every_tool_has_a_sample() -> None:
+    told = {said.tool for said in SAID.values()} | {imported(path).bandwidths[0].tool for path in networks()}
+    assert told == TOOLS.keys()
+
+
+def networks() -> list[Path]:
+    return sorted(path for path in SAMPLES.iterdir() if path.name.startswith("nccl_tests"))
+
+
+# ---------------------------------------------------------------- test lines
 
 SIZES = {"dllogger_stdout.log": 2, "dllogger_file.log": 8, "nccl_tests.log": 8, "dlbs.log": 4}
 HOROVOD = (SAMPLES / "horovod_n1.log").read_text()
@@ -19,7 +86,7 @@ HOROVOD = (SAMPLES / "horovod_n1.log").read_text()
 def read(folder: Path, data: bytes) -> list[tuple[int | None, str]]:
     path = folder / "a.log"
     path.write_bytes(data)
-    return [(line.rank, line.text) for line in lines.of_blocks(lines.blocks(path))]
+    return [(line.rank, line.text) for line in logs.of_blocks(logs.blocks(path))]
 
 
 @pytest.mark.parametrize(
@@ -56,8 +123,8 @@ def test_a_carriage_return_ends_a_line_and_a_cut_end_is_marked(tmp_path: Path) -
 def test_blocks_end_with_lines_and_a_line_without_end_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(lines, "MOST_LINE_BYTES", 40)
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(logs, "MOST_LINE_BYTES", 40)
     text = b"".join(b"line %d\n" % number for number in range(50))
     assert [text for _, text in read(tmp_path, text)] == [f"line {number}" for number in range(50)]
     (long,) = read(tmp_path, b"x" * 1000)
@@ -68,13 +135,13 @@ def test_a_bar_of_an_hour_is_many_lines_and_the_rest_of_a_long_line_is_not_joine
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bars have no other end than a carriage return: more than the longest line of them in an epoch is usual."""
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(lines, "MOST_LINE_BYTES", 40)
+    monkeypatch.setattr(logs, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(logs, "MOST_LINE_BYTES", 40)
     bars = [f"bar {number}" for number in range(50)]
     for ending in ("\r", "\r\n"):
         assert [text for _, text in read(tmp_path, ending.join([*bars, ""]).encode()) if text] == bars
     found = [text for _, text in read(tmp_path, b"rate 1" + b"2" * 100 + b"3 images\rnext\n")]
-    assert found == ["rate 1" + "2" * 34 + lines.CUT, "next"]
+    assert found == ["rate 1" + "2" * 34 + logs.CUT, "next"]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,85 @@ import msgspec
 import pytest
 
 from scaling.errors import UsageError
-from scaling.hosts import fabric
-from scaling.tools.lab import changes, files, rates, shapes, shaping, state
+from scaling.hosts import networks
+from scaling.tools.lab import files, lifecycle, remote, shapes, state, wires
 from scaling.tools.lab.__main__ import main
-from scaling.tools.lab.state import Lab
-from tests.support.paper_labs import lab, nic
+from scaling.tools.lab.processes import Run
+from scaling.tools.lab.state import Holder, Lab
+from tests.support.paper_labs import HOLDER, lab, nic
+
+# ---------------------------------------------------------------- test remote
+
+
+def test_the_remote_agent_keeps_the_environment_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "PATH": "/opt/bin:/bin",
+        "PYTHONPATH": "/x",
+        "OMPI_MCA_btl": "tcp",
+        "LD_LIBRARY_PATH": "/y",
+        "LANG": "C",
+    }
+    found = remote.clean({**given, "SCALING_LAB": "other", "SCALING_LAB_RUN": "1-2"}, "lab")
+    assert found["PATH"] == f"{Path(sys.executable).parent}:/opt/bin:/bin"
+    python = str(Path(sys.executable).parent)
+    assert remote.clean({"PATH": f"/opt/mpi/bin:{python}"}, "lab")["PATH"] == f"/opt/mpi/bin:{python}"
+    assert found["SCALING_FABRIC"] == "/run/scaling-lab/lab/fabric.toml"
+    assert found["SCALING_LAB_RUN"] == "1-2"
+    assert not {"PYTHONPATH", "OMPI_MCA_btl", "LD_LIBRARY_PATH"} & set(found)
+
+
+def test_the_remote_agent_takes_sshs_flags() -> None:
+    assert remote.parse(["-x", "node2", "hostname", "-f"]) == (False, "node2", ["hostname", "-f"])
+    assert remote.parse(["--as-is", "node1", "a", "--b"]) == (True, "node1", ["a", "--b"])
+
+
+@pytest.mark.parametrize("words", [[], ["-x"], ["--as-is", "node1"]])
+def test_the_remote_agent_wants_a_host(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="255"):
+        remote.parse(words)
+    assert "write for example" in capsys.readouterr().err
+
+
+def test_the_remote_agents_two_descriptions_of_a_state_agree() -> None:
+    assert remote.ROOT == state.ROOT
+
+
+def test_what_of_tmp_a_node_shares() -> None:
+    assert "/tmp/a/b" in remote.places({"SCALING_LAB_PLACES": "/tmp/x:/home/y"}, "/tmp/a/b")
+    assert "/tmp/x" in remote.places({"SCALING_LAB_PLACES": "/tmp/x:/home/y"}, "/")
+    assert not [place for place in remote.places({}, "/tmp") if place in ("/tmp", "/home/y")]
+
+
+def test_folders_that_a_command_line_names_are_shared(tmp_path: Path) -> None:
+    if not str(tmp_path).startswith("/tmp/"):
+        pytest.skip("temporary files of this machine are not in /tmp")
+    (tmp_path / "new.py").touch()
+    words = ["-np", "4", f"--output={tmp_path}/results", str(tmp_path), f"{tmp_path}/new.py", "/tmp"]
+    assert lifecycle.folders(words) == [str(tmp_path)]
+    assert lifecycle.lost(words) == []
+    assert lifecycle.lost(["--output", "/tmp/no-such-folder"]) == ["/tmp/no-such-folder"]
+    assert lifecycle.lost([f"{tmp_path}/a/b"]) == [f"{tmp_path}/a/b"]
+
+
+def test_mpirun_gets_the_callers_environment_and_the_labs() -> None:
+    begun = Run(program=HOLDER.program, mark="1-0", since_unix_s=0.0, command=("-np", "2"))
+    base = {"HOME": "/root", "PATH": "/bin", "TMPDIR": "/tmp/mine", "NCCL_DEBUG": "INFO"}
+    found = lifecycle.environment(base, lab(), begun, ["-np", "2"])
+    assert found["NCCL_DEBUG"] == "INFO"
+    assert "TMPDIR" not in found
+    assert found["PATH"].startswith(f"{Path(sys.executable).parent}:")
+    assert (found["SCALING_LAB"], found["SCALING_LAB_RUN"]) == ("lab", "1-0")
+    assert found["HYDRA_HOST_FILE"] == "/run/scaling-lab/lab/hostfile.mpich"
+    assert found["PRTE_MCA_prte_default_hostfile"] == "/run/scaling-lab/lab/hostfile"
+
+
+def test_who_is_not_outside_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Path("/proc/self/ns/net").stat().st_ino
+    here = Holder(program=state.program(1), namespaces={}, inodes={"node1": own})
+    monkeypatch.setattr(state, "living", lambda: iter([msgspec.structs.replace(lab(), holder=here)]))
+    with pytest.raises(UsageError, match="this is a node of lab lab"):
+        lifecycle.need_outside("down")
+
 
 # ---------------------------------------------------------------- rates
 
@@ -30,7 +104,7 @@ from tests.support.paper_labs import lab, nic
     ],
 )
 def test_a_rate_is_a_number_and_a_unit_of_bits(text: str, bits_per_s: float) -> None:
-    assert rates.parse(text, "--nic") == bits_per_s
+    assert shapes.parse_rate(text, "--nic") == bits_per_s
 
 
 @pytest.mark.parametrize(
@@ -38,12 +112,12 @@ def test_a_rate_is_a_number_and_a_unit_of_bits(text: str, bits_per_s: float) -> 
 )
 def test_any_other_rate_is_refused_with_its_flag(text: str) -> None:
     with pytest.raises(UsageError, match=r"^--nic ib0=: .*(write|rate)"):
-        rates.parse(text, "--nic ib0=")
+        shapes.parse_rate(text, "--nic ib0=")
 
 
 @pytest.mark.parametrize("text", ["100mbit", "2.5gbit", "1tbit", "12.345kbit", "781.25kbit"])
 def test_a_rate_is_shown_as_it_is_written(text: str) -> None:
-    assert rates.show(rates.parse(text, "")) == text
+    assert shapes.show_rate(shapes.parse_rate(text, "")) == text
 
 
 @pytest.mark.parametrize(
@@ -51,7 +125,7 @@ def test_a_rate_is_shown_as_it_is_written(text: str) -> None:
     [(1e9, 4, 2, False), (1.1e9, 4, 2, True), (1e11, 2, 64, True), (1e10, 4, 64, False)],
 )
 def test_rates_beyond_the_processor_are_warned_of(rate: float, nodes: int, cores: int, warns: bool) -> None:
-    assert bool(rates.too_fast("ib0", rate, nodes, cores)) is warns
+    assert bool(shapes.too_fast("ib0", rate, nodes, cores)) is warns
 
 
 def test_the_default_lab_has_the_networks_that_the_studies_compared() -> None:
@@ -170,8 +244,8 @@ def test_a_lab_that_differs_says_in_what() -> None:
 
 def changed(one: Lab, *texts: str) -> Lab:
     for text in texts:
-        found = changes.parse(one, text)
-        one = changes.switched(one, found) if found.value else changes.rated(one, found)
+        found = shapes.parse(one, text)
+        one = shapes.switched(one, found) if found.value else shapes.rated(one, found)
     return one
 
 
@@ -210,7 +284,7 @@ def test_a_card_goes_down_and_up() -> None:
 )
 def test_wrong_changes_are_refused(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        changes.parse(lab(), text)
+        shapes.parse(lab(), text)
     assert said in str(caught.value)
 
 
@@ -219,17 +293,17 @@ def test_wrong_changes_are_refused(text: str, said: str) -> None:
 
 def test_a_bucket_holds_one_packet_of_the_sender() -> None:
     for rate in (1e4, 1e5, 1e6, 5e6, 25e6, 1e8, 1e9, 4e9, 1e10, 1e11, 1e12):
-        found = shaping.bucket(rate)
+        found = wires.bucket(rate)
         headers_bytes = 66 * (found.offload_bytes // 1448 + 1)  # the kernel counts those of every frame
         assert found.burst_bytes > found.offload_bytes + headers_bytes, rate
         assert found.limit_bytes >= 2 * found.burst_bytes
 
 
 def test_the_buckets_that_were_measured() -> None:
-    assert shaping.bucket(1e9) == shaping.Bucket(burst_bytes=72089, limit_bytes=4_000_000, offload_bytes=65536)
-    assert shaping.bucket(4e9).burst_bytes == 256_000
-    assert shaping.bucket(1e10).burst_bytes == 1_000_000
-    assert shaping.bucket(1e7).offload_bytes == 6250  # 5 ms
+    assert wires.bucket(1e9) == wires.Bucket(burst_bytes=72089, limit_bytes=4_000_000, offload_bytes=65536)
+    assert wires.bucket(4e9).burst_bytes == 256_000
+    assert wires.bucket(1e10).burst_bytes == 1_000_000
+    assert wires.bucket(1e7).offload_bytes == 6250  # 5 ms
 
 
 # ---------------------------------------------------------------- files
@@ -252,9 +326,9 @@ def test_hostfiles_of_both_kinds() -> None:
 def test_the_fabric_declares_what_was_asked_for_whatever_is_shaped(tmp_path: Path) -> None:
     path = tmp_path / "fabric.toml"
     path.write_text(files.fabric(lab(nic(rate=1e11, shaped=1e6), nic("eth0", 5e7, "10.20.0.0/24"))))
-    found = fabric.read(str(path))
-    assert found["ib"] == fabric.Entry(interface="ib0", subnet="10.10.0.0/24", rate_gbit=100)
-    assert found["ethernet"] == fabric.Entry(interface="eth0", subnet="10.20.0.0/24", rate_gbit=0.05)
+    found = networks.read_fabric(str(path))
+    assert found["ib"] == networks.Entry(interface="ib0", subnet="10.10.0.0/24", rate_gbit=100)
+    assert found["ethernet"] == networks.Entry(interface="eth0", subnet="10.20.0.0/24", rate_gbit=0.05)
 
 
 def test_networks_have_the_names_that_people_use() -> None:

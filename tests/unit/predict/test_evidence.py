@@ -17,9 +17,8 @@ from scaling.records.point import Hardware
 from scaling.records.run import PointRecord
 from scaling.tools.predict import __main__, evidence, healthy, infer, priors
 from scaling.tools.predict import __main__ as command
-from scaling.tools.predict.case import Case
-from scaling.tools.predict.curve import ANY, Wanted
-from scaling.tools.predict.forecast import WIDEST, forecasts, outlook
+from scaling.tools.predict.evidence import ANY, Wanted
+from scaling.tools.predict.forecast import WIDEST, Case, forecasts, outlook
 from tests.support.scripted_records import asynchronous, header, host, point, record, sweep, warning, written
 
 HOSTS = (host("node1"), host("node2"))

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from scaling.tools.predict import infer
 from scaling.tools.predict.infer import Posterior
-from scaling.tools.predict.known import Exchange, Known, Share
 from scaling.tools.predict.priors import read
-from scaling.tools.predict.setting import Setting
+from scaling.tools.predict.setting import Exchange, Known, Setting, Share
 from tests.support.scripted_clusters import ONE, RESNET50, at, learned, truth
 
 PRIORS = read()

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import UsageError
-from scaling.tools.predict import planner, priors
+from scaling.tools.predict import asking, priors
 from scaling.tools.predict.asking import case_of
 from scaling.tools.predict.flags import Asked
 from scaling.tools.predict.forecast import outlook
-from scaling.tools.predict.known import Known
-from scaling.tools.predict.setting import Observed
+from scaling.tools.predict.setting import Known, Observed
 from tests.support.scripted_clusters import ONE, at, case
 
 PRIORS = priors.read()
@@ -43,7 +42,7 @@ def planned(tmp_path: Path, cost: float = 20.0, target: float = 4000.0, kind: st
     path = tmp_path / "FILE.toml"
     path.write_text(PRICES.format(first="fast", cost=cost))
     asked = Asked(target=target, prices=path, format="json" if kind == "json" else "table")
-    return planner.planned(asked, case({4: 0.93, 8: 0.88}), PRIORS)
+    return asking.planned(asked, case({4: 0.93, 8: 0.88}), PRIORS)
 
 
 def cold(tmp_path: Path, target: float) -> str:
@@ -54,7 +53,7 @@ def cold(tmp_path: Path, target: float) -> str:
         cold=True, rate=343.0, model="resnet50", batch_size=64, devices_per_node=8, network="tcp:25",
         target=target, prices=path, device="Tesla V100", format="json", compress=2.0,
     )  # fmt: skip
-    return planner.planned(asked, case_of(asked, None), PRIORS)
+    return asking.planned(asked, case_of(asked, None), PRIORS)
 
 
 def test_the_cheapest_comes_first_and_another_device_not_at_all(tmp_path: Path) -> None:
@@ -97,7 +96,7 @@ def test_plans_say_where_the_model_does_not_fit(tmp_path: Path) -> None:
     odd = case({4: 0.95, 8: 0.5}, known=unsure)
     doubts = outlook(odd, PRIORS).doubts
     assert doubts
-    said = planner.planned(Asked(target=1000.0, prices=path), odd, PRIORS)
+    said = asking.planned(Asked(target=1000.0, prices=path), odd, PRIORS)
     assert all(f"note: {one}" in said for one in doubts)
 
 
@@ -112,4 +111,4 @@ def test_what_nobody_can_plan(tmp_path: Path) -> None:
     path = tmp_path / "none.toml"
     path.write_text('currency = "EUR"\nprice = []\n')
     with pytest.raises(UsageError, match="no price matches Tesla V100"):
-        planner.planned(Asked(target=1.0, prices=path), case({4: 0.9}), PRIORS)
+        asking.planned(Asked(target=1.0, prices=path), case({4: 0.9}), PRIORS)

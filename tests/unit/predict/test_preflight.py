@@ -11,12 +11,12 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.records.all_reduce import timed
 from scaling.records.network import Network, Place
+from scaling.records.task import timed
 from scaling.tools.check.facts import AllReduce, Facts, Findings, Link
 from scaling.tools.predict import __main__ as command
 from scaling.tools.predict import infer, preflight, priors
-from scaling.tools.predict.case import Case
+from scaling.tools.predict.forecast import Case
 from tests.support.predicted_runs import HEADER, run
 from tests.support.scripted_clusters import RESNET50, case
 from tests.support.scripted_records import written

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import UsageError
-from scaling.records.prediction import Prediction, Question
-from scaling.tools.predict import asking, evidence, priors
+from scaling.records.run import Prediction, Question
+from scaling.tools.predict import asking, evidence, flags, priors
 from scaling.tools.predict.flags import Asked
 from scaling.tools.predict.forecast import forecasts, outlook
-from scaling.tools.predict.register import __main__, flags
+from scaling.tools.predict.register import __main__
 from scaling.tools.predict.register import __main__ as command
 from tests.support.predicted_runs import HEADER, question, run
 from tests.support.scripted_records import written
@@ -75,4 +75,4 @@ def test_an_unsound_run_refuses_all_and_says_so_once_each() -> None:
 def test_questions_must_be_json(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", (HEADER, run()))
     with pytest.raises(UsageError, match="standard input: not a JSON array of points and their nodes"):
-        command.register(flags.Asked(run=folder), b"nonsense")
+        command.register(flags.RegisterAsked(run=folder), b"nonsense")

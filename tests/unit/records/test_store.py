@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import fcntl
 import json
@@ -17,9 +18,40 @@ from msgspec.structs import replace
 from scaling.errors import StoreError, UsageError
 from scaling.records import store
 from scaling.records.network import Place
+from scaling.records.point import Hardware, Record
 from scaling.records.run import SCHEMA, PointRecord
 from scaling.records.store import upgraded
 from tests.support.inline import Launch, Run
+
+# ---------------------------------------------------------------- test records
+
+
+PACKAGE = Path(__file__).parents[3] / "scaling"
+
+
+def positional(source: str) -> list[str]:
+    """The records of a file that do not say `kw_only`, which none inherits."""
+    if "frozen" not in source:
+        return []
+    classes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    said = {one.name: {word.arg for word in one.keywords} for one in classes}
+    return [name for name, words in said.items() if "frozen" in words and "kw_only" not in words]
+
+
+def test_fields_are_given_by_keyword() -> None:
+    assert {str(path): names for path in PACKAGE.rglob("*.py") if (names := positional(path.read_text()))} == {}
+    assert positional("class Bad(Record, frozen=True):\n    a: int\n") == ["Bad"]
+
+
+def test_positions_are_refused_and_fields_stay_as_they_are() -> None:
+    with pytest.raises(TypeError):
+        Hardware("cpu")  # type: ignore[call-arg]
+    with pytest.raises(AttributeError):
+        Hardware(device="cpu").device = "cuda"  # type: ignore[misc]
+    assert issubclass(Record, msgspec.Struct)
+
+
+# ---------------------------------------------------------------- test store
 
 SCHEMAS = Path(__file__).parents[2] / "schema"
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.device_use import DeviceUse
-from scaling.records.nccl import NcclChoice
+from scaling.records.network import NcclChoice
 from scaling.report import devices, words
 from scaling.report.document import document
 from scaling.report.formats import csv, json

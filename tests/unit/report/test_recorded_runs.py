@@ -13,8 +13,8 @@ from scaling.analysis.cost import relative
 from scaling.analysis.rows import Row
 from scaling.analysis.trace_split import gpu_time
 from scaling.records import store
-from scaling.records.gpu_time import GpuTime
 from scaling.records.run import Header, PointRecord
+from scaling.records.telemetry import GpuTime
 from scaling.report import __main__ as command
 from tests.support.golden import check_golden
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from scaling.records.gpu_time import GpuTime
+from scaling.records.telemetry import GpuTime
 from scaling.report import words
 from scaling.report.document import document
 from tests.support.scripted_records import header

@@ -11,7 +11,7 @@ import pytest
 
 from scaling.errors import UsageError
 from scaling.records import store
-from scaling.records.prediction import Prediction, Question
+from scaling.records.run import Prediction, Question
 from tests.support.inline import KINDS, Launch, Run
 
 SIZES: dict[str, Any] = {

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from scaling.frameworks.fake.trainer import FakeTrainer
 from scaling.frameworks.tracing import Tracer
 from scaling.records.events import Event, Inspected, Result
-from scaling.records.gpu_time import GpuTime
 from scaling.records.task import Finish, Inspect
+from scaling.records.telemetry import GpuTime
 from scaling.worker.inspection import inspected, trace_path
 from scaling.worker.loop import Worker
 from tests.support import cuda_traces

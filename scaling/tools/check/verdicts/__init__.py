@@ -8,20 +8,16 @@ from itertools import pairwise
 
 from scaling import __version__, frameworks
 from scaling.hosts.info import cores_of, granted_cpus
-from scaling.records.all_reduce import Timed
 from scaling.records.host import HostInfo
 from scaling.records.network import GBIT, Network
+from scaling.records.task import Timed
 from scaling.report import devices
 from scaling.text import counted
-from scaling.tools.check.facts import AllReduce, Facts, RankFacts, Verdict
-from scaling.tools.check.verdicts import gpu_health, gpus, links, network
+from scaling.tools.check.facts import AllReduce, Facts, RankFacts, Verdict, grouped, size, some
+from scaling.tools.check.verdicts import gpus, links
 from scaling.tools.check.verdicts.links import gbit, slow_nodes
-from scaling.tools.check.verdicts.words import grouped, size, some
 
 # ---------------------------------------------------------------- gpu driver
-#
-# The NVIDIA driver: whether it runs the framework that is installed, and lets RDMA cards reach the GPUs. The
-# framework is the one that times all-reduces.
 
 
 # The oldest driver that runs all releases of a major CUDA release (docs.nvidia.com/deploy/cuda-compatibility,
@@ -116,7 +112,6 @@ def _way(rank: RankFacts) -> tuple[str, str]:
 
 
 # ---------------------------------------------------------------- all reduce
-#
 # The timed all-reduces against the links that carried them.
 #
 # What a library makes of a network has no number that is right everywhere; so nothing is blamed but what stays
@@ -230,8 +225,6 @@ def _slow_nodes(one: AllReduce) -> Iterator[Verdict]:
 
 
 # ---------------------------------------------------------------- software
-#
-# Who was started, and whether all run the same software.
 
 
 # NCCL's packages: each installs the same libnccl.so.2.
@@ -334,8 +327,6 @@ def _same_version(name: str) -> str:
 
 
 # ---------------------------------------------------------------- limits
-#
-# What each host grants: locked memory, shared memory, cores, and what others leave of them.
 
 
 # A buffer of NCCL between two ranks of a node is 9,637,888 bytes of /dev/shm (NVIDIA/nccl issue 1518), and a ring
@@ -451,7 +442,6 @@ def _few(found: Mapping[str, tuple[bool, str]]) -> Iterator[Verdict]:
 
 
 def _machines(facts: Facts) -> Iterator[tuple[str, list[RankFacts]]]:
-    """The machines, by the nodes on them, and all their ranks."""
     machines: dict[str, list[RankFacts]] = {}
     for rank in facts.ranks:
         machines.setdefault(rank.host.boot_id or rank.host.hostname, []).append(rank)
@@ -485,8 +475,8 @@ def load(facts: Facts) -> Iterator[Verdict]:
 TOPICS: tuple[Callable[[Facts], Iterator[Verdict]], ...] = (
     launch, code, versions,
     cores, load, memlock, shared_memory,
-    gpus.gpus, driver, direct, gpu_health.health,
-    network.names, network.clocks, network.membership, network.mtu, network.rdma,
+    gpus.gpus, driver, direct, gpus.health,
+    links.name_verdicts, links.clock_verdicts, links.membership, links.mtu, links.rdma,
     links.reached, links.latency, links.bandwidth,
     all_reduce,
 )  # fmt: skip

@@ -8,14 +8,12 @@ from math import exp, isfinite
 
 from scaling.command import obey, show
 from scaling.errors import UsageError
-from scaling.tools.predict import published
-from scaling.tools.predict.beliefs import BELIEFS, Belief
-from scaling.tools.predict.learn import fitting, flags
+from scaling.tools.predict import flags, published
+from scaling.tools.predict.learn import fitting
+from scaling.tools.predict.learn.fitting import BELIEFS, Belief
 from scaling.tools.predict.priors import Prior, Priors
 
 # ---------------------------------------------------------------- writing
-#
-# The file of priors as text.
 
 
 _HEAD = """\
@@ -69,7 +67,7 @@ def _entry(prior: Prior, belief: Belief) -> list[str]:
 # ---------------------------------------------------------------- main
 
 
-def learn(asked: flags.Asked) -> str:
+def learn(asked: flags.LearnAsked) -> str:
     """Write the file; return what is said of it."""
     tables = published.read(asked.published)
     series = published.series(tables)
@@ -90,13 +88,13 @@ def learn(asked: flags.Asked) -> str:
 
 
 def _act(argv: Sequence[str]) -> None:
-    if asked := flags.parse(argv):
+    if asked := flags.parse_learn(argv):
         show(learn(asked))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    return obey(_act, argv, flags.NAME)
+    return obey(_act, argv, flags.LEARN)
 
 
 if __name__ == "__main__":

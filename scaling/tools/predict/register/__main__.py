@@ -11,20 +11,16 @@ from msgspec.structs import replace
 
 from scaling.command import obey, show
 from scaling.errors import UsageError
-from scaling.records.prediction import Prediction, Question
-from scaling.records.run import Header, PointRecord
+from scaling.records.run import Header, PointRecord, Prediction, Question
 from scaling.records.store import load_measured
-from scaling.tools.predict import asking, evidence, priors
-from scaling.tools.predict.curve import Wanted
+from scaling.tools.predict import asking, evidence, flags, priors
+from scaling.tools.predict.evidence import Wanted
 from scaling.tools.predict.flags import Asked
 from scaling.tools.predict.forecast import Outlook, forecast, outlook
 from scaling.tools.predict.priors import Priors
-from scaling.tools.predict.register import flags
 from scaling.tools.predict.setting import At
 
 # ---------------------------------------------------------------- answers
-#
-# Questions of a sweep -> predictions, each from the curve of its point as far as that is measured.
 
 
 def answers(
@@ -60,7 +56,6 @@ def _answer(one: Question, look: Outlook | UsageError, now_unix_s: float) -> Pre
 
 
 def _figures(one: Question, look: Outlook) -> Mapping[str, float | bool]:
-    """Of a prediction, all that may be said. Raises UsageError."""
     point = one.point
     asking.world_sizes(Asked(world_sizes=str(point.world_size)), look.case)
     if point.servers not in (0, one.nodes):
@@ -81,7 +76,7 @@ def _figures(one: Question, look: Outlook) -> Mapping[str, float | bool]:
 # ---------------------------------------------------------------- main
 
 
-def register(asked: flags.Asked, given: bytes) -> str:
+def register(asked: flags.RegisterAsked, given: bytes) -> str:
     """The answers. Raises UsageError."""
     try:
         questions = msgspec.json.decode(given, type=tuple[Question, ...])
@@ -93,13 +88,13 @@ def register(asked: flags.Asked, given: bytes) -> str:
 
 
 def _act(argv: Sequence[str]) -> None:
-    if asked := flags.parse(argv):
+    if asked := flags.parse_register(argv):
         show(register(asked, sys.stdin.buffer.read()))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
-    return obey(_act, argv, flags.NAME)
+    return obey(_act, argv, flags.REGISTER)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,117 @@
-"""What a comparison says to people, before any layout: the parts of a report. Pure."""
+"""A comparison for people (the parts of a report), programs (JSON) and CI (JUnit, github-action-benchmark)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from xml.etree import ElementTree
 
-from scaling.report import quantities
+import msgspec
+
+from scaling.report import quantities, words
 from scaling.report.parts import Column, Document, Entry, Line, Phrase, Quantity, Section
-from scaling.text import counted, decimals
-from scaling.tools.compare.found import Cell, Change, Found, Value
-from scaling.tools.compare.metrics import METRICS, Metric
+from scaling.text import as_json, counted, decimals, one_line, rounded
+from scaling.tools.compare.found import METRICS, UNTOLD, Cell, Change, Found, Metric, Value
+
+# ---------------------------------------------------------------- JUnit
+# A comparison as JUnit's XML, which Jenkins, GitLab and others show: a test case per cell.
+#
+# Written by the schema that the Ant task's readers agree on (github.com/testmoapp/junitxml describes it).
+
+
+SUITE = "scaling compare"
+
+
+def junit(found: Found, *, require_proof: bool) -> str:
+    """Return the document; a cell without an answer is skipped, or with `require_proof` failed."""
+    cases = [_case(cell, found, require_proof=require_proof) for cell in found.cells]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=SUITE,
+        tests=str(len(cases)),
+        failures=str(sum(case.find("failure") is not None for case in cases)),
+        errors="0",
+        skipped=str(sum(case.find("skipped") is not None for case in cases)),
+    )
+    properties = ElementTree.SubElement(suite, "properties")
+    for name, value in (
+        ("metric", found.metric),
+        ("unit", found.unit),
+        ("base", ", ".join(found.base)),
+        ("new", ", ".join(found.new)),
+        *(("notice", notice) for notice in found.notices),
+    ):
+        ElementTree.SubElement(properties, "property", name=name, value=one_line(value))
+    suite.extend(cases)
+    ElementTree.SubElement(suite, "system-out").text = one_line(headline(found))
+    ElementTree.indent(suite)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
+
+
+def _case(cell: Cell, found: Found, *, require_proof: bool) -> ElementTree.Element:
+    marks = "".join(f" {flag}" for flag in cell.flags if flag == "EMULATED")
+    case = ElementTree.Element(
+        "testcase", classname=f"{SUITE}.{one_line(cell.workload.model)}", name=one_line(f"{cell.name}{marks}")
+    )
+    said = one_line(_said(cell, found))
+    if cell.is_lost or (require_proof and cell.verdict in UNTOLD):
+        ElementTree.SubElement(case, "failure", type=cell.verdict, message=said)
+    elif cell.verdict in UNTOLD or cell.change is None:
+        ElementTree.SubElement(case, "skipped", message=said)
+    else:
+        ElementTree.SubElement(case, "system-out").text = said
+    return case
+
+
+def _said(cell: Cell, found: Found) -> str:
+    """`slower: efficiency -5.1 % ± 0.9: VERIFIED`."""
+    metric = METRICS[found.metric]
+    by = words.plus_minus(*words.parts(change(cell.change, metric))) if cell.change else ""
+    stamps = " ".join(flag for flag in cell.flags if flag != "FAILED")
+    return ": ".join(filter(None, (cell.verdict, f"{metric.title} {by}" if by else "", cell.reason, stamps)))
+
+
+# ---------------------------------------------------------------- JSON
+
+
+def json(found: Found, exit_code: int) -> str:
+    """Return one JSON object; fractions are of 1."""
+    plain = {
+        **rounded(msgspec.to_builtins(found)),
+        "counts": found.counts,
+        "exit_code": exit_code,
+    }
+    return as_json(plain)
+
+
+# ---------------------------------------------------------------- github-action-benchmark
+# The new side's figures as github-action-benchmark reads them, to be kept as a series.
+#
+# `customBiggerIsBetter`, or `customSmallerIsBetter` where less is better: a list of objects with `name`, `unit`,
+# `value` and, if they are known, `range` and `extra` (github.com/benchmark-action/github-action-benchmark,
+# README).
+
+
+def benchmark(found: Found) -> str:
+    """Return the list of all cells of which the new side has a figure; percent where the figure is a fraction."""
+    plain = [_entry(cell) for cell in found.cells if cell.new is not None]
+    return as_json(plain)
+
+
+def _entry(cell: Cell) -> dict[str, object]:
+    assert cell.new is not None
+    scale = 100.0 if cell.unit == "%" else 1.0
+    entry: dict[str, object] = {
+        "name": one_line(" ".join((cell.name, *(flag for flag in cell.flags if flag == "EMULATED")))),
+        "unit": cell.unit or "x",
+        "value": rounded(scale * cell.new.mean),
+        "extra": one_line(" ".join(filter(None, (cell.verdict, cell.reason, *cell.flags)))),
+    }
+    if cell.new.low is not None and cell.new.high is not None:
+        entry["range"] = f"± {scale * (cell.new.high - cell.new.low) / 2:.4g}"
+    return entry
+
+
+# ---------------------------------------------------------------- for people
 
 TITLE = "Comparison of runs"
 NAME = Column(key="name", title="cell", is_text=True)

@@ -1,35 +1,135 @@
-"""tf_cnn_benchmarks (github.com/tensorflow/benchmarks): what each of its processes prints.
-
-Each process prints the total of the job, so that several totals are one and never a sum; a step's rate is that of
-the process, or of the job in later versions with Horovod. The header tells the global batch and that of a device:
-their ratio is the number of devices. With workers each prints a log of its own, whose devices name its task.
-"""
+"""What TensorFlow's benchmarks print: tf_cnn_benchmarks, and the official models."""
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import median
+from typing import NamedTuple
 
-from scaling.records.imported import ImportedRow
-from scaling.tools.importers.found import (
+from scaling.records.run import ImportedRow
+from scaling.tools.importers.logs import (
     NUMBER,
     Found,
     Given,
+    LogLine,
+    Rates,
     Refused,
+    Rows,
     Skipped,
+    Tool,
     compiled,
     middle,
     number,
     row,
     world_size,
 )
-from scaling.tools.importers.gathered import Rows
-from scaling.tools.importers.lines import LogLine
 
-MARKS = ("images/sec",)
-SURE = re.compile(r"\d\s+images/sec: ?\d|total images/sec:")
+# ---------------------------------------------------------------- official models
+# TensorFlow's official models: `TimeHistory` of their Keras callback, over all replicas.
+#
+# The mean that they print at the end has the start in it: windows after the first are read. Under Horovod each
+# process prints windows of its own: where several speak, `--speed-of` says whose speed that is.
+
+
+_SURE_TF_OFFICIAL = re.compile(
+    r"TimeHistory: \S+ seconds, \S+ examples/second|BenchmarkMetric: \{'global step': *\d"
+)
+_NEW = compiled(
+    "TimeHistory: *",
+    NUMBER,
+    " seconds, *",
+    NUMBER,
+    r" examples/second between steps (\d+) and (\d+)(?![\d\u2026])",
+)
+_OLD = compiled(
+    r"BenchmarkMetric: \{'global step': *(\d+), *'time_taken': *", NUMBER, ", *'examples_per_second': *", NUMBER
+)
+# Of seconds with two decimals.
+_ROUNDING = 0.001
+
+
+class _Window(NamedTuple):
+    """A window: its place among others, samples a second, samples of a step (0 where unknown)."""
+
+    key: int
+    rate: float
+    samples: float
+
+
+def _read_tf_official(lines: Iterable[LogLine], given: Given) -> Found:
+    skipped, speakers = Skipped(), set[int]()
+    rates, samples = Rates(), Rates()
+    for line in lines:
+        text = line.text
+        if "TimeHistory:" in text or ("BenchmarkMetric:" in text and "global step" in text):
+            if (window := _window(text)) is None:
+                skipped.add(line)
+            else:
+                rates.add(window.rate, window.key)
+                samples.add(window.samples, window.key)
+                speakers.add(-1 if line.rank is None else line.rank)
+    if not rates:
+        raise Refused("has no whole window of steps")
+    rate = rates.steady("window")
+    devices = world_size([], given)
+    workers, notes = _workers(len(speakers), devices, given)
+    return skipped.found(
+        row(
+            given,
+            tool="tf_official",
+            unit="samples",
+            rate=workers * rate,
+            devices=devices,
+            batches=_official_batches([workers * one for one in samples.later()], devices),
+            notes=("the median of windows after the first", *notes),
+        )
+    )
+
+
+def _workers(speakers: int, devices: int, given: Given) -> tuple[int, tuple[str, ...]]:
+    """What a speed is multiplied with. Raises Refused where several speak and nobody says whose it is."""
+    if given.speed_of != "worker":
+        if speakers > 1 and not given.speed_of:
+            raise Refused(
+                f"has windows of {speakers} processes, and no line says whether a speed is of one of them "
+                "(Horovod) or of all replicas; say --speed-of worker or --speed-of all"
+            )
+        return 1, ()
+    workers = speakers if speakers > 1 else devices
+    return workers, (f"one worker's own speed x {workers}",)
+
+
+def _window(text: str) -> _Window | None:
+    if (new := _NEW.search(text)) is not None:
+        first, last, rate = int(new[3]), int(new[4]), number(new[2])
+        return _Window(first, rate, number(new[1]) * rate / (last - first)) if last > first else None
+    old = _OLD.search(text)
+    return None if old is None else _Window(int(old[1]), number(old[3]), 0.0)
+
+
+def _official_batches(samples: Sequence[float], devices: int) -> list[int]:
+    """Of a device, where samples of a step are a whole number of batches; none where rounding leaves it open."""
+    if not samples:
+        return []
+    step = median(samples)
+    whole = round(step / devices)
+    return [whole] if whole and abs(step - whole * devices) <= _ROUNDING * devices * whole else []
+
+
+TF_OFFICIAL = Tool(("TimeHistory:", "BenchmarkMetric:"), _SURE_TF_OFFICIAL, _read_tf_official)
+
+
+# ---------------------------------------------------------------- tf_cnn_benchmarks
+# tf_cnn_benchmarks (github.com/tensorflow/benchmarks): what each of its processes prints.
+#
+# Each process prints the total of the job, so that several totals are one and never a sum; a step's rate is that
+# of the process, or of the job in later versions with Horovod. The header tells the global batch and that of a
+# device: their ratio is the number of devices. With workers each prints a log of its own, whose devices name its
+# task.
+
+_SURE_TF_CNN = re.compile(r"\d\s+images/sec: ?\d|total images/sec:")
 _TOTAL = re.compile(r"total images/sec: *(\d+(?:\.\d+)?)(?![\d.])(\u2026?)")
 _STEP = compiled(r"(?:^|\s)\d+\s+images/sec: *", NUMBER, r" \+/- *\S+ \(jitter = [^)]*\)(?:\s+(\S+))?")
 _HEAD = re.compile(r"(?:^|\s)(TensorFlow|Model|Batch size|Variables|Sync|Mode|Devices): +(\S.*?)\s*$")
@@ -62,8 +162,7 @@ class _Launch:
         return bool(self.totals or self.cut)
 
 
-def read(lines: Iterable[LogLine], given: Given) -> Found:
-    """A row for each number of devices, model and batch. Raises Refused."""
+def _read_tf_cnn(lines: Iterable[LogLine], given: Given) -> Found:
     launch, rows, skipped, tasks = _Launch(), Rows(), Skipped(), set[int]()
     for line in lines:
         text = line.text
@@ -158,3 +257,6 @@ def _audit(launch: _Launch, total: float, devices: int) -> None:
             f"contradicts itself: a total of {total:g} images/sec, steps of {step:g} on {devices} devices; "
             "the total was cut, or --world-size N must count devices of processes that the header leaves out"
         )
+
+
+TF_CNN = Tool(("images/sec",), _SURE_TF_CNN, _read_tf_cnn)

@@ -1,0 +1,409 @@
+"""What records of exchanges on groups of nodes say to the search. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import combinations
+from math import ceil, comb, exp, log, log2
+from statistics import median, stdev
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.analysis import bottleneck
+from scaling.analysis.bottleneck import Path
+from scaling.analysis.step_time import step_time
+from scaling.records.point import Record
+from scaling.records.run import PointRecord
+
+# ---------------------------------------------------------------- suspects
+
+
+# A healthy node is last in so many windows with this probability.
+CHANCE = 0.01
+# How probable it is that a node is slow at which evidence points.
+SUSPECTED = 0.3
+# A path that carries less than this part of the fastest is worth a look; a verdict needs more (bottleneck.py).
+DOUBTFUL_PART = 0.7
+
+
+class Suspect(Record, frozen=True, kw_only=True):
+    """A node and what points at it. `slower` is the fraction by which it computes more slowly than the median
+    node, 0 where that is not what points at it."""
+
+    node: str
+    why: str
+    slower: float = 0.0
+
+
+def suspects(together: PointRecord | None, exchange: PointRecord | None, noise: float) -> tuple[Suspect, ...]:
+    """All of them, who computes slowly first; records that are None or failed tell nothing."""
+    computing = list(_computing(together, noise)) if together else []
+    found = computing + (list(_sending(bottleneck.paths([exchange]))) if exchange else [])
+    return tuple({one.node: one for one in reversed(found)}[node] for node in dict.fromkeys(s.node for s in found))
+
+
+def _computing(record: PointRecord, noise: float) -> Iterator[Suspect]:
+    """Nodes of `together` that are last in more windows than chance allows, and slower by what is searched."""
+    by_node = _seconds(record)
+    windows = min((len(times) for ranks in by_node.values() for times in ranks), default=0)
+    last = Counter(
+        max(by_node, key=lambda node: max(times[index] for times in by_node[node])) for index in range(windows)
+    )
+    mean_s = {node: max(sum(times) for times in ranks) for node, ranks in by_node.items()}
+    ranks_in_all = sum(map(len, by_node.values()))
+    for node, count in last.most_common():
+        slower = mean_s[node] / median(mean_s.values()) - 1
+        if tail(count, windows, len(by_node[node]) / ranks_in_all) < CHANCE and slower > searched(noise):
+            why = (
+                f"computes {100 * slower:.0f} % longer than the median node, last in {count} of {windows} windows"
+            )
+            yield Suspect(node=node, why=why, slower=slower)
+
+
+def _seconds(record: PointRecord) -> dict[str, list[list[float]]]:
+    found: dict[str, list[list[float]]] = {}
+    for rank in record.ranks:
+        found.setdefault(rank.host, []).append([window.seconds / window.steps for window in rank.windows])
+    return found
+
+
+def tail(count: int, windows: int, share: float) -> float:
+    """How probable `count` or more of so many windows are if each falls to a node with the probability `share`."""
+    each = (comb(windows, k) * share**k * (1 - share) ** (windows - k) for k in range(count, windows + 1))
+    return sum(each)
+
+
+def _sending(paths: Sequence[Path]) -> Iterator[Suspect]:
+    """Nodes at the ends of slow paths, those at the ends of most of them."""
+    fastest = max((path.bits_per_s for path in paths), default=0.0)
+    slow = [path for path in paths if path.bits_per_s < DOUBTFUL_PART * fastest]
+    ends = Counter(end for path in slow for end in (path.node, path.peer))
+    for node, count in ends.most_common():
+        if count == max(ends.values()):
+            worst = min(
+                (path for path in slow if node in (path.node, path.peer)), key=lambda path: path.bits_per_s
+            )
+            carried = f"{worst} carried {bottleneck.rate(worst.bits_per_s)}"
+            yield Suspect(node=node, why=f"{carried}, busy for {worst.busy_share:.0%} of the time")
+
+
+# ---------------------------------------------------------------- search
+# Which groups of nodes to measure next, so that the slow nodes are found by few measurements. Pure.
+#
+# A wave is some groups that share no node and are measured at once. Of many waves that is taken whose outcome
+# tells most for what it costs; groups of nodes under suspicion are filled up with nodes that are most probably
+# healthy.
+
+
+# When it is over: so probable is a set of slow nodes, or that there is none; each node is slow or healthy.
+SURE, SLOW, HEALTHY = 0.95, 0.99, 0.02
+# So many points more where a slow node is found, and it is hardly probable that it is the only one.
+MORE, OTHERS = 4, 0.2
+# A node alone exchanges nothing with others.
+SMALLEST = 2
+MOST_GROUPS = 4
+DEALS = 6
+# So many groups at first, where there are nodes for them: of two groups a slow node in each would make none slow.
+FIRST = 3
+# A wave costs time, whatever it measures, and each of its groups as well: one wave as much as two groups.
+WAVE_COST = 2.0
+# Nodes that are less under suspicion than that serve to fill groups.
+DOUBTED = 0.01
+# Bits that the best of waves must tell at least.
+LEAST_BITS = 0.02
+
+Wave = tuple[frozenset[int], ...]
+
+
+class Found(NamedTuple):
+    """How a search stands: the nodes that are slow, those of which it cannot be told, and how probable it is that
+    the former are all there are."""
+
+    slow: frozenset[int]
+    doubted: frozenset[int]
+    probability: float
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether nothing more need be measured."""
+        return not self.doubted and self.probability >= SURE
+
+
+class Search:
+    """A search among nodes that were slow with probabilities `priors` before; told `trials`, it says what is next.
+
+    `noise` is the standard deviation of the logarithm of a trial's time; it may be set anew as more is known of
+    it. `points` are spent at most, and MORE where several nodes are slow.
+    """
+
+    def __init__(self, priors: Sequence[float], noise: float, seed: int = 1) -> None:
+        self.priors = tuple(priors)
+        self.noise = noise
+        self.trials: list[Trial] = []
+        self.points = points_for(len(priors))
+        self._random = random.Random(seed)
+
+    @property
+    def found(self) -> Found:
+        """What is most probable now."""
+        return found_by(self.belief)
+
+    @property
+    def belief(self) -> Belief:
+        """What is known now."""
+        return belief(self.priors, self.trials, self.noise)
+
+    def next_wave(self) -> Wave:
+        """The groups to measure at once; none when the search is over, or nothing more can be told."""
+        now = self.belief
+        found = found_by(now)
+        more = MORE if found.slow and found.probability < OTHERS else 0
+        left = self.points + more - len(self.trials)
+        if found.is_sure:
+            return ()
+        least = FIRST if not self.trials and len(self.priors) >= FIRST * SMALLEST else 1
+        waves = [wave for wave in _waves(now.marginal, self._random) if least <= len(wave) <= left]
+        told = [_bits(now, self.trials, wave) for wave in waves]
+        if max(told, default=0.0) < LEAST_BITS:
+            # As of three nodes, whose pairs cannot be measured at once: one after the other.
+            told = [
+                _bits(now, self.trials, wave, known=True) * (len(wave[0]) < len(self.priors)) for wave in waves
+            ]
+        if max(told, default=0.0) < LEAST_BITS:
+            return ()
+        return max(zip(waves, told, strict=True), key=lambda one: one[1] / (WAVE_COST + len(one[0])))[0]
+
+    def control(self, healthy: Sequence[int], count: int) -> frozenset[int]:
+        """So many of the healthy nodes, by chance: those without which the proof is made as well."""
+        return frozenset(self._random.sample(list(healthy), count))
+
+    def hear(self, trials: Sequence[Trial]) -> None:
+        """Take what a wave showed."""
+        self.trials += trials
+
+
+def found_by(now: Belief) -> Found:
+    """What is told by a belief."""
+    chances = list(enumerate(now.marginal))
+    slow = frozenset(node for node, chance in chances if chance >= SLOW)
+    doubted = frozenset(node for node, chance in chances if HEALTHY < chance < SLOW)
+    return Found(slow, doubted, now.chance(slow))
+
+
+def points_for(nodes: int) -> int:
+    """How many points are spent at most: 6 for 4 nodes, 10 for 16, 14 for 64."""
+    return 2 + 2 * ceil(log2(nodes))
+
+
+def _waves(marginal: Floats, rng: random.Random) -> Iterator[Wave]:
+    """Waves worth a look: nodes under suspicion dealt into groups of one size, filled up with healthy ones, with
+    and without a group of healthy ones beside them, and that by itself."""
+    order = sorted(range(len(marginal)), key=lambda node: -marginal[node])
+    doubted = [node for node in order if marginal[node] > DOUBTED]
+    healthy = [node for node in reversed(order) if marginal[node] <= DOUBTED]
+    for parts in range(1, MOST_GROUPS + 1):
+        for each in _sizes(len(doubted), parts):
+            for _ in range(DEALS):
+                dealt = rng.sample(doubted, len(doubted))
+                groups = [dealt[first : first + each] for first in range(0, parts * each, each)]
+                fill = [*rng.sample(healthy, len(healthy)), *dealt[parts * each :][::-1]]
+                yield from (_filled(groups, fill), _filled([*groups, []], fill), _filled([[]], fill))
+
+
+def _sizes(count: int, parts: int) -> list[int]:
+    """How many of those under suspicion stand in each group: all are dealt, or one more part stays out."""
+    return sorted({count // parts, count // (parts + 1), -(-count // (parts + 1))} - {0}) if count else []
+
+
+def _filled(groups: Sequence[Sequence[int]], healthy: Sequence[int]) -> Wave:
+    """All of one size; () where there are too few nodes to fill them up with."""
+    size = max(SMALLEST, *map(len, groups))
+    wave: list[frozenset[int]] = []
+    for group in groups:
+        lacking = size - len(group)
+        wave.append(frozenset([*group, *healthy[:lacking]]))
+        healthy = healthy[lacking:]
+    return tuple(wave) if all(len(group) == size for group in wave) else ()
+
+
+def _bits(now: Belief, trials: Sequence[Trial], wave: Wave, *, known: bool = False) -> float:
+    """What a wave would tell of which nodes are slow, bits, were there no noise.
+
+    Groups are compared with groups of their size: that all of a size are slow is not told from none being so,
+    unless it is `known` how long healthy ones take.
+    """
+    groups = [*(trial.nodes for trial in trials), *wave]
+    within = np.zeros((now.members.shape[1], len(groups)))
+    for column, group in enumerate(groups):
+        within[list(group), column] = 1.0
+    slow: Flags = now.members @ within > 0
+    sizes = np.asarray([len(group) for group in groups])
+    for size in () if known else set(sizes.tolist()):
+        of_size = sizes == size
+        slow[np.ix_(slow[:, of_size].all(axis=1), of_size)] = False
+    _, kinds = np.unique(np.packbits(slow, axis=1), axis=0, return_inverse=True)
+    shares = np.bincount(kinds.reshape(-1), weights=now.weights)
+    shares = shares[shares > 0]
+    return float(-(shares * np.log2(shares)).sum())
+
+
+# ---------------------------------------------------------------- belief
+# Which nodes may be slow, given how long exchanges of groups of nodes took: Bayesian group testing. Pure.
+#
+# A synchronous exchange takes as long as its slowest node, so a group is slow if any of its nodes is (group
+# testing: Dorfman, 1943). What is unknown beside the slow nodes is summed over: by how much each is slower, and
+# how long a group of healthy nodes takes, which may be different for every size of groups.
+
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+# How probable it is that a node is slow, before anything is known of it.
+PRIOR = 0.03
+# Differences below so many times the noise are not searched.
+SEARCHED = 2.0
+# The smallest that is supposed: nearer to the noise, healthy nodes would look like it for a while. A node that is
+# slower by SEARCHED times the noise is still told better by this than by none.
+LEAST = 3.0
+# The slowest node that is told from a slower one: 20 times.
+MOST = log(20.0)
+LEVELS, SEEN = 10, 8
+# The logarithm of a healthy group's time: unknown, and so far apart from size to size of the groups.
+LEVEL_SD, SIZE_SD = 10.0, 0.1
+# Two slow nodes at once are supposed among no more than so many, those that are most so by themselves.
+PAIRED = 64
+CHUNK = 200
+
+
+class Trial(NamedTuple):
+    """How long an exchange of some nodes took: the logarithm of its seconds per byte that each node must move."""
+
+    nodes: frozenset[int]
+    log_s: float
+
+
+class Belief(NamedTuple):
+    """How probable each set of at most two slow nodes is; `members[h, n]` is whether node n is in set h."""
+
+    members: Flags
+    weights: Floats
+
+    @property
+    def marginal(self) -> Floats:
+        """How probable it is of each node that it is slow."""
+        return self.weights @ self.members
+
+    def chance(self, slow: Collection[int]) -> float:
+        """How probable it is that exactly these nodes are slow."""
+        alike = self.members == np.isin(np.arange(self.members.shape[1]), list(slow))
+        return float(self.weights[alike.all(axis=1)].sum())
+
+
+def searched(noise: float) -> float:
+    """By which fraction a node must be slower to be searched; `noise` is a standard deviation of logarithms."""
+    return exp(SEARCHED * noise) - 1
+
+
+def belief(priors: Sequence[float], trials: Sequence[Trial], noise: float) -> Belief:
+    """What trials say of nodes that were slow with these probabilities before; `noise` is the standard deviation
+    of the logarithm of one trial's time."""
+    none = _weighed([()], priors, trials, noise)
+    singles = _weighed([(node,) for node in range(len(priors))], priors, trials, noise)
+    order = np.argsort(-singles[1], kind="stable")[:PAIRED]
+    pairs = _weighed(list(combinations(sorted(order.tolist()), 2)), priors, trials, noise)
+    logs = np.concatenate([one[1] for one in (none, singles, pairs)])
+    weights = np.exp(logs - logs.max())
+    return Belief(np.concatenate([one[0] for one in (none, singles, pairs)]), weights / weights.sum())
+
+
+def _weighed(
+    sets: Sequence[Sequence[int]], priors: Sequence[float], trials: Sequence[Trial], noise: float
+) -> tuple[Flags, Floats]:
+    """Members of each set, and the logarithm of its probability but for a constant."""
+    members = np.zeros((len(sets), len(priors)), dtype=np.bool_)
+    for row, nodes in enumerate(sets):
+        members[row, list(nodes)] = True
+    prior = np.asarray(priors)
+    logs = np.where(members, np.log(prior), np.log1p(-prior)).sum(axis=1)
+    if not trials or not len(sets):
+        return members, logs
+    precision = np.linalg.inv(_covariance(trials, noise))
+    found = np.asarray([trial.log_s for trial in trials])
+    within = np.asarray([[float(node in trial.nodes) for trial in trials] for node in range(len(priors))])
+    levels = _levels(trials, noise)
+    held = within[np.asarray(sets, dtype=np.intp)]
+    told = [
+        _log_likelihood(held[row : row + CHUNK], found, levels, precision) for row in range(0, len(sets), CHUNK)
+    ]
+    return members, logs + np.concatenate(told)
+
+
+def _covariance(trials: Sequence[Trial], noise: float) -> Floats:
+    sizes = np.asarray([len(trial.nodes) for trial in trials])
+    same: Floats = (sizes[:, None] == sizes[None, :]).astype(np.float64)
+    own: Floats = np.diag(np.full(len(trials), noise**2))
+    return own + SIZE_SD**2 * same + LEVEL_SD**2
+
+
+def _levels(trials: Sequence[Trial], noise: float) -> Floats:
+    """Logarithms of by how much a node may be slower: from the least to the most, and those that trials show."""
+    least = LEAST * noise
+    fixed: Floats = np.geomspace(least, max(MOST, 2 * least), LEVELS)
+    fastest: dict[int, float] = {}
+    for trial in trials:
+        size = len(trial.nodes)
+        fastest[size] = min(trial.log_s, fastest.get(size, trial.log_s))
+    shown = sorted(trial.log_s - fastest[len(trial.nodes)] for trial in trials)
+    apart = [one for one, next_one in zip(shown, [*shown[1:], 1e9], strict=True) if next_one - one > noise]
+    seen = np.asarray([one for one in apart if one > least][-SEEN:])
+    return np.concatenate([fixed, seen])
+
+
+def _log_likelihood(held: Floats, found: Floats, levels: Floats, precision: Floats) -> Floats:
+    """Of what was `found` if nodes are slow, each by any of the levels alike; `held[h, i, t]` is 1 where the i-th
+    slow node of set h took part in trial t."""
+    lost = np.zeros((len(held), 1, len(found)))
+    for index in range(held.shape[1]):
+        more = levels[None, None, :, None] * held[:, index, None, None, :]
+        lost = np.maximum(lost[:, :, None, :], more).reshape(len(held), -1, len(found))
+    rest = found - lost
+    distance = ((rest @ precision) * rest).sum(axis=2)
+    likelihood: Floats = np.logaddexp.reduce(-distance / 2, axis=1) - log(distance.shape[1])
+    return likelihood
+
+
+# ---------------------------------------------------------------- records
+
+# Below this nobody believes that two starts are alike.
+LEAST_NOISE = 0.01
+
+
+def trial(record: PointRecord, nodes: Sequence[str]) -> Trial | None:
+    """One `comm` on some of the `nodes`, by their numbers; None where it has no time."""
+    time = step_time(record)
+    if time is None:
+        return None
+    group = frozenset(nodes.index(host) for host in record.hosts)
+    return Trial(group, log(time.step_s / volume(record, len(group))))
+
+
+def volume(record: PointRecord, nodes: int, ranks: int | None = None) -> float:
+    """How many times the gradients' bytes each rank moves: 2 (N - 1) / N in a ring of N ranks (Patarasuk & Yuan,
+    2009); to servers on M nodes and back, 2 (M - 1) / M leave the node. N is `ranks`, without them the record's.
+    """
+    number = nodes if record.pattern == "servers" else ranks or record.point.world_size
+    return 2 * (number - 1) / number
+
+
+def noise(records: Iterable[PointRecord]) -> float:
+    """The standard deviation of logarithms from window to window: the median over points, and no less than 1 %."""
+    found = [
+        stdev(logs)
+        for record in records
+        if record.ranks and len(logs := [log(w.seconds / w.steps) for w in record.ranks[0].windows]) > 1
+    ]
+    return max(LEAST_NOISE, median(found) if found else 0.0)

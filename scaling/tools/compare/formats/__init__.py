@@ -1,1 +1,0 @@
-"""A comparison as text: for people, for programs, for a CI."""

@@ -1,0 +1,384 @@
+"""A log as lines, what is kept of it while its lines go by, and the rows that a grammar makes of it."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Iterator
+from math import isfinite, isnan
+from pathlib import Path
+from statistics import median
+from typing import Literal, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from scaling.errors import UsageError
+from scaling.records.point import Record
+from scaling.records.run import ImportedBandwidth, ImportedRow, ImportedUnit
+from scaling.text import counted, one_line
+
+# ---------------------------------------------------------------- a few bytes a line, however long the log is
+
+
+# An epoch and a step of it in one number of 63 bits.
+_SHIFT, _MOST = 1 << 40, 1 << 22
+
+
+class Rates:
+    """Rates and the step of each, in the order of the log. Those that are not above zero are left out."""
+
+    def __init__(self) -> None:
+        self._steps = array("q")
+        self._rates = array("d")
+
+    def __bool__(self) -> bool:
+        return bool(self._rates)
+
+    def add(self, rate: float, *step: int) -> None:
+        """One more; a step may be an epoch and a number in it."""
+        if rate > 0:
+            first, second = (0, 0, *step)[-2:]
+            self._steps.append(min(first, _MOST) * _SHIFT + min(second, _SHIFT - 1))
+            self._rates.append(rate)
+
+    def later(self) -> array[float]:
+        """The rates of all steps but the first."""
+        first = min(self._steps, default=0)
+        return array("d", (rate for step, rate in zip(self._steps, self._rates, strict=True) if step != first))
+
+    def steady(self, what: str) -> float:
+        """The median of all steps but the first. Raises Refused where there is no other."""
+        later = self.later()
+        if not later:
+            raise Refused(f"has its first {what} alone, which holds the start")
+        return median(later)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The lowest and the highest, of some."""
+        return min(self._rates), max(self._rates)
+
+    def middle(self) -> float:
+        """The median of all: several that say the same of one launch are one. Raises Refused of nothing."""
+        if not self._rates:
+            raise Refused("has no whole line with a rate")
+        return median(self._rates)
+
+    @property
+    def steps(self) -> int:
+        """How many differ."""
+        return len(set(self._steps))
+
+
+class Rows:
+    """A row for each cell: what one log says of it several times is one, the middle of them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[object, ...], tuple[ImportedRow, array[float]]] = {}
+
+    def add(self, one: ImportedRow) -> None:
+        """One more launch."""
+        key = (
+            one.world_size, one.model.casefold(), one.batch_size, one.precision, one.unit, one.synchronous,
+            one.failed,
+        )  # fmt: skip
+        self._rows.setdefault(key, (one, array("d")))[1].append(one.rate or 0.0)
+
+    def __iter__(self) -> Iterator[ImportedRow]:
+        for one, rates in self._rows.values():
+            yield one if one.rate is None else replace(one, rate=sorted(rates)[(len(rates) - 1) // 2])
+
+
+# ---------------------------------------------------------------- lines
+# Lines are streamed, decoded, and without colours and launchers' tags.
+#
+# Progress bars end their lines with a carriage return, so that one ends a line here. A last line that has no end
+# may be cut: it gets an ellipsis, as people write it, and no number before one is taken for whole.
+
+
+BLOCK_BYTES = 1 << 20
+# Of a line, what is kept.
+MOST_LINE_BYTES = 1 << 20
+CUT = "\u2026"
+# Of the first block: above this share of control characters it is no text.
+MOST_CONTROL = 0.02
+_ENDING = re.compile(rb"[\r\n]")
+_CONTROL = bytes(set(range(32)) - set(b"\a\b\t\n\f\r\x1b"))
+_MAGIC = {
+    b"\x1f\x8b": "is compressed: gunzip it first",
+    b"BZh": "is compressed: bunzip2 it first",
+    b"PK\x03\x04": "is a zip archive: unzip it first",
+    b"\xfd7zXZ": "is compressed: unxz it first",
+    b"\xff\xfe": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
+    b"\xfe\xff": "is UTF-16: iconv -f UTF-16 -t UTF-8 first",
+}
+# ECMA-48: control sequences, as colours are, and the titles of terminals.
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
+# mpirun's -tag-output (`[1,3]<stdout>:`, of PRRTE `[job@1,3]<stdout>: `, of SageMaker
+# `[1,mpirank:3,algo-1]<stdout>:`), horovodrun with Gloo (`[3]<stdout>:`, perhaps a time before), torchrun's
+# (`[rank3]:`, `[default3]:`), srun -l (`3: `) and Hydra's -l and -prepend-rank (`[3] `).
+_TAG = re.compile(
+    r"^(?:[A-Z][\w :]{15,30})?(\[(?:[^\],\s]*,)?(?:mpirank:)?(\d{1,6})(?:,[\w.-]{1,64})?\]<std(?:out|err)>:)[ \t]?"
+    r"|^\[(?:rank|default)(\d{1,6})\]:[ \t]?"
+    r"|^[ ]*(\d{1,6}): "
+    r"|^\[(\d{1,6})\] "
+)
+# What kubectl logs --timestamps and docker logs -t set before that.
+_TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z ")
+_MAY_BE_TAG = re.compile(r"(?m)^(?:[^\n]{0,70}<std|\[rank|\[default|[ ]*\d{1,6}: |\[\d{1,6}\] |\d{4}-\d\d-\d\dT)")
+
+
+class LogLine(NamedTuple):
+    """A line: its number from 1, who said it as far as a launcher's tag tells, its text."""
+
+    number: int
+    rank: int | None
+    text: str
+
+
+def blocks(log: Path) -> Iterator[str]:
+    """Whole lines, about a MiB at a time. Raises UsageError for what cannot be read and what is no text."""
+    rest = b""
+    try:
+        with log.open("rb") as file:
+            first = file.read(BLOCK_BYTES)
+            _refuse_binary(first)
+            for data in _chunks(first.removeprefix(BOM_UTF8), file):
+                text = rest + (_from_its_end(data) if len(rest) == MOST_LINE_BYTES else data)
+                end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1  # a last \r may be half an end
+                whole, rest = text[:end], text[end : end + MOST_LINE_BYTES]
+                if whole:
+                    yield _cleaned(whole)
+    except OSError as error:
+        raise UsageError(error.strerror or str(error)) from None
+    if rest:
+        yield _cleaned(rest) + (CUT if not rest.endswith(b"\r") else "") + "\n"
+
+
+def _from_its_end(data: bytes) -> bytes:
+    """What follows the head of a line that is longer than what is kept: its middle is left out, and marked."""
+    ending = _ENDING.search(data)
+    return CUT.encode() + data[ending.start() :] if ending else b""
+
+
+def _chunks(first: bytes, file: Iterable[bytes]) -> Iterator[bytes]:
+    data = first
+    while data:
+        yield data
+        data = file.read(BLOCK_BYTES)  # type: ignore[attr-defined]
+
+
+def _refuse_binary(data: bytes) -> None:
+    for magic, says in _MAGIC.items():
+        if data.startswith(magic):
+            raise UsageError(says)
+    if len(data) - len(data.translate(None, _CONTROL)) > MOST_CONTROL * len(data):
+        raise UsageError("is a binary file, not a log")
+
+
+def _cleaned(data: bytes) -> str:
+    text = data.decode("utf-8", "replace")
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _ANSI.sub("", text) if "\x1b" in text else text
+
+
+def of_blocks(found: Iterable[str]) -> Iterator[LogLine]:
+    """The lines of blocks, tags taken off. Pure."""
+    number = 0
+    for block in found:
+        tagged = _MAY_BE_TAG.search(block) is not None
+        for text in block.split("\n")[:-1]:
+            number += 1
+            rank, rest = untagged(text) if tagged else (None, text)
+            yield LogLine(number, rank, rest)
+
+
+def untagged(text: str) -> tuple[int | None, str]:
+    """Who said a line, and the line without the tags that say so: mpirun sets one before each piece that it was
+    handed, in the middle of a line too."""
+    if (time := _TIME.match(text)) is not None:
+        text = text[time.end() :]
+    tag = _TAG.match(text)
+    if tag is None:
+        return None, text
+    rest = text[tag.end() :]
+    return int(tag[2] or tag[3] or tag[4] or tag[5]), rest.replace(tag[1], "") if tag[1] else rest
+
+
+# ---------------------------------------------------------------- what a grammar makes of them
+
+Value = TypeVar("Value", str, int)
+SpeedOf = Literal["", "worker", "all"]
+# A number that is whole: neither cut nor the head of a longer one; with thousands commas or an exponent.
+NUMBER = (
+    r"(?<![\d.])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+    rf"(?=$|[\s,;:)\]}}%|'\"])(?![.,;:][\d{CUT}])"
+)
+MOST_SHOWN = 80
+# Far above any rate that a log has told.
+MOST_RATE = 1e13
+
+
+class Refused(UsageError):
+    """A log that cannot become a row, and why; the caller says which log."""
+
+
+class Given(Record, frozen=True, kw_only=True):
+    """What the command line says of what logs leave out; 0 and "" where it says nothing."""
+
+    world_size: int = 0
+    batch_size: int = 0
+    model: str = ""
+    precision: str = ""
+    speed_of: SpeedOf = ""
+
+
+class Found(Record, frozen=True, kw_only=True):
+    """What one log says; `log` of its rows is filled in by the caller. `worker` is the one that wrote it, where
+    each of a launch writes a log with the total of all."""
+
+    rows: tuple[ImportedRow, ...] = ()
+    bandwidths: tuple[ImportedBandwidth, ...] = ()
+    worker: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Tool(NamedTuple):
+    """A grammar: a line is the tool's for sure where one of `marks` stands in it and `sure` matches."""
+
+    marks: tuple[str, ...]
+    sure: re.Pattern[str]
+    read: Callable[[Iterable[LogLine], Given], Found]
+
+
+class Skipped:
+    """Lines that have the right word in the wrong form: how many, and the first of them."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._first: LogLine | None = None
+
+    def add(self, line: LogLine) -> None:
+        """One more."""
+        self.count += 1
+        self._first = self._first or line
+
+    def found(self, one: ImportedRow) -> Found:
+        """A log of one row, and what was skipped in it."""
+        return Found(rows=(one,), notes=self.notes())
+
+    def notes(self) -> tuple[str, ...]:
+        """In one text; nothing where none was skipped."""
+        if self._first is None:
+            return ()
+        shown = one_line(self._first.text)
+        shown = shown if len(shown) <= MOST_SHOWN else f"{shown[: MOST_SHOWN - 3]}..."
+        number = self._first.number
+        which = f"line {number}" if self.count == 1 else f"the first is line {number}"
+        return (f"{counted(self.count, 'line')} skipped that looked like data: {which}: {shown}",)
+
+
+def number(text: str) -> float:
+    """`7,282` as 7282.0; inf and numbers that no rate can be are not a number."""
+    value = float(text.replace(",", ""))
+    return value if isfinite(value) and 0 <= value < MOST_RATE else float("nan")
+
+
+def agreed(said: Iterable[Value], given: Value, flag: str, what: str) -> Value | None:
+    """What a log says, else what a flag does; None where neither does.
+
+    Raises Refused where a log says two things, or another one than the flag.
+    """
+    values = sorted(set(said))
+    if len(values) > 1:
+        shown = ", ".join(map(str, values[:4]))
+        raise Refused(f"says several {what}: {shown}; split the log by launch")
+    if values and given and values[0] != given:
+        raise Refused(f"{flag} {given}: the log says {values[0]}")
+    return values[0] if values else given or None
+
+
+def world_size(said: Iterable[int], given: Given, hint: str = "") -> int:
+    """On how many devices a log ran. Raises Refused where neither it nor the flag says so."""
+    found = agreed(said, given.world_size, "--world-size", "numbers of devices")
+    if found is None:
+        raise Refused(f"does not say on how many devices it ran{hint}: add --world-size N")
+    if found < 1:
+        raise Refused(f"says {found} devices: add --world-size N")
+    return found
+
+
+def batch_size(said: Iterable[int], given: Given) -> int:
+    """Of one device; 0 where nobody says."""
+    return agreed(said, given.batch_size, "--batch-size", "batch sizes") or 0
+
+
+def name(said: Iterable[str], given: str, flag: str, what: str) -> str:
+    """A model or a precision, without regard to case; "" where nobody says."""
+    shown = (one_line(one)[:MOST_SHOWN] for one in said)
+    by_fold = {one.casefold(): one for one in shown if one}
+    folded = agreed(list(by_fold), given.casefold(), flag, what)
+    return by_fold.get(folded, given) if folded else ""
+
+
+def middle(values: Iterable[float]) -> float:
+    """The median: several that say the same of one launch are one. Raises Refused of nothing."""
+    known = [value for value in values if not isnan(value)]
+    if not known:
+        raise Refused("has no whole line with a rate")
+    return median(known)
+
+
+def row(
+    given: Given,
+    *,
+    tool: str,
+    unit: ImportedUnit,
+    rate: float | None,
+    devices: int,
+    models: Iterable[str] = (),
+    batches: Iterable[int] = (),
+    precisions: Iterable[str] = (),
+    synchronous: bool = True,
+    failed: str = "",
+    audit: str = "",
+    notes: Iterable[str] = (),
+) -> ImportedRow:
+    """What a log says of one cell, with what the command line says of the rest. Raises Refused."""
+    if rate is not None and not 0 < rate < MOST_RATE:
+        raise Refused(f"has a rate of {rate:g}, which nothing trains at")
+    return ImportedRow(
+        tool=tool,
+        log="",
+        unit=unit,
+        rate=rate,
+        world_size=devices,
+        model=name(models, given.model, "--model", "models"),
+        batch_size=batch_size(batches, given),
+        precision=name(precisions, given.precision, "--precision", "precisions"),
+        synchronous=synchronous,
+        failed=failed,
+        audit=audit,
+        notes=tuple(notes),
+    )
+
+
+def compiled(*parts: str) -> re.Pattern[str]:
+    """A grammar of several parts, in which `NUMBER` stands for itself."""
+    return re.compile("".join(parts))
+
+
+def once(found: Iterable[ImportedBandwidth]) -> tuple[ImportedBandwidth, ...]:
+    """A line for each size and place: what was measured several times is one, the middle of them, and wrong if any
+    was."""
+    by_cell: dict[tuple[object, ...], list[ImportedBandwidth]] = {}
+    for one in found:
+        by_cell.setdefault((one.size_bytes, one.in_place, one.dtype, one.redop), []).append(one)
+    ordered = (sorted(of_cell, key=lambda one: one.busbw_gbytes_per_s) for of_cell in by_cell.values())
+    return tuple(replace(of_cell[(len(of_cell) - 1) // 2], wrong=_worst(of_cell)) for of_cell in ordered)
+
+
+def _worst(of_cell: Iterable[ImportedBandwidth]) -> int | None:
+    return max((one.wrong for one in of_cell if one.wrong is not None), default=None)
