@@ -1,6 +1,7 @@
 """Flags that were given and would change nothing of what is planned on this launch's devices: refused. Pure.
 
-What the command line alone tells, `ignored.py` refuses; both let a file or an older run say more than one needs.
+`validation.check_given` refuses such flags by the configuration alone. A file or an older run may say more than
+one needs.
 """
 
 from __future__ import annotations
@@ -10,17 +11,16 @@ from collections.abc import Collection
 
 from scaling import frameworks
 from scaling.errors import UsageError
-from scaling.plan.config import flag
+from scaling.plan.fields import fields_of, flag
 from scaling.plan.plan import Plan
-
-# Of workers on CPUs: those on GPUs start from nothing, with the C library as the system has it.
-OF_CPU_WORKERS = ("malloc", "fresh_workers")
 
 
 def check(made: Plan, given: Collection[str]) -> None:
     """Refuse flags among the `given` ones that this plan has no use for; raises UsageError."""
     on_gpus = all(point.hardware.device == "cuda" for point in made.cells)
-    for field in OF_CPU_WORKERS if on_gpus else ():
+    fields = fields_of(type(made.config)).values()
+    # Workers on GPUs start from nothing, with the C library as the system has it.
+    for field in (one.key for one in fields if one.flag.of == "cpu workers" and on_gpus):
         if field in given:
             raise UsageError(f"{flag(field)}: is of workers on CPUs, and all of these are on GPUs; leave it out")
     if "interleave" in given and made.config.interleave and _most_beside_each_other(made) < 2:
