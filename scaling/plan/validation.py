@@ -158,10 +158,10 @@ def check_max_rounds(config: SweepConfig, rounds: int) -> None:
 
 
 def _kinds(config: SweepConfig) -> None:
-    if config.epochs is None and "train" in (config.kinds or ()):
-        raise UsageError("--kinds train: is what --epochs N asks for; give that instead")
     if config.kinds is not None and "exchange" not in config.kinds:
         raise UsageError("--kinds: 'exchange' is what the table is about; leave it in")
+    if config.epochs is None and "train" in (config.kinds or ()):
+        raise UsageError("--kinds train: is what --epochs N asks for; give that instead")
 
 
 def _name_and_seed(config: SweepConfig) -> None:
