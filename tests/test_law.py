@@ -34,7 +34,17 @@ def test_the_law_holds() -> None:
             "from scaling.hosts import info",
             "1: records/planted.py:1 goes up or across to hosts",
         ),
-        ("hosts/planted.py", "from scaling.lab import state", "1: hosts/planted.py:1 goes up or across to lab"),
+        (
+            "hosts/planted.py",
+            "from scaling.tools.lab import state",
+            "1: hosts/planted.py:1 goes up or across to lab",
+        ),
+        ("quiet/planted.py", "from scaling.hosts import proc", "1: quiet/planted.py:1 goes up or across to hosts"),
+        (
+            "analysis/planted.py",
+            "from scaling.quiet.agent import Quiet",
+            "1: analysis/planted.py:1 goes up or across to quiet/agent",
+        ),
         ("heap.py", "import os", "1: heap has no floor"),
         (
             "worker/planted.py",
@@ -53,7 +63,11 @@ def test_the_law_holds() -> None:
             "from scaling.frameworks.pytorch import loop",
             "5: frameworks/pytorch/loop.py imports a",
         ),
-        ("check/planted.py", "from scaling.run.__main__ import main", "6: check/planted.py:1 imports a command"),
+        (
+            "tools/check/planted.py",
+            "from scaling.run.__main__ import main",
+            "6: tools/check/planted.py:1 imports a command",
+        ),
     ],
 )
 def test_a_file_on_the_wrong_floor_is_found(file: str, source: str, said: str) -> None:
@@ -74,7 +88,7 @@ def test_the_readme_says_the_law_in_six_sentences() -> None:
     section = README.partition("## The import law")[2].partition("\n## ")[0]
     sentences = re.findall(r"^(\d)\. ", section, flags=re.MULTILINE)
     assert sentences == ["1", "2", "3", "4", "5", "6"]
-    floors = re.findall(r"`([a-z]+)`", section.partition("\n2. ")[0])
+    floors = re.findall(r"`([a-z_]+(?:/[a-z]+)?)`", section.partition("\n2. ")[0])
     assert floors == [room for rooms in law.FLOORS for room in sorted(rooms)]
 
 
@@ -189,7 +203,11 @@ OWN = [
 
 def documents() -> Iterator[tuple[str, str]]:
     """Every README, docstring and comment, with where it stands."""
-    beside = [path for folder in ("tests", "containers") for path in (ROOT / folder).glob("*.md")]
+    beside = [
+        path
+        for folder in ("tests", "containers", "hostfiles", "launch", "launch/studies")
+        for path in (ROOT / folder).glob("*.md")
+    ]
     for path in [*ROOT.glob("*.md"), *PACKAGE.rglob("*.md"), *beside]:
         yield path.name, path.read_text()
     for file, source in FILES.items():
@@ -238,3 +256,14 @@ def test_each_answer_is_three_hops_of_files_and_names_that_exist(question: str, 
     for file, *names in cells:
         assert names and file in FILES, file
         assert all(re.search(rf"\b(def|class) {name}\b", FILES[file]) for name in names), (file, names)
+
+
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(?:#[^)]*)?\)")
+
+
+@pytest.mark.parametrize(
+    "page", [name for name in OWN if name.endswith(".md") and not name.startswith("tests/golden")]
+)
+def test_links_of_a_page_lead_to_files(page: str) -> None:
+    targets = LINK.findall((ROOT / page).read_text())
+    assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []

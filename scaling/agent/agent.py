@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from scaling.agent import other_code, pausing, strategies
+from scaling.agent import other_code, strategies
 from scaling.agent.child import Child
 from scaling.agent.environment import child_environ, granted
 from scaling.agent.forks import Starter
 from scaling.agent.idle import IdleTraffic
 from scaling.agent.supervisor import ChildLike, Supervisor
-from scaling.agent.suspicion import Suspicion
 from scaling.errors import ScalingError, StrategyError, UsageError
-from scaling.hosts import canary, process_limits
+from scaling.hosts import process_limits
 from scaling.hosts.reach import Attempts, door
+from scaling.quiet import agent as quiet
 from scaling.records.events import Ended, Event, Failed, Measured
 from scaling.records.host import HostInfo
 from scaling.records.messages import (
@@ -57,7 +57,7 @@ from scaling.records.messages import (
     Tried,
     Try,
 )
-from scaling.records.task import Run, Task
+from scaling.records.task import Task
 from scaling.transport.base import Cluster
 from scaling.transport.mailbox import send_news
 from scaling.workloads import data
@@ -153,7 +153,7 @@ class Agent:
         self._quick_until_s = self._said_s = 0.0
         self._signal: int | None = None
         self._preloading = False
-        self._suspicion = Suspicion()
+        self._suspicion = quiet.Suspicion()
         self._idle = IdleTraffic()
         self._proving = Proving()
 
@@ -283,7 +283,7 @@ class Agent:
             case Account(attempt=attempt):
                 self._account(attempt)
             case Pause():
-                self._say(pausing.obey(order, self._of(order.attempt), self.cluster.rank, self._clock()))
+                self._pause(order)
             case Release():
                 self._release(order)
             case Dismiss():
@@ -331,9 +331,16 @@ class Agent:
                 supervisor.overhear(order.command, now_s)
         if worker is None:
             return
-        run = order.command
-        found = canary.tried(worker.child.task.cpus) if isinstance(run, Run) and run.canary else None
-        worker.tell(run, self._clock(), found)
+        worker.quiet.before(order.command)
+        worker.tell(order.command, self._clock())
+
+    def _pause(self, order: Pause) -> None:
+        """Stop the attempt's children, and answer once they stand still."""
+        now_s, children = self._clock(), self._of(order.attempt)
+        for _, supervisor in children:
+            supervisor.pause(now_s)
+        cpus = next((one.child.task.cpus for role, one in children if role == "worker"), None)
+        self._say(quiet.stood(order, self.cluster.rank, cpus))
 
     def _account(self, attempt: int) -> None:
         for _, supervisor in self._of(attempt):

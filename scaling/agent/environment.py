@@ -27,7 +27,7 @@ KEPT_HEAP = {
 def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str]) -> dict[str, str]:
     """The environment of the task's child; `base` is the agent's, `asked` the strategy's.
 
-    A child that meets MPI with the launcher's variables left in dies (scaling/README.md).
+    A child that meets MPI with the launcher's variables left in dies (scaling/agent/README.md).
     """
     threads = str(task.threads)
     return {

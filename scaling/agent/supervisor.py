@@ -9,10 +9,9 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from scaling.agent.idle import IdleTraffic
-from scaling.agent.suspicion import Suspicion
 from scaling.agent.watch import Watch
 from scaling.frameworks import nccl_log
-from scaling.hosts.canary import Canary
+from scaling.quiet.agent import Quiet, Suspicion
 from scaling.records.events import (
     Announce,
     Ended,
@@ -111,9 +110,9 @@ class Supervisor:
         suspicion: Suspicion | None = None,
     ) -> None:
         self.child = child
+        self.quiet = Quiet(child.task, suspicion)
         self._environ = environ
         self._idle = idle
-        self._suspicion = suspicion or Suspicion()
         self._log = LogBound(child.task.log)
         self._began_s = now_s  # moved on by the time that it was stopped
         self._spoke_s = now_s
@@ -125,8 +124,6 @@ class Supervisor:
         self._result_s: float | None = None
         self._is_late = False  # in leaving, after its result
         self._watch: Watch | None = None
-        self._canary: Canary | None = None
-        self._measured: set[int] = set()
 
     @property
     def measuring(self) -> bool:
@@ -139,23 +136,13 @@ class Supervisor:
         """Whether it stands still until it is told something."""
         return self._stopped_s is not None
 
-    def tell(self, command: Command, now_s: float, canary: Canary | None = None) -> None:
-        """Hand it a command, from which on its silence counts; `canary` is noted with its first window."""
+    def tell(self, command: Command, now_s: float) -> None:
+        """Hand it a command, from which on its silence counts."""
         self._told = command
-        self._canary = canary
-        if isinstance(command, Run) and command.measured:
-            again = command.first in self._measured
-            if self._suspicion.is_raised(canary, again=again):
-                self.suspect()
         self._observe(command, now_s)
         self.resume(now_s)
         self._spoke_s = now_s
         self.child.tell(command)
-
-    def suspect(self) -> None:
-        """Somebody else may use its cores: look who runs during the next measured windows."""
-        if self._watch is not None:
-            self._watch.suspect()
 
     def overhear(self, command: Command, now_s: float) -> None:
         """What a helper's workers are told: from then on, and until they are done, its CPU use counts."""
@@ -170,7 +157,6 @@ class Supervisor:
         elif isinstance(command, Train):
             self._watch.begin(command.steps, now_s)
         elif command.measured:
-            self._measured.add(command.first)
             # Before them one step is not counted.
             self._watch.begin(command.windows * command.steps + 1, now_s)
 
@@ -198,14 +184,12 @@ class Supervisor:
             self._ready = True
             task = self.child.task
             computes = isinstance(event, Ready) or bool(task.device_indices)
-            self._watch = Watch(
-                task, self.child.pid, computes=computes, idle=self._idle, suspicion=self._suspicion
-            )
+            self._watch = Watch(task, self.child.pid, computes=computes, idle=self._idle, quiet=self.quiet)
         elif isinstance(event, Window) and isinstance(self._told, Run | Train):
             self._stepped = True
             if isinstance(self._told, Train) or event.index == self._told.last:
                 self._answered(event)
-            return self._with_canary(event)
+            return self.quiet.noted(event)
         elif isinstance(event, Rested | Inspected | Evaluated):
             self._told = None
         elif isinstance(event, Result):
@@ -217,11 +201,6 @@ class Supervisor:
         self._told = None
         if last.measured and self._watch is not None:
             self._watch.done()
-
-    def _with_canary(self, window: Window) -> Window:
-        """With the canary that was tried just before it, if any was."""
-        found, self._canary = self._canary, None
-        return window if found is None else replace(window, canary_s=found.seconds, canary_queued_s=found.queued_s)
 
     def end(self, now_s: float, reason: Failed, *, grace_s: float = 2.0, stacks: bool = False) -> None:
         """End it, unless that was begun already or it is dead; `reason` explains the end."""

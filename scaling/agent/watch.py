@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from scaling.agent.device_probe import DeviceProbe
 from scaling.agent.idle import IdleTraffic
-from scaling.agent.suspicion import Suspicion
-from scaling.hosts import connections, foreign, interfaces, proc, rapl
+from scaling.hosts import connections, interfaces, proc, rapl
+from scaling.quiet.agent import Quiet
 from scaling.records.task import Task
-from scaling.records.telemetry import MAIN, CpuTime, Flow, Foreign, MachineEnergy, Telemetry, ThreadTime, Traffic
+from scaling.records.telemetry import MAIN, CpuTime, Flow, MachineEnergy, Telemetry, ThreadTime, Traffic
 
 # ---------------------------------------------------------------- energy meter
 #
@@ -285,10 +285,10 @@ class Watch:
         *,
         computes: bool,
         idle: IdleTraffic | None = None,
-        suspicion: Suspicion | None = None,
+        quiet: Quiet | None = None,
     ) -> None:
         self.measuring = False
-        self._suspicion = suspicion if task.role == "worker" and task.point.has_own_cpus else None
+        self._quiet = quiet or Quiet(task)
         self._idle = idle or IdleTraffic()
         self._counted_s = self._counting_s = self._sampled_s = 0.0
         self._looked_s = self._still_s = self._asleep_before_s = self._suspended_s = 0.0
@@ -301,8 +301,6 @@ class Watch:
         self._cpu = CpuMeter(pid, task.cpus)
         self._energy = EnergyMeter() if task.counts_energy else None
         self._steps = 0
-        self._census: foreign.Census | None = None
-        self._foreign: list[Foreign] = []
         self._counters: interfaces.Reading | None = None
         self._connections: connections.Reading = {}
         self._connected: connections.Reading = {}
@@ -322,10 +320,6 @@ class Watch:
         self._cpu.start()
         self.measuring, self._sampled_s, self._looked_s = True, now_s, now_s
         self._asleep_before_s = proc.asleep_s()
-
-    def suspect(self) -> None:
-        """Look who else runs until the windows that come next are done."""
-        self._census = foreign.census()
 
     def look(self, now_s: float) -> None:
         """The agent has a turn: note how long it had none while windows run."""
@@ -352,13 +346,9 @@ class Watch:
         self.measuring = False
         self._suspended_s += proc.asleep_s() - self._asleep_before_s
         self._cpu.end(self._steps)
-        if self._suspicion is not None:
-            self._suspicion.ran_alone(self._cpu.others)
         if self._energy is not None:
             self._energy.pause()
-        if self._census is not None:
-            self._foreign += foreign.busiest(self._census, foreign.census())
-            self._census = None
+        self._quiet.after(self._cpu.others)
         self._devices.pause()
         if self._counts_traffic:
             self._connected = {**self._connected, **connections.read()}
@@ -386,7 +376,7 @@ class Watch:
             traffic=self._carried,
             idle_traffic=self._idle.over(self._counted_s) if self._carried else (),
             flows=self._flows,
-            foreign=_foreign(self._foreign),
+            foreign=self._quiet.foreign(),
             machine_energy=self._energy.total() if self._energy is not None else None,
             still_s=self._still_s if self._still_s > STILL_S else 0.0,
             suspended_s=round(self._suspended_s, 1),
@@ -417,12 +407,3 @@ def _flows(found: Iterable[Flow]) -> tuple[Flow, ...]:
             else replace(old, sent_bytes=old.sent_bytes + one.sent_bytes, busy_s=old.busy_s + one.busy_s)
         )
     return tuple(by_path.values())
-
-
-def _foreign(found: Iterable[Foreign]) -> tuple[Foreign, ...]:
-    """The sum of each process's, by name, busiest first."""
-    by_name: dict[str, Foreign] = {}
-    for one in found:
-        old = by_name.get(one.name, Foreign(name=one.name, run_s=0.0, over_s=0.0))
-        by_name[one.name] = replace(old, run_s=old.run_s + one.run_s, over_s=old.over_s + one.over_s)
-    return tuple(sorted(by_name.values(), key=lambda one: -one.run_s))

@@ -15,11 +15,9 @@ from typing import NamedTuple
 from scaling.analysis import (
     audit,
     bottleneck,
-    canaries,
     conditions,
     cpu_use,
     device_use,
-    foreign_load,
     machine_energy,
     nccl,
     traces,
@@ -30,12 +28,12 @@ from scaling.analysis.bottleneck import Path
 from scaling.analysis.clocks import Clocks, clocks
 from scaling.analysis.cpu_time import CpuStep, cpu_step
 from scaling.analysis.device_use import DeviceUse
-from scaling.analysis.foreign_load import Load
 from scaling.analysis.machine_energy import MachineUse
 from scaling.analysis.rows import ServerUse
 from scaling.analysis.step_time import NO_RESULT, StepTime, beside_s, step_time, unsynced_s
 from scaling.analysis.traces import Traced
 from scaling.analysis.traffic_receipt import Receipt
+from scaling.quiet import notes as quiet
 from scaling.records.emulation import Emulation
 from scaling.records.events import Failed, Finished, Ready, Window
 from scaling.records.gpu_time import GpuTime
@@ -327,7 +325,7 @@ class Cell:
     @cached_property
     def at_first(self) -> tuple[tuple[int, StepTime], ...]:
         """Step times by round of the windows as they were at first, where no core was slow."""
-        found = ((one.point.round, step_time(one)) for one in canaries.quiet_at_first(self.records))
+        found = ((one.point.round, step_time(one)) for one in quiet.at_first(self.records))
         return tuple((number, time) for number, time in found if time is not None)
 
     @cached_property
@@ -365,9 +363,9 @@ class Cell:
         return (*conditions.notes(self.records), *stall_notes(self.records))
 
     @cached_property
-    def load(self) -> Load:
-        """Who else used the machine."""
-        return foreign_load.of(self.records)
+    def load(self) -> quiet.Load:
+        """What else used the machine."""
+        return quiet.of(self.records)
 
     @cached_property
     def where(self) -> dict[int, str]:

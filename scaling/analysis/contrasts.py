@@ -17,7 +17,7 @@ not the same for all. The family is the table: each of its m contests has the co
         s2, each by Shukla's estimate ("Some statistical aspects of partitioning genotype-environmental components
         of variability", Heredity 29, 1972), mean over all contests of the table in which the rival takes part.
 
-Rounds that a rival lacks are missed by its own pairs alone. What this comes to stands in scaling/README.md;
+Rounds that a rival lacks are missed by its own pairs alone. scaling/analysis/README.md has the coverage;
 `tests.bench.comparisons` prints it.
 """
 

@@ -14,13 +14,13 @@ from scaling.analysis.cell import Cell
 from scaling.analysis.clocks import Clocks, difference
 from scaling.analysis.controls import Controls
 from scaling.analysis.drift import Drift
-from scaling.analysis.foreign_load import joined
 from scaling.analysis.lasting import Lasting
 from scaling.analysis.pooling import Layout, additive
 from scaling.analysis.rounds import Round
 from scaling.analysis.stats import Estimate, interval, quantile
 from scaling.analysis.step_time import NO_RESULT
 from scaling.analysis.traffic_receipt import Receipt
+from scaling.quiet.notes import notes
 from scaling.records.emulation import Emulation
 from scaling.records.events import Failed
 from scaling.records.point import Kind, Point, Record
@@ -331,7 +331,7 @@ def of_baseline(cell: Cell) -> Iterator[str]:
     yield from emulation_notes(cell)
     yield from cell.fed.notes
     yield from cell.kernel_notes
-    yield from cell.load.notes()
+    yield from notes(cell)
     yield from _warnings(cell)
 
 
@@ -473,11 +473,11 @@ def _conditions(cell: Cell, controls: Controls | None) -> Iterator[str]:
     yield from cell.kernel_notes
     beside = controls.together(cell.point) if controls else None
     yield from (f"its together control: {note}" for note in (beside.kernel_notes if beside else ()))
-    yield from cell.load.notes()
-    behind = [one for one in controls.cells_behind(cell.point) if any(one.load.notes())] if controls else []
+    yield from notes(cell)
+    behind = [one for one in controls.cells_behind(cell.point) if any(notes(one))] if controls else []
     kinds = list(dict.fromkeys(one.point.kind for one in behind))
     whose = f"its {' and '.join(kinds)} {plural(len(kinds), 'control')}"
-    yield from (f"{whose}: {note}" for note in joined(one.load for one in behind).notes())
+    yield from (f"{whose}: {note}" for note in notes(*behind))
 
 
 def _names(devices: frozenset[str]) -> str:

@@ -16,14 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import expm1, sqrt
 
-from msgspec.structs import replace
-
-from scaling.analysis import canaries
 from scaling.analysis.stats import Estimate, quantile, trimmed_df, trimmed_mean, trimmed_variance
 from scaling.analysis.step_time import Blocks, step_time
+from scaling.quiet import notes as quiet
 from scaling.records.events import Window
 from scaling.records.point import Record
-from scaling.records.run import PointRecord, RankRecord
+from scaling.records.run import PointRecord
 
 # Of an efficiency: less is not worth a stamp, and one in a hundred works may have one by chance.
 LEAST, ERROR = 0.01, 0.01
@@ -65,7 +63,7 @@ def _compared(
     exchange: PointRecord, plain: PointRecord, pairs: Iterable[tuple[PointRecord, PointRecord]]
 ) -> Lasting | None:
     """On the seat of the plain loop that went on; `pairs` are of all rounds."""
-    after = step_time(_later(plain))
+    after = step_time(quiet.later(plain))
     if after is None:
         return None
     seat, late_s = min(after.seats), _late_s(exchange.ranks[0].later)
@@ -89,7 +87,7 @@ def _measured(exchange: PointRecord, plain: PointRecord, seat: int) -> Sequence[
 
 def _followed(exchange: PointRecord, plain: Blocks) -> dict[int, float]:
     """The same of all windows that followed."""
-    own = step_time(_later(exchange))
+    own = step_time(quiet.later(exchange))
     return _ratio(own.blocks, plain) if own else {}
 
 
@@ -106,18 +104,6 @@ def _trend_p(values: Sequence[float], change: float) -> float:
 
 
 # ---------------------------------------------------------------- of one point
-
-
-def _later(record: PointRecord) -> PointRecord:
-    """The same point as it was later; ranks that ended with their windows have none."""
-    return replace(record, ranks=tuple(replace(rank, windows=_undisturbed(rank)) for rank in record.ranks))
-
-
-def _undisturbed(rank: RankRecord) -> tuple[Window, ...]:
-    """Those of its later windows before whose turn its core was as quick as it mostly is."""
-    known_s = [one.canary_s for one in (*rank.windows, *rank.soaked) if one.canary_s is not None]
-    slow = canaries.slow_blocks(rank.soaked, canaries.slow_above_s(known_s))
-    return tuple(window for window in rank.soaked if window.index not in slow)
 
 
 def _late_s(later: Iterable[Window]) -> dict[int, float]:

@@ -42,7 +42,7 @@ LIMITS, OUT, RUNS = "Time limits", "Output", "Runs"
 _what, _how = partial(Flag, panel=WHAT), partial(Flag, panel=HOW)
 _train = partial(Flag, panel=TRAINING, of="training")
 _limit, _out, _runs = partial(Flag, panel=LIMITS), partial(Flag, panel=OUT), partial(Flag, panel=RUNS)
-# The help of --fabric, also of scaling.check.
+# The help of --fabric, also of scaling check.
 FABRIC_FILE = "TOML file that names networks: interface, subnet, hca, rate_gbit (hostfiles/fabric.toml)."
 # What is said of one data set, and may not hold of another.
 _OF_DATA = ("feed", "feed_workers", "drop_caches", "train_samples", "test_samples")
@@ -500,7 +500,7 @@ class SweepConfig(Record, frozen=True, kw_only=True, forbid_unknown_fields=True,
     against: Annotated[
         str | None,
         _runs(
-            "RUN: a new run as --like, then compared with that one, cell by cell (scaling.compare). REV, a git "
+            "RUN: a new run as --like, then compared with that one, cell by cell (scaling compare). REV, a git "
             "revision of this package: each strategy a second time in the same launch, its workers from there.",
             metavar="RUN|REV",
             default="none",

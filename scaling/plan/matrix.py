@@ -9,7 +9,6 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.emulated import profiles
 from scaling.errors import StrategyError, UsageError, near
 from scaling.frameworks.base import Traits, read_options
 from scaling.plan import training
@@ -17,6 +16,7 @@ from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, first_slots, slots_of, whole_cpu
 from scaling.records import other_code
 from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Placement, Point, Workload
+from scaling.tools.emulated import profiles
 from scaling.workloads import data, models
 from scaling.workloads.specs import Images, ModelSpec, Tokens
 

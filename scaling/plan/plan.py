@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
@@ -27,6 +26,7 @@ from scaling.records.emulation import Emulation
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record
+from scaling.tools.emulated import profiles
 
 # ---------------------------------------------------------------- flags that would change nothing
 #

@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.emulated import layers, profiles, scale
-from scaling.emulated.scale import Load
 from scaling.errors import UsageError
 from scaling.plan import defaults, matrix, training
 from scaling.plan.config import SweepConfig
@@ -29,6 +27,8 @@ from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
 from scaling.records.point import Device, Kind, MemoryFormat, Point, Precision, Workload
 from scaling.text import counted, several
+from scaling.tools.emulated import layers, profiles, scale
+from scaling.tools.emulated.scale import Load
 from scaling.workloads import data as catalogue
 from scaling.workloads import models
 from scaling.workloads.specs import ModelSpec

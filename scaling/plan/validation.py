@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from scaling.emulated import profiles
 from scaling.errors import UsageError, near
 from scaling.plan.config import DEVICES, MAX_NAME_BYTES, MAX_SEED, SweepConfig, target_half_width
 from scaling.plan.fields import Field, Topic, fields_of, flag
+from scaling.tools.emulated import profiles
 from scaling.workloads import models
 
 # Of samples, sizes, epochs, steps: records keep 64 bits, also of products. Of seconds and factors: their products

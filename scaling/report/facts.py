@@ -9,7 +9,8 @@ from itertools import chain
 from scaling.analysis import accuracy, clocks
 from scaling.analysis.revisions import Change, changes
 from scaling.analysis.rows import Row
-from scaling.records import canary, network
+from scaling.quiet import canary
+from scaling.records import network
 from scaling.records.host import HostInfo
 from scaling.records.point import WANTED, Point, Regime
 from scaling.records.run import Header, PointRecord, RankRecord

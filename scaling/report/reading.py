@@ -7,8 +7,8 @@ from itertools import chain
 
 from scaling.analysis.analyse import Analysis
 from scaling.analysis.audit import WRONG
-from scaling.analysis.foreign_load import SLOWER_CORES
 from scaling.analysis.rows import Baseline, Row
+from scaling.quiet.notes import SLOWER_CORES
 from scaling.report import devices, labels, quantities
 from scaling.report.parts import Entry
 
@@ -60,7 +60,8 @@ def _has_slower_cores(analysis: Analysis) -> bool:
 
 _SLOWER_CORES = (
     "a fixed piece of work on the ranks' own cores took longer than it mostly does, and nobody was seen there: "
-    "heat, the clock, another hyperthread or virtual machine. Windows just before and after were measured again."
+    "heat, the clock, another hyperthread or virtual machine. The windows just after it were measured again, and "
+    "those just before it only if another program used the cores."
 )
 _MINIBATCH = (
     "efficiency is the rate of a batch over that of the fastest of its sweep; x the smaller's time, what it takes "

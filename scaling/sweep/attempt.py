@@ -5,16 +5,13 @@ It never waits: it hears reports and gives orders. When which order is due, `epo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain
-from math import inf
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.analysis import accuracy
 from scaling.errors import StrategyError
-from scaling.hosts.canary import Canary
 from scaling.plan import defaults, placement, ports
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
 from scaling.records.events import Ended, Failed, Measured, Ready, Window
@@ -25,66 +22,6 @@ from scaling.sweep import inspection, warmup
 from scaling.sweep.bench import Bench
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold, with_rank
 from scaling.workloads import schedule
-
-# ---------------------------------------------------------------- tries
-#
-# Windows that something else disturbed have several tries: which of them counts.
-#
-# The last one does, which was undisturbed. Where the time for that was spent before, that one does which began
-# on the quickest cores: canaries choose it, and not what its windows took.
-
-
-# The windows of one rank that came in one turn.
-Try = tuple[Window, ...]
-
-
-def set_aside(state: PointState, indices: Collection[int], ranks: Collection[int]) -> PointState:
-    """The state without these measured windows of these ranks, which will be tried again."""
-    for number in ranks:
-        rank = state.ranks[number]
-        aside = (window for window in rank.windows if window.index in indices)
-        kept = tuple(_others(rank.windows, indices))
-        state = with_rank(state, number, replace(rank, windows=kept, disturbed=(*rank.disturbed, *aside)))
-    return state
-
-
-def keep_quietest(state: PointState, indices: Collection[int], ranks: Collection[int]) -> PointState:
-    """The state in which that try of these windows counts before which the slowest core of these ranks was
-    quickest; of several such, the last one."""
-    tries = {number: _tries(state.ranks[number], indices) for number in ranks}
-    place = _quietest([[_canary_s(one) for one in of_rank] for of_rank in tries.values()])
-    for number, of_rank in tries.items():
-        rank, kept = state.ranks[number], of_rank.pop(place)
-        windows = (*_others(rank.windows, indices), *kept)
-        disturbed = (*_others(rank.disturbed, indices), *chain.from_iterable(of_rank))
-        state = with_rank(state, number, replace(rank, windows=windows, disturbed=disturbed))
-    return state
-
-
-def _others(windows: Iterable[Window], indices: Collection[int]) -> Iterator[Window]:
-    return (window for window in windows if window.index not in indices)
-
-
-def _tries(rank: RankState, indices: Collection[int]) -> list[Try]:
-    """All that there were of these windows, the oldest first."""
-    by_index: dict[int, list[Window]] = {}
-    for window in (*rank.disturbed, *rank.windows):
-        if window.index in indices:
-            by_index.setdefault(window.index, []).append(window)
-    return list(zip(*by_index.values(), strict=True))
-
-
-def _canary_s(one: Try) -> float:
-    """Before the first of its windows; those that run in one go have no other."""
-    return next((window.canary_s for window in one if window.canary_s is not None), inf)
-
-
-def _quietest(by_rank: Sequence[Sequence[float]]) -> int:
-    """The place of the try whose slowest canary is quickest, each against the quickest one of its rank."""
-    told = [canaries_s for canaries_s in by_rank if min(canaries_s) < inf]
-    slowness = [max(by_try) for by_try in zip(*([one / min(of) for one in of] for of in told), strict=True)]
-    return min(range(len(by_rank[0])), key=lambda place: (slowness[place] if slowness else 1.0, -place))
-
 
 # ---------------------------------------------------------------- training
 #
@@ -138,7 +75,7 @@ def _steps(state: PointState, number: int) -> int:
 
 class Attempt:
     """A running attempt: told of what agents report, it gives the orders that follow. `state` is what is known,
-    `probed` the canaries that were tried last while it stood still, by rank of the launch."""
+    `stood` what agents said when it last stood still for a probe, by rank of the launch."""
 
     def __init__(
         self,
@@ -162,7 +99,7 @@ class Attempt:
         self._agents: set[int] = set()
         self._so_far: dict[tuple[int, str], Ended] = {}
         self._pausing: set[int] = set()
-        self.probed: dict[int, Canary] = {}
+        self.stood: dict[int, Paused] = {}
         self._released = False
         self._started = False
         self.state = replace(
@@ -357,13 +294,10 @@ class Attempt:
         """Have ranks that linger leave off."""
         self._command(Rest())
 
-    def again(self, indices: Collection[int], ranks: Collection[int]) -> None:
-        """Set these ranks' measured windows aside: they will be measured again."""
-        self.state = set_aside(self.state, indices, ranks)
-
-    def settle(self, indices: Collection[int], ranks: Collection[int]) -> None:
-        """No more tries of these windows: let the quietest one count."""
-        self.state = keep_quietest(self.state, indices, ranks)
+    def keep(self, number: int, windows: tuple[Window, ...], disturbed: tuple[Window, ...]) -> None:
+        """Let these tries of one rank's measured windows count; `disturbed` are the others."""
+        rank = replace(self.state.ranks[number], windows=windows, disturbed=disturbed)
+        self.state = with_rank(self.state, number, rank)
 
     def train(self) -> bool:
         """Have all ranks do what comes next of a training to an accuracy; False when it is over."""
@@ -418,17 +352,16 @@ class Attempt:
             self._bench.mailbox.order(sorted(self._agents), Pause(attempt=self.attempt))
 
     def probe(self, launch_ranks: Collection[int]) -> None:
-        """Have a canary tried on the cores of these ranks while all that runs of it stands still."""
+        """Have the cores of these ranks probed while all that runs of it stands still."""
         if not self._released:
             self.state = replace(self.state, phase="waiting")
-            self.probed, self._pausing = {}, set(launch_ranks)
+            self.stood, self._pausing = {}, set(launch_ranks)
             self._bench.mailbox.order(sorted(launch_ranks), Pause(attempt=self.attempt, canary=True))
 
     def paused(self, told: Paused) -> None:
         """What runs of it there stands still."""
         self._pausing.discard(told.launch_rank)
-        if told.canary_s is not None:
-            self.probed[told.launch_rank] = Canary(told.canary_s, told.canary_queued_s)
+        self.stood[told.launch_rank] = told
 
     @property
     def moves(self) -> bool:

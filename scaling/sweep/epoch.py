@@ -5,8 +5,8 @@ goes on with it after each report.
 
     start all         each is stopped once it is ready
     warm up           one after the other, everyone else stopped
-    blocks            in each, every point runs its windows once, in random order, everyone else stopped; those
-                      that something else disturbed run again; of a point by itself all its windows are one turn
+    blocks            in each, every point runs its windows once, in random order, everyone else stopped (disturbed
+                      ones again: quiet/turns.py); of a point by itself all its windows are one turn
     account           what is measured is kept, whatever comes
     soak              in the first round some go on taking turns for a while (below)
     finish all
@@ -22,16 +22,16 @@ is stopped (SIGSTOP), since some frameworks poll.
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
+from math import inf
 from statistics import fmean, median
 from typing import NamedTuple
 
 from scaling import frameworks
-from scaling.hosts.canary import Canaries, Canary
 from scaling.plan import defaults
 from scaling.plan.groups import seats
+from scaling.quiet.turns import Quiet, Turns
 from scaling.records.events import Window
 from scaling.records.messages import Heard, Paused, Report, Reserved
 from scaling.records.point import Point
@@ -128,56 +128,13 @@ def _turn(one: Soaked, block: int, *, canary: bool) -> Run:
     return Run(windows=LATER_WINDOWS, steps=one.windows[-1].steps, measured=False, first=first, canary=canary)
 
 
-# ---------------------------------------------------------------- disturbance
-#
-# Which turns something else has disturbed, by the canaries before and after them.
-
-
-class Disturbance:
-    """Of the turns of an epoch; canaries are judged by those of the whole sweep."""
-
-    def __init__(self, canaries: Canaries) -> None:
-        self._canaries = canaries
-        self._newest: dict[int, Turn] = {}  # by launch rank, undisturbed as far as is known
-
-    def found(self, turn: Turn) -> list[Turn]:
-        """Those that a turn which was just measured shows to be disturbed: none; or itself; and, if others had its
-        cores, the ones before it there, since they may have come within them."""
-        told = list(turn.canaries())
-        if self._is_disturbed(turn, told):
-            before = self._taken_before(turn)
-            return [turn, *before] if any(one.is_shared for _, one in told) else [turn]
-        if not turn.attempt.state.oversubscribed:  # of which nothing is claimed
-            self._newest.update(dict.fromkeys(turn.launch_ranks, turn))
-        return []
-
-    def lasts(self, turn: Turn) -> bool:
-        """Whether canaries on its cores show a turn that was disturbed that it would be so again."""
-        return self._is_disturbed(turn, turn.probed())
-
-    def _is_disturbed(self, turn: Turn, told: Iterable[tuple[int, Canary]]) -> bool:
-        company = "alone" if len(turn.ranks) == 1 else "together"
-        return self._canaries.disturbed(((rank, company, one) for rank, one in told), again=turn.is_again)
-
-    def _taken_before(self, turn: Turn) -> list[Turn]:
-        """The undisturbed ones before it on its cores; before the next one there they no longer are the newest."""
-        ranks = turn.launch_ranks
-        found = list(dict.fromkeys(one for rank, one in self._newest.items() if rank in ranks))
-        self._newest = {rank: one for rank, one in self._newest.items() if one not in found}
-        return [one for one in found if not one.attempt.fails]
-
-
 # ---------------------------------------------------------------- epoch
-
-# Before a look whether what disturbed a turn is over. Of two cores whose hyperthreads other machines share, a slow
-# one was so again after a quarter of a second in 37 and 64 of 100 cases, after a second in 18 and 39.
-PATIENCE_S = 0.25
 
 
 class Epoch:
     """Runs some points side by side, or one by itself.
 
-    `attempts` are the newest of each point, `left_s` remains of the budget, `soaked_s` is how long some went on.
+    `attempts` are the newest of each point, `soaked_s` is how long some went on.
     `keep` is told of each point whose measured windows are in.
     """
 
@@ -188,16 +145,23 @@ class Epoch:
         course: Course,
         *,
         next_attempt: Callable[[], int],
-        canaries: Canaries,
+        quiet: Quiet,
         note: Callable[[str], None],
         keep: Callable[[PointState], None],
     ) -> None:
         self._bench = bench
         self._course = course
         self._next_attempt = next_attempt
-        self._disturbance = Disturbance(canaries)
+        self._quiet = Turns[Turn](
+            quiet,
+            windows=course.windows,
+            planned_s=course.planned_s,
+            deadline_s=inf if self._is_shared else bench.clocks.deadline_s,
+            clock=bench.clock,
+            probe=self._probe,
+        )
         self._note, self._keep = note, keep
-        self.left_s, self._blocks = course.budget_s, course.blocks or 0
+        self._blocks = course.blocks or 0
         self.soaked_s = 0.0
         self.attempts = [self._attempt(point) for point in points]
         self.active = self.attempts[0]
@@ -365,52 +329,19 @@ class Epoch:
         return (Turn(attempt, rank, first) for attempt in order for rank in self._seats(attempt, block))
 
     def _measure(self, turns: Iterable[Turn]) -> Iterator[None]:
-        """These turns, one after the other. What something else disturbed comes again when that may be over, while
-        the budget lasts; others have their turns meanwhile."""
-        again: deque[Turn] = deque()
-        for turn in turns:
-            while again and again[0].not_before_s <= self._bench.clock():
-                yield from self._try(again.popleft(), again)
-            yield from self._try(turn, again)
-        while again:
-            yield from self._try(again.popleft(), again)
-
-    def _try(self, turn: Turn, again: deque[Turn]) -> Iterator[None]:
-        """A turn, unless it would be disturbed once more; those that are join those that come `again`."""
-        begun_s = self._bench.clock()
-        found, took_s = [turn], turn.took_s
-        if not (yield from self._lasts(turn)):
-            started_s = self._bench.clock()
-            yield from self._turn(turn)
-            found, took_s = self._disturbance.found(turn), self._bench.clock() - started_s
-        if turn.is_again:
-            self.left_s -= self._bench.clock() - begun_s
-        for one in () if turn.attempt.fails else found:
-            windows = range(one.first, one.first + self._course.windows)
-            if self._has_time(one, took_s):
-                one.attempt.again(windows, one.ranks)
-                not_before_s = self._bench.clock() + PATIENCE_S
-                again.append(one._replace(not_before_s=not_before_s, took_s=took_s))
+        """Measure these turns one after the other, disturbed ones again."""
+        for turn in self._quiet.before(turns):
+            if turn is None:
+                yield
             else:
-                one.attempt.settle(windows, one.ranks)
+                yield from self._turn(turn)
+                self._quiet.after(turn)
 
-    def _has_time(self, turn: Turn, took_s: float) -> bool:
-        """Whether a turn may come again. All windows of a point by itself are one turn, and no point should fail
-        for what was measured of it before."""
-        ends_s = turn.attempt.state.started_s + self._bench.clocks.deadline_s
-        return self.left_s > 0 and (self._is_shared or self._bench.clock() + 2 * took_s < ends_s)
-
-    def _lasts(self, turn: Turn) -> Generator[None, None, bool]:
-        """Once it may be over: whether what disturbed a turn is still there, which is quicker to find out than to
-        measure beside it."""
-        while self._bench.clock() < turn.not_before_s:
-            yield
-        if not turn.is_again or turn.attempt.fails:
-            return False
+    def _probe(self, turn: Turn) -> Iterator[None]:
+        """Have the cores of a turn probed while it stands still."""
         self.active = turn.attempt
         turn.attempt.probe(turn.launch_ranks)
         yield from self._stand(turn.attempt)
-        return self._disturbance.lasts(turn)
 
     def _seats(self, attempt: Attempt, block: int) -> Sequence[int | None]:
         """Which ranks run by themselves, one after the other; None: all at once."""

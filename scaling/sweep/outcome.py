@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from scaling.analysis import clocks, foreign_load
+from scaling.analysis import clocks
+from scaling.quiet import notes as quiet
 from scaling.records.events import Failed, Finished, Inspected, Outcome
 from scaling.records.run import HelperRecord, PointRecord, PointWarning, RankRecord
-from scaling.records.telemetry import Foreign, Telemetry
+from scaling.records.telemetry import Telemetry
 from scaling.sweep.state import HelperState, PointState, RankState, helper_failed, rank_failed
-from scaling.text import counted
 
 # Above this an emulated step is no longer told by its sleeps and its bytes alone.
 MOST_BUSY_PERCENT = 80
@@ -170,7 +170,8 @@ def _warnings(state: PointState) -> Iterator[PointWarning]:
             kind="unsettled", text="never settled: the warm-up hit its ceiling with windows still drifting"
         )
     yield from _too_busy(state)
-    yield from _foreign(state)
+    used = ((rank.task.hosts[rank.task.rank], rank.ended.telemetry.foreign) for rank in state.ranks if rank.ended)
+    yield from quiet.warnings(used, again=sum(len(rank.disturbed) for rank in state.ranks))
     if _shared_after_all(state):
         text = "no node was left for dedicated servers: they shared the training nodes"
         yield PointWarning(kind="shared-servers", text=text)
@@ -235,19 +236,6 @@ def _flooding(child: RankState | HelperState) -> Iterator[PointWarning]:
         where = f"{child.task.role} of rank {child.task.rank} on {child.task.hosts[child.task.rank]}"
         text = f"{where} flooded its log: {child.ended.log_dropped_bytes / 1e6:.0f} MB of it were dropped"
         yield PointWarning(kind="other", text=text)
-
-
-def _foreign(state: PointState) -> Iterator[PointWarning]:
-    """Of hosts whose cores others used meanwhile."""
-    used: dict[str, tuple[Foreign, ...]] = {}
-    for rank in state.ranks:
-        if rank.ended is not None:
-            host = rank.task.hosts[rank.task.rank]
-            used[host] = (*used.get(host, ()), *rank.ended.telemetry.foreign)
-    if named := foreign_load.who(used):
-        again = sum(len(rank.disturbed) for rank in state.ranks)
-        aside = f"; {counted(again, 'window')} measured again" if again else ""
-        yield PointWarning(kind="foreign-load", text=f"foreign load: {named}{aside}")
 
 
 def _throttled(child: RankState | HelperState) -> Iterator[PointWarning]:

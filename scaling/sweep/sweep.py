@@ -16,12 +16,12 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.analysis.incremental import Analyser
 from scaling.errors import Interrupted, SilentRanks
-from scaling.hosts.canary import Canaries
 from scaling.plan import defaults, placement
 from scaling.plan.groups import Group
 from scaling.plan.placement import slots_of
 from scaling.plan.plan import Plan
 from scaling.plan.tasks import rank_tasks
+from scaling.quiet.turns import Quiet
 from scaling.records.events import Failed
 from scaling.records.messages import (
     INTERRUPT_GRACE_S,
@@ -169,12 +169,6 @@ def _samples(plan: Plan) -> Iterator[Point]:
 
 # ---------------------------------------------------------------- sweep
 
-# Of the time that all rounds were planned to take: what disturbed windows may cost until they are measured
-# undisturbed. Who waits until a burner that has a core for 10 s of every 40 is gone waits for a third of it; tries
-# meanwhile, and what a host's other machines disturb, took two thirds. Whoever is disturbed first may spend it, up
-# to so many times what the group was planned to take.
-BUDGET, MOST_OF_GROUP = 1.0, 2.0
-
 
 class Sweep:
     """Measures the points of a plan that `records` lack, in rounds, and appends their records."""
@@ -208,8 +202,7 @@ class Sweep:
         logs = store.folder.resolve() / "logs"
         # After those whose logs are there: a resumed run appends to no older log.
         self._attempt: int = max((int(log.name[:4]) for log in logs.glob("[0-9]" * 4 + "-*")), default=0)
-        self._canaries = Canaries()
-        self._spare_s = 0.0
+        self._quiet = Quiet()
         self._bench = Bench(plan=plan, mailbox=mailbox, logs=str(logs), clock=clock, unix_clock=unix_clock)
 
     def run(self) -> None:
@@ -237,10 +230,10 @@ class Sweep:
                 self.view.extended(len(self.plan.cells) * planned)
 
     def _allow(self, number: int, later: bool) -> None:
-        """Add to the budget what a round of a stage may spend."""
+        """Add to the retry budget what a round of a stage may spend."""
         groups = (group for _, group in self._groups(number, later))
         lacking = (group for group in groups if any(point.key not in self._done for point in group.points))
-        self._spare_s += BUDGET * sum(map(self.plan.seconds, lacking))
+        self._quiet.allow(sum(map(self.plan.seconds, lacking)))
 
     def _groups(self, number: int, later: bool) -> list[tuple[int, Group]]:
         """Those of a round that a stage measures, with their places in the round."""
@@ -257,7 +250,7 @@ class Sweep:
         there are in all. `at_once`: they share no rank, and none waits for another."""
         if at_once:  # groups beside each other disturb each other's canaries
             return self._measure(group, total, replace(self._course(group, 0), at_once=True, canary=False))
-        self._spare_s += BUDGET * self.plan.seconds(group)
+        self._quiet.allow(self.plan.seconds(group))
         return self._measure(group, total, self._course(group, 0))
 
     def _measure(self, group: Group, total: int, course: Course) -> tuple[PointRecord, ...]:
@@ -342,7 +335,7 @@ class Sweep:
             points,
             course,
             next_attempt=self._next_attempt,
-            canaries=self._canaries,
+            quiet=self._quiet,
             note=self.view.note,
             keep=lambda state: self._append(self._emulating(record_so_far(state, now_s=self._clock()))),
         )
@@ -362,7 +355,6 @@ class Sweep:
         finally:
             grace_s = 2.0 if self.mailbox.signalled is None else INTERRUPT_GRACE_S
             current.release("the point is over", grace_s=grace_s)
-        self._spare_s -= course.budget_s - current.left_s
         # No other round has it, so that the time left does not follow from it.
         self._begun_s += current.soaked_s
         ended_s = self._clock()
@@ -390,7 +382,7 @@ class Sweep:
             window_s=config.window_s,
             seed=f"{config.seed}/{first.round}/{index if shared else None}",
             canary=canary,
-            budget_s=max(0.0, min(self._spare_s, MOST_OF_GROUP * self.plan.seconds(group))) if canary else 0.0,
+            planned_s=self.plan.seconds(group) if canary else 0.0,
             soak_s=self.plan.soak_s if shared else 0.0,
             traced=inspection.traced(group.points, self.records) if config.trace else frozenset(),
         )

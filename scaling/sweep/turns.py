@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from scaling.hosts.canary import Canary
 from scaling.plan import defaults
 from scaling.records.point import Record
 from scaling.sweep.attempt import Attempt
@@ -20,9 +19,9 @@ class Course(Record, frozen=True, kw_only=True):
     """How an epoch is measured: so many blocks of windows of each point; `number` is None for a point by itself.
 
     `blocks` is None where the time of a step says how many there are. `at_once`: the points share no rank and no
-    server, and all are measured at the same time. `budget_s` is what windows that were disturbed may cost in all
-    until they are measured undisturbed. `soak_s`: how long some of them go on after their windows, 0 for none.
-    `traced` are the keys of the points that end with profiled steps.
+    server, and all are measured at the same time. `planned_s`: how long it was planned to take, which bounds how
+    long disturbed windows are measured again (quiet/turns.py). `soak_s`: how long some of them go on after their
+    windows, 0 for none. `traced` are the keys of the points that end with profiled steps.
     """
 
     number: int | None
@@ -32,25 +31,17 @@ class Course(Record, frozen=True, kw_only=True):
     seed: str
     canary: bool
     at_once: bool = False
-    budget_s: float = 0.0
+    planned_s: float = 0.0
     soak_s: float = 0.0
     traced: frozenset[str] = frozenset()
 
 
 class Turn(NamedTuple):
-    """Whose windows are measured, from the `first` on: all ranks' of a point, or one's. A disturbed one has a time
-    before which it is not measured again, and what its last try `took_s`."""
+    """Whose windows are measured, from the `first` on: all ranks' of a point, or one's."""
 
     attempt: Attempt
     rank: int | None
     first: int
-    not_before_s: float = 0.0
-    took_s: float = 0.0
-
-    @property
-    def is_again(self) -> bool:
-        """Whether it was disturbed before."""
-        return self.not_before_s > 0
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -61,24 +52,6 @@ class Turn(NamedTuple):
     def launch_ranks(self) -> frozenset[int]:
         """The same, by rank of the launch: each has its cores."""
         return frozenset(self.attempt.state.ranks[number].task.launch_rank for number in self.ranks)
-
-    def canaries(self) -> Iterator[tuple[int, Canary]]:
-        """Those before its windows, by launch rank."""
-        for one in (self.attempt.state.ranks[number] for number in self.ranks):
-            for window in one.windows:
-                if window.index == self.first and window.canary_s is not None:
-                    yield (
-                        one.task.launch_rank,
-                        self._without_fellows(Canary(window.canary_s, window.canary_queued_s)),
-                    )
-
-    def probed(self) -> Iterator[tuple[int, Canary]]:
-        """Those that were tried on its cores while it stood still."""
-        return ((rank, self._without_fellows(one)) for rank, one in self.attempt.probed.items())
-
-    def _without_fellows(self, one: Canary) -> Canary:
-        """Ranks that share a core queue behind each other there, which tells of nobody else."""
-        return one._replace(queued_s=0.0) if self.attempt.state.oversubscribed else one
 
 
 def blocks_that_fit(states: Iterable[PointState]) -> int:

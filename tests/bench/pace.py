@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaling.analysis import stats
-from scaling.hosts import canary
+from scaling.quiet import agent
 
 WATCH_S = float(os.environ.get("WATCH_S", "300"))
 STEP_S = float(os.environ.get("STEP_S", "0.05"))
@@ -75,7 +75,7 @@ def watch(cpu: int) -> list[float]:
     os.sched_setaffinity(0, {cpu})
     ends_s = [time.monotonic()]
     while ends_s[-1] - ends_s[0] < WATCH_S:
-        canary.piece()
+        agent.piece()
         ends_s.append(time.monotonic())
     return ends_s
 

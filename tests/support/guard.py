@@ -21,7 +21,8 @@ import numpy.testing  # noqa: F401  (lscpu)
 import pyroute2  # type: ignore[import-untyped, unused-ignore]  # noqa: F401  (file)
 import pytest
 
-from scaling.hosts import canary
+from scaling.quiet import agent
+from scaling.quiet.canary import Canary
 
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "keras", "mxnet", "horovod"}
 PROCESSES = {
@@ -74,14 +75,14 @@ def _fsync(fd: Any) -> None:
         _really_fsync(fd)
 
 
-def _tried(cpus: Collection[int]) -> canary.Canary:
+def _tried(cpus: Collection[int]) -> Canary:
     """Who else uses a real core has no say in a test: only what it has scripted does."""
-    if _watched and (canary.measure, canary.queued_s) == _really_measured:
-        return canary.Canary(STEADY_S)
+    if _watched and (agent.measure, agent.queued_s) == _really_measured:
+        return Canary(STEADY_S)
     return _really_tried(cpus)
 
 
 _really_sleep, _really_fsync = time.sleep, os.fsync
-_really_tried, _really_measured = canary.tried, (canary.measure, canary.queued_s)
-time.sleep, os.fsync, canary.tried = _sleep, _fsync, _tried
+_really_tried, _really_measured = agent.tried, (agent.measure, agent.queued_s)
+time.sleep, os.fsync, agent.tried = _sleep, _fsync, _tried
 sys.addaudithook(_hook)

@@ -10,20 +10,21 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 PACKAGE = "scaling"
-# From the ground up; nobody imports another folder of its own floor.
+# From the ground up; nobody imports another folder of its own floor. A file may have a floor of its own.
 FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "text"}),
     frozenset({"command", "records"}),
-    frozenset({"workloads"}),
+    frozenset({"quiet", "workloads"}),
     frozenset({"hosts", "transport", "emulated", "lab", "analysis"}),
-    frozenset({"frameworks"}),
+    frozenset({"frameworks", "quiet/agent"}),
     frozenset({"plan", "agent", "worker"}),
     frozenset({"sweep", "report"}),
     frozenset({"run", "check", "compare", "history", "importers", "predict"}),
-    frozenset({"bisect"}),
+    frozenset({"bisect", "completion"}),
+    frozenset({"__main__"}),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-READERS = frozenset({"analysis", "report", "compare", "history", "importers", "predict"})
+READERS = frozenset({"quiet", "analysis", "report", "compare", "history", "importers", "predict"})
 READ = frozenset({"errors", "files", "text", "command", "records"}) | READERS
 USERS: Mapping[str, frozenset[str]] = {
     "mpi4py": frozenset({"transport/mpi.py"}),
@@ -44,7 +45,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "horovod": ("frameworks/",),
 }
 # Beside `<command>/flags.py`: what all commands do with their flags.
-FLAGS = frozenset({"command.py"})
+FLAGS = frozenset({"command.py", "completion.py"})
 
 
 class Import(NamedTuple):
@@ -85,16 +86,17 @@ def breaches(files: Files) -> list[str]:
 
 
 def room_of(file: str) -> str:
-    """The folder or file right below the package."""
-    return file.partition("/")[0].removesuffix(".py")
+    """The folder or file right below the package or below `tools/`, or a file that has a floor of its own."""
+    path = file.removeprefix("tools/").removesuffix(".py")
+    return path if path in FLOOR else path.partition("/")[0]
 
 
 def _within(found: Iterator[Import] | list[Import]) -> Iterator[tuple[Import, str]]:
     """The imports of the package's own rooms, each with the room; `scaling` itself is the ground."""
     for one in found:
-        parts = one.name.split(".")
+        parts = one.name.replace(f"{PACKAGE}.tools.", f"{PACKAGE}.").split(".")
         if parts[0] == PACKAGE and len(parts) > 1 and not parts[1].startswith("__"):
-            yield one, parts[1]
+            yield one, room_of("/".join(parts[1:3]))
 
 
 def _floors(found: list[Import]) -> Iterator[str]:

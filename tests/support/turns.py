@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import repeat
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from scaling.agent import pausing
-from scaling.hosts import canary
-from scaling.hosts.canary import Canary
+from scaling.quiet import agent
+from scaling.records.messages import Pause, Paused
 from scaling.records.run import PointRecord
 from scaling.records.task import Run as RunCommand
 from tests.support.inline import Launch, Run
@@ -40,8 +38,8 @@ def scripted_canaries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What the canaries will take, one after the other, to be filled; then always the same. No real core is
     asked."""
     scripted: list[float] = []
-    monkeypatch.setattr(canary, "measure", lambda cpus: scripted.pop(0) if scripted else STEADY_S)
-    monkeypatch.setattr(canary, "queued_s", lambda: 0.0)
+    monkeypatch.setattr(agent, "measure", lambda cpus: scripted.pop(0) if scripted else STEADY_S)
+    monkeypatch.setattr(agent, "queued_s", lambda: 0.0)
     return scripted
 
 
@@ -52,7 +50,11 @@ def slow(values: list[float], *, after: int, times: Iterable[float]) -> None:
 
 def quiet_probes(monkeypatch: pytest.MonkeyPatch, seconds: float = STEADY_S) -> None:
     """Cores are as quick as ever while somebody looks whether they are, whatever they are once windows run."""
-    monkeypatch.setattr(pausing, "canary", SimpleNamespace(tried=lambda cpus: Canary(seconds)))
+
+    def stood(order: Pause, launch_rank: int, cpus: object) -> Paused:
+        return Paused(attempt=order.attempt, launch_rank=launch_rank, canary_s=seconds if order.canary else None)
+
+    monkeypatch.setattr(agent, "stood", stood)
 
 
 def sweep(tmp_path: Path, launch: Launch | None = None, **fields: Any) -> Run:

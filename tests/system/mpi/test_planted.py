@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from scaling.hosts import proc
+from scaling.quiet.canary import Canary
 from scaling.records import store
-from scaling.records.canary import is_shared
 from scaling.records.run import PointRecord
 from tests.support import sleepy
 from tests.support.burner import burning, confined
@@ -29,7 +29,7 @@ def measured(folder: Path, *flags: str, ranks: int = 2) -> tuple[dict[str, Any],
     done = mpirun(MPIS[1], ranks, *RUN, *flags, "--results", str(folder), cwd=PLACE, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = folder.iterdir()
-    command = [sys.executable, "-m", "scaling.report", str(run), "--format", "json"]
+    command = [sys.executable, "-m", "scaling", "report", str(run), "--format", "json"]
     report = subprocess.run(command, capture_output=True, check=True, cwd=PLACE, timeout=60)
     return json.loads(report.stdout), store.load(run)[1]
 
@@ -114,7 +114,7 @@ def test_whoever_has_the_second_core_of_a_rank_is_named_though_its_processes_liv
         report, records = measured(tmp_path, "--strategy", "fake:a", "--cpus-per-rank", "2", ranks=1)
     assert {len(rank.cpus) for record in records for rank in record.ranks} == {2}
     windows = [window for record in records for rank in record.ranks for window in rank.windows]
-    shared = [is_shared(one.canary_s, one.canary_queued_s) for one in windows if one.canary_s is not None]
+    shared = [Canary(one.canary_s, one.canary_queued_s).is_shared for one in windows if one.canary_s is not None]
     assert sum(shared) > len(shared) / 2, shared
     assert any(burner in name for name in foreign(records, rank=0))
     assert any(note.startswith("foreign load") and burner in note for note in notes(report)), notes(report)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
-from scaling.hosts.canary import Canary
+from scaling.agent.supervisor import Supervisor
+from scaling.quiet import agent
+from scaling.quiet.canary import Canary
 from scaling.records.events import Announce, Failed, Window
 from scaling.records.task import Run
 from tests.support.supervised import ONE, READY, cause, supervisor, window
@@ -102,13 +105,19 @@ def test_one_that_is_being_ended_is_not_stopped() -> None:
     assert child.did == []
 
 
-def test_the_canary_is_noted_with_the_first_window_of_its_command() -> None:
+def tell(one: Supervisor, run: Run, now_s: float) -> None:
+    one.quiet.before(run)
+    one.tell(run, now_s)
+
+
+def test_the_canary_is_noted_with_the_first_window_of_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent, "tried", lambda cpus: Canary(0.007, 0.002))
     one, _ = supervisor()
     one.heard(READY, 5.0)
-    one.tell(Run(windows=2, steps=1, measured=True, first=3), 6.0, Canary(0.007, 0.002))
+    tell(one, Run(windows=2, steps=1, measured=True, first=3, canary=True), 6.0)
     heard = [one.heard(replace(window(index), measured=True), 7.0) for index in (3, 4)]
     windows = [each for each in heard if isinstance(each, Window)]
     assert [(each.canary_s, each.canary_queued_s) for each in windows] == [(0.007, 0.002), (None, 0.0)]
-    one.tell(Run(windows=1, steps=1, measured=True, first=5), 8.0)
+    tell(one, Run(windows=1, steps=1, measured=True, first=5), 8.0)
     last = one.heard(replace(window(5), measured=True), 9.0)
     assert isinstance(last, Window) and last.canary_s is None

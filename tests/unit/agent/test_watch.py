@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 from scaling.agent import watch as watch_module
 from scaling.agent.device_probe import DeviceProbe
-from scaling.agent.suspicion import Suspicion
 from scaling.agent.watch import Watch
-from scaling.hosts import connections, foreign, interfaces, proc
+from scaling.hosts import connections, interfaces, proc
+from scaling.quiet import agent
+from scaling.quiet.agent import Quiet, Suspicion
 from scaling.records.telemetry import CpuTime, Flow, Foreign, Telemetry, Traffic
 from tests.support.points import POINT, TASK, changed
 
@@ -214,12 +215,13 @@ def test_who_else_runs_is_looked_for_only_while_the_core_is_slow(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     censuses = iter(range(100))
-    monkeypatch.setattr(foreign, "census", lambda: next(censuses))
-    monkeypatch.setattr(foreign, "busiest", _busiest)
-    one = watch()
+    monkeypatch.setattr(agent, "census", lambda: next(censuses))
+    monkeypatch.setattr(agent, "busiest", _busiest)
+    quiet = Quiet(TASK)
+    one = Watch(TASK, os.getpid(), computes=True, quiet=quiet)
     for suspects in (False, True, True, False):
         if suspects:
-            one.suspect()
+            quiet.look()
         one.begin(STEPS, 0.0)
         one.settle()
     assert one.close().foreign == (
@@ -265,4 +267,5 @@ def test_where_something_of_the_run_may_be_on_its_cpus_nobody_is_suspicious(
 
 def alone(suspicion: Suspicion, role: str = "worker", kind: str = "each", **changes: Any) -> Watch:
     point = changed(POINT, kind=kind, **changes)
-    return Watch(replace(TASK, point=point, role=role), os.getpid(), computes=True, suspicion=suspicion)
+    task = replace(TASK, point=point, role=role)
+    return Watch(task, os.getpid(), computes=True, quiet=Quiet(task, suspicion))

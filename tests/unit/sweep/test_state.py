@@ -10,7 +10,6 @@ from scaling.records.messages import Report
 from scaling.records.point import Kind
 from scaling.records.task import Finish, Run
 from scaling.records.telemetry import Foreign, Sample, Telemetry
-from scaling.sweep.attempt import set_aside
 from scaling.sweep.outcome import record_of
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold
 from tests.support.points import POINT, TASK
@@ -227,7 +226,9 @@ def test_a_flooded_log_is_warned_of() -> None:
 
 def test_who_used_a_hosts_cores_meanwhile_is_warned_of_once() -> None:
     burner, idle = (Foreign(name=name, run_s=used, over_s=2.0) for name, used in (("burner", 1.9), ("idle", 0.3)))
-    state = folded(set_aside(measured(), (0,), (0, 1)), (0, window()), (1, window()), (0, RESULT), (1, RESULT))
+    made = measured()
+    aside = tuple(replace(rank, windows=(), disturbed=rank.windows) for rank in made.ranks)
+    state = folded(replace(made, ranks=aside), (0, window()), (1, window()), (0, RESULT), (1, RESULT))
     for rank in (0, 1):
         ended = Ended(outcome=Finished(), telemetry=Telemetry(foreign=(burner, idle)))
         state = folded(state, (rank, ended))

@@ -1,0 +1,348 @@
+"""Tell from records what disturbed a cell: slow canaries, foreign load, and one note about both. Pure.
+
+Foreign load is what programs outside the launch ran on its cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain
+from math import inf
+from statistics import fmean
+from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
+
+from scaling.quiet.canary import Canary, slow_above_s, usual_s
+from scaling.records.events import Window
+from scaling.records.point import Point, Record
+from scaling.records.run import PointRecord, PointWarning, RankRecord
+from scaling.records.telemetry import CpuTime, Foreign
+from scaling.text import counted, several
+
+# Shares of the time below it are not noted.
+LEAST = 0.01
+# Of a core: a program that uses less in all did not slow a rank down.
+LEAST_CORES = 0.2
+# Of a CPU: on an idle one the run's own agents, which wake now and then, and the kernel's ticks of 10 ms are up to
+# 2 % of a round.
+LEAST_OTHERS = 0.05
+NAMED = 3
+# How a note begins; the second if only canaries tell, and no other program was seen.
+FOREIGN_LOAD, SLOWER_CORES = "foreign load", "slower cores"
+
+
+class Cell(Protocol):
+    """What a note is about (analysis/cell.py)."""
+
+    @property
+    def load(self) -> Load: ...
+
+
+def notes(*cells: Cell) -> Iterator[str]:
+    """Yield one note about all that disturbed these cells; none if nothing did."""
+    return joined(cell.load for cell in cells).notes()
+
+
+def warnings(used: Iterable[tuple[str, tuple[Foreign, ...]]], again: int) -> Iterator[PointWarning]:
+    """Yield a warning of a point that names the programs that `used` its hosts' cores meanwhile, if any did much.
+
+    `again` counts the windows that were measured again.
+    """
+    if named := who(used):
+        aside = f"; {counted(again, 'window')} measured again" if again else ""
+        yield PointWarning(kind="foreign-load", text=f"{FOREIGN_LOAD}: {named}{aside}")
+
+
+class Seat(NamedTuple):
+    """A rank, and where it ran."""
+
+    rank: int
+    host: str
+
+
+class Load(Record, frozen=True, kw_only=True):
+    """What else the machine did while one cell, or several, were measured.
+
+    `used`: processes by host. `slower`: by how much the core was slower, for each slow one of `windows`;
+    `slower_again`: the same for the `again` windows that were measured again. `shared`: how many of all these
+    canaries were slow because another program had the core. `queued` and `stolen`: by rank the share of the time
+    that other processes, or the hypervisor, had its CPUs; of several cells the worst. `others`: by rank what other
+    processes ran on its CPUs, as a share of one, if the rank did not wait for most of that (as on the other
+    hyperthreads of its cores).
+    """
+
+    used: Mapping[str, tuple[Foreign, ...]] = {}
+    windows: int = 0
+    slower: tuple[float, ...] = ()
+    again: int = 0
+    slower_again: tuple[float, ...] = ()
+    shared: int = 0
+    queued: Mapping[Seat, float] = {}
+    stolen: Mapping[Seat, float] = {}
+    others: Mapping[Seat, float] = {}
+    hosts: tuple[str, ...] = ()
+
+    def notes(self) -> Iterator[str]:
+        """Yield one note about all of it; none if there is nothing to tell.
+
+        Canaries alone tell of foreign load if the core was shared in half of the slow ones: a single one may have
+        met the run's own agents.
+        """
+        where = f" on {several(self.hosts)}" if self.hosts else ""
+        named, slower, taken = (
+            who(self.used.items()),
+            list(self._slower()),
+            [part for part in self._taken() if part],
+        )
+        if named or taken:
+            yield f"{FOREIGN_LOAD}{where}: {'; '.join(filter(None, (named, *slower, *taken)))}"
+        elif slower:
+            is_load = 2 * self.shared >= max(1, self._slow_windows)
+            yield f"{FOREIGN_LOAD if is_load else SLOWER_CORES}{where}: {'; '.join((*slower, *self._shared()))}"
+
+    @property
+    def _slow_windows(self) -> int:
+        """How many windows had a slow core, at first or again."""
+        return len(self.slower) + len(self.slower_again)
+
+    def _shared(self) -> Iterator[str]:
+        if self.shared >= self._slow_windows and self.shared:
+            yield "others had the core then"
+        elif self.shared:
+            yield f"others had the core in {self.shared} of these {self._slow_windows}"
+
+    def _slower(self) -> Iterator[str]:
+        if self.slower:
+            size = _percent(fmean(self.slower))
+            yield f"the core was {size} slower in {len(self.slower)} of {self.windows} windows"
+        if self.again:
+            size = f", {_percent(fmean(self.slower_again))} slower" if self.slower_again else ""
+            again = str(self.again) if self.slower else counted(self.again, "window")
+            yield f"{again} measured again{size}"
+
+    def _taken(self) -> Iterator[str]:
+        yield _listed(self._worst(self.queued), "waited {} of the time for CPUs that others used")
+        yield _listed(self._worst(self.others), "shared its CPUs with others, who used {} of one", decimals=0)
+        yield _listed(self._worst(self.stolen), "lost {} of its CPUs' time to the hypervisor")
+
+    def _worst(self, parts: Mapping[Seat, float]) -> list[tuple[str, float]]:
+        """Return the shares by rank, largest first; the rank has its host if there are several."""
+        found = sorted(parts.items(), key=lambda item: -item[1])
+        return [(f"rank {seat.rank}{_on(seat.host, self.hosts)}", part) for seat, part in found]
+
+
+def of(records: Sequence[PointRecord]) -> Load:
+    """Return what the records of a cell tell."""
+    found = joined(_of_seat(ranks, records[0].point) for ranks in _by_seat(records).values())
+    # Ranks that share a core queue behind each other there.
+    return replace(found, shared=0) if any(record.oversubscribed for record in records) else found
+
+
+def joined(loads: Iterable[Load]) -> Load:
+    """Return the load of several cells together."""
+    told = list(loads)
+    return Load(
+        used=_added(pair for one in told for pair in one.used.items()),
+        windows=sum(one.windows for one in told),
+        slower=tuple(part for one in told for part in one.slower),
+        again=sum(one.again for one in told),
+        slower_again=tuple(part for one in told for part in one.slower_again),
+        shared=sum(one.shared for one in told),
+        queued=_most(one.queued for one in told),
+        stolen=_most(one.stolen for one in told),
+        others=_most(one.others for one in told),
+        hosts=tuple(dict.fromkeys(host for one in told for host in one.hosts)),
+    )
+
+
+def _most(parts: Iterable[Mapping[Seat, float]]) -> dict[Seat, float]:
+    """Return each rank's largest share, of several controls in which it ran."""
+    found: dict[Seat, float] = {}
+    for seat, part in chain.from_iterable(one.items() for one in parts):
+        found[seat] = max(part, found.get(seat, 0.0))
+    return found
+
+
+def who(used: Iterable[tuple[str, Iterable[Foreign]]]) -> str:
+    """Return the busiest processes of these hosts, `` `make all` used 97 % of a core, `gcc` 45 % ``.
+
+    Empty if none did much.
+    """
+    summed = _added(used)
+    found = [(one, host) for host, processes in summed.items() for one in processes if one.cores >= LEAST_CORES]
+    found.sort(key=lambda pair: -pair[0].run_s)
+    named = [(f"`{one.name}`{_on(host, summed)}", one.cores) for one, host in found]
+    return _listed(named, "used {} of a core", decimals=0)
+
+
+def _added(found: Iterable[tuple[str, Iterable[Foreign]]]) -> dict[str, tuple[Foreign, ...]]:
+    """Add up the use of processes by host and name."""
+    by_host: dict[str, dict[str, Foreign]] = {}
+    for host, processes in found:
+        by_name = by_host.setdefault(host, {})
+        for one in processes:
+            old = by_name.get(one.name, Foreign(name=one.name, run_s=0.0, over_s=0.0))
+            by_name[one.name] = replace(old, run_s=old.run_s + one.run_s, over_s=old.over_s + one.over_s)
+    return {host: tuple(by_name.values()) for host, by_name in by_host.items()}
+
+
+def _listed(found: Sequence[tuple[str, float]], phrase: str, *, decimals: int = 1) -> str:
+    """Return the first few names with their shares; the first has the whole phrase."""
+    said = [(name, _percent(part, decimals)) for name, part in found[:NAMED]]
+    texts = [f"{name} {phrase.format(size) if index == 0 else size}" for index, (name, size) in enumerate(said)]
+    return ", ".join(texts)
+
+
+def _on(host: str, hosts: Collection[str]) -> str:
+    return f" on {host}" if len(hosts) > 1 else ""
+
+
+def _percent(part: float, decimals: int = 0) -> str:
+    return f"{100 * part:.{decimals}f} %"
+
+
+# ---------------------------------------------------------------- of one rank
+
+
+def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
+    """Return what one rank's records tell, over rounds.
+
+    A rank that has no other rank of the run beside it can only queue behind other programs.
+    """
+    host, seat = ranks[0].host, Seat(ranks[0].rank, ranks[0].host)
+    windows = [window for rank in ranks for window in rank.windows]
+    again = [window for rank in ranks for window in rank.disturbed]
+    known_s = _known_s(ranks)
+    slow, slow_again = (_slow(found, _limit_s(known_s)) for found in (windows, again))
+    queued, stolen = (_share(ranks, seconds) for seconds in (_kept_waiting_s, _stolen_s))
+    others = _others(ranks) if point.has_own_cpus else 0.0
+    load = Load(
+        used=_added((host, rank.telemetry.foreign) for rank in ranks if rank.telemetry.foreign),
+        windows=len(windows),
+        slower=_above(slow, known_s),
+        again=len(again),
+        slower_again=_above(slow_again, known_s),
+        shared=sum(one.is_shared for one in (*slow, *filter(None, _before_each(again)))),
+        queued={seat: queued} if point.is_alone and queued > LEAST else {},
+        stolen={seat: stolen} if stolen > LEAST else {},
+        others={seat: others} if others else {},
+    )
+    taken = load.queued or load.stolen or load.others
+    told = who(load.used.items()) or load.slower or load.again or taken
+    return replace(load, hosts=(host,) if told else ())
+
+
+def _slow(windows: Iterable[Window], limit_s: float) -> list[Canary]:
+    """Return the canaries before these windows that took longer."""
+    return [one for one in _before_each(windows) if one and one.seconds > limit_s]
+
+
+def _above(slow: Iterable[Canary], known_s: Sequence[float]) -> tuple[float, ...]:
+    """Return by how much each was above the usual time, relatively."""
+    usual = usual_s(known_s) if known_s else inf
+    return tuple(one.seconds / usual - 1 for one in slow)
+
+
+def _share(ranks: Iterable[RankRecord], seconds: Callable[[CpuTime, int], float]) -> float:
+    """Return a share of the time that windows were measured, per core."""
+    told = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
+    wall_s = sum(threads * cpu.wall_s for threads, cpu in told)
+    return sum(seconds(cpu, threads) for threads, cpu in told) / wall_s if wall_s else 0.0
+
+
+def _kept_waiting_s(cpu: CpuTime, cores: int) -> float:
+    """Return for how long threads queued behind other programs.
+
+    Threads also queue behind threads of their own rank: no more counts than its cores had left. The kernel counts
+    a CPU quota's pauses as queueing: they are subtracted.
+    """
+    idle_s = cores * cpu.wall_s - sum(thread.run_s for thread in cpu.threads)
+    queued_s = sum(thread.queued_s for thread in cpu.threads) - cpu.throttled_s
+    return max(min(queued_s, idle_s), 0.0)
+
+
+def _stolen_s(cpu: CpuTime, _: int) -> float:
+    return cpu.stolen_s
+
+
+def _others(ranks: Iterable[RankRecord]) -> float:
+    """Return what other processes ran on the rank's CPUs, as a share of one.
+
+    0 if that is little more than the time that the rank queued for, which is noted itself.
+    """
+    told = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
+    wall_s, others_s = sum(cpu.wall_s for _, cpu in told), sum(cpu.others_s or 0.0 for _, cpu in told)
+    unnoticed_s = others_s - sum(_kept_waiting_s(cpu, threads) for threads, cpu in told)
+    cores = max((threads for threads, _ in told), default=1)
+    return others_s / wall_s if unnoticed_s > max(LEAST_OTHERS, LEAST * cores) * wall_s else 0.0
+
+
+# ---------------------------------------------------------------- canaries of records
+
+
+def at_first(records: Sequence[PointRecord]) -> Iterator[PointRecord]:
+    """Yield the records with the first try of each window, without windows whose canary was slow on any rank."""
+    limits_s = {seat: _limit_s(_known_s(ranks)) for seat, ranks in _by_seat(records).items()}
+    for record in records:
+        ranks = [replace(rank, windows=_first(rank)) for rank in record.ranks]
+        slow = frozenset[int]().union(*(_slow_blocks(one.windows, limits_s[one.launch_rank]) for one in ranks))
+        kept = (tuple(window for window in rank.windows if window.index not in slow) for rank in ranks)
+        both = zip(ranks, kept, strict=True)
+        yield replace(record, ranks=tuple(replace(rank, windows=windows) for rank, windows in both))
+
+
+def later(record: PointRecord) -> PointRecord:
+    """Return the record with the windows of its soak as its windows, without those whose canary was slow."""
+    return replace(record, ranks=tuple(replace(rank, windows=_later(rank)) for rank in record.ranks))
+
+
+def _later(rank: RankRecord) -> tuple[Window, ...]:
+    known_s = [one.canary_s for one in (*rank.windows, *rank.soaked) if one.canary_s is not None]
+    slow = _slow_blocks(rank.soaked, _limit_s(known_s))
+    return tuple(window for window in rank.soaked if window.index not in slow)
+
+
+def _by_seat(records: Iterable[PointRecord]) -> dict[int, list[RankRecord]]:
+    found: dict[int, list[RankRecord]] = {}
+    for rank in chain.from_iterable(record.ranks for record in records):
+        found.setdefault(rank.launch_rank, []).append(rank)
+    return found
+
+
+def _before_each(windows: Iterable[Window]) -> list[Canary | None]:
+    """Return the canary before each window; windows that ran in one go have that of the first."""
+    own = (None if one.canary_s is None else Canary(one.canary_s, one.canary_queued_s) for one in windows)
+    found: Iterator[Canary | None] = accumulate(own, lambda before, own: own or before)
+    return list(found)
+
+
+def _known_s(ranks: Iterable[RankRecord]) -> list[float]:
+    """Return the canaries from which the usual time is read: of each window the try that counts and the first one.
+
+    Tries that waited for a burner's end would make its slowness usual.
+    """
+    windows = chain.from_iterable((*rank.windows, *_first_tries(rank).values()) for rank in ranks)
+    return [window.canary_s for window in windows if window.canary_s is not None]
+
+
+def _first(rank: RankRecord) -> tuple[Window, ...]:
+    first = _first_tries(rank)
+    return tuple(first.get(window.index, window) for window in rank.windows)
+
+
+def _first_tries(rank: RankRecord) -> dict[int, Window]:
+    """Return the first try by index, of windows of which another try counts."""
+    first = {window.index: window for window in reversed(rank.disturbed)}
+    return {one.index: first[one.index] for one in rank.windows if first.get(one.index, one).start_s < one.start_s}
+
+
+def _limit_s(canaries_s: Sequence[float]) -> float:
+    """Return the seconds above which one of these canaries was slow; infinity if there are none."""
+    return slow_above_s(canaries_s) if canaries_s else inf
+
+
+def _slow_blocks(windows: Sequence[Window], limit_s: float) -> frozenset[int]:
+    """Return the indices of the windows before which a canary took longer."""
+    found = zip(windows, _before_each(windows), strict=True)
+    return frozenset(window.index for window, one in found if one and one.seconds > limit_s)

@@ -1,0 +1,83 @@
+"""argv -> Asked; the flags of the search are those of scaling.run that say what is exchanged, and --noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from scaling.command import command
+from scaling.errors import UsageError
+from scaling.records.point import Record
+from scaling.run.flags import View, checked_view, given, with_fields
+from scaling.run.invocation import Invocation, fields
+from scaling.tools.bisect import NAME
+
+EPILOG = (
+    "Exit codes: 0 searched, whatever was found; 1 a point failed, 2 a mistake, 130 Ctrl-C, 143 SIGTERM, "
+    "129 SIGHUP."
+)
+KINDS = ["exchange", "solo", "together", "comm"]
+# Starts of each point of the proof, unless --rounds.
+ROUNDS = 3
+
+app = typer.Typer(add_completion=False)
+
+
+class Asked(Record, frozen=True, kw_only=True):
+    """What the command line asks for; `noise` is a fraction of 1, None for what windows show."""
+
+    invocation: Invocation
+    noise: float | None = None
+
+
+def parse(argv: Sequence[str]) -> Asked | None:
+    """Read the command line; None after printing help. Raises UsageError."""
+    asked = command(app, argv, NAME)
+    return asked if isinstance(asked, Asked) else None
+
+
+# The fields that a search has, in the order of --help; it sets the others.
+_FIELDS = (
+    "strategy", "model", "data", "data_dir", "device", "shrink", "dilate", "batch_size", "precision", "option",
+    "interconnect", "fabric", "cpus_per_rank", "windows", "window_s", "seed", "startup_timeout_s",
+    "stall_timeout_s", "point_timeout_s", "results", "name",
+)  # fmt: skip
+
+
+@app.command(epilog=EPILOG)
+@with_fields(_FIELDS, name="bisect")
+def bisect(
+    context: typer.Context,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            help="How often each point of the proof is measured, in processes of their own.", metavar="N"
+        ),
+    ] = ROUNDS,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            help="By how many percent points of healthy nodes differ from start to start; nodes that are slower "
+            "by less than twice that are not searched.",
+            metavar="PERCENT",
+            show_default="as windows show",
+        ),
+    ] = None,
+    view: View = "plain",
+    **flags: Any,
+) -> Asked:
+    """Which node makes the others wait, and what would its removal bring? Three nodes at least.
+
+    Start it as the sweep was: mpirun -np 16 python -m scaling bisect
+
+    Suspects are nodes that compute slowly and paths that carry little. Groups of nodes then exchange gradients at
+    the same time, until the slow nodes are known. The proof measures all nodes, those without the slow ones and
+    those without as many healthy ones in the same rounds.
+    """
+    if noise is not None and not 0 < noise <= 50:
+        raise UsageError(f"--noise {noise:g}: not between 0 and 50 percent; write for example --noise 3")
+    told = {"name": "bisect", "rounds": ROUNDS, **fields(given(context), None), "kinds": KINDS}
+    invocation = Invocation(given=told, base={}, view=checked_view(view))
+    return Asked(invocation=invocation, noise=None if noise is None else noise / 100)
