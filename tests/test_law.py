@@ -6,7 +6,8 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,69 @@ def test_the_readme_says_the_law_in_six_sentences() -> None:
 def test_only_the_front_half_knows_the_configuration() -> None:
     knows = {one.file for one in law.imports(FILES) if one.name == "scaling.plan.config.SweepConfig"}
     assert {law.room_of(file) for file in knows} == {"plan", "run"}
+
+
+# Files and folders whose code names frameworks outside of their folders, with the names and the reason.
+NAMING = {
+    "frameworks/__init__.py": ("mx pytorch tf", "the order of --list"),
+    "importers/": (
+        "horovod mxnet pytorch tensorflow tf",
+        "tools whose logs are read, and the names of their strategies",
+    ),
+    "predict/published.py": ("horovod tf", "words of published tables"),
+    "predict/beliefs.py": ("horovod", "constants that are learned, by what they are learned from"),
+    "predict/latent.py": ("horovod", "the same"),
+    "predict/priors.py": ("horovod", "the same"),
+    "predict/setting.py": ("horovod", "the same"),
+    "records/emulation.py": ("gloo torch", "the exchange that the emulator's model is of, also in older records"),
+    "check/flags.py": ("torch", "help"),
+    "check/verdicts/__init__.py": ("gloo", "what mends a slow library"),
+    "plan/config.py": ("gloo mxnet tensorflow tf torch", "help"),
+    "run/flags.py": ("mxnet", "help"),
+    "workloads/data/__init__.py": ("mxnet tensorflow", "formats of files, by the converters that write them"),
+    "workloads/models.py": ("mxnet", "sources of models"),
+    "workloads/weights_file.py": ("pytorch torch", "the format of files with weights"),
+}
+
+
+@cache
+def framework_names() -> tuple[tuple[str, str], ...]:
+    return tuple(law.framework_names(FILES))
+
+
+def naming(found: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The names of frameworks that nothing allows; the folder of a file may have moved."""
+    return [
+        (file, name)
+        for file, name in found
+        if not any(f"/{where}" in f"/{file}" and name in words.split() for where, (words, _) in NAMING.items())
+    ]
+
+
+def test_code_names_no_framework_outside_its_folder() -> None:
+    assert naming(framework_names()) == []
+
+
+@pytest.mark.parametrize("where", NAMING)
+def test_each_exception_is_needed(where: str) -> None:
+    found = {name for file, name in framework_names() if f"/{where}" in f"/{file}"}
+    assert found == set(NAMING[where][0].split())
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "names"),
+    [
+        ("plan/planted.py", 'is_late = name.startswith("tensorflow:")', ["tensorflow"]),
+        ("report/planted.py", "MXNET_BATCH = 1", ["mxnet"]),
+        ("agent/planted.py", "from scaling.frameworks.pytorch import installed", ["pytorch"]),
+        ("run/planted.py", 'def f():\n    """A default."""\n    return f"torch:{mode}"', ["torch"]),
+        ("frameworks/mx/planted.py", 'word = "torch and Horovod"', ["torch"]),
+        ("frameworks/horovod/planted.py", 'word = "Horovod"', []),
+        ("hosts/planted.py", '"""As torch.distributed does."""\nx = 1  # MXNet\nword = "torchvision"', []),
+    ],
+)
+def test_a_planted_name_is_found(file: str, source: str, names: list[str]) -> None:
+    assert naming(law.framework_names({file: source})) == [(file, name) for name in names]
 
 
 def test_the_worker_knows_no_mpi_and_the_agent_no_framework() -> None:

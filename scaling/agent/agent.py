@@ -23,7 +23,7 @@ from scaling.errors import ScalingError, StrategyError, UsageError
 from scaling.hosts import process_limits
 from scaling.hosts.reach import Attempts, door
 from scaling.quiet import agent as quiet
-from scaling.records.events import Ended, Event, Failed, Measured
+from scaling.records.events import Ended, Event, Exit, Failed, Measured
 from scaling.records.host import HostInfo
 from scaling.records.messages import (
     AGENT_DECODER,
@@ -317,8 +317,8 @@ class Agent:
         except (OSError, ValueError, ScalingError) as error:  # no variable of an environment holds a null byte
             trace = error.trace if isinstance(error, StrategyError) else ""
             message = f"cannot start: {error}{_limit_hint(error)}"
-            failed = Failed(cause="error", message=message, log=task.log, log_tail=trace)
-            self._report(task, Ended(outcome=failed))
+            reason = Failed(cause="error", message=message)
+            self._report(task, Ended(exit=Exit(is_started=False, reason=reason, log_tail=trace)))
             return
         started = Supervisor(child, asked, self._clock(), self._idle, self._suspicion)
         self._supervisors[task.attempt, task.role] = started

@@ -1,16 +1,15 @@
-"""One supervised child: spawn, pipes, clocks, kill ladder -> how it ended.
+"""One supervised child: spawn, pipes, clocks, kill ladder -> what was seen of its end.
 
 The child leads its own session. Its end is told by its pidfd, not by the end of its pipe: a forked
 grandchild may hold the pipe open. Where there is no pidfd the agent finds out at its next turn.
 Grandchildren that outlive it are killed: those of its group by killpg while the leader is still a
 zombie (so that the id cannot be another's). Those that left the group are this process's children by
-then: a child keeps its orphans while it lives, afterwards this process adopts them (PR_SET_CHILD_SUBREAPER).
+then: a child keeps its orphans while it lives, afterwards this process adopts them (hosts/parents.py).
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
@@ -22,28 +21,15 @@ import msgspec
 from scaling.agent import forks
 from scaling.hosts import proc, process_limits
 from scaling.records import other_code
-from scaling.records.events import Event, Failed, Finished, Outcome
+from scaling.records.events import Event, Exit
 from scaling.records.forks import MARK
 from scaling.records.store import unlinked
 from scaling.records.task import EVENTS_FD, Command, Task
-from scaling.text import signal_name
 
 LOG_TAIL_BYTES = 4000
 STACKS_S = 0.3
-_PR_SET_CHILD_SUBREAPER = 36
 
 Start = Callable[[Task, Mapping[str, str], forks.Fds], forks.Started]
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of its descendants' orphans, which waits for them as for all its children.
-
-    Some programs start others with SIGCHLD ignored: then the kernel reaps children, and nobody learns how they
-    ended (sigaction(2)).
-    """
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 class Child:
@@ -62,7 +48,7 @@ class Child:
         self._term_at_s: float | None = None
         self._grace_s = 2.0
         self.strays = 0
-        self.sent: set[str] = set()
+        self._signals: set[int] = set()
         unlinked(Path(task.log).parent).mkdir(parents=True, exist_ok=True)
         self.pid, self._wait = self._start(environ, start or (lambda _, *asked: forks.fresh(*asked)))
         forks.SESSIONS.add(self.pid)
@@ -142,7 +128,7 @@ class Child:
         self._grace_s = grace_s
         self.resume()  # who is stopped hears of no signal but KILL
         if stacks:
-            self.sent.add(_crash(signal.SIGUSR1))
+            self._signals.add(signal.SIGUSR1)
             os.kill(self.pid, signal.SIGUSR1)
         self._term_at_s = now_s + (STACKS_S if stacks else 0.0)
         self.pursue(now_s)
@@ -152,11 +138,11 @@ class Child:
         if self._term_at_s is None:
             return
         if self._kill_at_s is None and now_s >= self._term_at_s:
-            self.sent.add(_crash(signal.SIGTERM))
+            self._signals.add(signal.SIGTERM)
             self._signal(signal.SIGTERM)
             self._kill_at_s = now_s + self._grace_s
         elif self._kill_at_s is not None and now_s >= self._kill_at_s:
-            self.sent.add(_crash(signal.SIGKILL))
+            self._signals.add(signal.SIGKILL)
             self._signal(signal.SIGKILL)
             self._kill_at_s = now_s + 1.0
 
@@ -170,38 +156,34 @@ class Child:
             return bool(self._exit.poll(0))
         return proc.is_over(self.pid)
 
-    def reap(self) -> Outcome:
-        """How it ended. Afterwards nothing of it runs and its pipes are closed."""
+    def reap(self) -> Exit:
+        """Return what is seen of its end. Afterwards nothing of it runs and its pipes are closed."""
         self._signal(signal.SIGKILL)
         code = self._wait()
         forks.SESSIONS.discard(self.pid)
         self.strays = reap_strays(self._began)
         self._close()
-        return self._outcome(code)
+        return self._exit_of(code)
 
     def _close(self) -> None:
         for fd in (self.stdin_fd, self.exit_fd, self.events_fd):
             if fd >= 0:
                 os.close(fd)
 
-    def _outcome(self, code: int) -> Outcome:
+    def _exit_of(self, code: int) -> Exit:
+        """What else its host tells of its end, if it failed."""
         if code == 0:
-            return Finished()
+            return Exit()
         tail = log_tail(Path(self.task.log))
         kills, file = proc.oom_kills()
-        limit = process_limits.hint(tail)
-        killed = code == -signal.SIGKILL and _crash(signal.SIGKILL) not in self.sent
-        if killed and kills > self._oom_kills:
-            rise = f"oom_kill in {file} rose by {kills - self._oom_kills}"
-            message = f"killed (SIGKILL), probably by the kernel's out-of-memory killer: {rise}"
-            return Failed(cause="oom", message=message, log=self.task.log, log_tail=tail)
-        if code < 0:
-            # So ends who writes to shared memory that there is no room for: containers have 64 MB of it.
-            hint = ", as where /dev/shm is full" if -code == signal.SIGBUS else ""
-            message = f"ended by {signal_name(-code)}{hint}{limit}"
-            return Failed(cause=_crash(-code), message=message, log=self.task.log, log_tail=tail)
-        message = f"exited with code {code}{limit}"
-        return Failed(cause=f"exit({code})", message=message, log=self.task.log, log_tail=tail)
+        return Exit(
+            code=code,
+            signals=frozenset(self._signals),
+            oom_kills=max(0, kills - self._oom_kills),
+            oom_file=file,
+            limit=process_limits.hint(tail),
+            log_tail=tail,
+        )
 
 
 def _pidfd(pid: int) -> int:
@@ -211,11 +193,6 @@ def _pidfd(pid: int) -> int:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return -1
-
-
-def _crash(number: int) -> str:
-    """The cause of an end by a signal; `Child.sent` has those of the ladder's that were sent."""
-    return f"crash({signal_name(number)})"
 
 
 def log_tail(path: Path) -> str:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from scaling.hosts import allocator, variables
+from scaling.frameworks import variables
+from scaling.hosts import allocator
 from scaling.records.task import Task
 
 SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")

@@ -152,7 +152,7 @@ class Starter:
     def preload(self, task: Task, names: Collection[str] = ()) -> None:
         """Have a fork server for children like this task's import their framework, where forks can serve, and what
         strategies of these names want imported."""
-        key, modules = self._key(task), frameworks.of_baseline(_baseline(task)).preload
+        key, modules = self._key(task), frameworks.named(_baseline(task)).preload
         if task.fresh or not modules or task.point.hardware.device == "cuda" or key in self._servers:
             return
         with suppress(OSError, ScalingError):  # children then start fresh
@@ -189,7 +189,7 @@ class Starter:
         return interpreters.of(interpreters.framework_of(task.point.strategy), self._base)
 
     def _key(self, task: Task) -> tuple[str, int, str, str]:
-        return frameworks.of_baseline(_baseline(task)).name, task.threads, task.malloc, task.code
+        return frameworks.named(_baseline(task)).name, task.threads, task.malloc, task.code
 
 
 def _baseline(task: Task) -> str:

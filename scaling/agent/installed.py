@@ -15,8 +15,7 @@ import msgspec
 
 from scaling import frameworks
 from scaling.agent import strategies
-from scaling.frameworks.pytorch import installed
-from scaling.hosts import compilers, info
+from scaling.hosts import info
 from scaling.records.interpreter import Installed
 
 # What a worker imports beside its framework.
@@ -25,19 +24,20 @@ NEEDED = ("numpy", "psutil", "pynvml")
 
 def main(arguments: Sequence[str]) -> int:
     """Print an `Installed` as JSON; 1 and a line where workers cannot run here at all."""
-    framework, *names = arguments
+    name, *names = arguments
+    framework = frameworks.FRAMEWORKS[name]
     if absent := [name for name in NEEDED if find_spec(name) is None]:
         sys.stderr.write(f"No module named {absent[0]!r}\n")
         return 1
     lacking = strategies.lacking_here(names)
     answer = Installed(
         python=platform.python_version(),
-        versions=info.versions(frameworks.FRAMEWORKS[framework].distributions),
+        versions=info.versions(framework.distributions),
         missing=lacking.anywhere,
         missing_on_cuda=lacking.on_cuda,
         name_addresses=lacking.name_addresses,
-        cuda=installed.cuda() if framework == "torch" else None,
-        compile_lacks=compilers.lacks(os.environ) if framework == "torch" else "",
+        cuda=framework.built_for_cuda(),
+        compile_lacks=framework.compiler_lacks(os.environ),
     )
     sys.stdout.write(msgspec.json.encode(answer).decode())
     return 0

@@ -18,6 +18,8 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.agent.environment import outside_of_mpi
+from scaling.frameworks import variables
+from scaling.hosts import info
 from scaling.records.host import HostInfo
 from scaling.records.interpreter import Installed, Interpreter
 
@@ -37,7 +39,7 @@ def of(framework: str, environ: Mapping[str, str] = os.environ) -> str:
 
 def framework_of(strategy: str) -> str:
     """The framework that a strategy's children run in; "" for one of their own."""
-    return frameworks.of_baseline(frameworks.load(strategy).baseline).name
+    return frameworks.named(frameworks.load(strategy).baseline).name
 
 
 class Question:
@@ -128,8 +130,20 @@ def _framework_of(strategy: str) -> str:
 # ---------------------------------------------------------------- in a host's description
 
 
+def host_with(found: Sequence[Interpreter], environ: Mapping[str, str] = os.environ) -> HostInfo:
+    """This host as its workers meet it, with these interpreters beside the agent's own."""
+    every = frameworks.FRAMEWORKS.values()
+    own = replace(
+        info.gather(frameworks.distributions()),
+        compile_lacks=next(filter(None, (one.compiler_lacks(environ) for one in every)), ""),
+        variables=variables.recorded(environ),
+        changed_variables=variables.changed(environ),
+    )
+    return on(own, found)
+
+
 def on(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
-    """The host with these interpreters, and with the versions and what torch.compile lacks as its workers meet it.
+    """The host with these interpreters, and with the versions and what --compile lacks as its workers meet it.
 
     What the agent's own environment has in another version, or lacks for frameworks that run there, is called by
     its framework too: `horovod (tensorflow)`.
@@ -145,5 +159,6 @@ def on(host: HostInfo, found: Sequence[Interpreter]) -> HostInfo:
             known = versions.setdefault(package, version) if package in moved else versions.get(package)
             if known != version:
                 versions[f"{package} ({one.framework})"] = version
-    lacks = next((one.compile_lacks for one in found if one.framework == "torch"), host.compile_lacks)
+    compiling = (one for one in found if frameworks.named(one.framework).compiler)
+    lacks = next((one.compile_lacks for one in compiling), host.compile_lacks)
     return replace(host, versions=versions, interpreters=tuple(found), compile_lacks=lacks)

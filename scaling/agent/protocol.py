@@ -24,7 +24,7 @@ def main(strategies: list[str]) -> None:
 
     import scaling
     from scaling import frameworks
-    from scaling.records.events import Event
+    from scaling.records.events import Heard
     from scaling.records.forks import Request
     from scaling.records.task import Command, Task
 
@@ -37,7 +37,7 @@ def main(strategies: list[str]) -> None:
                 files[name] = str(sys.modules[module].__file__)
         except Exception as error:
             lacking[name] = str(error)
-    _, parts = msgspec.json.schema_components((Task, Command, Event, Request))
+    _, parts = msgspec.json.schema_components((Task, Command, Heard, Request))
     parts["Task"]["properties"].pop("code", None)  # for agents alone
     told = json.dumps(_bare(parts), sort_keys=True).encode()
     found = {

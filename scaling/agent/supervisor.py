@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from pathlib import Path
 from typing import Protocol
 
@@ -17,10 +16,9 @@ from scaling.records.events import (
     Ended,
     Evaluated,
     Event,
+    Exit,
     Failed,
-    Finished,
     Inspected,
-    Outcome,
     Ready,
     Rested,
     Result,
@@ -78,15 +76,12 @@ class ChildLike(Protocol):
 
     task: Task
     pid: int
-    strays: int
     events_fd: int
     exit_fd: int
     stdin_fd: int
 
     @property
     def unsent(self) -> bool: ...
-    @property
-    def sent(self) -> Set[str]: ...
     def tell(self, command: Command) -> None: ...
     def push(self) -> None: ...
     def pause(self) -> None: ...
@@ -95,7 +90,7 @@ class ChildLike(Protocol):
     def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None: ...
     def pursue(self, now_s: float) -> None: ...
     def ended(self) -> bool: ...
-    def reap(self) -> Outcome: ...
+    def reap(self) -> Exit: ...
 
 
 class Supervisor:
@@ -237,34 +232,22 @@ class Supervisor:
         return None
 
     def ended(self) -> Ended:
-        """Reap it. An end that this agent brought about has this agent's reason; one that came by itself after the
-        result is no failure.
-
-        By one of the signals that it has sent: whoever was killed just before is some milliseconds in dying, and
-        its peers notice earlier than its agent does.
-        """
-        outcome = self.child.reap()
+        """Reap it, and report what was seen of its end."""
+        seen = self.child.reap()
         self._log.cut()
-        if self._reason is not None and isinstance(outcome, Failed) and outcome.cause in self.child.sent:
-            outcome = replace(self._reason, log=self.child.task.log, log_tail=outcome.log_tail)
-        after_result = ""
-        if self._result_s is not None and isinstance(outcome, Failed) and (self._is_late or self._reason is None):
-            after_result, outcome = outcome.message, Finished()
-        return self._account(outcome, after_result)
+        return self._account(replace(seen, reason=self._reason, is_late=self._is_late))
 
     def so_far(self) -> Ended:
         """What is known once all ranks have done their measured windows, as if it ended well now."""
         if self._watch is not None:
             self._watch.settle()
-        return self._account(Finished())
+        return self._account(Exit())
 
-    def _account(self, outcome: Outcome, after_result: str = "") -> Ended:
+    def _account(self, seen: Exit) -> Ended:
         return Ended(
-            outcome=outcome,
-            after_result=after_result,
+            exit=seen,
             environ=self._environ,
             telemetry=self._watch.close() if self._watch is not None else Telemetry(),
-            strays=self.child.strays,
             log_dropped_bytes=self._log.dropped_bytes,
             nccl=nccl_log.read(self._environ.get("NCCL_DEBUG_FILE", ""), self.child.pid),
         )

@@ -33,6 +33,8 @@ ATTRIBUTES: Mapping[str, Any] = {
     "trainer": str,
     "server": str,
     "native_formats": tuple[str, ...],
+    "native_hint": str,
+    "obeying": str,
     "preload": tuple[str, ...],
 }
 OF_TRAINER: Mapping[str, Any] = {

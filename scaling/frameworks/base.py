@@ -114,8 +114,9 @@ class Strategy:
     imports no framework. `trainer` and `server` name the modules that the worker and the helpers load: a
     `TrainerModule` and a `ServerModule`; by default they are the strategy's own, which may then import its
     framework only inside functions. `native_formats` are those that its own pipeline (native_feed.py) reads,
-    `preload` modules that a fork server imports so that its children need not, beside its framework's: importing
-    them starts no thread and opens no device.
+    `native_hint` says how files come to be in them. `preload` modules that a fork server imports so that its
+    children need not, beside its framework's: importing them starts no thread and opens no device. `obeying` says
+    which installation obeys --interconnect, for one whose `name_address` is not None.
     """
 
     names: tuple[str, ...] = ()
@@ -124,7 +125,9 @@ class Strategy:
     trainer: str = ""
     server: str = ""
     native_formats: tuple[str, ...] = ()
+    native_hint: str = ""
     preload: tuple[str, ...] = ()
+    obeying: str = ""
 
     @property
     def trainer_module(self) -> str:
@@ -221,25 +224,86 @@ class ServerModule(Protocol):
         """Serve `task.role`; call `announce({...})` once reachable; return never or at the end."""
 
 
-class Framework(Record, frozen=True, kw_only=True):
-    """What must be known of a framework before any of its strategies is asked.
+class Exchange(Record, frozen=True, kw_only=True):
+    """How forecasts (predict/) model the exchange of a mode, in their words (`setting.py` there).
 
-    distributions: by package, the names under which it is distributed, for the versions in a run's header.
-    strategies: by mode, the module of its folder that holds the strategy as `STRATEGY`, in the order of --list.
-    aliases: other names that its users write for a mode. startup_s: seconds until a fresh worker is ready,
-    importing mostly, for --dry-run. preload: modules that a fork server imports, so that a worker need not; none
-    where workers cannot be forked. runs_ahead: on CPUs too a step returns before it is done. resident_bytes: about
-    what a worker keeps in memory without any model.
+    method: "ring", "sharded" or "servers_in_host"; modes with parameter servers need none. by_nccl: on GPUs NCCL
+    carries it, under whatever name.
+    """
+
+    method: str = "ring"
+    overlap: str = "other"
+    messages: str = "tensors"
+    by_nccl: bool = False
+
+
+def _nothing(_environ: Mapping[str, str]) -> str:
+    return ""
+
+
+class Framework(Record, frozen=True, kw_only=True):
+    """What must be known of a framework before any of its strategies is asked. Its folder declares it.
+
+    Modes
+      strategies: by mode, the module of its folder that holds the strategy as `STRATEGY`, in the order of --list.
+      aliases: other names that its users write for a mode.
+      any_mode: each mode is the plain loop, and none is listed.
+      defaults: by device, the mode that is measured if no --strategy is given.
+      mode_flag: a flag of `run` that names its modes as its users do.
+      exchanges: by mode, how forecasts model its exchange; "" stands for the other modes.
+
+    Workers
+      startup_s: seconds until a fresh worker is ready, importing mostly, for --dry-run.
+      preload: modules that a fork server imports, so that a worker need not; none where workers cannot be forked.
+      returns_early: devices on which a step returns before it is done, and no clock of the device times it.
+      resident_bytes: about what a worker keeps in memory without any model.
+      kernels_up_to: the newest GPUs, by compute capability, that its packages have kernels for.
+      translation_s: seconds that the driver takes to compile all kernels for newer GPUs.
+      compiler: what builds kernels while it trains, under --compile; `compiler_lacks` is what that would need and
+      does not find, told from the environment.
+
+    Installation
+      distributions: by package, the names under which it is distributed, for the versions in a run's header.
+      essential: packages of which all nodes need the same version.
+      built_for_cuda: the CUDA release that it is built with, "" for none, None if it is not installed. The
+      function imports nothing of the framework.
+      all_reduce: the module whose process times all-reduces for `check`, over the modes in `defaults`.
+
+    Environment variables, as patterns that match from the start of a name
+      variables: they change rates, and are recorded.
+      own_variables: strategies set them for each process, and those of the user are dropped.
+      corrected: by name, a value that workers fail with, the one that they get, and why.
+
+    explained: by label, what "How to read" says below a table with its rows.
     """
 
     name: str
     strategies: dict[str, str]
-    distributions: dict[str, tuple[str, ...]] = {}
     aliases: dict[str, str] = {}
+    any_mode: bool = False
+    defaults: dict[Device, str] = {}
+    mode_flag: str = ""
+    exchanges: dict[str, Exchange] = {}
     startup_s: float = 3.0
     preload: tuple[str, ...] = ()
-    runs_ahead: bool = False
+    returns_early: tuple[Device, ...] = ()
     resident_bytes: int = 10**9
+    kernels_up_to: tuple[int, int] | None = None
+    translation_s: float = 0.0
+    compiler: str = ""
+    compiler_lacks: Callable[[Mapping[str, str]], str] = _nothing
+    distributions: dict[str, tuple[str, ...]] = {}
+    essential: tuple[str, ...] = ()
+    built_for_cuda: Callable[[], str | None] = lambda: None
+    all_reduce: str = ""
+    variables: str = ""
+    own_variables: str = ""
+    corrected: dict[str, tuple[str, str, str]] = {}
+    explained: dict[str, str] = {}
+
+    def exchange(self, mode: str) -> Exchange:
+        """How the exchange of a mode is modelled."""
+        return self.exchanges.get(mode) or self.exchanges.get("", Exchange())
 
 
 # What the package's own plain loops can do.

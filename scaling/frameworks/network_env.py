@@ -1,8 +1,8 @@
 """How each library of an exchange is held to one network: the environment of a child. Pure.
 
 Addresses do the rest: every rendezvous and server is told the address that it binds on that network
-(`task.address`, `task.addresses`, `task.servers`). TensorFlow has nothing but them: its gRPC servers listen on all
-interfaces, and go out by the one that leads to the peer's address.
+(`task.address`, `task.addresses`, `task.servers`). A server that listens on all interfaces has only these, and
+goes out by the interface that leads to the peer's address.
 """
 
 from __future__ import annotations
@@ -45,16 +45,5 @@ def nccl_log(task: Task) -> dict[str, str]:
 
 
 def gloo(task: Task) -> dict[str, str]:
-    """Gloo inside torch. Without it, it takes whatever the host name resolves to, whatever MASTER_ADDR says."""
+    """The interface of Gloo, which else takes the address of the host's name, whatever MASTER_ADDR says."""
     return {"GLOO_SOCKET_IFNAME": task.place.interface}
-
-
-def horovod(task: Task) -> dict[str, str]:
-    """Gloo inside Horovod, which is also its control plane."""
-    return {"HOROVOD_GLOO_IFACE": task.place.interface}
-
-
-def ps_lite(task: Task, address: str) -> dict[str, str]:
-    """MXNet's servers and workers: the address that a node binds and tells the others, which wins over the
-    interface."""
-    return {"DMLC_NODE_HOST": address, "DMLC_INTERFACE": task.place.interface}

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 import scaling
 from scaling.errors import LaunchError
-from scaling.hosts import allocator, compilers, interfaces, proc, rdma, routes, variables
+from scaling.hosts import allocator, interfaces, proc, rdma, routes
 from scaling.hosts.gpus import gather_gpus, unsupported
 from scaling.records.host import HostInfo, Nic, joined_variables
 from scaling.text import counted
@@ -65,12 +65,9 @@ def gather(packages: Mapping[str, Sequence[str]]) -> HostInfo:
         routes=routes.read({nic.name for nic in nics}),
         reachable_gpus=found.reachable,
         unsupported_gpus=unsupported(found),
-        compile_lacks=compilers.lacks(os.environ),
         core_ids=proc.core_ids(cores),
         ipv6_only=_ipv6_only(nics),
         cpu_quotas=proc.cpu_quotas(),
-        variables=variables.recorded(os.environ),
-        changed_variables=variables.changed(os.environ),
         launcher_cores=_launcher_cores(),
     )
 

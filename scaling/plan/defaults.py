@@ -40,9 +40,6 @@ STARTUP_S, STARTUP_ON_GPUS_S, POINT_S = 300.0, 600.0, 1800.0
 # Of a training to an accuracy, which may take days: it says something now and then, or is stalled.
 TRAINING_S = 30 * 86_400.0
 COMPILING = 2
-# TensorFlow 2.21's wheels end with PTX of 9.0: on newer GPUs the driver compiles all kernels once, which by
-# TensorFlow's own message "could take 30 minutes or longer" (gpu_device.cc).
-TENSORFLOW_UP_TO, JUST_IN_TIME_S = (9, 0), 2700.0
 # Of --dry-run, beyond what the import takes: a CUDA context, cuDNN's search, NCCL's connections. Guesses.
 ON_GPU_S, COMPILE_S = 8.0, 60.0
 
@@ -81,7 +78,7 @@ def _pace(config: SweepConfig, device: Device, *, side_by_side: bool) -> tuple[i
     if not side_by_side:
         return PACE_ON_GPUS if device == "cuda" else PACE_ALONE
     baselines = (frameworks.load(name).baseline for name in config.strategy or ())
-    queues = device == "cuda" or any(frameworks.of_baseline(name).runs_ahead for name in baselines)
+    queues = device == "cuda" or any(device in frameworks.named(name).returns_early for name in baselines)
     return PACE_OF_QUEUES if queues else PACE_SIDE_BY_SIDE
 
 
@@ -122,11 +119,12 @@ def _startup_s(config: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> floa
     seconds = STARTUP_ON_GPUS_S if device == "cuda" else STARTUP_S
     if config.compile:
         seconds *= COMPILING
+    if device != "cuda":
+        return seconds
     newest = max((gpu.compute_capability or (0, 0) for gpu in gpus), default=(0, 0))
-    uses_tensorflow = any(name.startswith("tensorflow:") for name in config.strategy or ())
-    if device == "cuda" and uses_tensorflow and newest > TENSORFLOW_UP_TO:
-        seconds = max(seconds, JUST_IN_TIME_S)
-    return seconds
+    used = map(frameworks.named, config.strategy or ())
+    translating = (one.translation_s for one in used if one.kernels_up_to and newest > one.kernels_up_to)
+    return max((seconds, *translating))
 
 
 def startup_guess_s(point: Point) -> float:

@@ -91,19 +91,20 @@ def _check_files(flag: str, device: Device, name: str) -> None:
 def feed_refusal(point: Point) -> str | None:
     """Why its framework cannot feed the point by itself, naming the flag; None when it can, or need not."""
     work = point.workload
-    drives = frameworks.load(point.strategy).traits(point.strategy).drives
+    strategy = frameworks.load(point.strategy)
+    drives = strategy.traits(point.strategy).drives
     if work.drop_caches and drives == "point":
         return "--drop-caches: what computes for it holds its samples in memory; leave it out"
     if work.feed != "native":
         return None
-    read, found = frameworks.load(point.strategy).native_formats, data.spec(work.data).format
+    read, found = strategy.native_formats, data.spec(work.data).format
     if not read:
         return "--feed native: it has no pipeline of its own for its trainers; leave it out"
     if found in read:
         return None
     names = ", ".join(one.name for one in data.CATALOGUE.values() if one.format in read)
-    mend = ", which im2rec.py of MXNet packs a tree of pictures into" if read == ("recordio",) else ""
-    return f"--feed native: its own pipeline does not read --data {work.data}; leave it out, or take {names}{mend}"
+    hint = f", {strategy.native_hint}" if strategy.native_hint else ""
+    return f"--feed native: its own pipeline does not read --data {work.data}; leave it out, or take {names}{hint}"
 
 
 # ---------------------------------------------------------------- CPU beside GPUs
@@ -153,10 +154,6 @@ def baseline(
 # Sweeps of passes: what of a step is timed by itself, by whom, and on how many devices.
 #
 # The forward pass and the backward one exchange nothing, so that they are those of a plain loop on one device.
-
-
-# What is timed where only a pass is asked for.
-PASS_STRATEGY = "torch:plain"
 
 
 def check_passes(config: SweepConfig) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from scaling.frameworks.hvd import BUILD
+from scaling import frameworks
 from scaling.plan.placement import Slot, slots_of
 from scaling.records import other_code
 from scaling.records.messages import Enrol
@@ -22,11 +22,15 @@ def refusal(
     strategy = other_code.own(point.strategy)
     told = {one.host.hostname: one.name_addresses.get(strategy) for one in enrolled}
     hosts = dict.fromkeys(slot.host for slot in slots_of(point, slots))
-    return fault({host: told[host] for host in hosts}, network, point.hardware.device)
+    obeying = frameworks.load(strategy).obeying
+    return fault({host: told[host] for host in hosts}, network, point.hardware.device, obeying)
 
 
-def fault(addresses: Mapping[str, str | None], network: Network, device: Device) -> tuple[str, str] | None:
-    """What is wrong with the addresses of these hosts' names, None if they do not matter, and the mend.
+def fault(
+    addresses: Mapping[str, str | None], network: Network, device: Device, obeying: str
+) -> tuple[str, str] | None:
+    """What is wrong with the addresses of these hosts' names, None if they do not matter, and the mend,
+    of which `obeying` is a part (base.Strategy).
 
     One host reaches itself at any. On GPUs NCCL carries the gradients, and any address will do that others reach.
     """
@@ -37,8 +41,6 @@ def fault(addresses: Mapping[str, str | None], network: Network, device: Device)
         is_own = (address or "127.").startswith(("127.", "::1"))
         if address not in (None, wanted) and (is_own or device != "cuda"):
             why = f"it listens at the address of the host's name: {host} is {address}, on {network.word} {wanted}"
-            return (
-                why,
-                f"take the network of that address, write `{wanted} {host}` into /etc/hosts there, or {BUILD}",
-            )
+            ways = ["take the network of that address", f"write `{wanted} {host}` into /etc/hosts there"]
+            return why, f"{', '.join(ways)}, or {obeying}" if obeying else " or ".join(ways)
     return None

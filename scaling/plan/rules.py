@@ -96,7 +96,7 @@ def strategy(draft: Draft, launch: Launch) -> Draft:
 
 def names(config: SweepConfig, device: Device) -> tuple[str, ...]:
     """The strategies, each once and by its own name."""
-    default = matrix.PASS_STRATEGY if config.has_passes else "torch:nccl" if device == "cuda" else "torch:gloo"
+    default = frameworks.BASELINES[0] if config.has_passes else frameworks.default(device)
     given = tuple(dict.fromkeys(other_code.own(name) for name in config.strategy or (default,)))
     if config.against is None and given != tuple(dict.fromkeys(config.strategy or given)):
         raise UsageError("--strategy: names a revision (@); give that with --against REV")
@@ -462,18 +462,19 @@ def emulation(draft: Draft, launch: Launch) -> Draft:
     return draft.but(shrink=setting.shrink, dilate=setting.dilate)
 
 
-# ---------------------------------------------------------------- torch.compile
+# ---------------------------------------------------------------- compile
 
 
 def compile_(draft: Draft, launch: Launch) -> Draft:
-    """Refuse `--compile` where a host has not what PyTorch builds kernels with while it trains."""
+    """Refuse `--compile` where a host has not what a framework builds kernels with while it trains."""
     config = draft.config
-    if not config.compile or not any(name.startswith("torch:") for name in config.strategy or ()):
+    compilers = [compiler for name in config.strategy or () if (compiler := frameworks.named(name).compiler)]
+    if not config.compile or not compilers:
         return draft
     for enrol in launch.enrolled:
         if lacks := enrol.host.compile_lacks:
             raise UsageError(
-                f"--compile: {enrol.host.hostname} has no {lacks}, with which torch.compile builds kernels while "
+                f"--compile: {enrol.host.hostname} has no {lacks}, with which {compilers[0]} builds kernels while "
                 "it trains; install gcc, g++ and python3-dev there, or leave it out"
             )
     return draft

@@ -1,4 +1,4 @@
-"""What a child reports while it lives, and how it ended."""
+"""What a child reports while it lives, what its agent saw of its end, and outcomes."""
 
 from __future__ import annotations
 
@@ -190,18 +190,35 @@ class Failed(Record, frozen=True, kw_only=True, tag="failed"):
 Outcome = Finished | Failed
 
 
-class Ended(Record, frozen=True, kw_only=True, tag="ended"):
-    """From the agent, once per child: how it ended; nothing of it runs any more.
+class Exit(Record, frozen=True, kw_only=True):
+    """What an agent saw of a child's end. Rank 0 decides what it means (`sweep/ended.py`).
 
-    `after_result` is what went wrong when its result was out already, which is no failure. `nccl` is what NCCL's
-    log tells, None where there is none.
+    `code` is the exit code, or minus a signal's number. `reason` is why the agent ended the child, or why the
+    child could not start; `signals` are those that the agent sent. `is_late`: the agent ended the child because it
+    did not leave its exchange after its result. `oom_kills` is by how much the count of the kernel's out-of-memory
+    killer in `oom_file` rose while the child ran. `limit` names the limit of processes that the log points to.
     """
 
-    outcome: Outcome
+    is_started: bool = True
+    code: int = 0
+    reason: Failed | None = None
+    signals: frozenset[int] = frozenset()
+    is_late: bool = False
+    oom_kills: Count = 0
+    oom_file: str = ""
+    limit: str = ""
+    log_tail: str = ""
+
+
+class Ended(Record, frozen=True, kw_only=True, tag="ended"):
+    """From the agent, once per child: nothing of it runs any more.
+
+    `nccl` is what NCCL's log tells, None where there is none.
+    """
+
+    exit: Exit = Exit()
     environ: dict[str, str] = {}
     telemetry: Telemetry = Telemetry()
-    strays: Index = 0
-    after_result: str = ""
     nccl: NcclChoice | None = None
     log_dropped_bytes: Count = 0
 

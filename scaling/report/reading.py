@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
+from scaling import frameworks
 from scaling.analysis.analyse import Analysis
 from scaling.analysis.audit import WRONG
 from scaling.analysis.rows import Baseline, Row
@@ -42,9 +43,14 @@ def how_to_read(analysis: Analysis, *, compares: bool, predicts: bool = False) -
         ("busiest path", _BUSIEST, any(row.paths for row in rows)),
         ("traced", _TRACED, any(row.traced for row in rows)),
         ("traced, on the GPU", _ON_GPU, any(row.traced and row.traced.gpu for row in rows)),
-        ("batch", _MXNET_BATCH, any(row.strategy.startswith("mxnet:") for row in rows)),
+        *((label, text, True) for label, text in _of_frameworks(rows).items()),
     )
     return tuple(Entry(label=label, phrase=(text,)) for label, text, applies in said if applies)
+
+
+def _of_frameworks(rows: Iterable[Row]) -> dict[str, str]:
+    """What the frameworks of these rows have a reader know."""
+    return {label: text for row in rows for label, text in frameworks.named(row.strategy).explained.items()}
 
 
 def _has_oom(analysis: Analysis) -> bool:
@@ -158,10 +164,6 @@ _TELL = (
     "the smallest true difference between two rivals that 80 of 100 runs as noisy as this one would find, and "
     "what more rounds would find. What is not told apart here may differ by that much."
 )
-_MXNET_BATCH = (
-    "per device in every row. MXNet counts it per process: where one process drives N devices, its own batch "
-    "size is N times as much."
-)
 
 
 def _unreadable(rows: Iterable[Row]) -> str:
@@ -253,11 +255,7 @@ def _of_windows(rows: Iterable[Row]) -> str:
 def _returns_early(row: Row) -> bool:
     """Whether steps of its plain loop can be timed neither when they return nor by the device's own clock."""
     on = row.hardware.device
-    return (
-        on == "emulated"
-        or row.strategy.startswith("mxnet:")
-        or (on == "cuda" and row.strategy.startswith("tensorflow:"))
-    )
+    return on == "emulated" or on in frameworks.named(row.strategy).returns_early
 
 
 def _has_noise(row: Row, shown: Iterable[str]) -> bool:

@@ -12,7 +12,7 @@ from scaling import __version__, files, frameworks
 from scaling.agent import interpreters, strategies
 from scaling.agent.agent import Agent
 from scaling.errors import LaunchError, SilentRanks, UsageError
-from scaling.hosts.info import check_names, gather
+from scaling.hosts.info import check_names
 from scaling.hosts.revision import code_hash
 from scaling.plan import training
 from scaling.plan.config import SweepConfig
@@ -223,8 +223,7 @@ def _ask_hosts(
 def enrol(agent: Agent) -> None:
     """Tell rank 0 of this rank's host, its code and which of the package's strategies cannot run here."""
     lacking, others = strategies.examine((*frameworks.NAMES, *frameworks.BASELINES))
-    host = interpreters.on(gather(frameworks.distributions()), others)
-    agent.enrol(host, version=__version__, code=code_hash(), lacking=lacking)
+    agent.enrol(interpreters.host_with(others), version=__version__, code=code_hash(), lacking=lacking)
 
 
 # ---------------------------------------------------------------- rank 0

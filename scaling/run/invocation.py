@@ -69,6 +69,9 @@ def fields(flags: Mapping[str, Any], kv_store: str | None) -> dict[str, Any]:
     known = fields_of(SweepConfig)
     given = {field: known[field].read(value) for field, value in flags.items()}
     if kv_store is not None:
-        modes = [f"mxnet:{mode.removeprefix('mxnet:')}" for mode in words(kv_store)]
+        from scaling import frameworks  # takes longer to import than --help to answer
+
+        prefix = f"{frameworks.of_flag('kv_store').name}:"
+        modes = [f"{prefix}{mode.removeprefix(prefix)}" for mode in words(kv_store)]
         given["strategy"] = [*given.get("strategy", ()), *modes]
     return given

@@ -10,11 +10,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.agent import child
 from scaling.agent.agent import Agent
 from scaling.command import complain, show
 from scaling.errors import Interrupted, ScalingError, SilentRanks, UsageError
-from scaling.hosts import fabric
+from scaling.hosts import fabric, parents
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
@@ -39,7 +38,7 @@ def serve(cluster: Cluster, signals: Signals) -> int:
 
 
 def _agent(cluster: Cluster, signals: Signals) -> Agent:
-    child.adopt_orphans()
+    parents.adopt_orphans()
     agent = Agent(cluster, woken_fd=signals.fd)
     signals.hand_to(agent.interrupt, lambda: agent.is_interrupted)
     enrolment.enrol(agent)

@@ -6,6 +6,7 @@ It never waits: it hears reports and gives orders. When which order is due, `epo
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from scaling.records.point import BESIDE, EXCHANGING, Point
 from scaling.records.task import Command, Evaluate, Finish, Rest, Run, Task, Train
 from scaling.sweep import inspection, warmup
 from scaling.sweep.bench import Bench
+from scaling.sweep.ended import WELL, Evidence, how_it_ended
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, failing, fold, with_rank
 from scaling.workloads import schedule
 
@@ -71,6 +73,8 @@ def _steps(state: PointState, number: int) -> int:
 
 
 # ---------------------------------------------------------------- attempt
+
+Child = TypeVar("Child", RankState, HelperState)
 
 
 class Attempt:
@@ -242,8 +246,8 @@ class Attempt:
         """Fail if one of these ranks of the launch takes part: nothing is heard of them."""
         lost = (task for task in self._tasks if task.launch_rank in silent)
         if (task := next(lost, None)) is not None:
-            host = task.hosts[task.rank]
-            self.state = failing(self.state, Failed(cause="hang", message=why, rank=task.rank, host=host))
+            evidence = Evidence(task=task, host=task.hosts[task.rank], silence=why)
+            self.state = failing(self.state, how_it_ended(evidence).failure)
 
     @property
     def fails(self) -> bool:
@@ -329,12 +333,13 @@ class Attempt:
     @property
     def so_far(self) -> PointState:
         """The state as if all of it had ended well when its measured windows were in."""
-        ranks = tuple(replace(one, ended=self._ended(one)) for one in self.state.ranks)
-        helpers = tuple(replace(one, ended=self._ended(one)) for one in self.state.helpers)
+        ranks = tuple(map(self._ended_well, self.state.ranks))
+        helpers = tuple(map(self._ended_well, self.state.helpers))
         return replace(self.state, ranks=ranks, helpers=helpers)
 
-    def _ended(self, child: RankState | HelperState) -> Ended | None:
-        return self._so_far.get((child.task.rank, child.task.role), child.ended)
+    def _ended_well(self, child: Child) -> Child:
+        ended = self._so_far.get((child.task.rank, child.task.role))
+        return child if ended is None else replace(child, ended=ended, ending=WELL)
 
     def finish(self) -> None:
         """Have all ranks report and end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -11,20 +12,11 @@ from scaling.quiet import notes as quiet
 from scaling.records.events import Failed, Finished, Inspected, Outcome
 from scaling.records.run import HelperRecord, PointRecord, PointWarning, RankRecord
 from scaling.records.telemetry import Telemetry
-from scaling.sweep.state import HelperState, PointState, RankState, helper_failed, rank_failed
+from scaling.sweep.ended import most_certain
+from scaling.sweep.state import HelperState, PointState, RankState
 
 # Above this an emulated step is no longer told by its sleeps and its bytes alone.
 MOST_BUSY_PERCENT = 80
-# How likely another failure brought a cause about; 1 where it is not listed (oom, nan-loss and others). Signals
-# come from outside the process, but for those of faults. MXNet and TensorFlow abort when a peer is gone.
-DOUBT = {
-    "crash": 0,
-    "crash(SIGSEGV)": 1, "crash(SIGBUS)": 1, "crash(SIGFPE)": 1, "crash(SIGILL)": 1,
-    "error": 2, "nccl": 2, "startup": 2, "hang": 2, "timeout": 2,
-    "crash(SIGABRT)": 3, "exit": 3, "no-result": 3,
-    "cancelled": 5, "interrupted": 5,
-}  # fmt: skip
-DOUBT_OF_PEERS_LOST = 4
 # What may be chance: such a point is tried once more.
 RETRIED = ("port-taken",)
 UNCHECKED = PointWarning(
@@ -87,29 +79,15 @@ def cause_of(state: PointState) -> Failed | None:
     """Return the most certain of all failures of a point; among equally certain ones the first."""
     if state.failure is None:
         return None
-    return min((state.failure, *_ends(state)), key=_doubt)
-
-
-def _doubt(failed: Failed) -> int:
-    if failed.may_follow:
-        return DOUBT_OF_PEERS_LOST
-    kind = failed.cause.partition("(")[0]
-    return DOUBT.get(failed.cause, DOUBT.get(kind, 1))
-
-
-def _ends(state: PointState) -> Iterator[Failed]:
-    """How the children ended that did not end well."""
-    for rank in state.ranks:
-        if rank.ended is not None and isinstance(outcome := rank.ended.outcome, Failed):
-            yield outcome
-    for helper in state.helpers:
-        if helper.ended is not None and isinstance(outcome := helper.ended.outcome, Failed):
-            yield helper_failed(helper, outcome)
+    endings = chain((one.ending for one in state.ranks), (one.ending for one in state.helpers))
+    # A helper that left with code 0 is a cause only if it failed the point first.
+    ends = (one.failure for one in endings if one.failure and isinstance(one.outcome, Failed))
+    return most_certain((state.failure, *ends))
 
 
 def _helper_record(helper: HelperState, *, well: bool) -> HelperRecord:
     ended = helper.ended
-    outcome = ended.outcome if ended else Failed(cause="no-result", message="never ended")
+    outcome = helper.ending.outcome
     if well and isinstance(outcome, Failed) and outcome.cause == "cancelled":
         outcome = Finished()  # servers do not end by themselves
     return HelperRecord(
@@ -130,7 +108,7 @@ def _rank_record(rank: RankState) -> RankRecord:
         rank=task.rank,
         launch_rank=task.launch_rank,
         host=task.hosts[task.rank],
-        outcome=ended.outcome if ended else Failed(cause="no-result", message="never ended"),
+        outcome=rank.ending.outcome,
         cpus=task.cpus,
         threads=task.threads,
         device_index=task.device_index,
@@ -159,7 +137,9 @@ def _digests_agree(state: PointState) -> Outcome:
     for rank, digest in zip(state.ranks, digests, strict=True):
         if digest != digests[0]:
             message = f"parameters differ: rank 0 has {digests[0]}, rank {rank.task.rank} has {digest}"
-            return rank_failed(rank, Failed(cause="digest", message=message))
+            task = rank.task
+            host = task.hosts[task.rank]
+            return Failed(cause="digest", message=message, rank=task.rank, host=host, log=task.log)
     return Finished()
 
 
@@ -189,9 +169,9 @@ def _of_rank(rank: RankState) -> Iterator[PointWarning]:
         yield PointWarning(kind="other", text=f"rank {rank.task.rank}: {note}")
     if rank.result is not None and rank.result.unsaved:
         yield PointWarning(kind="other", text=f"what was learnt is not saved: {rank.result.unsaved}")
-    if rank.ended is not None and rank.ended.after_result:
+    if rank.ending.after_result:
         where = f"rank {rank.task.rank} on {rank.task.hosts[rank.task.rank]}"
-        yield PointWarning(kind="other", text=f"{where}, once its result was in: {rank.ended.after_result}")
+        yield PointWarning(kind="other", text=f"{where}, once its result was in: {rank.ending.after_result}")
     telemetry = rank.ended.telemetry if rank.ended else Telemetry()
     got, promised = telemetry.affinity_cpus, len(rank.task.cpus)
     if got is not None and promised and got < promised:

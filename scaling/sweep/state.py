@@ -18,11 +18,10 @@ from scaling.records.events import (
     Error,
     Evaluated,
     Event,
+    Exit,
     Failed,
-    Finished,
     Hello,
     Inspected,
-    Outcome,
     Ready,
     Rested,
     Result,
@@ -31,6 +30,7 @@ from scaling.records.events import (
 from scaling.records.messages import Report
 from scaling.records.point import Pattern, Point, Record
 from scaling.records.task import Command, Evaluate, Finish, Inspect, Rest, Run, Task, Train
+from scaling.sweep.ended import UNSEEN, Ending, Evidence, how_it_ended
 
 # `waiting` is for quiet cores, before what was disturbed is measured again.
 Phase = Literal[
@@ -54,6 +54,12 @@ class RankState(Record, frozen=True, kw_only=True):
     result: Result | None = None
     error: Error | None = None
     ended: Ended | None = None
+    ending: Ending = UNSEEN
+
+    def evidence(self, seen: Exit | None = None) -> Evidence:
+        """What is known of its end; `seen` by its agent."""
+        host, is_done = self.task.hosts[self.task.rank], self.result is not None
+        return Evidence(task=self.task, host=host, error=self.error, is_done=is_done, exit=seen)
 
 
 class HelperState(Record, frozen=True, kw_only=True):
@@ -65,6 +71,12 @@ class HelperState(Record, frozen=True, kw_only=True):
     pid: int = 0
     announced: dict[str, str] | None = None
     ended: Ended | None = None
+    ending: Ending = UNSEEN
+
+    def evidence(self, *, error: Error | None = None, seen: Exit | None = None) -> Evidence:
+        """What is known of its end: its last words, then what its agent has seen."""
+        is_done = self.announced is not None
+        return Evidence(task=self.task, host=self.host, error=error, is_done=is_done, exit=seen)
 
     @property
     def host(self) -> str:
@@ -175,8 +187,8 @@ def fold(state: PointState, report: Report) -> PointState:
         case Result():
             return with_rank(state, report.rank, replace(rank, result=event))
         case Error():
-            failed = rank_failed(rank, event)
-            return failing(with_rank(state, report.rank, replace(rank, error=event)), failed)
+            rank = replace(rank, error=event)
+            return failing(with_rank(state, report.rank, rank), how_it_ended(rank.evidence()).failure)
         case Ended():
             return _fold_ended(state, report.rank, rank, event)
         case _:
@@ -189,17 +201,8 @@ def with_rank(state: PointState, index: int, rank: RankState) -> PointState:
     return replace(state, ranks=(*ranks[:index], rank, *ranks[index + 1 :]))
 
 
-def rank_failed(rank: RankState, why: Failed | Error, log_tail: str = "") -> Failed:
-    """The failure of a point whose worker failed."""
-    task = rank.task
-    return Failed(
-        cause=why.cause, message=why.message, rank=task.rank, host=task.hosts[task.rank], log=task.log,
-        log_tail=log_tail, may_follow=why.may_follow,
-    )  # fmt: skip
-
-
-def failing(state: PointState, failed: Failed) -> PointState:
-    """Note a failure; only the first one is the cause."""
+def failing(state: PointState, failed: Failed | None) -> PointState:
+    """Note a failure, if there is one; only the first one is the cause."""
     return state if state.failure is not None else replace(state, failure=failed)
 
 
@@ -217,21 +220,13 @@ def _fold_window(state: PointState, index: int, rank: RankState, window: Window)
 
 
 def _fold_ended(state: PointState, index: int, rank: RankState, ended: Ended) -> PointState:
-    outcome = ended.outcome
-    if isinstance(outcome, Finished) and rank.result is None:
-        outcome = Failed(cause="no-result", message="exited 0 without a result")
-    if isinstance(outcome, Failed):
-        outcome = _explained(rank, outcome)
-        state = _with_tail(failing(state, outcome), outcome)
-    moved = replace(rank, ended=replace(ended, outcome=outcome))
+    ending = how_it_ended(rank.evidence(ended.exit))
+    if ending.failure is not None:
+        state = _with_tail(failing(state, ending.failure), ending.failure)
     ended_count = state.ended + 1
     phase: Phase = "ended" if ended_count == len(state.ranks) else state.phase
+    moved = replace(rank, ended=ended, ending=ending)
     return replace(with_rank(state, index, moved), ended=ended_count, phase=phase)
-
-
-def _explained(rank: RankState, outcome: Failed) -> Failed:
-    """The failure in the worker's own words, which explain its end better than its exit code does."""
-    return rank_failed(rank, rank.error or outcome, outcome.log_tail)
 
 
 def _with_tail(state: PointState, outcome: Failed) -> PointState:
@@ -255,34 +250,15 @@ def _fold_helper(state: PointState, report: Report, event: Event) -> PointState:
         case Hello():
             return _put_helper(state, index, replace(helper, pid=event.pid))
         case Error():
-            return failing(state, helper_failed(helper, event))
+            return failing(state, how_it_ended(helper.evidence(error=event)).failure)
         case Ended():
-            state = _put_helper(state, index, replace(helper, ended=event))
-            return _fold_helper_ended(state, helper, event.outcome)
+            ending = how_it_ended(helper.evidence(seen=event.exit))
+            state = _put_helper(state, index, replace(helper, ended=event, ending=ending))
+            return state if state.phase in ("finishing", "ended") else failing(state, ending.failure)
         case _:
             return state
-
-
-def _fold_helper_ended(state: PointState, helper: HelperState, outcome: Outcome) -> PointState:
-    if isinstance(outcome, Failed):
-        if state.phase in ("finishing", "ended"):
-            return state
-        return failing(state, helper_failed(helper, outcome))
-    if helper.announced is None:
-        silent = Failed(cause="no-result", message="exited 0 before it announced itself")
-        return failing(state, helper_failed(helper, silent))
-    return state
 
 
 def _put_helper(state: PointState, index: int, helper: HelperState) -> PointState:
     helpers = state.helpers
     return replace(state, helpers=(*helpers[:index], helper, *helpers[index + 1 :]))
-
-
-def helper_failed(helper: HelperState, why: Failed | Error) -> Failed:
-    """The failure of a point whose helper failed."""
-    task = helper.task
-    return Failed(
-        cause=why.cause, message=f"helper {task.role}: {why.message}", rank=task.rank, host=helper.host,
-        log=task.log, log_tail=why.log_tail if isinstance(why, Failed) else "", may_follow=why.may_follow,
-    )  # fmt: skip

@@ -162,7 +162,7 @@ def _samples(plan: Plan) -> Iterator[Point]:
             baseline = frameworks.load(cell.strategy).baseline
             by_baseline[of_revision(baseline, revision(cell.strategy))].append(cell)
     for baseline, cells in by_baseline.items():
-        if frameworks.of_baseline(baseline).preload:
+        if frameworks.named(baseline).preload:
             largest = max(cells, key=lambda cell: cell.world_size)
             yield replace(largest, strategy=baseline, kind="solo", options={})
 

@@ -18,8 +18,7 @@ from contextlib import suppress
 
 from scaling.command import complain, open_streams
 from scaling.errors import LaunchError
-from scaling.transport.base import Cluster
-from scaling.transport.inline import Hub
+from scaling.transport.base import Cluster, Hub
 from scaling.transport.launchers import launched
 from scaling.transport.mpi import connect
 

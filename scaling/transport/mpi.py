@@ -125,7 +125,7 @@ def beyond_the_launcher(act: Callable[[], int]) -> int:
 
 
 class MpiCluster:
-    """`cluster.base.Cluster` over COMM_WORLD."""
+    """A `Cluster` over COMM_WORLD."""
 
     def __init__(self, mpi: Any) -> None:
         self._mpi = mpi

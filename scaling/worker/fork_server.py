@@ -14,7 +14,6 @@ import ctypes
 import gc
 import os
 import select
-import signal
 import socket
 import sys
 import traceback
@@ -25,6 +24,7 @@ from typing import NoReturn
 
 import msgspec
 
+from scaling.hosts import parents
 from scaling.records.forks import FORK_FD, MARK, MAX_BYTES, OPTIONAL, READY, Request
 from scaling.worker import run_task
 
@@ -35,7 +35,7 @@ ENV_START = 47
 def main(modules: list[str]) -> int:
     """Import, say so, fork until the agent is gone or a fork fails."""
     agent = socket.socket(fileno=int(os.environ[FORK_FD]))
-    run_task.at_parents_death(signal.SIGKILL)  # an import that hangs looks at no socket
+    parents.end_with_parent()  # an import that hangs looks at no socket
     if select.select([agent], [], [], 0)[0]:
         return 0  # nothing is asked before it is ready: the agent was gone before that
     run_task.draw_nothing()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import faulthandler
 import os
@@ -29,7 +28,7 @@ from scaling import frameworks
 from scaling.frameworks import answers, feeding
 from scaling.frameworks.base import ServerModule, Strategy, Trainer, TrainerModule
 from scaling.frameworks.feeding import FeedError
-from scaling.hosts import page_cache, process_limits
+from scaling.hosts import page_cache, parents, process_limits
 from scaling.records.crossing import Bounds
 from scaling.records.events import Announce, Error, Event, Hello, Ready
 from scaling.records.point import BESIDE, EXCHANGING, Point
@@ -110,7 +109,7 @@ LAST_ERROR = "Last error:"
 
 
 def event_of(error: BaseException) -> Error:
-    """What is reported of a caught exception."""
+    """Report a caught exception in words: evidence for rank 0, which never sees its class or its host's limits."""
     return Error(
         cause=cause_of(error),
         message=readable(message_of(error) + process_limits.hint(str(error))),
@@ -263,7 +262,6 @@ class Channel:
 
 # ---------------------------------------------------------------- run task
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
@@ -273,8 +271,9 @@ def main(events_fd: int) -> int:
     # A hung worker is asked for its stacks (they go to its log) before it is ended.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # A child that is stopped while its agent dies must go on, or it would never see the end of its lifeline.
-    at_parents_death(signal.SIGCONT)
-    _keep_orphans()
+    parents.signal_at_parents_death(signal.SIGCONT)
+    # Its agent then adopts whatever a strategy starts and leaves, all at once at the end of this process.
+    parents.adopt_orphans()
     draw_nothing()
     channel = Channel(0, events_fd)
     task = channel.read_task()
@@ -310,17 +309,6 @@ def draw_nothing() -> None:
     """Keep a framework from importing matplotlib. Keras does so where it finds it, which takes half a second and
     writes into the user's home."""
     sys.modules.setdefault("matplotlib", cast(ModuleType, None))
-
-
-def at_parents_death(number: signal.Signals) -> None:
-    """Have the kernel send this process a signal when its parent dies; its own forks do not inherit that."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-
-
-def _keep_orphans() -> None:
-    """Be the parent of whatever a strategy starts and leaves: its agent then adopts all of it at once, at the end
-    of this process, and knows whose it is."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _pin(task: Task) -> None:

@@ -22,9 +22,9 @@ from tempfile import TemporaryDirectory
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.agent.child import adopt_orphans
 from scaling.agent.forks import Starter
 from scaling.analysis import stats
+from scaling.hosts.parents import adopt_orphans
 from tests.bench import paired, turns, workers
 from tests.bench.paired import Side
 from tests.support import ranks

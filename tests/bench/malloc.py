@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from scaling import frameworks
-from scaling.agent.child import adopt_orphans
+from scaling.hosts.parents import adopt_orphans
 from tests.bench import paired, turns, workers
 from tests.bench.paired import Answer, Side
 from tests.support import ranks

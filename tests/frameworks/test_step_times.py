@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.agent.child import Child
 from scaling.agent.environment import child_environ
-from scaling.records.events import Finished, Ready, Result, Window
+from scaling.records.events import Exit, Ready, Result, Window
 from scaling.records.point import Kind
 from scaling.records.task import Finish, Run
 from tests.support import kept_forks, ranks
@@ -50,7 +50,7 @@ def windows(name: str, kind: Kind, folder: Path) -> list[Window]:
             found.append(event)
         child.tell(Finish())
         heard(child, Result)
-        assert ended(child) == Finished()
+        assert ended(child) == Exit()
     return found
 
 

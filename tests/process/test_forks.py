@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.agent import forks
 from scaling.agent.forks import Starter
-from scaling.records.events import Failed, Finished, Ready, Window
+from scaling.records.events import Exit, Ready, Window
 from scaling.records.forks import MARK
 from tests.support import forked, telling
 from tests.support.children import environ_of, nothing_left
@@ -26,7 +26,6 @@ from tests.support.forked import (
     IMPORTED,
     STEP,
     beside,
-    cause,
     end,
     ended,
     heard,
@@ -82,7 +81,7 @@ def test_it_has_what_its_task_says_and_nothing_of_the_server_or_of_others(
     assert alike[0] == alike[1] == alike[2]
     # And what it is for:
     assert [IMPORTED in one.modules for one in told] == [True] * 3
-    assert all(isinstance(end(child), Failed) for child in children)
+    assert all(end(child).code for child in children)
 
 
 def test_what_was_imported_is_there_before_its_task(
@@ -115,11 +114,11 @@ def test_what_a_strategy_wants_imported_is_there_too_as_far_as_it_can_be(
 
 
 FAULTS = {
-    "raise": "exit(1)",
-    "exit-0": None,
-    "segfault": "crash(SIGSEGV)",
-    "kill": "crash(SIGKILL)",
-    "oom": "exit(1)",
+    "raise": 1,
+    "exit-0": 0,
+    "segfault": -signal.SIGSEGV,
+    "kill": -signal.SIGKILL,
+    "oom": 1,
 }
 
 
@@ -131,12 +130,12 @@ def test_how_it_ended_is_told_and_the_server_goes_on(
     child = started(starter, task_of(tmp_path, fail=fault, fail_step=2), way)
     heard(child, Ready)
     child.tell(STEP)
-    outcome = ended(child)
-    assert cause(outcome) == FAULTS[fault]
+    seen = ended(child)
+    assert seen.code == FAULTS[fault]
     if fault == "raise":
-        assert isinstance(outcome, Failed) and "scripted failure of rank 0" in outcome.log_tail
+        assert "scripted failure of rank 0" in seen.log_tail
     if fault == "segfault":
-        assert isinstance(outcome, Failed) and "_segfault" in outcome.log_tail
+        assert "_segfault" in seen.log_tail
     assert well(started(starter, task_of(tmp_path, attempt=2), way))
 
 
@@ -144,9 +143,7 @@ def test_an_end_by_a_signal_without_a_name_is_told(starter: Starter, tmp_path: P
     child = started(starter, task_of(tmp_path), "fresh")
     heard(child, Ready)
     os.kill(child.pid, signal.SIGRTMIN + 6)
-    outcome = ended(child)
-    assert isinstance(outcome, Failed)
-    assert outcome.cause == f"crash(signal {signal.SIGRTMIN + 6})"
+    assert ended(child).code == -(signal.SIGRTMIN + 6)
 
 
 @both
@@ -160,7 +157,7 @@ def test_it_writes_its_stacks_where_it_hangs(starter: Starter, tmp_path: Path, w
         return "_hang" in Path(child.task.log).read_text()
 
     eventually(is_told)
-    assert cause(end(child)) == "crash(SIGTERM)"
+    assert end(child).code == -signal.SIGTERM
 
 
 # ---------------------------------------------------------------- stopped
@@ -180,7 +177,7 @@ def test_one_that_is_stopped_goes_on_and_can_be_ended_while_it_is(
     heard(child, Window)
     child.pause()
     eventually(lambda: process.status() == psutil.STATUS_STOPPED)
-    assert cause(end(child)) == "crash(SIGTERM)", "it heard of the TERM, not of the KILL alone"
+    assert end(child).code == -signal.SIGTERM, "it heard of the TERM, not of the KILL alone"
 
 
 @both
@@ -190,7 +187,8 @@ def test_a_stopped_one_that_ignores_its_end_is_killed(starter: Starter, tmp_path
     child.end(0.0, grace_s=0.0)
     os.killpg(child.pid, signal.SIGSTOP)  # as if it did not listen
     child.pursue(1.0)
-    assert cause(ended(child)) in child.sent
+    seen = ended(child)
+    assert -seen.code in seen.signals
 
 
 @pytest.mark.parametrize("way", ["fresh", "forked", "importing"])
@@ -231,7 +229,7 @@ def test_what_it_leaves_behind_is_found_by_its_mark(
     child = started(starter, task_of(tmp_path, strategy, fail=fault, fail_step=1), way)
     heard(child, Ready)
     assert f"{MARK}={child.mark}".encode() in environ_of(child.pid).split(b"\0")
-    assert trained(child) == Finished()
+    assert trained(child) == Exit()
     assert child.strays >= 1
     nothing_left()
 
@@ -250,7 +248,7 @@ def test_what_it_leaves_without_a_mark_ends_with_it_and_not_with_another(
     assert daemon.is_running()
     if is_killed:
         os.kill(child.pid, signal.SIGKILL)
-    assert cause(ended(child) if is_killed else trained(child)) == ("crash(SIGKILL)" if is_killed else None)
+    assert (ended(child) if is_killed else trained(child)).code == (-signal.SIGKILL if is_killed else 0)
     assert child.strays == 1
     assert not daemon.is_running()
 
@@ -289,7 +287,7 @@ def test_it_outlives_its_server_and_is_reaped(
     server_of(starter).send_signal(number)
     assert well(one)
     heard(other, Ready)
-    assert cause(end(other)) == "crash(SIGTERM)"
+    assert end(other).code == -signal.SIGTERM
     assert not any(psutil.pid_exists(child.pid) for child in (one, other))
 
 

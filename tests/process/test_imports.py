@@ -9,9 +9,8 @@ import pytest
 
 FRAMEWORKS = {"torch", "torchvision", "tensorflow", "mxnet", "horovod"}
 GATHER = """
-from scaling import frameworks
-from scaling.hosts.info import gather
-gather(frameworks.distributions())
+from scaling.agent import interpreters
+interpreters.host_with(())
 """
 
 

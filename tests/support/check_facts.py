@@ -21,7 +21,7 @@ GBIT = 1e9
 Changes = Mapping[str, Mapping[str, Any]]
 FOUR = ("node1", "node2", "node3", "node4")
 # What ranks tell of a torch without CUDA on each node.
-TORCH = {name: {"torch_cuda": ""} for name in FOUR}
+TORCH = {name: {"built_for_cuda": ""} for name in FOUR}
 FABRIC = {"ib": Entry(interface="ib0", rate_gbit=10.0), "ethernet": Entry(interface="eth0", rate_gbit=1.0)}
 
 
@@ -206,7 +206,7 @@ def gpu_facts(
     for name in nodes:
         gpus = tuple(sound_gpu(index, **(changed or {}).get((name, index), {})) for index in range(2))
         fields: dict[str, Any] = {"gpus": gpus, "cuda": "12.4", "reachable": 2, **(driver or {}).get(name, {})}
-        everything[name] = {"driver": GpuHost(**fields), "torch_cuda": "12.6", **(told or {}).get(name, {})}
+        everything[name] = {"driver": GpuHost(**fields), "built_for_cuda": "12.6", **(told or {}).get(name, {})}
         seen = tuple(gpu(index, of=2, name=gpus[index].name) for index in range(2))
         machines[name] = {"gpus": seen, "gpu_driver": "550.54", "kernel": "6.1", **(hosts or {}).get(name, {})}
     return facts(nodes, each=2, hosts=machines, told=everything)

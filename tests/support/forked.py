@@ -13,10 +13,11 @@ import psutil
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.agent.child import Child, adopt_orphans
+from scaling.agent.child import Child
 from scaling.agent.environment import child_environ
 from scaling.agent.forks import Starter
-from scaling.records.events import Event, Failed, Finished, Outcome, Ready, Result, Window
+from scaling.hosts.parents import adopt_orphans
+from scaling.records.events import Event, Exit, Ready, Result, Window
 from scaling.records.task import Finish, Run, Task
 from tests.support.children import marked
 from tests.support.points import TASK, changed
@@ -109,13 +110,13 @@ def heard(child: Child, kind: type[Event]) -> Event:
     return eventually(said)[0]
 
 
-def ended(child: Child) -> Outcome:
+def ended(child: Child) -> Exit:
     """How it ends by itself."""
     eventually(child.ended)
     return child.reap()
 
 
-def end(child: Child) -> Outcome:
+def end(child: Child) -> Exit:
     """How it ends when it is told to."""
 
     def is_over() -> bool:
@@ -127,7 +128,7 @@ def end(child: Child) -> Outcome:
     return child.reap()
 
 
-def trained(child: Child) -> Outcome:
+def trained(child: Child) -> Exit:
     """How it ends after some steps."""
     child.tell(STEP)
     window = heard(child, Window)
@@ -140,12 +141,7 @@ def trained(child: Child) -> Outcome:
 def well(child: Child) -> bool:
     """Whether it becomes ready, trains and ends as it should."""
     heard(child, Ready)
-    return trained(child) == Finished()
-
-
-def cause(outcome: Outcome) -> str | None:
-    """Why it failed, if it did."""
-    return outcome.cause if isinstance(outcome, Failed) else None
+    return trained(child) == Exit()
 
 
 def hold(way: str, folder: str, module: str, strategy: str) -> None:

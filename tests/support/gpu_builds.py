@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.frameworks import hvd
+from scaling.frameworks.horovod import strategy as hvd
 from scaling.frameworks.mx import plain as mx_plain
 from scaling.frameworks.pytorch import installed as torch_installed
 from scaling.frameworks.pytorch import plain as torch_plain

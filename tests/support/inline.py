@@ -15,8 +15,9 @@ import msgspec
 
 from scaling import __version__
 from scaling.agent.agent import Agent
-from scaling.agent.child import Child, Start, adopt_orphans
+from scaling.agent.child import Child, Start
 from scaling.agent.supervisor import ChildLike
+from scaling.hosts.parents import adopt_orphans
 from scaling.plan import config, plan, validation
 from scaling.records import store
 from scaling.records.host import HostInfo
@@ -27,7 +28,7 @@ from scaling.run.enrolment import ask_of_outside
 from scaling.sweep.sweep import Predictor, Sweep
 from scaling.sweep.view.base import View
 from scaling.sweep.view.live import make as make_view
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 from scaling.transport.mailbox import SILENT_S, Mailbox
 from tests.support.inline_child import Clock, InlineChild, Told
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.frameworks.fake.trainer import make
-from scaling.records.events import Announce, Event, Failed, Finished, Hello, Outcome, Ready
+from scaling.records.events import Announce, Event, Exit, Hello, Ready
 from scaling.records.point import EXCHANGING
 from scaling.records.task import Command, Task
 from scaling.worker.inspection import trace_path
@@ -44,8 +45,6 @@ class InlineChild:
 
     events_fd = exit_fd = stdin_fd = -1
     unsent = False
-    strays = 0
-    sent = frozenset({"crash(SIGTERM)"})
 
     def __init__(self, task: Task, world: Clock, note: Callable[[Command], None]) -> None:
         self.task = task
@@ -57,7 +56,7 @@ class InlineChild:
         begun = self._ready() if task.role == "worker" else Announce(values={task.role: "here"})
         self._events: list[Event] = [Hello(pid=0, affinity=task.cpus), begun]
         self._over = False
-        self._outcome: Outcome = Finished()
+        self._seen = Exit()
         trainer = make(task, clock=self._clock, sleep=self._clock.sleep)
         try:
             trainer.fail_early()
@@ -84,7 +83,7 @@ class InlineChild:
 
     def _fail(self, error: Exception) -> None:
         self._events.append(replace(event_of(error), traceback=""))
-        self._outcome = Failed(cause="exit(1)", message="exited with code 1")
+        self._seen = Exit(code=1)
         self._over = True
 
     @property
@@ -120,7 +119,7 @@ class InlineChild:
         if self.pauses > self.resumes:
             self.resume()
         if not self._over:
-            self._outcome = Failed(cause="crash(SIGTERM)", message="ended by SIGTERM")
+            self._seen = Exit(code=-signal.SIGTERM, signals=frozenset({signal.SIGTERM}))
         self._over = True
 
     def pursue(self, now_s: float) -> None:
@@ -129,5 +128,5 @@ class InlineChild:
     def ended(self) -> bool:
         return self._over
 
-    def reap(self) -> Outcome:
-        return self._outcome
+    def reap(self) -> Exit:
+        return self._seen

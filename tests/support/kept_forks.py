@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.agent.child import adopt_orphans
 from scaling.agent.environment import child_environ
 from scaling.agent.forks import Fds, ForkServer, Started
+from scaling.hosts.parents import adopt_orphans
 from scaling.records.task import Task
 from tests.support.waiting import eventually
 
@@ -39,7 +39,7 @@ def _server(task: Task) -> ForkServer:
     plain = frameworks.load(task.point.strategy).baseline
     sample = replace(task, point=replace(task.point, strategy=plain, kind="solo", options={}))
     environ = child_environ(os.environ, sample, frameworks.load(plain).environ(sample, {}))
-    modules = frameworks.of_baseline(plain).preload
+    modules = frameworks.named(plain).preload
     assert modules, f"nothing of {plain} is imported before a fork"
     server = ForkServer(sys.executable, (*modules, FORKED_RANK), environ)
 

@@ -6,6 +6,7 @@ Each function takes the files of a package by their path below it, so that a tes
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ FLOORS: tuple[frozenset[str], ...] = (
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 READERS = frozenset({"quiet", "analysis", "report", "compare", "history", "importers", "predict"})
 READ = frozenset({"errors", "files", "text", "command", "records"}) | READERS
+# What frameworks declare of themselves; readers load no strategy.
+DECLARED = ("scaling.frameworks", "scaling.frameworks.base.Exchange")
 USERS: Mapping[str, frozenset[str]] = {
     "mpi4py": frozenset({"transport/mpi.py"}),
     "rich": frozenset({"sweep/view/live.py", "report/formats/terminal.py"}),
@@ -118,7 +121,7 @@ def _processes(found: list[Import]) -> Iterator[str]:
 
 def _readers(found: list[Import]) -> Iterator[str]:
     for one, target in _within(found):
-        if room_of(one.file) in READERS and target not in READ:
+        if room_of(one.file) in READERS and target not in READ and one.name not in DECLARED:
             yield f"3: {one.where} knows more than records: {target}"
 
 
@@ -187,3 +190,36 @@ def _commands(found: list[Import]) -> Iterator[str]:
     for one, _ in _within(found):
         if "__main__" in one.name.split("."):
             yield f"6: {one.where} imports a command"
+
+
+# ---------------------------------------------------------------- names of frameworks
+
+# Where code may name a framework. A binding of Horovod and the library Gloo are part of several.
+OWN_FOLDERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("torch", "pytorch"), ("frameworks/pytorch/",)),
+    **dict.fromkeys(("tensorflow", "tf"), ("frameworks/tf/",)),
+    **dict.fromkeys(("mxnet", "mx"), ("frameworks/mx/",)),
+    **dict.fromkeys(("horovod", "hvd", "gloo"), ("frameworks/",)),
+}
+
+
+def framework_names(files: Files) -> Iterator[tuple[str, str]]:
+    """Each file with the name of a framework that its code has outside of that framework's folder. Docstrings and
+    comments are not looked at."""
+    for file, source in files.items():
+        words = {word for text in _texts(ast.parse(source)) for word in re.findall("[a-z0-9]+", text.lower())}
+        foreign = {name for name, folders in OWN_FOLDERS.items() if not file.startswith(folders)}
+        yield from ((file, name) for name in sorted(words & foreign))
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """Every string, name and imported path of some code, except its docstrings."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if id(node) not in docstrings:
+            yield from (value for _, value in ast.iter_fields(node) if isinstance(value, str))

@@ -44,11 +44,11 @@ def keras(name: Optimizer) -> Array:
     os.environ.update(ENVIRON)
     import keras as library
 
-    from scaling.frameworks.tf import optimizers
+    from scaling.frameworks.tf import loop
 
     weights, gradients = given()
     variable = library.Variable(weights)
-    optimizer = optimizers.make(recipe(name))
+    optimizer = loop.optimizer_of(recipe(name))
     optimizer.build([variable.value])
     for each in gradients:
         optimizer.apply([library.ops.convert_to_tensor(each)])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+
 from msgspec.structs import replace
 
 from scaling.agent.supervisor import Supervisor
-from scaling.records.events import Event, Failed, Outcome, Ready, Window
+from scaling.records.events import Event, Exit, Failed, Ready, Window
 from scaling.records.task import Clocks, Command, Run
 from tests.support.points import TASK
 
@@ -18,14 +20,13 @@ class Silent:
 
     events_fd = exit_fd = stdin_fd = -1
     unsent = False
-    pid = strays = 0
-    sent = frozenset({"crash(SIGTERM)"})
+    pid = 0
 
     def __init__(self, role: str = "worker") -> None:
         clocks = Clocks(startup_s=100.0, stall_s=10.0, deadline_s=1000.0)
         self.task = replace(TASK, clocks=clocks, role=role)
         self.stacks: list[bool] = []
-        self.outcome: Outcome = Failed(cause="crash(SIGTERM)", message="", log_tail="tail")
+        self.seen = Exit(code=-signal.SIGTERM, signals=frozenset({signal.SIGTERM}), log_tail="tail")
         self.dead = False
         self.did: list[str] = []
 
@@ -53,8 +54,8 @@ class Silent:
     def ended(self) -> bool:
         return self.dead
 
-    def reap(self) -> Outcome:
-        return self.outcome
+    def reap(self) -> Exit:
+        return self.seen
 
 
 def window(index: int) -> Window:
@@ -67,5 +68,12 @@ def supervisor(role: str = "worker") -> tuple[Supervisor, Silent]:
 
 
 def cause(one: Supervisor) -> str | None:
-    outcome = one.ended().outcome
-    return outcome.cause if isinstance(outcome, Failed) else None
+    """Why the agent ended it."""
+    reason = one.ended().exit.reason
+    return reason.cause if reason else None
+
+
+def ended_by_agent(cause: str, message: str = "") -> Exit:
+    """What an agent sees of a child that it has ended with TERM."""
+    reason = Failed(cause=cause, message=message)
+    return Exit(code=-signal.SIGTERM, reason=reason, signals=frozenset({signal.SIGTERM}))

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from scaling.frameworks.base import Framework
 
-FRAMEWORK = Framework(name="fake", strategies={"plain": "strategy"}, resident_bytes=50_000_000)
+FRAMEWORK = Framework(name="fake", strategies={"plain": "strategy"}, any_mode=True, resident_bytes=50_000_000)

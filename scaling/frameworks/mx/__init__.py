@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scaling.frameworks.base import Framework
+from scaling.frameworks import horovod
+from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="mxnet",
@@ -20,10 +21,20 @@ FRAMEWORK = Framework(
     distributions={
         "mxnet": ("mxnet", *(f"mxnet-cu{release}" for release in (117, 116, 115, 114, 113, 112, 110, 102))),
         "nvidia-nccl-cu11": ("nvidia-nccl-cu11",),
-        "horovod": ("horovod",),
+        **horovod.DISTRIBUTIONS,
     },
+    essential=("mxnet", "nvidia-nccl-cu11", horovod.PACKAGE),
     startup_s=4.0,
     preload=("scaling.frameworks.mx.loop",),
-    runs_ahead=True,
+    returns_early=("cpu", "cuda", "emulated"),
     resident_bytes=400_000_000,
+    mode_flag="kv_store",
+    exchanges={"local": Exchange(method="servers_in_host"), "horovod": horovod.EXCHANGE},
+    variables=f"MXNET_|PS_|{horovod.VARIABLES}",
+    # ps-lite's. Kubernetes sets PORT=tcp://... for a service of that name.
+    own_variables=r"DMLC_|PORT$",
+    explained={
+        "batch": "per device in every row. MXNet counts it per process: where one process drives N devices, its "
+        "own batch size is N times as much."
+    },
 )

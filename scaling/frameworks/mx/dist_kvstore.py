@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scaling.frameworks import network_env
 from scaling.frameworks.base import Helper, Option, Traits, read_options
 from scaling.frameworks.mx.plain import MXNetStrategy
 from scaling.frameworks.options import one_of, positive_integer, positive_number
@@ -101,7 +100,9 @@ class DistKvstore(MXNetStrategy):
             "DMLC_PS_ROOT_PORT": str(task.ports[0]),
             "DMLC_NUM_WORKER": str(task.point.world_size),
             "DMLC_NUM_SERVER": str(len(task.servers)),
-            **network_env.ps_lite(task, address_of(task)),
+            # The address that a node binds and tells the others wins over the interface.
+            "DMLC_NODE_HOST": address_of(task),
+            "DMLC_INTERFACE": task.place.interface,
             "MXNET_KVSTORE_BIGARRAY_BOUND": str(min(MOST, max(1, round(whole / task.point.hardware.shrink)))),
         }
         if (server := server_of(task)) is not None:

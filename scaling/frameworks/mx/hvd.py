@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scaling.frameworks import evaluating, hvd
+from scaling.frameworks import evaluating
+from scaling.frameworks.horovod.strategy import OPTIONS, Horovod
 from scaling.frameworks.mx.plain import MXNetStrategy
 from scaling.records import crossing
 from scaling.records.crossing import Parts
@@ -17,15 +18,15 @@ from scaling.records.point import Device, Point
 from scaling.records.task import Task
 
 
-class MXNetHorovod(hvd.Horovod, MXNetStrategy):
+class MXNetHorovod(Horovod, MXNetStrategy):
     """Nothing is refused but what the loop cannot do."""
 
     names = ("mxnet:horovod",)
     framework = "mxnet"
     accuracy = evaluating.ALL
-    options = {**hvd.OPTIONS, **MXNetStrategy.options}
+    options = {**OPTIONS, **MXNetStrategy.options}
     trainer = "scaling.frameworks.mx.hvd_trainer"
-    preload = (*hvd.Horovod.preload, trainer)
+    preload = (*Horovod.preload, trainer)
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Found in the installed files; neither MXNet nor Horovod is imported."""

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from scaling.frameworks.base import Trainer
-from scaling.frameworks.hvd import await_rendezvous, options_of
+from scaling.frameworks.horovod.strategy import await_rendezvous, options_of
+from scaling.frameworks.horovod.timeline import timelines
 from scaling.frameworks.mx import loop
 from scaling.frameworks.mx.library import mx
-from scaling.frameworks.tracing import Tracer, timelines
+from scaling.frameworks.tracing import Tracer
 from scaling.records.task import Task
 
 # isort: split

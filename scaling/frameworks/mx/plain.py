@@ -23,6 +23,7 @@ class MXNetStrategy(Strategy):
     baseline = "mxnet:plain"
     options: Mapping[str, Option] = options.LOOP
     native_formats = ("recordio",)
+    native_hint = "which im2rec.py of MXNet packs a tree of pictures into"
 
     def devices(self, _name: str) -> tuple[Device, ...]:
         """All: gradients can be carried through the host's memory."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from scaling.frameworks.base import Framework
+from scaling.frameworks import horovod
+from scaling.frameworks.base import Exchange, Framework
+from scaling.frameworks.pytorch import installed
 
 FRAMEWORK = Framework(
     name="torch",
@@ -18,12 +20,25 @@ FRAMEWORK = Framework(
     distributions={
         "torch": ("torch",),
         "torchvision": ("torchvision",),
-        "horovod": ("horovod",),
+        **horovod.DISTRIBUTIONS,
         # NCCL comes in packages of their own, one for each CUDA; Triton compiles what --compile makes.
         "nvidia-nccl-cu13": ("nvidia-nccl-cu13",),
         "nvidia-nccl-cu12": ("nvidia-nccl-cu12",),
         "triton": ("triton",),
     },
+    essential=("torch", "nvidia-nccl-cu13", "nvidia-nccl-cu12", horovod.PACKAGE),
+    built_for_cuda=installed.cuda,
+    all_reduce="scaling.frameworks.pytorch.all_reduce",
+    defaults={"cpu": "gloo", "cuda": "nccl", "emulated": "gloo"},
+    exchanges={
+        "": Exchange(overlap="ddp", messages="buckets"),
+        "fsdp2": Exchange(method="sharded", overlap="ddp", messages="buckets", by_nccl=True),
+        "horovod": horovod.EXCHANGE,
+    },
+    compiler="torch.compile",
+    compiler_lacks=installed.compiler_lacks,
+    variables=f"ATEN_|PYTORCH_|TORCH_|TORCHDYNAMO_|TORCHINDUCTOR_|TRITON_|{horovod.VARIABLES}",
+    corrected={"TORCH_DISTRIBUTED_DEBUG": ("DETAIL", "INFO", "torch fails with DETAIL")},
     startup_s=3.0,
     # DDP imports torch._dynamo when it is made.
     preload=("torch._dynamo", "scaling.frameworks.pytorch.ddp_trainer"),

@@ -13,11 +13,36 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from scaling.frameworks.feeding import Opened
-from scaling.frameworks.pytorch import native_feed, network, optimizers
+from scaling.frameworks.pytorch import native_feed, network
 from scaling.hosts import proc
+from scaling.records import point
 from scaling.records.task import Task
 from scaling.workloads import feeds, models
-from scaling.workloads.specs import IGNORED, Binary, MaskedTokens, NextToken, Target
+from scaling.workloads.specs import IGNORED, Binary, MaskedTokens, NextToken, Recipe, Target
+
+# ---------------------------------------------------------------- optimizers
+#
+# The optimisers of the models' recipes, with the constants that Keras gives them where a recipe says nothing.
+
+
+EPSILON = 1e-7
+OPTIMIZERS: dict[point.Optimizer, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {}),
+    "rmsprop": (torch.optim.RMSprop, {"alpha": 0.9, "eps": EPSILON}),
+    "adadelta": (torch.optim.Adadelta, {"rho": 0.95, "eps": EPSILON}),
+    "adam": (torch.optim.Adam, {"eps": EPSILON}),
+    "adamw": (torch.optim.AdamW, {"eps": EPSILON}),
+}
+
+
+def optimizer_of(recipe: Recipe, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """One that updates what is trained."""
+    kind, constants = OPTIMIZERS[recipe.optimizer]
+    if recipe.optimizer == "sgd":
+        constants = {"momentum": recipe.momentum}
+    trained = [each for each in parameters if each.requires_grad]
+    return kind(trained, lr=recipe.rate, weight_decay=recipe.decay, **constants)  # type: ignore[call-arg]
+
 
 # ---------------------------------------------------------------- losses
 #
@@ -135,7 +160,7 @@ class RealCompute:
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """The same in every strategy."""
-        return optimizers.make(self._spec.recipe, parameters)
+        return optimizer_of(self._spec.recipe, parameters)
 
     def start(self) -> Batch | None:
         """Precision and feed; images that stay the same go to the device once."""

@@ -5,20 +5,21 @@ It does not know Horovod's Adasum, process sets or join.
 
 from __future__ import annotations
 
-from scaling.frameworks import evaluating, hvd
+from scaling.frameworks import evaluating
+from scaling.frameworks.horovod.strategy import OPTIONS, Horovod
 from scaling.frameworks.pytorch.plain import TorchStrategy
 from scaling.records.point import Device
 
 
-class PyTorchHorovod(hvd.Horovod, TorchStrategy):
+class PyTorchHorovod(Horovod, TorchStrategy):
     """Nothing is refused but what the loop cannot do."""
 
     names = ("torch:horovod",)
     framework = "torch"
     accuracy = evaluating.ALL
-    options = {**hvd.OPTIONS, **TorchStrategy.options}
+    options = {**OPTIONS, **TorchStrategy.options}
     trainer = "scaling.frameworks.pytorch.hvd_trainer"
-    preload = (*hvd.Horovod.preload, trainer)
+    preload = (*Horovod.preload, trainer)
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:
         """Found in the installed files; neither PyTorch nor Horovod is imported."""

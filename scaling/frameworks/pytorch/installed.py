@@ -1,9 +1,12 @@
-"""What the installed torch was built for, read from its files: nothing here imports it."""
+"""What the installed torch was built for, and what it needs of this host. Nothing here imports torch."""
 
 from __future__ import annotations
 
 import mmap
 import re
+import shutil
+import sysconfig
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -59,3 +62,34 @@ def _arch_flags_in(library: Path) -> str:
     ):
         return max(_ARCH_FLAGS.findall(content), key=len, default=b"").decode()
     return ""
+
+
+# ---------------------------------------------------------------- compilers
+
+
+def compiler_lacks(environ: Mapping[str, str], include: str | None = None) -> str:
+    """What torch.compile needs to build kernels and does not find: `C compiler and Python.h`; "" if all is there.
+
+    Triton (its `runtime.build`) takes CC, else gcc or clang, and this Python's headers; Inductor (its
+    `cpp_builder`), which computes on CPUs in C++, takes CXX, else g++.
+    """
+    path = environ.get("PATH")
+    having = {
+        "C compiler": (environ.get("CC"), "gcc", "clang"),
+        "C++ compiler": (environ.get("CXX"), "g++"),
+    }
+    missing = [
+        name
+        for name, commands in having.items()
+        if not any(one and shutil.which(one, path=path) for one in commands)
+    ]
+    if not Path(include or _include(), "Python.h").is_file():
+        missing.append("Python.h")
+    return " and ".join(missing)
+
+
+def _include() -> str:
+    """The folder of this Python's headers, where Triton looks for them."""
+    scheme = sysconfig.get_default_scheme()
+    # Debian's own scheme, under which they are not.
+    return sysconfig.get_paths("posix_prefix" if scheme == "posix_local" else scheme)["include"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scaling.frameworks.base import Framework
+from scaling.frameworks import horovod
+from scaling.frameworks.base import Exchange, Framework
 
 FRAMEWORK = Framework(
     name="tensorflow",
@@ -17,9 +18,18 @@ FRAMEWORK = Framework(
         "tensorflow": ("tensorflow", "tensorflow-cpu", "tensorflow-gpu"),
         "keras": ("keras",),
         "nvidia-nccl-cu12": ("nvidia-nccl-cu12",),
-        "horovod": ("horovod",),
+        **horovod.DISTRIBUTIONS,
     },
+    essential=("tensorflow", "nvidia-nccl-cu12", horovod.PACKAGE),
     startup_s=9.0,
     preload=("scaling.frameworks.tf.loop",),
+    returns_early=("cuda",),
     resident_bytes=700_000_000,
+    # The wheels of 2.21 end with PTX of 9.0. On newer GPUs the driver compiles all kernels once, which by
+    # TensorFlow's own message "could take 30 minutes or longer" (gpu_device.cc).
+    kernels_up_to=(9, 0),
+    translation_s=2700.0,
+    exchanges={"": Exchange(overlap="mwms"), "horovod": horovod.EXCHANGE},
+    # TF_CONFIG is set for each process; the others are Terraform's.
+    variables=rf"TF_(?!CONFIG$|CLI_|VAR_)|KERAS_|XLA_|{horovod.VARIABLES}",
 )

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scaling.frameworks import evaluating, hvd
+from scaling.frameworks import evaluating
+from scaling.frameworks.horovod.strategy import OPTIONS, Horovod
 from scaling.frameworks.tf.plain import TensorFlowStrategy
 from scaling.records.point import Device
 from scaling.records.task import Task
 
 
-class TensorFlowHorovod(hvd.Horovod, TensorFlowStrategy):
+class TensorFlowHorovod(Horovod, TensorFlowStrategy):
     """Nothing is refused but what the loop cannot do."""
 
     names = ("tensorflow:horovod",)
     framework = "tensorflow"
     accuracy = evaluating.ALL
-    options = {**hvd.OPTIONS, **TensorFlowStrategy.options}
+    options = {**OPTIONS, **TensorFlowStrategy.options}
     trainer = "scaling.frameworks.tf.hvd_trainer"
 
     def missing(self, name: str, device: Device = "cpu") -> str | None:

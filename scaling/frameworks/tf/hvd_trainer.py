@@ -9,13 +9,14 @@ from importlib import metadata
 import horovod.tensorflow as horovod
 import tensorflow as tf
 
-from scaling.frameworks import hvd
 from scaling.frameworks.base import Trainer
+from scaling.frameworks.horovod.strategy import await_rendezvous, options_of
+from scaling.frameworks.horovod.timeline import timelines
 from scaling.frameworks.tf import evaluation
-from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.rank import TensorFlowRank
-from scaling.frameworks.tracing import Tracer, timelines
+from scaling.frameworks.tracing import Tracer
+from scaling.hosts.parents import end_with_parent
 from scaling.records.task import Task
 
 
@@ -92,10 +93,10 @@ class Exchange:
     """Horovod, joined, with the point's compression."""
 
     def __init__(self, rank: TensorFlowRank) -> None:
-        hvd.await_rendezvous(rank.task)
+        await_rendezvous(rank.task)
         horovod.init()
         rank.versions["horovod"] = metadata.version("horovod")
-        named = hvd.options_of(rank.task.point)["compression"]
+        named = options_of(rank.task.point)["compression"]
         self._compression = getattr(horovod.Compression, named)
 
     def mean(self, gradients: Iterable[tf.Tensor]) -> list[tf.Tensor]:

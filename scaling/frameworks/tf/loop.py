@@ -16,13 +16,50 @@ from numpy.typing import NDArray
 from scaling.frameworks import options
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
-from scaling.frameworks.tf import evaluation, native_feed, optimizers
+from scaling.frameworks.tf import evaluation, native_feed
 from scaling.frameworks.tf.emulated import EmulatedCompute
-from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.rank import TensorFlowRank
+from scaling.hosts.parents import end_with_parent
 from scaling.records.task import Task
 from scaling.workloads import feeds
 from scaling.workloads.specs import Binary, MaskedTokens, ModelSpec, Recipe, Target
+
+# ---------------------------------------------------------------- optimizers
+#
+# The optimisers of the models' recipes: Keras' own, with its constants where a recipe says nothing.
+
+
+def optimizer_of(recipe: Recipe) -> keras.Optimizer:
+    """One that decays no weights but as AdamW does: others' decay is a part of the loss."""
+    match recipe.optimizer:
+        case "sgd":
+            return keras.optimizers.SGD(recipe.rate, momentum=recipe.momentum)
+        case "rmsprop":
+            return keras.optimizers.RMSprop(recipe.rate)
+        case "adadelta":
+            return keras.optimizers.Adadelta(recipe.rate)
+        case "adam":
+            return keras.optimizers.Adam(recipe.rate)
+        case "adamw":
+            return keras.optimizers.AdamW(recipe.rate, weight_decay=recipe.decay)
+
+
+def coupled_decay(recipe: Recipe) -> float:
+    """The factor of half the sum of squares that the loss has beside it."""
+    return 0.0 if recipe.optimizer == "adamw" else recipe.decay
+
+
+def set_rate(optimizer: keras.Optimizer, rate: float, before: float) -> None:
+    """Another learning rate than `before`.
+
+    What SGD has gathered is in units of the old one and is turned to the new, as if the rate came last, as torch
+    has it and the paper on large batches (Goyal 2017, remark 2, "momentum correction").
+    """
+    if isinstance(optimizer, keras.optimizers.SGD) and before and rate != before:
+        for each in optimizer.momentums:
+            each.assign(each * (rate / before))
+    optimizer.learning_rate = rate
+
 
 # ---------------------------------------------------------------- compute
 #
@@ -113,7 +150,7 @@ class RealCompute:
         self._rank = rank
         self.recipe = rank.spec.recipe
         self._losses = loss_of(rank.spec.target)
-        self._decay = optimizers.coupled_decay(self.recipe)
+        self._decay = coupled_decay(self.recipe)
         self._parts = options.accumulated(rank.task.point)
         # XLA gets forward and backward. The exchange stays outside: it has no such operations on CPU.
         work = rank.task.point.workload
@@ -301,7 +338,7 @@ class Learning(TensorFlowRank):
         return RealCompute(self)
 
     def _make_optimizer(self) -> keras.Optimizer:
-        optimizer = optimizers.make(self.compute.recipe)
+        optimizer = optimizer_of(self.compute.recipe)
         if self.task.point.workload.precision == "fp16":
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         optimizer.build(self.sources)
@@ -328,7 +365,7 @@ class Training(evaluation.Judging, Learning):
 
     def set_rate(self, rate: float) -> None:
         """Of a variable, which the step's graph reads."""
-        optimizers.set_rate(getattr(self.optimizer, "inner_optimizer", self.optimizer), rate, self._rate)
+        set_rate(getattr(self.optimizer, "inner_optimizer", self.optimizer), rate, self._rate)
         self._rate = rate
 
     def sync(self) -> None:

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, suppress
 import tensorflow as tf
 
 from scaling.frameworks.base import Trainer, read_options, timeout_s
-from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.loop import Training
 from scaling.frameworks.tf.multiworker import STRATEGY
 from scaling.frameworks.tf.rank import TensorFlowRank
+from scaling.hosts.parents import end_with_parent
 from scaling.records.task import Task
 
 

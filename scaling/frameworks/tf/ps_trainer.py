@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 import tensorflow as tf
 
 from scaling.frameworks.base import Trainer, read_options
-from scaling.frameworks.tf.lifeline import end_with_parent
 from scaling.frameworks.tf.loop import Learning, sources
 from scaling.frameworks.tf.ps import STRATEGY, TRAINER
 from scaling.frameworks.tf.rank import TensorFlowRank
+from scaling.hosts.parents import end_with_parent
 from scaling.records.task import Task
 from scaling.workloads.specs import Images, MaskedTokens, ModelSpec, NextToken
 

@@ -86,7 +86,7 @@ def _gauge(name: str, host: str, rank: RankState, state: PointState) -> Gauge:
 
 
 def _state_of(rank: RankState, state: PointState) -> str:
-    outcome = rank.ended.outcome if rank.ended else None
+    outcome = rank.ending.outcome if rank.ended else None
     if rank.error is not None or isinstance(outcome, Failed):
         return "cancelled" if isinstance(outcome, Failed) and outcome.cause == "cancelled" else "failed"
     if len(rank.windows) >= state.expected or rank.result is not None:

@@ -1,7 +1,7 @@
 """Rank 0's part of the timed all-reduces: on which networks they can be, who does what, and what came of it.
 
-Each rank's process gets the task and the environment that a worker of torch:nccl or torch:gloo would have, so that
-the preflight goes the way of a sweep.
+Each rank's process gets the task and the environment that a worker of a default strategy would have, so that the
+preflight goes the way of a sweep.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from scaling import frameworks
 from scaling.analysis import nccl
 from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
 from scaling.records.network import ALONE, Place
@@ -27,6 +28,7 @@ LIMIT_S = START_S + 2 * BUDGET_S
 MOST_BYTES = 256_000_000
 MEMORY_SHARE = 0.25  # of a node's, for tensors and the library's buffers of the same size
 NO_PROBLEM = ""
+FRAMEWORK = frameworks.all_reducing()
 
 
 class AllReduces:
@@ -114,10 +116,10 @@ def _hold(one: socket.socket, address: str) -> int:
 
 def against(ranks: Sequence[RankFacts]) -> str:
     """Why nothing can be timed, "" where it can."""
-    without = list(dict.fromkeys(rank.host.hostname for rank in ranks if rank.torch_cuda is None))
+    without = list(dict.fromkeys(rank.host.hostname for rank in ranks if rank.built_for_cuda is None))
     if len(ranks) == 1:
         return "one rank has nobody to exchange with"
-    return f"no torch in this environment on {some(without)}" if without else NO_PROBLEM
+    return f"no {FRAMEWORK.name} in this environment on {some(without)}" if without else NO_PROBLEM
 
 
 def unreached(facts: Facts, word: str) -> str:
@@ -131,10 +133,10 @@ def unreached(facts: Facts, word: str) -> str:
 
 
 def backend(ranks: Sequence[RankFacts]) -> str:
-    """`nccl` where each rank has a GPU of its own and a torch that can use it, else `gloo`."""
+    """The framework's mode on GPUs if each rank has one of its own and a build that can use it, else on CPUs."""
     devices = {(rank.host.hostname, _gpu(rank, local)) for rank, local in _local(ranks)}
-    usable = all(rank.torch_cuda and rank.host.gpus for rank in ranks)
-    return "nccl" if usable and len(devices) == len(ranks) else "gloo"
+    usable = all(rank.built_for_cuda and rank.host.gpus for rank in ranks)
+    return FRAMEWORK.defaults["cuda" if usable and len(devices) == len(ranks) else "cpu"]
 
 
 def _gpu(rank: RankFacts, local: int) -> str:
@@ -186,12 +188,12 @@ def tasks(
 
 def _point(world_size: int, word: str, backend: str) -> Point:
     return Point(
-        strategy=f"torch:{backend}",
+        strategy=f"{FRAMEWORK.name}:{backend}",
         kind="comm",
         world_size=world_size,
         round=0,
         workload=Workload(model="none", data="none", batch_rule="weak", batch_size=1),
-        hardware=Hardware(device="cuda" if backend == "nccl" else "cpu"),
+        hardware=Hardware(device="cuda" if backend == FRAMEWORK.defaults["cuda"] else "cpu"),
         interconnect=word,
     )
 

@@ -25,7 +25,8 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     `memlock_bytes` is the soft limit of locked memory, None for unlimited; the sizes of /dev/shm are None where
     there is none. `machine_cores` are the physical cores of the whole machine, whatever this rank may use.
     `hardware` names the interfaces whose speed is that of a card: a veth claims 10 Gb/s whatever it carries.
-    `torch_cuda` is the CUDA release that torch was built with, "" for a build without any, None without torch;
+    `built_for_cuda` is the CUDA release of the framework that times all-reduces, "" for a build without any, None
+    if it is not installed;
     `driver` is what NVIDIA's tells; `name_addresses` as in `Enrol`.
     """
 
@@ -38,7 +39,7 @@ class RankFacts(Record, frozen=True, kw_only=True, tag="rank"):
     shm_bytes: int | None = None
     shm_free_bytes: int | None = None
     hardware: tuple[str, ...] = ()
-    torch_cuda: str | None = None
+    built_for_cuda: str | None = None
     driver: GpuHost = GpuHost()
     name_addresses: dict[str, str] = {}
 
@@ -78,7 +79,7 @@ class Link(Record, frozen=True, kw_only=True, tag="link"):
 
 
 class AllReduce(Record, frozen=True, kw_only=True):
-    """A timed all-reduce of all ranks, by torch over `backend`, and those inside the nodes, all nodes at once.
+    """A timed all-reduce of all ranks, over `backend`, and those inside the nodes, all nodes at once.
 
     `network` is "" on a node alone. What was not timed has the reason: `left_out`, since it cannot be or need not
     be, or `error`, since it failed. `nccl` is what NCCL chose in all ranks, None without NCCL.

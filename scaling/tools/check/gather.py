@@ -16,10 +16,10 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from scaling import frameworks
 from scaling.agent import interpreters, strategies
-from scaling.frameworks.pytorch import installed
-from scaling.hosts import gpu_health, info, proc
+from scaling.hosts import gpu_health, proc
 from scaling.hosts.interfaces import has_card
 from scaling.hosts.revision import code_hash
+from scaling.records.interpreter import Interpreter
 from scaling.tools.check.facts import Load, RankFacts
 
 SHM = Path("/dev/shm")
@@ -31,7 +31,7 @@ NAMED = 3
 def rank_facts(mpi: str) -> RankFacts:
     """This rank's part. Raises nothing: what a host does not tell is None."""
     lacking, others = strategies.examine((*frameworks.NAMES, *frameworks.BASELINES))
-    host = interpreters.on(info.gather(frameworks.distributions()), others)
+    host = interpreters.host_with(others)
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     size, free = shared_memory()
     return RankFacts(
@@ -44,10 +44,17 @@ def rank_facts(mpi: str) -> RankFacts:
         shm_bytes=size,
         shm_free_bytes=free,
         hardware=tuple(dict.fromkeys(nic.name for nic in host.nics if has_card(nic.name))),
-        torch_cuda=next((one.cuda for one in others if one.framework == "torch"), installed.cuda()),
+        built_for_cuda=_built_for_cuda(others),
         driver=gpu_health.gather(),
         name_addresses=lacking.name_addresses,
     )
+
+
+def _built_for_cuda(others: Iterable[Interpreter]) -> str | None:
+    """What the framework that times all-reduces is built for, in the interpreter of its workers."""
+    framework = frameworks.all_reducing()
+    told = (one.cuda for one in others if one.framework == framework.name)
+    return next(told, framework.built_for_cuda())
 
 
 def shared_memory(path: Path = SHM) -> tuple[int | None, int | None]:

@@ -30,6 +30,7 @@ from typing import IO
 import msgspec
 from msgspec.structs import replace
 
+from scaling import frameworks
 from scaling.agent import interpreters, strategies
 from scaling.agent.environment import child_environ, granted
 from scaling.errors import ScalingError
@@ -299,10 +300,11 @@ def exactly(sock: socket.socket, size: int) -> bytes:
 
 # ---------------------------------------------------------------- exchanger
 #
-# A rank's part of a timed all-reduce: the process that makes it, since torch must not live beside MPI.
+# A rank's part of a timed all-reduce: the process that makes it, since no framework may live beside MPI.
 
 
-PROCESS = "scaling.frameworks.pytorch.all_reduce"
+FRAMEWORK = frameworks.all_reducing()
+PROCESS = FRAMEWORK.all_reduce
 TAIL_BYTES = 4000
 FOR_GOOD = math.inf
 
@@ -341,7 +343,7 @@ class Exchanger:
             if number <= self._over:
                 raise InterruptedError("over before it began")
             self._process = subprocess.Popen(
-                [interpreters.of("torch", self._environ), "-m", PROCESS],
+                [interpreters.of(FRAMEWORK.name, self._environ), "-m", PROCESS],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
+from scaling import frameworks
 from scaling.analysis.rows import Row
 from scaling.errors import UsageError
+from scaling.frameworks.base import Exchange
 from scaling.records.point import Point
 from scaling.records.run import Header, PointRecord
 from scaling.tools.predict.models import known_model
@@ -14,11 +17,8 @@ from scaling.tools.predict.setting import Bus, Link, Messages, Method, Overlap, 
 
 # Of each pair of GPUs, where a switch joins them.
 SWITCHED_LINKS = 6
-# Options that shrink gradients on their way: Horovod's and MXNet's, DDP's.
+# Options that shrink gradients on their way.
 COMPRESSIONS = ("compression", "compress")
-SHARDED = "torch:fsdp2"
-# On GPUs these exchange by NCCL, which takes cards by their verbs; everything else sends TCP.
-BY_NCCL = ("nccl", "horovod", "fsdp2")
 FALSE = ("false", "0", "no", "off")
 # Options that the model knows at these values alone, the default first.
 USUAL: Mapping[str, tuple[str, ...]] = {"hsdp": ("0",), "param_dtype": ("fp32",), "shard_optimizer": FALSE}
@@ -51,14 +51,14 @@ def accumulation(row: Row) -> int:
 
 
 def _wire(row: Row) -> Wire:
-    """What the strategy's own compression makes of float32; its 2 bits (MXNet) are taken as half, at most."""
+    """What the strategy's own compression makes of float32; 2 bits are taken as half, at most."""
     whole = all(row.options.get(name, "none") == "none" for name in COMPRESSIONS)
     return "full" if whole else "half"
 
 
 def _known_way(row: Row) -> None:
     """Raises UsageError where options make an exchange that the model does not have."""
-    usual = {**USUAL, **({"accumulate": ("1",)} if row.strategy == SHARDED else {})}
+    usual = {**USUAL, **({"accumulate": ("1",)} if _exchange(row).method == "sharded" else {})}
     for name, plain in usual.items():
         given = row.options.get(name, plain[0])
         if given.lower() not in plain:
@@ -87,19 +87,23 @@ def gradient_bytes(records: Iterable[PointRecord], row: Row) -> float:
 
 def way(row: Row | Point) -> tuple[Method, Overlap, Messages]:
     """How a strategy exchanges, in the model's words."""
-    framework, _, mode = row.strategy.partition(":")
-    if mode == "horovod":
-        return "ring", "horovod", "fusion"
     if row.servers:
         return ("servers_beside" if row.server_hosts == "shared" else "servers_apart"), "other", "tensors"
-    if mode == "local":
-        return "servers_in_host", "other", "tensors"
-    if row.strategy == SHARDED:  # two gathers and a scatter, or, where parameters are kept, what a ring moves
-        kept = row.options.get("reshard", "true").lower() in FALSE
-        return ("ring" if kept else "sharded"), "ddp", "buckets"
-    if framework == "torch":
-        return "ring", "ddp", "buckets"
-    return "ring", "mwms" if framework == "tensorflow" else "other", "tensors"
+    exchange = _exchange(row)
+    # Two gathers and a scatter; where parameters are kept, what a ring moves.
+    kept = exchange.method == "sharded" and row.options.get("reshard", "true").lower() in FALSE
+    method = "ring" if kept else exchange.method
+    return cast(Method, method), cast(Overlap, exchange.overlap), cast(Messages, exchange.messages)
+
+
+def _exchange(row: Row | Point) -> Exchange:
+    """What the framework declares of a strategy's exchange."""
+    return frameworks.named(row.strategy).exchange(row.strategy.partition(":")[2])
+
+
+def _is_by_nccl(row: Row) -> bool:
+    """Whether NCCL exchanges on GPUs. It takes cards by their verbs; everything else sends TCP."""
+    return row.hardware.device == "cuda" and (row.strategy.endswith("nccl") or _exchange(row).by_nccl)
 
 
 def _bus(header: Header, row: Row) -> Bus:
@@ -122,7 +126,7 @@ def _link(header: Header, row: Row) -> tuple[Link, float]:
     if row.hardware.profile:
         return "tcp10", line
     cards = max((len(place.hca.split(",")) for place in network.places.values() if place.hca), default=0)
-    if cards and row.hardware.device == "cuda" and row.strategy.endswith(BY_NCCL):
+    if cards and _is_by_nccl(row):
         card = (network.card_bits_per_s or network.rate_bits_per_s) / 8
         return ("rdma_several" if cards > 1 else "rdma"), card * cards
     return ("tcp10" if line <= 1.25e9 else "tcp"), line

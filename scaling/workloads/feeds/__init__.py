@@ -165,10 +165,10 @@ def forget() -> None:
 @lru_cache(maxsize=4)
 def _part(name: str, data_dir: str, split: Split, given: Input, target: Target, count: int) -> Samples:
     """So many samples of a split; all of them for 0."""
-    from scaling.workloads.feeds import parts
+    from scaling.workloads.feeds import batches
 
     found = _samples(name, data_dir, split, given, target)
-    return parts.Part(found, count) if count else found
+    return batches.Part(found, count) if count else found
 
 
 # All feeds of a process look at the same samples.

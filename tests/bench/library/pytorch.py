@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from scaling.frameworks.pytorch import compute, libraries, network, optimizers
+from scaling.frameworks.pytorch import compute, libraries, network
 from scaling.workloads.specs import ModelSpec
 from tests.bench.library import BATCH, Pair
 
@@ -21,7 +21,7 @@ def pair(spec: ModelSpec) -> Pair:
     """Of one description."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     ours = network.build(spec, 1)
-    optimizer = optimizers.make(spec.recipe, ours.parameters())
+    optimizer = compute.optimizer_of(spec.recipe, ours.parameters())
     return Pair(_step(ours, spec, optimizer), _step(_library(spec, ours), spec, optimizer))
 
 

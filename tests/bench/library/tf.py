@@ -9,7 +9,7 @@ from unittest import mock
 import keras
 import tensorflow as tf
 
-from scaling.frameworks.tf import loop, network, optimizers
+from scaling.frameworks.tf import loop, network
 from scaling.workloads.specs import ModelSpec
 from tests.bench.library import BATCH, Pair
 
@@ -29,7 +29,7 @@ def pair(spec: ModelSpec) -> Pair:
     tf.config.threading.set_inter_op_parallelism_threads(threads)
     ours = network.build(spec, 1)
     theirs = _library(spec)
-    variables, optimizer = ours.trainable_variables, optimizers.make(spec.recipe)
+    variables, optimizer = ours.trainable_variables, loop.optimizer_of(spec.recipe)
     optimizer.build(variables)
     _share(ours, theirs)
     return Pair(_step(ours, spec, variables, optimizer), _step(theirs, spec, variables, optimizer))

@@ -182,14 +182,14 @@ def test_micro_batches_are_exchanged_once_a_step(parts: str) -> None:
 SHARDED = """
 import torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from scaling.frameworks.pytorch import ddp_trainer, optimizers
+from scaling.frameworks.pytorch import compute, ddp_trainer
 from scaling.workloads.specs import Recipe
 torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
-for kind in optimizers.KINDS:
+for kind in compute.OPTIMIZERS:
     ways = []
     for wrap in (lambda whole: whole, ddp_trainer.sharded):
         weights = torch.nn.Parameter(torch.ones(3))
-        optimizer = wrap(optimizers.make(Recipe(optimizer=kind, rate=0.5, decay=0.1), [weights]))
+        optimizer = wrap(compute.optimizer_of(Recipe(optimizer=kind, rate=0.5, decay=0.1), [weights]))
         for gradient in (torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.5, 1.0, 4.0])):
             weights.grad = gradient
             optimizer.step()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from scaling.frameworks.pytorch import compute, network, optimizers
+from scaling.frameworks.pytorch import compute, network
 from scaling.workloads import models, walk, weights
 from scaling.workloads.specs import IGNORED, Binary, Classes, NextToken, Recipe, Tokens
 
@@ -118,11 +118,11 @@ def test_losses_are_the_targets() -> None:
     assert binary.item() == pytest.approx((np.log(2) + np.log1p(np.exp(-3.0))) / 2)
 
 
-@pytest.mark.parametrize("name", optimizers.KINDS)
+@pytest.mark.parametrize("name", compute.OPTIMIZERS)
 def test_every_optimizer_lowers_the_loss(name: str) -> None:
     weight = torch.nn.Parameter(torch.ones(3))
     frozen = torch.nn.Parameter(torch.ones(3), requires_grad=False)
-    optimizer = optimizers.make(Recipe(optimizer=name, rate=0.01), [weight, frozen])  # type: ignore[arg-type]
+    optimizer = compute.optimizer_of(Recipe(optimizer=name, rate=0.01), [weight, frozen])  # type: ignore[arg-type]
     for _ in range(3):
         optimizer.zero_grad()
         weight.square().sum().backward()

@@ -84,7 +84,7 @@ def test_an_emulated_device_runs_the_same_loop() -> None:
 
 ORPHAN = """
 import subprocess, sys, time
-code = "import time; from scaling.frameworks.tf import lifeline; lifeline.end_with_parent(); print(flush=1);"
+code = "import time; from scaling.hosts import parents; parents.end_with_parent(); print(flush=1);"
 code += "time.sleep(99)"
 child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
 child.stdout.readline()

@@ -26,7 +26,7 @@ from scaling.tools.check.facts import AllReduce, Facts, Prepared, RankFacts
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.messages import LEAD_DECODER, ToLead, ToRank
 from scaling.tools.check.prober import Prober
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support import telling_all_reduce
 from tests.support.check_facts import FOUR, ranks
@@ -78,7 +78,7 @@ def children() -> list[psutil.Process]:
 
 
 def torches(nodes: Sequence[str], each: int) -> tuple[RankFacts, ...]:
-    return ranks(nodes, each=each, told={name: {"torch_cuda": ""} for name in nodes})
+    return ranks(nodes, each=each, told={name: {"built_for_cuda": ""} for name in nodes})
 
 
 def test_two_ranks_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 from scaling.tools.check import __main__ as command
 from scaling.tools.check.facts import Findings
 from scaling.transport import launch
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 
 
 def test_this_process_alone(

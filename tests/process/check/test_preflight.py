@@ -20,7 +20,7 @@ from scaling.tools.check.lead import Lead
 from scaling.tools.check.messages import LEAD_DECODER, Measure, ToLead, ToRank
 from scaling.tools.check.prober import Prober
 from scaling.tools.check.verdicts import judge
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FOUR, nic, node, rank
 

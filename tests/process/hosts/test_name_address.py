@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from scaling.frameworks import hvd
+from scaling.frameworks.horovod import strategy as hvd
 
 
 @pytest.mark.parametrize(

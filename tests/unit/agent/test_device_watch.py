@@ -15,7 +15,7 @@ from scaling.agent.supervisor import Supervisor
 from scaling.frameworks.base import Helper, Traits
 from scaling.plan.placement import Slot
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks
-from scaling.records.events import Announce, Finished, Ready, Window
+from scaling.records.events import Announce, Exit, Ready, Window
 from scaling.records.task import Clocks, Finish, Run, Task
 from scaling.records.telemetry import Sample, Telemetry
 from tests.support.fake_nvml import FakeGpu, Install, installer
@@ -57,9 +57,7 @@ def tasks() -> tuple[Task, ...]:
 
 def watched(task: Task, gpus: Sequence[FakeGpu]) -> Telemetry:
     """What its agent read beside a child of this task, while each GPU used its energy of USED_J."""
-    child: Any = SimpleNamespace(
-        task=task, pid=os.getpid(), strays=0, tell=lambda _: None, resume=lambda: None, reap=Finished
-    )
+    child: Any = SimpleNamespace(task=task, pid=os.getpid(), tell=lambda _: None, resume=lambda: None, reap=Exit)
     supervisor = Supervisor(child, {}, 0.0)
     is_worker = task.role == "worker"
     supervisor.heard(READY if is_worker else Announce(values={}), 1.0)

@@ -72,6 +72,14 @@ def test_a_hosts_versions_are_those_that_its_workers_meet() -> None:
     assert found.interpreters == (TENSORFLOW, BROKEN)
 
 
+def test_variables_that_change_rates_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setenv("OMP_PLACES", "cores")
+    host = interpreters.host_with(())
+    assert host.variables is not None and host.variables["NCCL_ALGO"] == "Ring"
+    assert [one for one in host.changed_variables if one.startswith("OMP_PLACES=cores (")]
+
+
 def test_what_torch_compile_lacks_is_asked_where_torch_runs() -> None:
     one = host("node1", compile_lacks="Python.h")
     torch = Interpreter(

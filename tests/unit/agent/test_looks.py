@@ -11,7 +11,7 @@ from scaling.agent import agent as module
 from scaling.agent.agent import Agent
 from scaling.records.messages import ENCODER, Assign, Pause, Tell, ToAgent
 from scaling.records.task import Inspect, Run
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 from tests.support.points import TASK
 from tests.support.supervised import Silent
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+
 from scaling.agent.supervisor import Supervisor
-from scaling.records.events import Announce, Failed, Finished, Inspected, Rested, Result
+from scaling.records.events import Announce, Exit, Failed, Inspected, Rested, Result
 from scaling.records.task import Finish, Inspect, Rest, Run
 from tests.support.supervised import ONE, READY, Silent, cause, supervisor, window
 
@@ -104,30 +106,15 @@ def test_the_first_reason_stays_and_brings_the_log() -> None:
     one.end(1.0, Failed(cause="cancelled", message="because"))
     one.end(2.0, Failed(cause="interrupted", message="later"))
     assert len(child.stacks) == 1
-    outcome = one.ended().outcome
-    assert isinstance(outcome, Failed)
-    assert (outcome.cause, outcome.message, outcome.log_tail) == ("cancelled", "because", "tail")
+    seen = one.ended().exit
+    assert (seen.reason, seen.log_tail) == (Failed(cause="cancelled", message="because"), "tail")
 
 
-def test_a_child_that_died_by_itself_is_not_called_cancelled() -> None:
+def test_a_dead_child_is_ended_for_no_reason() -> None:
     one, child = supervisor()
-    child.dead, child.outcome = True, Failed(cause="crash(SIGKILL)", message="ended by SIGKILL")
+    child.dead, child.seen = True, Exit(code=-signal.SIGKILL)
     one.end(1.0, Failed(cause="cancelled", message="because"))
-    assert cause(one) == "crash(SIGKILL)"
-
-
-def test_who_is_dying_when_it_is_ended_died_by_itself() -> None:
-    one, child = supervisor()
-    one.end(1.0, Failed(cause="cancelled", message="because"))
-    child.outcome = Failed(cause="crash(SIGKILL)", message="ended by SIGKILL")
-    assert cause(one) == "crash(SIGKILL)"  # the agent has only sent TERM so far
-
-
-def test_a_child_that_finished_all_the_same_has_finished() -> None:
-    one, child = supervisor()
-    child.outcome = Finished()
-    one.end(1.0, Failed(cause="cancelled", message="because"))
-    assert cause(one) is None
+    assert one.ended().exit == child.seen
 
 
 # ---------------------------------------------------------------- once the result is out
@@ -144,34 +131,21 @@ def finishing() -> tuple[Supervisor, Silent]:
     return one, child
 
 
-def test_one_that_does_not_leave_its_exchange_is_ended_and_has_finished() -> None:
+def test_one_that_does_not_leave_its_exchange_is_ended_as_late() -> None:
     one, child = finishing()
     one.attend(29.9)
     assert child.stacks == []
     for now_s in (30.1, 30.2):  # until it is dead
         one.attend(now_s)
     assert child.stacks == [True]
-    ended = one.ended()
-    assert (ended.outcome, ended.after_result) == (Finished(), "did not leave its exchange")
-
-
-def test_one_that_crashes_in_leaving_has_finished() -> None:
-    one, child = finishing()
-    child.outcome = Failed(cause="crash(SIGABRT)", message="ended by SIGABRT")
-    ended = one.ended()
-    assert (ended.outcome, ended.after_result) == (Finished(), "ended by SIGABRT")
+    seen = one.ended().exit
+    assert (seen.is_late, seen.reason) == (True, Failed(cause="hang", message="did not leave its exchange"))
 
 
 def test_one_that_is_cancelled_after_its_result_is_cancelled() -> None:
     one, _ = finishing()
     one.end(21.0, Failed(cause="cancelled", message="because"))
     one.attend(500.0)
-    assert cause(one) == "cancelled"
-
-
-def test_without_a_result_it_has_not() -> None:
-    one, child = supervisor()
-    one.heard(READY, 5.0)
-    one.tell(Finish(), 12.0)
-    child.outcome = Failed(cause="crash(SIGABRT)", message="ended by SIGABRT")
-    assert cause(one) == "crash(SIGABRT)"
+    seen = one.ended().exit
+    assert seen.reason is not None
+    assert (seen.is_late, seen.reason.cause) == (False, "cancelled")

@@ -17,7 +17,7 @@ from scaling.tools.check.facts import AllReduce
 from scaling.tools.check.prober import FOR_GOOD, Exchanger
 from tests.support.check_facts import FOUR, TORCH, facts, gpu, ranks, timed
 
-CUDA = {name: {"torch_cuda": "13.0"} for name in FOUR}
+CUDA = {name: {"built_for_cuda": "13.0"} for name in FOUR}
 
 
 # ---------------------------------------------------------------- busbw

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from scaling.errors import LaunchError, UsageError
-from scaling.frameworks import hvd
+from scaling.frameworks.horovod import strategy as hvd
 from scaling.hosts.fabric import Entry
 from scaling.tools.check import gather, lead
 from scaling.tools.check.facts import RankFacts
 from scaling.tools.check.lead import Lead
 from scaling.tools.check.messages import LEAD_DECODER, ToLead, ToRank
 from scaling.tools.check.prober import Prober
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FABRIC, FOUR, nic, node, rank, ranks
 from tests.support.fake_nvml import FakeGpu, installer

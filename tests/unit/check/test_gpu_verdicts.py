@@ -206,7 +206,7 @@ def test_a_driver_that_does_not_work() -> None:
 def test_a_driver_that_is_too_old_for_torch() -> None:
     driver = {"node2": {"cuda": "12.2"}}
     new = {node: {"cuda": "13.0"} for node in FOUR} | driver
-    found = gpu_facts(driver=new, told={node: {"torch_cuda": "13.0"} for node in FOUR})
+    found = gpu_facts(driver=new, told={node: {"built_for_cuda": "13.0"} for node in FOUR})
     verdict = only(found)
     assert (verdict.level, verdict.topic) == ("error", "gpu driver")
     assert verdict.text == "too old for torch: torch for CUDA 13.0, driver 550.54 runs 12.2 on node2"
@@ -217,16 +217,16 @@ def test_a_driver_that_is_too_old_for_torch() -> None:
 @pytest.mark.parametrize(("torch", "runs"), [("12.6", "12.2"), ("11.8", "13.0"), ("13.0", "")])
 def test_a_driver_runs_every_release_of_its_major_and_older_ones(torch: str, runs: str) -> None:
     found = gpu_facts(
-        driver={node: {"cuda": runs} for node in FOUR}, told={node: {"torch_cuda": torch} for node in FOUR}
+        driver={node: {"cuda": runs} for node in FOUR}, told={node: {"built_for_cuda": torch} for node in FOUR}
     )
     assert to_mend(found) == []
 
 
 def test_torch_without_cuda_beside_gpus() -> None:
-    verdict = only(gpu_facts(told={"node4": {"torch_cuda": ""}}))
+    verdict = only(gpu_facts(told={"node4": {"built_for_cuda": ""}}))
     assert (verdict.level, verdict.topic) == ("warning", "gpu driver")
     assert "no CUDA on node4" in verdict.text
-    assert to_mend(gpu_facts(told={node: {"torch_cuda": None} for node in FOUR})) == []  # no torch at all
+    assert to_mend(gpu_facts(told={node: {"built_for_cuda": None} for node in FOUR})) == []  # no torch at all
 
 
 # ---------------------------------------------------------------- GPUDirect RDMA

@@ -69,14 +69,6 @@ def test_what_the_user_has_set_of_the_heap_is_in_it(monkeypatch: pytest.MonkeyPa
     assert "MALLOC_TRIM_THRESHOLD_=0" in gather(PACKAGES).heap_settings
 
 
-def test_variables_that_change_rates_are_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NCCL_ALGO", "Ring")
-    monkeypatch.setenv("OMP_PLACES", "cores")
-    host = gather(PACKAGES)
-    assert host.variables is not None and host.variables["NCCL_ALGO"] == "Ring"
-    assert [one for one in host.changed_variables if one.startswith("OMP_PLACES=cores (")]
-
-
 def test_variables_of_ranks_that_differ_stand_beside_each_other() -> None:
     ranks = [described(variables=one) for one in ({"A": "1", "B": "1"}, {"A": "1"}, {"A": "1", "B": "2"})]
     assert joined(ranks).variables == {"A": "1", "B": "1 | unset | 2"}

@@ -12,7 +12,7 @@ import pytest
 
 from scaling.agent import device_probe
 from scaling.analysis import analyse, joining
-from scaling.records.events import Ended, Finished
+from scaling.records.events import Ended
 from scaling.records.telemetry import Telemetry
 from scaling.report.formats import csv, json, markdown, terminal
 from scaling.sweep import outcome
@@ -85,7 +85,7 @@ def test_controls_of_another_setting_or_of_real_devices_explain_nothing() -> Non
 def test_a_busy_machine_is_warned_of() -> None:
     of = tasks("torch:gloo", "exchange", 2, **EMULATED)
     for used, warned in ((79.0, False), (81.0, True), (None, False)):
-        ended = Ended(outcome=Finished(), telemetry=Telemetry(machine_cpu_percent=used))
+        ended = Ended(telemetry=Telemetry(machine_cpu_percent=used))
         ranks = tuple(RankState(task=task, ended=ended) for task in of)
         state = PointState(point=of[0].point, ranks=ranks, expected=3, started_s=0.0, started_unix_s=0.0)
         found = outcome.record_of(state, ended_s=1.0).warnings

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import permutations
+from signal import SIGABRT, SIGKILL, SIGSEGV
 
 import pytest
 from msgspec.structs import replace
 
-from scaling.records.events import Ended, Error, Event, Failed
+from scaling.records.events import Ended, Error, Event, Exit
 from scaling.records.messages import Report
 from scaling.sweep.outcome import cause_of
 from scaling.sweep.state import HelperState, PointState, RankState, fold
 from tests.support.points import POINT, TASK
+from tests.support.supervised import ended_by_agent
 
 ROLES = ("worker", "worker", "server")
 
 
-def ended(cause: str) -> Ended:
-    return Ended(outcome=Failed(cause=cause, message=f"ended: {cause}", log_tail="tail"))
+def ended(seen: Exit) -> Ended:
+    return Ended(exit=replace(seen, log_tail="tail"))
 
 
 def raised(cause: str = "error", *, follows: bool = False) -> tuple[Event, ...]:
     """A rank that reports an exception and then exits."""
-    return Error(cause=cause, message=f"raised: {cause}", may_follow=follows), ended("exit(1)")
+    return Error(cause=cause, message=f"raised: {cause}", may_follow=follows), ended(Exit(code=1))
 
 
-KILLED, ABORTED, SEGFAULT = (ended(f"crash({name})") for name in ("SIGKILL", "SIGABRT", "SIGSEGV"))
-CANCELLED = ended("cancelled")
+KILLED, ABORTED, SEGFAULT = (ended(Exit(code=-number)) for number in (SIGKILL, SIGABRT, SIGSEGV))
+OUT_OF_MEMORY = ended(Exit(code=-SIGKILL, oom_kills=1))
+CANCELLED, INTERRUPTED, HANGS = (ended(ended_by_agent(cause)) for cause in ("cancelled", "interrupted", "hang"))
 Story = tuple[Event, ...]
 # What the children say, the cause, and the child at fault: rank 0, rank 1, a server of rank 0's.
 STORIES: list[tuple[Sequence[Story], str, int]] = [
@@ -36,7 +39,7 @@ STORIES: list[tuple[Sequence[Story], str, int]] = [
     ([raised("nccl"), (KILLED,)], "crash(SIGKILL)", 1),
     ([raised("oom"), (KILLED,)], "crash(SIGKILL)", 1),
     ([(SEGFAULT,), (KILLED,)], "crash(SIGKILL)", 1),
-    ([raised(), (ended("oom"),)], "oom", 1),
+    ([raised(), (OUT_OF_MEMORY,)], "oom", 1),
     ([raised(), (SEGFAULT,)], "crash(SIGSEGV)", 1),
     ([(ABORTED,), (SEGFAULT,)], "crash(SIGSEGV)", 1),
     ([raised("nan-loss"), (ABORTED,)], "nan-loss", 0),
@@ -44,10 +47,10 @@ STORIES: list[tuple[Sequence[Story], str, int]] = [
     ([raised(), (ABORTED,)], "error", 0),
     ([raised(), raised(follows=True)], "error", 0),
     ([raised(follows=True), (ABORTED,)], "crash(SIGABRT)", 1),
-    ([raised(follows=True), (ended("exit(3)"),)], "exit(3)", 1),
-    ([raised(follows=True), (ended("hang"),)], "hang", 1),
+    ([raised(follows=True), (ended(Exit(code=3)),)], "exit(3)", 1),
+    ([raised(follows=True), (HANGS,)], "hang", 1),
     ([raised(follows=True), (CANCELLED,)], "error", 0),
-    ([(ended("interrupted"),), raised(follows=True)], "error", 1),
+    ([(INTERRUPTED,), raised(follows=True)], "error", 1),
     ([raised(), (ABORTED,), (KILLED,)], "crash(SIGKILL)", 2),
     ([(CANCELLED,), (ABORTED,), (KILLED,)], "crash(SIGKILL)", 2),
 ]

@@ -13,7 +13,7 @@ from scaling.plan import config, plan
 from scaling.records.messages import AGENT_DECODER, SWEEP_DECODER, Preload, Preloaded, ToAgent, ToSweep
 from scaling.records.task import Task
 from scaling.sweep.sweep import preload
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox, send_news
 from tests.support.inline import enrol, host
 from tests.support.inline_child import Clock
@@ -53,9 +53,7 @@ def told(size: int = 2, missing: dict[str, str] | None = None, **fields: Any) ->
 
 
 def names(agents: Agents, rank: int = 0) -> list[str]:
-    return [
-        frameworks.of_baseline(frameworks.load(task.point.strategy).baseline).name for task in agents.tasks[rank]
-    ]
+    return [frameworks.named(frameworks.load(task.point.strategy).baseline).name for task in agents.tasks[rank]]
 
 
 def test_every_agent_imports_every_framework_once() -> None:

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from msgspec.structs import replace
 
-from scaling.records.events import Announce, Ended, Error, Event, Failed, Finished, Hello, Ready, Result, Window
+from scaling.records.events import (
+    Announce,
+    Ended,
+    Error,
+    Event,
+    Exit,
+    Failed,
+    Finished,
+    Hello,
+    Ready,
+    Result,
+    Window,
+)
 from scaling.records.messages import Report
 from scaling.records.point import Kind
 from scaling.records.task import Finish, Run
@@ -13,13 +27,14 @@ from scaling.records.telemetry import Foreign, Sample, Telemetry
 from scaling.sweep.outcome import record_of
 from scaling.sweep.state import HelperState, PointState, RankState, commanded, fold
 from tests.support.points import POINT, TASK
+from tests.support.supervised import ended_by_agent
 
 READY = Ready(import_s=1.0, build_s=1.0, parameters=10, gradient_bytes=40, device_name="x")
 RESULT = Result(digest="d", peak_memory_bytes=0, peak_rss_bytes=1)
 GONE = Error(cause="error", message="RuntimeError: the ring broke", may_follow=True)
-EXITED = Failed(cause="exit(1)", message="")
-ABORTED = Failed(cause="crash(SIGABRT)", message="ended by SIGABRT")
-KILLED = Failed(cause="crash(SIGKILL)", message="ended by SIGKILL", log_tail="the tail")
+EXITED = Exit(code=1, log_tail="Traceback")
+ABORTED = Exit(code=-signal.SIGABRT)
+KILLED = Exit(code=-signal.SIGKILL, log_tail="the tail")
 
 
 def start() -> PointState:
@@ -58,9 +73,7 @@ def measured() -> PointState:
 
 
 def test_a_point_that_goes_well() -> None:
-    state = folded(
-        measured(), (0, RESULT), (1, RESULT), (0, Ended(outcome=Finished())), (1, Ended(outcome=Finished()))
-    )
+    state = folded(measured(), (0, RESULT), (1, RESULT), (0, Ended()), (1, Ended()))
     assert state.phase == "ended"
     found = record_of(state, ended_s=15.0)
     assert found.outcome == Finished()
@@ -74,9 +87,8 @@ def test_a_point_that_goes_well() -> None:
 
 def test_the_first_failure_is_the_cause_and_brings_its_log() -> None:
     error = Error(cause="oom", message="MemoryError")
-    exited = Failed(cause="exit(1)", message="exited with code 1", log_tail="Traceback")
-    cancelled = Failed(cause="cancelled", message="another rank failed first")
-    state = folded(start(), (1, error), (1, Ended(outcome=exited)), (0, Ended(outcome=cancelled)))
+    cancelled = ended_by_agent("cancelled", "another rank failed first")
+    state = folded(start(), (1, error), (1, Ended(exit=EXITED)), (0, Ended(exit=cancelled)))
     found = record_of(state, ended_s=11.0)
     assert found.outcome == Failed(
         cause="oom", message="MemoryError", rank=1, host="node2", log="log.1", log_tail="Traceback"
@@ -86,10 +98,10 @@ def test_the_first_failure_is_the_cause_and_brings_its_log() -> None:
 
 @pytest.mark.parametrize("survivor_first", [True, False])
 def test_a_dead_peer_is_the_cause_whoever_tells_first(*, survivor_first: bool) -> None:
-    dead: tuple[int, Event] = (1, Ended(outcome=KILLED))
+    dead: tuple[int, Event] = (1, Ended(exit=KILLED))
     tells: tuple[int, Event] = (0, GONE)
     state = folded(start(), *([tells, dead] if survivor_first else [dead, tells]))
-    state = folded(state, (0, Ended(outcome=EXITED)))
+    state = folded(state, (0, Ended(exit=EXITED)))
     outcome = record_of(state, ended_s=11.0).outcome
     assert isinstance(outcome, Failed)
     assert (outcome.cause, outcome.rank, outcome.host) == ("crash(SIGKILL)", 1, "node2")
@@ -97,24 +109,22 @@ def test_a_dead_peer_is_the_cause_whoever_tells_first(*, survivor_first: bool) -
 
 def test_an_error_of_its_own_stays_the_cause_when_a_peer_dies_of_it() -> None:
     own = Error(cause="error", message="ValueError: the socket's shape does not fit the peer's connection")
-    state = folded(start(), (0, own), (1, Ended(outcome=ABORTED)))
-    state = folded(state, (0, Ended(outcome=EXITED)))
+    state = folded(start(), (0, own), (1, Ended(exit=ABORTED)))
+    state = folded(state, (0, Ended(exit=EXITED)))
     outcome = record_of(state, ended_s=11.0).outcome
     assert isinstance(outcome, Failed)
     assert outcome.message == own.message
 
 
 def test_exit_0_without_a_result_is_a_failure() -> None:
-    state = folded(measured(), (0, Ended(outcome=Finished())))
+    state = folded(measured(), (0, Ended()))
     assert state.failure is not None
     assert state.failure.cause == "no-result"
 
 
 def test_other_digests_void_a_synchronous_point_only() -> None:
     other = replace(RESULT, digest="e")
-    state = folded(
-        measured(), (0, RESULT), (1, other), (0, Ended(outcome=Finished())), (1, Ended(outcome=Finished()))
-    )
+    state = folded(measured(), (0, RESULT), (1, other), (0, Ended()), (1, Ended()))
     outcome = record_of(state, ended_s=11.0).outcome
     assert isinstance(outcome, Failed)
     assert outcome.cause == "digest"
@@ -130,13 +140,13 @@ def test_a_helper_announces_and_its_death_is_the_points() -> None:
     assert waiting.waits_for_helpers
     state = folded(waiting, (0, Announce(values={"SERVER": "a:1"})), role="server")
     assert (state.waits_for_helpers, state.announced) == (False, {"SERVER": "a:1"})
-    died = folded(state, (0, Ended(outcome=KILLED)), role="server")
+    died = folded(state, (0, Ended(exit=KILLED)), role="server")
     assert died.failure is not None
     assert died.failure.message == "helper server: ended by SIGKILL"
-    left = folded(waiting, (0, Ended(outcome=Finished())), role="server")
+    left = folded(waiting, (0, Ended()), role="server")
     assert left.failure is not None
     assert "before it announced itself" in left.failure.message
-    over = folded(with_helper(measured()), (0, Ended(outcome=KILLED)), role="server")
+    over = folded(with_helper(measured()), (0, Ended(exit=KILLED)), role="server")
     assert over.failure is None  # it is ended with the point
 
 
@@ -152,10 +162,10 @@ def test_a_point_is_ready_once_its_helpers_can_be_reached_too() -> None:
 
 def test_a_killed_server_is_the_cause_and_not_how_workers_take_it() -> None:
     """Some frameworks raise, some abort; rank 0 may hear of that before it hears of the server's end."""
-    aborted = Ended(outcome=ABORTED)
+    aborted = Ended(exit=ABORTED)
     for said in (GONE, aborted):
         state = folded(with_helper(start()), (0, READY), (1, READY), (0, said))
-        state = folded(state, (0, Ended(outcome=KILLED)), role="server")
+        state = folded(state, (0, Ended(exit=KILLED)), role="server")
         outcome = record_of(state, ended_s=11.0).outcome
         assert isinstance(outcome, Failed)
         assert (outcome.cause, outcome.message) == ("crash(SIGKILL)", "helper server: ended by SIGKILL")
@@ -165,7 +175,7 @@ def test_a_killed_server_is_the_cause_and_not_how_workers_take_it() -> None:
 
 
 def test_a_server_that_was_ended_with_its_point_ended_well() -> None:
-    ended = Ended(outcome=Failed(cause="cancelled", message="the point is over"), environ={"A": "b"})
+    ended = Ended(exit=ended_by_agent("cancelled", "the point is over"), environ={"A": "b"})
     state = folded(with_helper(measured()), (0, Announce(values={"X": "1"})), (0, ended), role="server")
     (helper,) = record_of(state, ended_s=11.0).helpers
     assert (helper.name, helper.host, helper.outcome) == ("server", "node1", Finished())
@@ -177,7 +187,7 @@ def test_throttling_lost_cpus_and_drift_are_warned_of() -> None:
     state = measured()
     ranks = tuple(replace(rank, task=replace(rank.task, cpus=(0, 1))) for rank in state.ranks)
     state = replace(state, ranks=ranks, settled=False)
-    state = folded(state, (0, RESULT), (1, RESULT), (0, Ended(outcome=Finished(), telemetry=throttled)))
+    state = folded(state, (0, RESULT), (1, RESULT), (0, Ended(telemetry=throttled)))
     found = record_of(replace(state, synchronous=False), ended_s=11.0).warnings
     assert [warning.kind for warning in found] == ["unsettled", "throttled", "lost-cpus"]
     assert found[0].text.startswith("never settled")
@@ -211,7 +221,7 @@ def test_ranks_that_somebody_moves_onto_one_core_claim_nothing(
     state = replace(state, ranks=ranks, point=point, synchronous=False)
     for rank, mask in enumerate(masks):
         told = Telemetry(affinity_cpus=len(mask), masks=(mask, (rank,)))
-        state = folded(state, (rank, Ended(outcome=Finished(), telemetry=told)))
+        state = folded(state, (rank, Ended(telemetry=told)))
     found = record_of(state, ended_s=11.0)
     assert (found.oversubscribed, bool(found.crowding)) == (crowded, crowded)
     assert [warning.kind for warning in found.warnings] == ["lost-cpus"] * warned
@@ -219,7 +229,7 @@ def test_ranks_that_somebody_moves_onto_one_core_claim_nothing(
 
 def test_a_flooded_log_is_warned_of() -> None:
     state = folded(measured(), (0, RESULT), (1, RESULT))
-    state = folded(state, (0, Ended(outcome=Finished(), log_dropped_bytes=345 * 10**6)))
+    state = folded(state, (0, Ended(log_dropped_bytes=345 * 10**6)))
     (found,) = record_of(replace(state, synchronous=False), ended_s=11.0).warnings
     assert found.text == "worker of rank 0 on node1 flooded its log: 345 MB of it were dropped"
 
@@ -230,7 +240,7 @@ def test_who_used_a_hosts_cores_meanwhile_is_warned_of_once() -> None:
     aside = tuple(replace(rank, windows=(), disturbed=rank.windows) for rank in made.ranks)
     state = folded(replace(made, ranks=aside), (0, window()), (1, window()), (0, RESULT), (1, RESULT))
     for rank in (0, 1):
-        ended = Ended(outcome=Finished(), telemetry=Telemetry(foreign=(burner, idle)))
+        ended = Ended(telemetry=Telemetry(foreign=(burner, idle)))
         state = folded(state, (rank, ended))
     ranks = [replace(rank, task=replace(rank.task, hosts=("node1", "node1"))) for rank in state.ranks]
     (found,) = record_of(replace(state, ranks=tuple(ranks)), ended_s=11.0).warnings
@@ -241,12 +251,12 @@ def test_who_used_a_hosts_cores_meanwhile_is_warned_of_once() -> None:
 def test_a_throttled_helper_that_computes_is_warned_of_by_its_rank() -> None:
     throttled = Telemetry(samples=(Sample(unix_s=1.0, throttle=("sw thermal",), device_index=1),))
     state = with_helper(measured(), "trainer-0")
-    state = folded(state, (0, Ended(outcome=Finished(), telemetry=throttled)), role="trainer-0")
+    state = folded(state, (0, Ended(telemetry=throttled)), role="trainer-0")
     state = folded(state, (0, RESULT), (1, RESULT))
     (found,) = record_of(state, ended_s=11.0).warnings
     assert (found.kind, found.text) == ("throttled", "rank 0 on node1 was throttled: sw thermal")
 
 
 def test_what_an_ended_rank_still_says_changes_nothing() -> None:
-    state = folded(start(), (0, Ended(outcome=KILLED)))
+    state = folded(start(), (0, Ended(exit=KILLED)))
     assert folded(state, (0, READY)) == state

@@ -18,7 +18,7 @@ from scaling.records.messages import (
     ToAgent,
     ToSweep,
 )
-from scaling.transport.inline import Hub
+from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox, send_news
 
 HELD = Reserved(attempt=1, slot=0, ports=(1,))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.records.point import Regime
 from scaling.workloads import data, feeds, models
-from scaling.workloads.feeds.parts import Part, chosen
+from scaling.workloads.feeds.batches import Part, chosen
 from tests.support import written
 from tests.support.points import TASK, changed
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
-from scaling import __version__
+from scaling import __version__, frameworks
 from scaling.hosts.info import cores_of, granted_cpus
 from scaling.records.all_reduce import Timed
 from scaling.records.host import HostInfo
@@ -20,7 +20,8 @@ from scaling.tools.check.verdicts.words import grouped, size, some
 
 # ---------------------------------------------------------------- gpu driver
 #
-# The NVIDIA driver: whether it runs the torch that is installed, and lets RDMA cards reach the GPUs.
+# The NVIDIA driver: whether it runs the framework that is installed, and lets RDMA cards reach the GPUs. The
+# framework is the one that times all-reduces.
 
 
 # The oldest driver that runs all releases of a major CUDA release (docs.nvidia.com/deploy/cuda-compatibility,
@@ -28,19 +29,20 @@ from scaling.tools.check.verdicts.words import grouped, size, some
 OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
 # Linux has what RDMA cards need of DMA-BUF since then.
 DMA_BUF_KERNEL = (5, 12)
+FRAMEWORK = frameworks.all_reducing().name
 
 
 def driver(facts: Facts) -> Iterator[Verdict]:
-    """The CUDA that torch was built with against the one that the driver runs."""
+    """The CUDA that the framework was built with against the one that the driver runs."""
     ranks = {node: facts.of(node)[0] for node in facts.nodes if facts.of(node)[0].driver.gpus}
-    built = {node: rank.torch_cuda for node, rank in ranks.items()}
+    built = {node: rank.built_for_cuda for node, rank in ranks.items()}
     cpu_only = {node: "no CUDA" for node, release in built.items() if release == ""}
     if cpu_only:
         yield Verdict(
             level="warning",
             topic="gpu driver",
-            text=f"torch is built without CUDA, and there are GPUs: {grouped(cpu_only)}",
-            mend="./launch/install torch there, which takes the build for the driver and the GPUs",
+            text=f"{FRAMEWORK} is built without CUDA, and there are GPUs: {grouped(cpu_only)}",
+            mend=f"./launch/install {FRAMEWORK} there, which takes the build for the driver and the GPUs",
         )
     old = {node: _too_old(rank) for node, rank in ranks.items()}
     old = {node: text for node, text in old.items() if text}
@@ -49,9 +51,9 @@ def driver(facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             level="error",
             topic="gpu driver",
-            text=f"too old for torch: {grouped(old)}",
-            mend=f"a driver of {OLDEST_DRIVER.get(major, 'that CUDA release')} or newer, or torch for the older "
-            "CUDA: ./launch/install --cuda 12 torch",
+            text=f"too old for {FRAMEWORK}: {grouped(old)}",
+            mend=f"a driver of {OLDEST_DRIVER.get(major, 'that CUDA release')} or newer, or {FRAMEWORK} for the "
+            f"older CUDA: ./launch/install --cuda 12 {FRAMEWORK}",
         )
     known = {node: f"{facts.host(node).gpu_driver}, CUDA {rank.driver.cuda}" for node, rank in ranks.items()}
     if known and not cpu_only and not old and any(rank.driver.cuda for rank in ranks.values()):
@@ -59,11 +61,11 @@ def driver(facts: Facts) -> Iterator[Verdict]:
 
 
 def _too_old(rank: RankFacts) -> str:
-    """`torch for CUDA 13.0, the driver 535.54 runs 12.2`, "" where it fits. Inside of a major release any fits."""
-    wanted, runs = rank.torch_cuda or "", rank.driver.cuda
+    """`NAME for CUDA 13.0, the driver 535.54 runs 12.2`, "" where it fits. Inside of a major release any fits."""
+    wanted, runs = rank.built_for_cuda or "", rank.driver.cuda
     if not wanted or not runs or _major(wanted) <= _major(runs):
         return ""
-    return f"torch for CUDA {wanted}, driver {rank.host.gpu_driver} runs {runs}"
+    return f"{FRAMEWORK} for CUDA {wanted}, driver {rank.host.gpu_driver} runs {runs}"
 
 
 def _major(release: str) -> int:
@@ -150,7 +152,7 @@ def _failed(one: AllReduce) -> Verdict:
     return Verdict(
         level="error",
         topic=TOPIC,
-        text=f"{_over(one)}torch:{one.backend} failed: {one.error}",
+        text=f"{_over(one)}{FRAMEWORK}:{one.backend} failed: {one.error}",
         mend=f"{look}; what fails here fails in a sweep too",
     )
 
@@ -197,7 +199,7 @@ def speed(bytes_per_s: float) -> str:
 
 def _mend(facts: Facts, one: AllReduce) -> str:
     times = crossings(facts)
-    if one.backend == "gloo" and times > 1:
+    if one.backend != "nccl" and times > 1:
         return (
             f"neighbouring ranks on one node (mpirun --map-by slot): each byte crosses a node's link {times} times"
         )
@@ -236,7 +238,7 @@ def _slow_nodes(one: AllReduce) -> Iterator[Verdict]:
 NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 # Without these being equal, ranks cannot work together or do different work; other packages only warn. NCCL
 # refuses to start between two versions of itself ("Mismatched NCCL version detected").
-ESSENTIAL = ("Python", "MPI", "torch", "tensorflow", "mxnet", "horovod", *NCCL)
+ESSENTIAL = {"Python", "MPI", *(name for one in frameworks.LISTED for name in one.essential)}
 
 
 def launch(facts: Facts) -> Iterator[Verdict]:

@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 from statistics import median_low
 from typing import NamedTuple
 
-from scaling.frameworks.hvd import BUILD
+from scaling import frameworks
 from scaling.plan import name_address
 from scaling.records.host import Hca
 from scaling.records.network import ANY, GBIT, Network
@@ -48,13 +48,15 @@ def _listening(facts: Facts) -> Iterator[Verdict]:
     for name in dict.fromkeys(name for addresses in told.values() for name in addresses):
         names.setdefault(tuple(told[node].get(name) for node in facts.nodes), []).append(name)
     for addresses, alike in names.items():
+        obeying = frameworks.load(alike[0]).obeying
         of, strategies = dict(zip(facts.nodes, addresses, strict=True)), ", ".join(alike)
         if lost := [node for node in facts.nodes if of[node] == ""]:
             text = f"{strategies}: listens at the address of the host's name, which is none of {some(lost)}"
-            yield Verdict(level="error", topic="names", text=text, mend=f"{HOSTS_FILE}; or {BUILD}")
+            mend = f"{HOSTS_FILE}; or {obeying}" if obeying else HOSTS_FILE
+            yield Verdict(level="error", topic="names", text=text, mend=mend)
             continue
         faults = {
-            one.word: name_address.fault({node: of[node] for node in one.places}, one, "cpu")
+            one.word: name_address.fault({node: of[node] for node in one.places}, one, "cpu", obeying)
             for one in facts.networks
         }
         level: Level = "error" if facts.asked or all(faults.values()) else "warning"

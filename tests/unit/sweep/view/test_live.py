@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scaling.records.events import Ended, Error, Failed, Hello
+from scaling.records.events import Ended, Error, Hello
 from scaling.sweep.state import failing
 from scaling.sweep.view import live as view
 from scaling.sweep.view.plain import PlainView
@@ -29,6 +29,7 @@ from tests.support.scripted_points import (
     warming,
     window,
 )
+from tests.support.supervised import ended_by_agent
 
 
 @pytest.mark.parametrize("kind", ["live", "plain"])
@@ -162,7 +163,7 @@ def test_states_of_ranks_have_words_and_colours(live: Open) -> None:
     for index in range(4, 10):
         state = tell(state, 0, window(index, measured=True))
     state = tell(state, 1, Error(cause="oom", message="out of memory"))
-    state = tell(state, 3, Ended(outcome=Failed(cause="cancelled", message="another rank failed first")))
+    state = tell(state, 3, Ended(exit=ended_by_agent("cancelled")))
     clock.now_s += 1
     screen.progress(state)
     words = [line.split()[-1] for line in terminal.look() if " node" in line and "/10" in line]

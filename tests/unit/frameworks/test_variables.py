@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.hosts import variables
+from scaling.frameworks import variables
 
 PLACING = ("OMP_THREAD_LIMIT", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY", "KMP_BLOCKTIME")
+DEBUG = "TORCH_DISTRIBUTED_DEBUG"
 ADDRESSING = ("DMLC_LOCAL", "DMLC_PS_VAN_TYPE", "DMLC_ROLE", "PORT")
 
 
@@ -27,12 +28,12 @@ def test_other_variables_stay(name: str) -> None:
 
 def test_a_debug_level_that_ends_torch_is_lowered_and_said() -> None:
     for level in ("DETAIL", "detail"):
-        environ = {variables.DEBUG: level}
-        assert variables.for_children(environ) == variables.recorded(environ) == {variables.DEBUG: "INFO"}
-        assert variables.changed(environ)[0].startswith(f"{variables.DEBUG}={level} (INFO for workers")
+        environ = {DEBUG: level}
+        assert variables.for_children(environ) == variables.recorded(environ) == {DEBUG: "INFO"}
+        assert variables.changed(environ)[0].startswith(f"{DEBUG}={level} (INFO for workers")
     for level in ("INFO", "OFF"):
-        assert variables.for_children({variables.DEBUG: level}) == {variables.DEBUG: level}
-        assert variables.changed({variables.DEBUG: level}) == ()
+        assert variables.for_children({DEBUG: level}) == {DEBUG: level}
+        assert variables.changed({DEBUG: level}) == ()
 
 
 @pytest.mark.parametrize(

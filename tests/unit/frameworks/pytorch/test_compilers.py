@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.hosts import compilers
+from scaling.frameworks.pytorch import installed
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 def lacks(folder: Path, without: str = "", **environ: str) -> str:
     if without:
         (folder / without).unlink()
-    return compilers.lacks({"PATH": str(folder), **environ}, str(folder))
+    return installed.compiler_lacks({"PATH": str(folder), **environ}, str(folder))
 
 
 def test_nothing_is_missing(folder: Path) -> None:
@@ -37,7 +37,7 @@ def test_what_is_missing_is_named(folder: Path, without: str, missing: str) -> N
 
 
 def test_all_of_it(tmp_path: Path) -> None:
-    assert compilers.lacks({"PATH": ""}, str(tmp_path)) == "C compiler and C++ compiler and Python.h"
+    assert installed.compiler_lacks({"PATH": ""}, str(tmp_path)) == "C compiler and C++ compiler and Python.h"
 
 
 def test_one_that_is_named_in_the_environment_will_do(folder: Path) -> None:

@@ -60,7 +60,8 @@ class Horovod(Strategy):
 
     framework = ""
     accuracy: tuple[Skill, ...] = ()
-    server = "scaling.frameworks.horovod_rendezvous"
+    server = "scaling.frameworks.horovod.rendezvous"
+    obeying = BUILD
     preload: tuple[str, ...] = (server,)
 
     def traits(self, _name: str) -> Traits:
@@ -130,7 +131,8 @@ class Horovod(Strategy):
             "HOROVOD_CACHE_CAPACITY": str(options["cache_capacity"]),
             # Else it cannot be begun later; nothing is written until then.
             **({"HOROVOD_TIMELINE": "DYNAMIC"} if task.is_traced else {}),
-            **network_env.horovod(task),
+            # Of the Gloo inside it, which is also its control plane.
+            "HOROVOD_GLOO_IFACE": task.place.interface,
             **network_env.nccl(task),
             **network_env.nccl_log(task),
         }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from horovod.runner.http import http_server
 
-from scaling.frameworks.hvd import slots
+from scaling.frameworks.horovod.strategy import slots
 from scaling.records.task import Task
 
 

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.errors import UsageError
-from scaling.frameworks import hvd
 from scaling.frameworks.base import Helper, Traits, read_options
-from scaling.frameworks.hvd import Slot, slots
+from scaling.frameworks.horovod import strategy as hvd
+from scaling.frameworks.horovod.strategy import Slot, slots
 from scaling.plan.tasks import helper_task
 from scaling.records.point import Kind
 from scaling.records.task import Clocks, Task
