@@ -49,6 +49,13 @@ def command(app: typer.Typer, argv: Sequence[str], name: str, program: str = "")
         return 0
 
 
+def output_flag(*names: str) -> Any:
+    """Return the flag of the file that a command writes, for its annotation."""
+    import typer
+
+    return typer.Option(*names, help="Write to this file.", metavar="FILE", show_default="stdout")
+
+
 def _refusals(one: type[Exception]) -> Any:
     """The class of all errors that Typer raises for a user's mistake, of which `one` is a kind.
 

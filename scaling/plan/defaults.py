@@ -1,29 +1,17 @@
-"""What of a configuration follows from the devices where it is not given: precision, memory format, batch, pace,
-clocks. Pure.
-
-On GPUs it is what users of that GPU would choose, since slow compute makes every network look good: half precision
-with tensor cores (bf16 from compute capability 8.0 on, fp16 with 7.x), images in channels_last, and a batch that
-fills the memory better than one that any GPU takes.
-"""
+"""Defaults of time: rounds, windows and their seconds, the soak, warm-up and timeouts. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.errors import UsageError
-from scaling.plan import matrix
 from scaling.plan.config import SweepConfig
-from scaling.plan.placement import Slot
 from scaling.plan.validation import check_max_rounds
 from scaling.records.host import Gpu
-from scaling.records.messages import Enrol
-from scaling.records.point import Device, MemoryFormat, Point, Precision
-from scaling.workloads import models
-from scaling.workloads.specs import ModelSpec
+from scaling.records.point import Device, Point
 
 # Rounds, windows and their seconds, where they are not given: by simulation for the same wall time
 # (python -m tests.bench.intervals). On machines whose noise is as large over a second as over a tenth of it, as on
@@ -47,11 +35,6 @@ PACE_ON_GPUS = (5, 5, 1.0)
 # clock that it keeps, for 10 to 30 s as users report.
 WARM_UP_S, WARM_UP_ON_GPUS_S, WARM_UP_WINDOWS = (0.0, 8.0), (10.0, 16.0), 4
 
-BFLOAT16_FROM, TENSOR_CORES_FROM = (8, 0), (7, 0)
-# Of ResNet-50, the default on GPUs: GPUs sold with 40 GB and with 16 GB have somewhat less for programs.
-BATCHES = {"resnet50": ((39 * 10**9, 256), (15 * 10**9, 128))}
-GB = 1e9
-
 # Seconds until a worker is ready, and for its first step; a framework that compiles kernels takes longer.
 STARTUP_S, STARTUP_ON_GPUS_S, POINT_S = 300.0, 600.0, 1800.0
 # Of a training to an accuracy, which may take days: it says something now and then, or is stalled.
@@ -59,86 +42,6 @@ TRAINING_S = 30 * 86_400.0
 COMPILING = 2
 # Of --dry-run, beyond what the import takes: a CUDA context, cuDNN's search, NCCL's connections. Guesses.
 ON_GPU_S, COMPILE_S = 8.0, 60.0
-
-
-class Choice(NamedTuple):
-    """How the plain loop computes."""
-
-    precision: Precision
-    memory_format: MemoryFormat
-
-
-def gpus_of(enrolled: Iterable[Enrol]) -> tuple[Gpu, ...]:
-    """All GPUs of the launch."""
-    return tuple(gpu for enrol in enrolled for gpu in enrol.host.gpus)
-
-
-def batch_size(model: ModelSpec, device: Device, gpus: Sequence[Gpu]) -> int:
-    """The batch per device: the model's, or on GPUs by the smallest memory of any."""
-    if device == "cuda" and model.name in BATCHES:
-        memory_bytes = min((gpu.memory_bytes for gpu in gpus), default=0)
-        fitting = (size for least, size in BATCHES[model.name] if memory_bytes >= least)
-        return next(fitting, model.batch_size[device])
-    return model.batch_size[device]
-
-
-def with_points(
-    config: SweepConfig, device: Device, slots: Sequence[Slot], gpus: Sequence[Gpu]
-) -> tuple[SweepConfig, tuple[Point, ...], str]:
-    """The configuration with precision and memory format, the points of a round, and why, for the header.
-
-    It is the first choice that no strategy refuses, since all are compared at the same work. Raises UsageError
-    where none would do.
-    """
-    *better, last = _choices(config, device, _capability(gpus))
-    refusals: list[str] = []
-    for choice in better:
-        chosen = replace(config, **choice._asdict())
-        try:
-            return chosen, matrix.make(chosen, device, slots), _why(config, choice, gpus, refusals)
-        except UsageError as error:
-            refusals.append(str(error).rpartition(": ")[2])
-    chosen = replace(config, **last._asdict())
-    return chosen, matrix.make(chosen, device, slots), _why(config, last, gpus, refusals)
-
-
-def _choices(config: SweepConfig, device: Device, capability: tuple[int, int] | None) -> Iterator[Choice]:
-    """The best first; what is given stays."""
-    halves: tuple[Precision, ...] = ()
-    if device == "cuda" and capability is not None and capability >= TENSOR_CORES_FROM:
-        halves = ("bf16", "fp16") if capability >= BFLOAT16_FROM else ("fp16",)
-    for precision in (config.precision,) if config.precision else (*halves, "fp32"):
-        # Tensor cores take images in channels_last; for others the frameworks' own format is as good.
-        formats: tuple[MemoryFormat, ...] = ("contiguous",)
-        images = config.model is None or models.spec(config.model).reads_images
-        if device == "cuda" and precision in ("bf16", "fp16") and images:
-            formats = ("channels_last", "contiguous")
-        for memory_format in (config.memory_format,) if config.memory_format else formats:
-            yield Choice(precision, memory_format)
-
-
-def _capability(gpus: Iterable[Gpu]) -> tuple[int, int] | None:
-    """The lowest of all GPUs; None where any is not known."""
-    known = [gpu.compute_capability for gpu in gpus]
-    return min((one for one in known if one), default=None) if all(known) else None
-
-
-def _why(given: SweepConfig, choice: Choice, gpus: Sequence[Gpu], refusals: Iterable[str]) -> str:
-    """`bf16, channels_last: compute capability 9.0`, and who refuses what were better; "" where all is given."""
-    words = [word for word, asked in zip(choice, (given.precision, given.memory_format), strict=True) if not asked]
-    if not words:
-        return ""
-    capability = _capability(gpus)
-    version = "unknown" if capability is None else ".".join(map(str, capability))
-    return "; ".join((f"{', '.join(words)}: compute capability {version}", *dict.fromkeys(refusals)))
-
-
-def why_batch(given: SweepConfig, chosen: SweepConfig, device: Device, gpus: Sequence[Gpu]) -> str:
-    """`batch 256: 80 GB of memory`; "" where the memory has no say. NVML tells none of integrated GPUs."""
-    if device != "cuda" or given.batch_size or chosen.batch_size is None or chosen.model not in BATCHES:
-        return ""
-    memory_gb = min((gpu.memory_bytes for gpu in gpus), default=0) / GB
-    return f"batch {chosen.batch_size}: " + (f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown")
 
 
 # ---------------------------------------------------------------- pace and clocks
@@ -228,19 +131,3 @@ def startup_guess_s(point: Point) -> float:
     """About how long a worker of a point takes to be ready, for --dry-run."""
     on_gpu_s = ON_GPU_S if point.hardware.device == "cuda" else 0.0
     return frameworks.startup_s(point.strategy) + on_gpu_s + (COMPILE_S if point.workload.compile else 0.0)
-
-
-# ---------------------------------------------------------------- compile
-
-
-def check_compile(config: SweepConfig, enrolled: Iterable[Enrol]) -> None:
-    """Refuse `--compile` where a host has not what a framework builds kernels with while it trains."""
-    compilers = [compiler for name in config.strategy or () if (compiler := frameworks.named(name).compiler)]
-    if not config.compile or not compilers:
-        return
-    for enrol in enrolled:
-        if lacks := enrol.host.compile_lacks:
-            raise UsageError(
-                f"--compile: {enrol.host.hostname} has no {lacks}, with which {compilers[0]} builds kernels while "
-                "it trains; install gcc, g++ and python3-dev there, or leave it out"
-            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -10,12 +11,302 @@ from msgspec.structs import replace
 from scaling import frameworks
 from scaling.errors import StrategyError, UsageError, near
 from scaling.frameworks.base import Traits, read_options
-from scaling.plan import batches, beside, feeding, kinds, passes, training
+from scaling.plan import training
 from scaling.plan.config import SweepConfig
-from scaling.plan.placement import Slot, slots_of
+from scaling.plan.placement import Slot, first_slots, slots_of, whole_cpu
 from scaling.records import other_code
-from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Point, Workload
+from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Placement, Point, Workload
 from scaling.tools.emulated import profiles
+from scaling.workloads import data, models
+from scaling.workloads.specs import Images, ModelSpec, Tokens
+
+# ---------------------------------------------------------------- kinds
+#
+# Which kinds of points a round has.
+
+
+USUAL: tuple[Kind, ...] = ("exchange", "solo", "each", "together", "comm")
+# They tell what is lost to waiting for data: what feeds by itself, and plain loops that need not be fed.
+OF_DATA: tuple[Kind, ...] = ("feed", "held")
+
+
+def kinds_of(config: SweepConfig, device: Device, name: str) -> tuple[Kind, ...]:
+    """Those that are given; else the usual ones, with those of the data where it is decoded from files.
+
+    Raises UsageError where the data's are given and nobody waits for data.
+    """
+    given, found = config.kinds, data.spec(name)
+    if given is None:
+        return (*USUAL, *OF_DATA) if found.format in data.DECODED and device != "emulated" else USUAL
+    for kind in (kind for kind in OF_DATA if kind in given):
+        if device == "emulated":
+            raise UsageError(f"--kinds {kind}: emulated devices are not fed; leave it out")
+        if found.format == "made":
+            raise UsageError(
+                f"--kinds {kind}: {name} is one batch that stays on the device, so that nobody waits for data; "
+                "leave it out, or choose --data that is read"
+            )
+    return given
+
+
+# ---------------------------------------------------------------- feed
+#
+# What hands over batches: whether the data, the device and the strategy can be fed so.
+
+
+def check_feed(config: SweepConfig, device: Device, name: str) -> None:
+    """Refuse a native feed, its workers or files dropped from the page cache where they would change nothing.
+
+    Raises UsageError naming the flag and what would be right.
+    """
+    native = config.feed == "native"
+    if config.feed_workers is not None and not native:
+        raise UsageError(f"--feed-workers {config.feed_workers}: of the native feed alone; add --feed native")
+    if config.drop_caches:
+        _check_files("--drop-caches", device, name)
+        if config.interleave:
+            raise UsageError(
+                "--interleave: points that take turns read the same pictures, and the second finds them in the "
+                "page cache; leave it out with --drop-caches"
+            )
+    if native:
+        _check_files("--feed native", device, name)
+        if config.epochs is not None:
+            raise UsageError(
+                "--feed native: --epochs trains on the reference feed, whose epochs are exact; leave it out"
+            )
+
+
+def _check_files(flag: str, device: Device, name: str) -> None:
+    if device == "emulated":
+        raise UsageError(f"{flag}: emulated devices are not fed; leave it out")
+    if data.spec(name).format not in data.DECODED:
+        files = ", ".join(one.name for one in data.CATALOGUE.values() if one.format in data.DECODED)
+        raise UsageError(
+            f"{flag}: --data {name} is held in memory; leave it out, or choose --data that is decoded from files: "
+            f"{files}"
+        )
+
+
+def feed_refusal(point: Point) -> str | None:
+    """Why its framework cannot feed the point by itself, naming the flag; None when it can, or need not."""
+    work = point.workload
+    strategy = frameworks.load(point.strategy)
+    drives = strategy.traits(point.strategy).drives
+    if work.drop_caches and drives == "point":
+        return "--drop-caches: what computes for it holds its samples in memory; leave it out"
+    if work.feed != "native":
+        return None
+    read, found = strategy.native_formats, data.spec(work.data).format
+    if not read:
+        return "--feed native: it has no pipeline of its own for its trainers; leave it out"
+    if found in read:
+        return None
+    names = ", ".join(one.name for one in data.CATALOGUE.values() if one.format in read)
+    hint = f", {strategy.native_hint}" if strategy.native_hint else ""
+    return f"--feed native: its own pipeline does not read --data {work.data}; leave it out, or take {names}{hint}"
+
+
+# ---------------------------------------------------------------- CPU beside GPUs
+#
+# The CPU beside GPUs: the plain loops on all cores of the first host, with which GPUs are compared.
+
+
+def check_baseline_device(config: SweepConfig, device: Device) -> None:
+    """Refuse a CPU beside anything but GPUs, and frameworks that have none."""
+    if config.baseline_device is None:
+        return
+    if device != "cuda":
+        raise UsageError(
+            f"--baseline-device {config.baseline_device}: stands beside rows of GPUs, this launch measures on "
+            f"{device}; leave it out"
+        )
+    for name in config.strategy or ():
+        plain = frameworks.load(name).baseline
+        if "cpu" not in frameworks.load(plain).devices(plain):
+            raise UsageError(
+                f"--baseline-device {config.baseline_device}: {plain} does not run on cpu; leave it out"
+            )
+
+
+def baseline(
+    name: str, work: Workload, options: dict[str, str], placement: Placement, slots: Sequence[Slot]
+) -> Point:
+    """The plain loop of a strategy's framework on a whole CPU, at the batch of one GPU.
+
+    In fp32 and the frameworks' own memory format, as it is trained with on CPUs, whatever GPUs compute in.
+    """
+    (first,) = first_slots(1, placement, slots)
+    return Point(
+        strategy=frameworks.load(name).baseline,
+        kind="solo",
+        world_size=1,
+        round=0,
+        workload=replace(work, precision="fp32", memory_format="contiguous"),
+        hardware=Hardware(device="cpu", cores=whole_cpu(first, slots).threads),
+        placement=placement,
+        options=options,
+    )
+
+
+# ---------------------------------------------------------------- passes
+#
+# Sweeps of passes: what of a step is timed by itself, by whom, and on how many devices.
+#
+# The forward pass and the backward one exchange nothing, so that they are those of a plain loop on one device.
+
+
+def check_passes(config: SweepConfig) -> None:
+    """Refuse strategies that exchange, or of which nobody knows that they can do a part of a step."""
+    text = ",".join(config.pass_)
+    for name in config.strategy or () if config.has_passes else ():
+        strategy = frameworks.load(name)
+        if name != strategy.baseline:
+            raise UsageError(
+                f"--pass {text}: {name} exchanges gradients, which passes do without; use --strategy "
+                f"{strategy.baseline}"
+            )
+        if lacking := [one for one in config.pass_ if one not in strategy.traits(name).passes]:
+            raise UsageError(f"--pass {text}: {name} has no {lacking[0]} pass by itself, only whole steps")
+
+
+def is_own_baseline(config: SweepConfig, name: str) -> bool:
+    """Whether a strategy is the plain loop that a sweep over passes or batches is about, and needs no other."""
+    return name == frameworks.load(name).baseline and (config.has_passes or config.batch_sizes is not None)
+
+
+def pass_world_sizes(config: SweepConfig, defaults: Sequence[int]) -> tuple[int, ...]:
+    """Those that are given; else one device for passes, `defaults` for whole steps.
+
+    Raises UsageError where passes are asked for on several devices.
+    """
+    if not config.has_passes:
+        return config.world_sizes or tuple(defaults)
+    sizes = config.world_sizes or (1,)
+    if sizes != (1,):
+        raise UsageError(
+            f"--world-sizes {','.join(map(str, sizes))} with --pass {','.join(config.pass_)}: passes are timed on "
+            "one device, since they exchange nothing; leave it out"
+        )
+    return sizes
+
+
+# ---------------------------------------------------------------- batches
+#
+# What every device trains at a world size: the batch rule, and a batch that divides by it.
+#
+# weak      the batch of a device is fixed (Gustafson, "Reevaluating Amdahl's law", 1988)
+# strong    the batch over all devices is fixed (Amdahl, 1967)
+# node      the batch of a node is fixed: strong inside a node, weak from node to node, as a process per node
+#           that is given a batch has it (MXNet's, and Dell EMC's study of 2016 with it)
+
+
+def each(config: SweepConfig) -> Iterator[SweepConfig]:
+    """The configuration of each batch and each pass of a sweep over these, as if only that were asked for."""
+    for size in config.batch_sizes or (config.batch_size,):
+        for one in config.pass_:
+            yield replace(config, batch_size=size, batch_sizes=None, pass_=(one,))
+
+
+def workload(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Workload:
+    """The work of each device at this world size, of a configuration of one batch and one pass (`each`).
+
+    UsageError where the rule's batch cannot be shared alike.
+    """
+    assert config.model is not None and config.data is not None
+    assert config.precision is not None and config.memory_format is not None
+    (pass_,) = config.pass_
+    shared_by = _node_devices(config, size, slots) if config.rule == "node" else 1
+    model = models.spec(config.model)
+    work = Workload(
+        model=config.model,
+        data=config.data,
+        batch_rule=config.rule,
+        batch_size=_batch_size(config, size, shared_by),
+        precision=config.precision,
+        memory_format=config.memory_format,
+        compile=config.compile,
+        unit=model.unit,
+        node_devices=shared_by,
+        image_size=image_size(config, model),
+        sequence_length=_sequence_length(config, model),
+        optimizer=config.optimizer or "",
+        pass_=pass_,
+        feed=config.feed,
+        feed_workers=config.feed_workers or 0,
+        drop_caches=config.drop_caches,
+    )
+    return _checked(work)
+
+
+def image_size(config: SweepConfig, model: ModelSpec) -> int:
+    """What --image-size says, 0 where that is the model's own; UsageError for a model that reads no images."""
+    if config.image_size is None:
+        return 0
+    if not isinstance(model.input, Images):
+        raise UsageError(
+            f"--image-size {config.image_size}: {model.name} reads tokens; --sequence-length is theirs"
+        )
+    return 0 if config.image_size == model.input.size else config.image_size
+
+
+def _sequence_length(config: SweepConfig, model: ModelSpec) -> int:
+    """What --sequence-length says or the model's own; 0 for a model that reads no tokens, and has no such flag."""
+    if isinstance(model.input, Tokens):
+        return config.sequence_length or model.input.length
+    if config.sequence_length is not None:
+        raise UsageError(
+            f"--sequence-length {config.sequence_length}: {model.name} reads images; --image-size is theirs"
+        )
+    return 0
+
+
+def _checked(work: Workload) -> Workload:
+    """The same, if the network can have its size; UsageError names the flag otherwise."""
+    try:
+        assert models.of(work).placed
+    except UsageError as error:
+        size = (
+            f"--image-size {work.image_size}" if work.image_size else f"--sequence-length {work.sequence_length}"
+        )
+        raise UsageError(f"{size}: {work.model}: {error}") from None
+    return work
+
+
+def _batch_size(config: SweepConfig, size: int, shared_by: int) -> int:
+    """Samples per device; UsageError where the batch that is shared does not divide."""
+    if config.global_batch_size is not None:
+        return _part(config.global_batch_size, size, "--global-batch-size", f"world size {size}")
+    assert config.batch_size is not None
+    devices = f"the {shared_by} devices that a node has at world size {size}"
+    return _part(config.batch_size, shared_by, "--batch-size", devices)
+
+
+def _part(batch_size: int, shared_by: int, flag: str, devices: str) -> int:
+    if batch_size % shared_by:
+        fits = batch_size // shared_by * shared_by or shared_by
+        raise UsageError(f"{flag} {batch_size}: not divisible by {devices}; {fits} would be")
+    return batch_size // shared_by
+
+
+def _node_devices(config: SweepConfig, size: int, slots: Sequence[Slot]) -> int:
+    """How many devices of each node take part; UsageError where nodes differ, as their batches would."""
+    counts = _by_node(config, size, slots)
+    fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    if counts[fewest] != counts[most]:
+        alike = [n for n in range(1, len(slots) + 1) if len(set(_by_node(config, n, slots).values())) == 1]
+        raise UsageError(
+            f"--world-sizes {size} with --batch-rule node: {counts[most]} devices of {most} and {counts[fewest]} "
+            f"of {fewest} cannot share a node's batch alike; {','.join(map(str, alike))} can"
+        )
+    return counts[most]
+
+
+def _by_node(config: SweepConfig, size: int, slots: Sequence[Slot]) -> Mapping[str, int]:
+    return Counter(slot.host for slot in first_slots(size, config.placement, slots))
+
+
+# ---------------------------------------------------------------- points
 
 
 def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Point, ...]:
@@ -24,7 +315,7 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
     Raises UsageError for what no launch on these slots could run.
     """
     _check_servers(config, slots)
-    passes.check(config)
+    check_passes(config)
     assert config.strategy is not None and config.world_sizes is not None
     by_cell: dict[str, Point] = {}
     for name in config.strategy:
@@ -32,7 +323,7 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
             for point in _points(config, device, name, size, slots):
                 with suppress(StrategyError):  # `refused` tells it: other points can run
                     strategy = frameworks.load(point.strategy)
-                    if reason := strategy.refuse(point) or training.refusal(point) or feeding.refusal(point):
+                    if reason := strategy.refuse(point) or training.refusal(point) or feed_refusal(point):
                         raise UsageError(f"--strategy {name}: {reason}")
                 by_cell.setdefault(point.cell, point)
     return tuple(by_cell.values())
@@ -40,14 +331,14 @@ def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Po
 
 def _points(config: SweepConfig, device: Device, name: str, size: int, slots: Sequence[Slot]) -> Iterator[Point]:
     """Those of a strategy at a world size, for each batch and each pass, over each network."""
-    for one in batches.each(config):
-        work = batches.workload(one, size, slots)
-        own = replace(one, kinds=("exchange",)) if passes.is_own_baseline(config, name) else one
+    for one in each(config):
+        work = workload(one, size, slots)
+        own = replace(one, kinds=("exchange",)) if is_own_baseline(config, name) else one
         for serverless in _over_networks(config, _of_size(own, device, name, size, work)):
             yield _with_servers(serverless, config, slots)
         if config.baseline_device is not None:
             plain = _options(config, frameworks.load(name).baseline)
-            yield beside.baseline(name, work.reference(size), plain, config.placement, slots)
+            yield baseline(name, work.reference(size), plain, config.placement, slots)
 
 
 def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Workload) -> Iterable[Point]:
@@ -72,7 +363,7 @@ def _of_size(config: SweepConfig, device: Device, name: str, size: int, work: Wo
         yield _point(config, device, plain, "each", size, work, shared)
     if "together" in wanted and size > 1:
         yield _point(config, device, plain, "together", size, work, shared)
-    for kind in (kind for kind in kinds.OF_DATA if kind in wanted):
+    for kind in (kind for kind in OF_DATA if kind in wanted):
         # What one device waits for data is in its own step time.
         yield _point(config, device, plain, kind, 1, replace(work, node_devices=1), shared)
         if size > 1:

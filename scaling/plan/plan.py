@@ -8,108 +8,57 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from scaling import frameworks
+from scaling.errors import UsageError
 from scaling.hosts.networks import Entry, choose
-from scaling.plan import batches, beside, defaults, devices, matrix, name_address, resolving, training
+from scaling.plan import defaults, matrix, name_address, rules
 from scaling.plan.config import SweepConfig
+from scaling.plan.fields import fields_of, flag
 from scaling.plan.groups import Group, apart, seats, together
-from scaling.plan.placement import Slot, first_slots, place_ranks, slots_of
+from scaling.plan.placement import Slot, place_ranks
 from scaling.records import other_code
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
-from scaling.records.point import Device, Hardware, Point, Record, Workload
+from scaling.records.point import Device, Hardware, Point, Record
 from scaling.records.run import Emulation
-from scaling.tools.emulated import layers, profiles, scale
-from scaling.tools.emulated.scale import Load
+from scaling.tools.emulated import profiles
 
-# ---------------------------------------------------------------- emulation
+# ---------------------------------------------------------------- flags that would change nothing
 #
-# What a launch emulates: how far it shrinks and dilates, and how well each of its points is then told.
+# Flags that were given and would change nothing of what is planned on this launch's devices are refused.
+#
+# `validation.check_given` refuses such flags by the configuration alone. A file or an older run may say more
+# than one needs.
 
 
-def emulation_settled(
-    config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence[Enrol], lab_bits_per_s: Sequence[float]
-) -> SweepConfig:
-    """The configuration of an emulated device with shrink and dilate: as given; else chosen in a lab for its
-    fastest network and all world sizes, and 1 where links cannot be slowed. That of another device as it is."""
-    if not profiles.name_of(config.device):
-        return config
-    if not lab_bits_per_s:
-        return replace(config, shrink=config.shrink or 1.0, dilate=config.dilate or 1.0)
-    loads = list(_loads(config, slots, emulated_cores(enrolled), max(lab_bits_per_s)))
-    setting = scale.setting(loads, config.shrink, config.dilate)
-    return replace(config, shrink=setting.shrink, dilate=setting.dilate)
+def check_given(made: Plan, given: Collection[str]) -> None:
+    """Refuse flags among the `given` ones that this plan has no use for; raises UsageError."""
+    on_gpus = all(point.hardware.device == "cuda" for point in made.cells)
+    fields = fields_of(type(made.config)).values()
+    # Workers on GPUs start from nothing, with the C library as the system has it.
+    for field in (one.key for one in fields if one.flag.of == "cpu workers" and on_gpus):
+        if field in given:
+            raise UsageError(f"{flag(field)}: is of workers on CPUs, and all of these are on GPUs; leave it out")
+    if "interleave" in given and made.config.interleave and _most_beside_each_other(made) < 2:
+        raise UsageError(
+            "--interleave: no two points of a framework are there to take turns; leave it out, or ask for more "
+            "--world-sizes or --kinds"
+        )
 
 
-def emulated_cores(enrolled: Sequence[Enrol]) -> int:
-    """Of the machine that emulates; of the smallest, if there are several."""
-    hosts = [enrol.host for enrol in enrolled]
-    return min(max(1, int(min([len(host.cores), *host.cpu_quotas.values()]))) for host in hosts)
-
-
-def _loads(config: SweepConfig, slots: Sequence[Slot], cores: int, link_bits_per_s: float) -> Iterator[Load]:
-    """What each world size is for the machine, by the strategy that keeps it busiest."""
-    polling = max((_polling_cores(name) for name in config.strategy or ()), default=0.0)
-    profile = profiles.name_of(config.device)
-    sizes = config.world_sizes or ()
-    for work, size in (
-        (batches.workload(one, size, slots), size) for one in batches.each(config) for size in sizes
-    ):
-        yield _load(work, profile, first_slots(size, config.placement, slots), cores, link_bits_per_s, polling)
-
-
-def _load(
-    work: Workload, profile: str, taken: Sequence[Slot], cores: int, link_bits_per_s: float | None, polling: float
-) -> Load:
-    return Load(
-        gradient_bytes=layers.gradient_bytes(work.model, work.image_size),
-        tail_bytes=layers.tail_bytes(work.model, work.image_size),
-        layers=len(layers.spans(layers.of(work.model, work.image_size), 1.0)),
-        step_s=profiles.rate(profile, work.model, work.batch_size, work.image_size).step_s,
-        world_size=len(taken),
-        ranks=max(Counter(slot.machine for slot in taken).values()),
-        cores=cores,
-        link_bits_per_s=link_bits_per_s if len({slot.host for slot in taken}) > 1 else None,
-        polling=polling,
+def _most_beside_each_other(made: Plan) -> int:
+    """How many points could take turns if memory held them all."""
+    families = Counter(
+        frameworks.load(point.strategy).baseline
+        for point in made.cells
+        # Apart in any case: a whole CPU, and a training.
+        if not point.hardware.cores and point.regime is None
     )
-
-
-def _polling_cores(name: str) -> float:
-    """Cores that a strategy's own clock keeps busy beside a rank."""
-    return frameworks.load(name).traits(name).polling_cores
-
-
-# ---------------------------------------------------------------- of one point
-
-
-def emulation_told(
-    point: Point, slots: Sequence[Slot], cores: int, link_bits_per_s: float | None
-) -> Emulation | None:
-    """How well a point is emulated over links of this rate between nodes; None where nothing is."""
-    work, hardware = point.workload, point.hardware
-    if not hardware.profile:
-        return None
-    rate = profiles.rate(hardware.profile, work.model, work.batch_size, work.image_size)
-    if point.world_size == 1 or point.kind != "exchange":
-        return Emulation(samples_per_s=rate.samples_per_s, fitted=rate.fitted)
-    taken = slots_of(point, slots)
-    by_node = Counter(slot.host for slot in taken)
-    load = _load(work, hardware.profile, taken, cores, link_bits_per_s, _polling_cores(point.strategy))
-    inside = profiles.find(hardware.profile).inside if max(by_node.values()) > 1 else None
-    found = Emulation(
-        samples_per_s=rate.samples_per_s,
-        fitted=rate.fitted,
-        tail_s=load.tail_s(hardware.shrink, hardware.dilate),
-        wire_s=load.tail_wire_s,
-        error_fraction=load.late(hardware.shrink, hardware.dilate),
-        inside=inside.name if inside else "",
-        inside_s=load.tail_sent_bytes / inside.bytes_per_s if inside else 0.0,
-    )
-    return found.of(point)
+    return max(families.values(), default=0)
 
 
 # ---------------------------------------------------------------- plan
@@ -179,7 +128,7 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def emulation(self, point: Point) -> Emulation | None:
         """How well a point is emulated; None where devices are real."""
-        return emulation_told(point, self.slots, self.cores, self.network(point).rate_bits_per_s)
+        return rules.emulation_told(point, self.slots, self.cores, self.network(point).rate_bits_per_s)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -259,17 +208,10 @@ def make(
     """Resolve the configuration on these hosts and list the cells. UsageError for what this launch cannot run.
     `fabric` is what the fabric file names; `lab_bits_per_s` the declared rates of a lab's networks, if any."""
     slots = place_ranks(enrolled, config.cpus_per_rank)
-    device, why = devices.choose(config, slots, enrolled)
-    beside.check(config, device)
-    names = resolving.names(config, device)
-    missing = resolving.missing(names, enrolled, device, why)
-    gpus = defaults.gpus_of(enrolled)
-    known = emulation_settled(
-        resolving.resolved(config, names, slots, device, gpus), slots, enrolled, lab_bits_per_s
+    device, why = rules.choose_device(config, slots, enrolled)
+    resolved, how, missing, points = rules.resolve(
+        config, rules.Launch(enrolled, slots, device, why, lab_bits_per_s)
     )
-    defaults.check_compile(known, enrolled)
-    resolved, points, how = defaults.with_points(known, device, slots, gpus)
-    training.check_saving(resolved, points)
     networks = _networks(config, enrolled, fabric or {})
     refused = matrix.refused(points, slots, lambda point: name_address.refusal(point, slots, enrolled, networks))
     wanted = matrix.kept(points, refused)
@@ -280,11 +222,11 @@ def make(
         device=device,
         slots=slots,
         networks=networks,
-        missing=missing,
-        why="; ".join(filter(None, (why, how, defaults.why_batch(config, resolved, device, gpus)))),
+        missing=dict(missing),
+        why="; ".join(filter(None, (why, *how))),
         refused=refused,
         groups=grouped,
-        cores=emulated_cores(enrolled),
+        cores=rules.emulated_cores(enrolled),
     )
 
 

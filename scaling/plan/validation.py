@@ -1,23 +1,120 @@
-"""What the values of a run may be, as far as no host must be asked (`plan/plan.py` asks them). Pure."""
+"""Which values a run may have, and which flags it has a use for, as far as no host must be asked. Pure.
+
+`plan/plan.py` checks the rest on the launch's hosts.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
 
 from scaling.errors import UsageError, near
-from scaling.plan import epochs
-from scaling.plan.config import DEVICES, MAX_NAME_BYTES, MAX_SEED, SweepConfig, flag, target_half_width
+from scaling.plan.config import DEVICES, MAX_NAME_BYTES, MAX_SEED, SweepConfig, target_half_width
+from scaling.plan.fields import Field, Topic, fields_of, flag
 from scaling.tools.emulated import profiles
+from scaling.workloads import models
+
+# Of samples, sizes, epochs, steps: records keep 64 bits, also of products. Of seconds and factors: their products
+# stay numbers.
+MOST = 1 << 32
+# Formats that weights are written in (workloads/weights_file.py, which takes NumPy).
+SAVED = (".npz", ".safetensors")
+# Whose rate all efficiencies are against.
+BASELINES = {"solo", "each"}
+
+
+def validate(config: SweepConfig) -> None:
+    """Refuse values that no launch could run.
+
+    Raises UsageError naming the flag, what was found and what would be right.
+    """
+    _each(config, _countable)
+    _one_batch_rule(config)
+    _each(config, _in_order)
+    _batch_sizes(config)
+    _device(config)
+    _of_its_kind(config)
+    _each(config, _within)
+    _kinds(config)
+    if config.rounds is not None:
+        check_max_rounds(config, config.rounds)
+    _name_and_seed(config)
+    target_half_width(config)
+    if config.epochs is not None:
+        _training(config)
+
+
+# ---------------------------------------------------------------- every field, by its Flag
+
+
+def _each(config: SweepConfig, check: Callable[[Field, Any], None]) -> None:
+    """Check every value that the configuration has."""
+    for field in fields_of(type(config)).values():
+        if (value := getattr(config, field.name)) is not None:
+            check(field, value)
+
+
+def _countable(field: Field, value: Any) -> None:
+    """Refuse numbers beyond what records keep, which a slip of the finger makes."""
+    for one in value if isinstance(value, tuple) else (value,):
+        if isinstance(one, int | float) and MOST < abs(one) < math.inf:
+            raise UsageError(f"{flag(field.key)} {one}: at most {MOST:,}")
+
+
+def _in_order(field: Field, value: Any) -> None:
+    """Refuse a list that is empty, out of order or has a number below 1."""
+    name, one = flag(field.key), field.flag.ascending
+    if value == () and field.flag.example:
+        raise UsageError(f"{name}: empty; write for example {field.flag.example}")
+    if not one:
+        return
+    text = ",".join(map(str, value))
+    if value[0] < 1:
+        raise UsageError(f"{name} {text}: {one} is at least 1")
+    if list(value) != sorted(set(value)):
+        raise UsageError(f"{name} {text}: not ascending; write {','.join(map(str, sorted(set(value))))}")
+
+
+def _within(field: Field, value: Any) -> None:
+    """Refuse a number outside its bounds; a word in its place has none."""
+    above, least, bound = field.flag.above, field.flag.least, field.flag.bound
+    if isinstance(value, str):
+        return
+    if above is not None and not (value > above and math.isfinite(value)):
+        raise UsageError(f"{flag(field.key)} {value}: {bound or f'must be a number above {above:g}'}")
+    if least is not None and not (value >= least and math.isfinite(value)):
+        text = f"{value:g}" if isinstance(value, float) else value
+        raise UsageError(f"{flag(field.key)} {text}: {bound or f'at least {least:g}'}")
+
+
+def _of(config: SweepConfig, topic: Topic) -> Iterator[tuple[str, Any]]:
+    """The fields of a kind of run that have a value, each with it."""
+    for field in fields_of(type(config)).values():
+        value = getattr(config, field.name)
+        if field.flag.of == topic and value is not None:
+            yield field.key, value
+
+
+def _of_its_kind(config: SweepConfig) -> None:
+    """Refuse fields of another kind of run than this one."""
+    if not profiles.name_of(config.device):
+        for name, value in _of(config, "emulated devices"):
+            raise UsageError(f"{flag(name)} {value:g}: only for emulated devices; add --device emulated:PROFILE")
+    if config.epochs is None:
+        for name, _ in _of(config, "training"):
+            raise UsageError(f"{flag(name)}: is of a training to an accuracy; add --epochs N")
+        return
+    for name, _ in _of(config, "rates"):
+        raise UsageError(
+            f"{flag(name)} with --epochs: a training to an accuracy measures no rates by rounds; leave it out, or "
+            "run both"
+        )
+
 
 # ---------------------------------------------------------------- batch flags
 #
 # What the flags of batches may say (`--batch-size` and those beside it).
-
-
-def validate_batches(config: SweepConfig) -> None:
-    """Refuse batches that contradict each other or the rule; raises UsageError naming the flag."""
-    _one_batch_rule(config)
-    _batch_sizes(config)
 
 
 def _one_batch_rule(config: SweepConfig) -> None:
@@ -36,27 +133,13 @@ def _one_batch_rule(config: SweepConfig) -> None:
         )
 
 
-def ascending(sizes: tuple[int, ...], flag: str, example: str, one: str) -> None:
-    """Refuse a list of sizes that is empty, out of order or has a size below 1."""
-    text = ",".join(map(str, sizes))
-    if not sizes:
-        raise UsageError(f"{flag}: empty; write for example {example}")
-    if sizes[0] < 1:
-        raise UsageError(f"{flag} {text}: {one} is at least 1")
-    if list(sizes) != sorted(set(sizes)):
-        raise UsageError(f"{flag} {text}: not ascending; write {','.join(map(str, sorted(set(sizes))))}")
-
-
 def _batch_sizes(config: SweepConfig) -> None:
     """Refuse a sweep over batches beside another batch, or under a rule that divides it."""
     if config.batch_sizes is None:
         return
-    ascending(config.batch_sizes, "--batch-sizes", "16,32,64", "a batch")
     for field in ("batch_size", "global_batch_size"):
         if getattr(config, field) is not None:
-            raise UsageError(
-                f"--batch-sizes and --{field.replace('_', '-')}: give one; the first measures each of its batches"
-            )
+            raise UsageError(f"--batch-sizes and {flag(field)}: give one; the first measures each of its batches")
     if config.rule != "weak":
         text = ",".join(map(str, config.batch_sizes))
         raise UsageError(
@@ -65,34 +148,7 @@ def _batch_sizes(config: SweepConfig) -> None:
         )
 
 
-# ---------------------------------------------------------------- validation
-
-# Of samples, sizes, epochs, steps: records keep 64 bits, also of products. Of seconds and factors: their products
-# stay numbers.
-MOST = 1 << 32
-
-
-def validate(config: SweepConfig) -> None:
-    """Refuse values that no launch could run.
-
-    Raises UsageError naming the flag, what was found and what would be right.
-    """
-    _countable(config)
-    validate_batches(config)
-    _positive(
-        config, "batch_size", "global_batch_size", "image_size", "sequence_length", "cpus_per_rank", "rounds",
-        "feed_workers", "max_rounds", "window_s", "startup_timeout_s", "stall_timeout_s", "point_timeout_s",
-    )  # fmt: skip
-    _device(config)
-    _at_least(config)
-    _not_empty(config)
-    if config.rounds is not None:
-        check_max_rounds(config, config.rounds)
-    _name_and_seed(config)
-    target_half_width(config)
-    epochs.validate(config)
-    if config.world_sizes is not None:
-        ascending(config.world_sizes, "--world-sizes", "1,2,4", "a world size")
+# ---------------------------------------------------------------- device, name
 
 
 def check_max_rounds(config: SweepConfig, rounds: int) -> None:
@@ -101,26 +157,11 @@ def check_max_rounds(config: SweepConfig, rounds: int) -> None:
         raise UsageError(f"--max-rounds {config.max_rounds}: less than --rounds {rounds}")
 
 
-def _at_least(config: SweepConfig) -> None:
-    if config.servers != "per-node" and config.servers < 1:
-        raise UsageError(f"--servers {config.servers}: at least 1, or per-node")
-    if isinstance(config.predict_first, int) and config.predict_first < 2:
-        raise UsageError(f"--predict-first {config.predict_first}: at least 2, a world size of --world-sizes")
-    if config.soak_s is not None and not 0 <= config.soak_s < math.inf:
-        raise UsageError(f"--soak-s {config.soak_s:g}: must be a number from 0")
-    if config.windows is not None and config.windows < 3:
-        raise UsageError(f"--windows {config.windows}: at least 3 are needed")
-
-
-def _not_empty(config: SweepConfig) -> None:
-    if not config.interconnect:
-        raise UsageError("--interconnect: empty; write for example ib0,eth0, or auto")
-    if config.strategy == ():
-        raise UsageError("--strategy: empty; write for example torch:gloo")
-    if not config.pass_:
-        raise UsageError("--pass: empty; write for example forward,backward")
+def _kinds(config: SweepConfig) -> None:
     if config.kinds is not None and "exchange" not in config.kinds:
         raise UsageError("--kinds: 'exchange' is what the table is about; leave it in")
+    if config.epochs is None and "train" in (config.kinds or ()):
+        raise UsageError("--kinds train: is what --epochs N asks for; give that instead")
 
 
 def _name_and_seed(config: SweepConfig) -> None:
@@ -133,33 +174,117 @@ def _name_and_seed(config: SweepConfig) -> None:
         raise UsageError(f"--seed {config.seed}: from 0 to {MAX_SEED - 1}")
 
 
-def _countable(config: SweepConfig) -> None:
-    """Refuse numbers beyond what records keep, which a slip of the finger makes."""
-    for field in config.__struct_fields__:
-        value = getattr(config, field)
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, int | float) and MOST < abs(one) < math.inf:
-                raise UsageError(f"{flag(field)} {one}: at most {MOST:,}")
-
-
 def _device(config: SweepConfig) -> None:
-    """Refuse a device that nobody knows, and what only emulated ones take beside another."""
+    """Refuse a device that nobody knows."""
     device, profile = config.device, profiles.name_of(config.device)
     known = [*DEVICES, *(profiles.PREFIX + name for name in profiles.read().profiles)]
     if not profile and device not in DEVICES:
         raise UsageError(f"--device: {device!r} is not one of {', '.join(known)}; {near(device, known)}")
     if profile:
         profiles.find(profile)
-    for field in ("shrink", "dilate"):
-        value = getattr(config, field)
-        if value is not None and not profile:
-            raise UsageError(f"{flag(field)} {value:g}: only for emulated devices; add --device emulated:PROFILE")
-        if value is not None and not (value >= 1 and math.isfinite(value)):
-            raise UsageError(f"{flag(field)} {value:g}: must be a number from 1")
 
 
-def _positive(config: SweepConfig, *fields: str) -> None:
-    for field in fields:
-        value = getattr(config, field)
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise UsageError(f"{flag(field)} {value}: must be a number above 0")
+# ---------------------------------------------------------------- a training to an accuracy
+
+
+def _training(config: SweepConfig) -> None:
+    """Refuse values that no training could have."""
+    _with_epochs(config)
+    _numbers(config)
+    _epochs(config)
+    _saving(config)
+
+
+def _saving(config: SweepConfig) -> None:
+    """Refuse a file that could not be read again."""
+    path = config.save_weights
+    if path is not None and not path.endswith(SAVED):
+        raise UsageError(f"--save-weights {path}: not one of {', '.join(SAVED)}")
+
+
+def _with_epochs(config: SweepConfig) -> None:
+    """Refuse what is of another kind of run."""
+    # A run that goes on knows its one round.
+    if config.rounds not in (None, 1):
+        raise UsageError(f"--rounds {config.rounds} with --epochs: a training is repeated by --seeds 0,1,2")
+    if config.has_passes or config.trace:
+        given = "--pass" if config.has_passes else "--trace"
+        raise UsageError(f"{given} with --epochs: a training to an accuracy has whole steps alone; leave it out")
+
+
+def _numbers(config: SweepConfig) -> None:
+    if config.lr is not None and not 0 < config.lr < float("inf"):
+        raise UsageError(f"--lr {config.lr:g}: must be a number above 0")
+    if config.target_top1 is not None and not 1 <= config.target_top1 <= 100:
+        raise UsageError(f"--target-top1 {config.target_top1:g}: in percent, from 1 to 100; write for example 98")
+    seeds = config.seeds
+    if seeds is not None and (not seeds or len(set(seeds)) < len(seeds) or not all(map(_is_seed, seeds))):
+        raise UsageError(
+            f"--seeds {','.join(map(str, seeds))}: each once, from 0 to {MAX_SEED - 1}; write for example 0,1"
+        )
+
+
+def _is_seed(seed: int) -> bool:
+    return 0 <= seed < MAX_SEED
+
+
+def _epochs(config: SweepConfig) -> None:
+    """Refuse what lies beyond the last epoch."""
+    assert config.epochs is not None
+    for field in ("warmup_epochs", "augment_epochs"):
+        if (getattr(config, field) or 0) > config.epochs:
+            raise UsageError(f"{flag(field)} {getattr(config, field)}: of --epochs {config.epochs}, at most all")
+    steps = config.lr_steps or ()
+    if list(steps) != sorted(set(steps)) or not all(0 < step < config.epochs for step in steps):
+        raise UsageError(
+            f"--lr-steps {','.join(map(str, steps))}: ascending epochs between 0 and --epochs {config.epochs}"
+        )
+    if early := [step for step in steps if step < (config.warmup_epochs or 0)]:
+        raise UsageError(
+            f"--lr-steps {early[0]}: within --warmup-epochs {config.warmup_epochs}, while the rate still grows; "
+            "take a later one"
+        )
+
+
+# ---------------------------------------------------------------- flags that would change nothing
+#
+# They are refused, since their user expects otherwise. Only the command line is checked: a file or an older run
+# may say more than one needs.
+
+
+def check_given(config: SweepConfig, given: Collection[str]) -> None:
+    """Refuse flags among the `given` ones that this configuration has no use for; raises UsageError."""
+    _check_with_epochs(config, given)
+    if "max_rounds" in given and config.target_ci is None:
+        raise UsageError(
+            f"--max-rounds {config.max_rounds}: says how far --target-ci may go; add --target-ci 1%, or give "
+            "--rounds"
+        )
+    if "soak_s" in given and config.soak_s and config.interleave is False:
+        raise UsageError(
+            f"--soak-s {config.soak_s:g} with --no-interleave: of points that take turns with their plain loops; "
+            "leave it out"
+        )
+    if config.kinds is not None and config.target_ci is not None and not BASELINES & set(config.kinds):
+        raise UsageError(
+            f"--target-ci {config.target_ci}: of efficiencies, which --kinds {','.join(config.kinds)} leaves "
+            "without a baseline; add each to --kinds"
+        )
+    if "kinds" in given and config.has_passes and config.kinds != ("exchange",):
+        raise UsageError(f"--kinds with --pass {','.join(config.pass_)}: passes have no controls; leave it out")
+    tokens = config.model is not None and not models.spec(config.model).reads_images
+    if "memory_format" in given and config.memory_format != "contiguous" and tokens:
+        raise UsageError(
+            f"--memory-format {config.memory_format}: {config.model} reads tokens, and that is of images; "
+            "leave it out"
+        )
+
+
+def _check_with_epochs(config: SweepConfig, given: Collection[str]) -> None:
+    """Refuse flags of how rates are measured, which a training does not measure."""
+    for name, value in _of(config, "measuring") if config.epochs is not None else ():
+        if name in given and value is not False:
+            raise UsageError(
+                f"{flag(name)} with --epochs: a training to an accuracy has whole epochs alone, one training "
+                "after the other; leave it out"
+            )

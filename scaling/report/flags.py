@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 import typer
 
 from scaling.analysis.cost import KNEE
-from scaling.command import command, show
+from scaling.command import command, output_flag, show
 from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.report import schema
@@ -46,7 +46,7 @@ _BASE = typer.Option(
     metavar="'NAME N=K'",
     show_default="the own plain loop",
 )
-_OUTPUT = typer.Option("-o", "--output", help="Write to this file.", metavar="FILE", show_default="stdout")
+_OUTPUT = output_flag("-o", "--output")
 
 app = typer.Typer(add_completion=False)
 

@@ -1,23 +1,223 @@
-"""Who takes part: every rank reports before a sweep begins, runs the same code and says what it lacks."""
+"""What rank 0 asks of every rank before a sweep begins: its host and code, the data, the hosts that it reaches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from scaling import __version__, frameworks
+from scaling import __version__, files, frameworks
 from scaling.agent import interpreters, strategies
 from scaling.agent.agent import Agent
 from scaling.errors import LaunchError, SilentRanks, UsageError
 from scaling.hosts.info import check_names
 from scaling.hosts.revision import code_hash
-from scaling.records.host import joined_variables
-from scaling.records.messages import Ask, Enrol, Missing, ToAgent, ToSweep
+from scaling.plan import training
+from scaling.plan.config import SweepConfig
+from scaling.plan.plan import Plan
+from scaling.records.host import HostInfo, joined_variables
+from scaling.records.messages import (
+    Admit,
+    Admitting,
+    Ask,
+    Enrol,
+    Locate,
+    Located,
+    Missing,
+    Reach,
+    Reached,
+    ToAgent,
+    ToSweep,
+    Way,
+)
+from scaling.records.network import AUTO, Network
 from scaling.records.run import Header
 from scaling.run.header import by_name
 from scaling.transport.mailbox import ENROL_S, Mailbox
+from scaling.workloads import data, feeds, models, weights_file
+from scaling.workloads.data import TRAIN, Split
+
+# ---------------------------------------------------------------- networks
+#
+# Rank 0 has hosts prove that they reach each other on each network, before anything is measured.
+#
+# Each host connects to those 1, 2, 4, ... places after it: all pairs of up to five hosts, some of many. The
+# preflight (`python -m scaling check`) measures more.
+
+
+CONNECT_S = 3.0
+ANSWER_S = 10.0
+SAID = 3  # of what failed
+
+
+def prove(
+    mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], networks: Sequence[Network]
+) -> tuple[Network, ...]:
+    """The networks, with the connections that were made on each. Raises LaunchError if hosts do not reach each
+    other, or if packets that are routed leave by another interface."""
+    first: dict[str, int] = {}
+    for rank, one in enumerate(enrolled):
+        first.setdefault(one.host.hostname, rank)
+    hosts = {one.host.hostname: one.host for one in enrolled}
+    return tuple(_proved(mailbox, first, hosts, one) if len(one.places) > 1 else one for one in networks)
+
+
+def _proved(
+    mailbox: Mailbox[ToAgent, ToSweep], first: Mapping[str, int], hosts: Mapping[str, HostInfo], network: Network
+) -> Network:
+    names = list(network.places)
+    wanted = {name: peers(names, number) for number, name in enumerate(names)}
+    try:
+        ways = _connect(mailbox, first, network, wanted)
+    finally:
+        mailbox.order([first[name] for name in names], Admit(network=network.word, address=""))
+    pairs = [(name, peer, way) for name in names for peer, way in zip(wanted[name], ways[name], strict=True)]
+    faults = [fault for name, peer, way in pairs if (fault := _fault(hosts[name], peer, way, network))]
+    if faults:
+        more = f"; and {len(faults) - SAID} more" if len(faults) > SAID else ""
+        raise LaunchError(f"{_said(network)}{'; '.join(faults[:SAID])}{more}; {_mend(network)}")
+    return replace(network, connections=len(pairs))
+
+
+def peers(names: Sequence[str], number: int) -> tuple[str, ...]:
+    """Whom a host connects to: those 1, 2, 4, ... places after it."""
+    steps = (1 << power for power in range(len(names).bit_length()))
+    return tuple(names[(number + step) % len(names)] for step in steps if step < len(names))
+
+
+def _connect(
+    mailbox: Mailbox[ToAgent, ToSweep],
+    first: Mapping[str, int],
+    network: Network,
+    wanted: Mapping[str, Sequence[str]],
+) -> dict[str, tuple[Way, ...]]:
+    """How each host reached those that it was to."""
+    ranks = [first[name] for name in wanted]
+    for name, place in network.places.items():
+        mailbox.order([first[name]], Admit(network=network.word, address=place.address))
+    doors = mailbox.answers(Admitting, ranks, ANSWER_S)
+    for name in wanted:
+        answer = doors.get(first[name], Admitting(network=network.word, error=f"no answer in {ANSWER_S:g} s"))
+        if answer.error:
+            place = network.places[name]
+            raise LaunchError(f"{_said(network)}{name} does not listen at {place.address}: {answer.error}")
+    for name, others in wanted.items():
+        at = tuple((network.places[peer].address, doors[first[peer]].port) for peer in others)
+        mailbox.order([first[name]], Reach(network=network.word, peers=at, within_s=CONNECT_S))
+    answers = mailbox.answers(Reached, ranks, CONNECT_S + ANSWER_S)
+    silent = Way(error="no answer")
+    return {
+        name: answers[first[name]].ways if first[name] in answers else (silent,) * len(others)
+        for name, others in wanted.items()
+    }
+
+
+def _fault(host: HostInfo, peer: str, way: Way, network: Network) -> str:
+    """What is wrong with the way from a host to a peer; "" if nothing."""
+    address, wanted = network.places[peer].address, network.places[host.hostname].interface
+    if way.error:
+        return f"{host.hostname} to {peer} at {address}: {way.error}"
+    left = next(_interfaces(host, way.source), "no interface that it told of")
+    if not network.routed or left == wanted or wanted in _interfaces(host, way.source):
+        return ""  # on a subnet of all hosts the counters tell it
+    return f"{host.hostname} goes to {peer} at {address} by {left} ({way.source}), not by {wanted}"
+
+
+def _interfaces(host: HostInfo, address: str) -> Iterator[str]:
+    return (nic.name for nic in host.nics if nic.address == address)
+
+
+def _said(network: Network) -> str:
+    interfaces = ", ".join(dict.fromkeys(place.interface for place in network.places.values()))
+    if network.word == AUTO:
+        return f"--interconnect auto takes {interfaces}, over which the hosts do not all meet: "
+    return f"--interconnect {network.word}: the hosts do not all meet there: "
+
+
+def _mend(network: Network) -> str:
+    if network.word == AUTO:
+        return "name another network by --interconnect, or open the way (firewall, NetworkPolicy, routes)"
+    return "open the way (firewall, NetworkPolicy, routes: ip route get ADDRESS), or take another network"
+
+
+# ---------------------------------------------------------------- data
+#
+# Rank 0 makes sure that the data is what it is said to be, and that every host has it, before anything starts.
+
+
+def absolute(data_dir: str | None) -> str:
+    """The folder as every rank can find it, wherever it was started; "" where none was given."""
+    return str(Path(data_dir).expanduser().absolute()) if data_dir else ""
+
+
+def locate(
+    made: Plan,
+    mailbox: Mailbox[ToAgent, ToSweep],
+    enrolled: Sequence[Enrol],
+    within_s: float = ENROL_S,
+    *,
+    goes_on: bool = False,
+) -> Plan:
+    """The plan with the place of its data, which rank 0's host has whole and all others have as well. Emulated
+    devices read none. A run that goes on may have saved its weights already. Raises UsageError naming the flag,
+    and the host that lacks it; SilentRanks."""
+    config = made.config
+    assert config.data is not None
+    given = absolute(config.data_dir)
+    if not data.spec(config.data).is_read and given:
+        raise UsageError(
+            f"--data-dir {given}: --data {config.data} lies in no files; leave it out, or name the data"
+        )
+    if made.device == "emulated":
+        return made
+    if config.weights:
+        weights_file.weights(models.at(made.cells[0]))
+    model, parts = models.of(made.cells[0].workload), training.parts(config)
+    with files.loading(f"--data-dir {given}" if given else config.data):
+        place = feeds.check(config.data, given, model, _splits(config), parts)
+    if place:
+        _ask_hosts(config.data, place, mailbox, enrolled, within_s)
+    saved = _writable(config.save_weights, goes_on)
+    return replace(made, config=replace(config, data_dir=place or None, save_weights=saved))
+
+
+def _writable(path: str | None, goes_on: bool) -> str | None:
+    """The file that what was learnt goes to, as every rank can find it; raises UsageError for one that cannot be
+    written, or that holds what another run has learnt."""
+    if path is None:
+        return None
+    file = Path(path).expanduser().absolute()
+    if not file.parent.is_dir():
+        raise UsageError(f"--save-weights {path}: no folder {file.parent}; make it first")
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise UsageError(f"--save-weights {path}: cannot be written there; name another file")
+    if os.path.lexists(file) and not goes_on:
+        raise UsageError(f"--save-weights {path}: is there already; name another file, or remove it first")
+    return str(file)
+
+
+def _splits(config: SweepConfig) -> tuple[Split, ...]:
+    """What is read: what is held out as well where accuracy is asked for."""
+    return ("train", "test") if config.epochs else TRAIN
+
+
+def _ask_hosts(
+    name: str, place: str, mailbox: Mailbox[ToAgent, ToSweep], enrolled: Sequence[Enrol], within_s: float
+) -> None:
+    first = {one.host.hostname: rank for rank, one in reversed(list(enumerate(enrolled)))}
+    others = {host: rank for host, rank in sorted(first.items()) if host != enrolled[0].host.hostname}
+    mailbox.order(list(others.values()), Locate(data=name, data_dir=place))
+    answers = mailbox.answers(Located, others.values(), within_s) if others else {}
+    for host, rank in others.items():
+        if rank not in answers:
+            raise SilentRanks(f"{host}: no answer about --data-dir {place} within {within_s:g} s")
+        if why := answers[rank].error:
+            raise UsageError(f"{why} (on {host}; {enrolled[0].host.hostname} has it)")
+
+
+# ---------------------------------------------------------------- enrolment
 
 
 def enrol(agent: Agent) -> None:

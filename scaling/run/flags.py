@@ -1,134 +1,34 @@
-"""argv -> Invocation; the only file that sees argv. What each flag says of itself stands in `panels.py`
-and `run_panels.py`."""
+"""argv -> Invocation; the only file that sees argv. The flags of the fields are made from `SweepConfig`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from keyword import iskeyword
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
+from scaling import __version__
 from scaling.command import command
 from scaling.errors import UsageError
 from scaling.plan import config as configuration
-from scaling.plan.config import FIELDS, SweepConfig
-from scaling.run import panels, run_panels
-from scaling.run.invocation import Invocation, fields
-
-# ---------------------------------------------------------------- training panels
-#
-# The flags of a training to an accuracy, each with its type, its help, its metavar (panels.py).
-
-
-PANEL = "Training to an accuracy"
-_train = partial(typer.Option, rich_help_panel=PANEL)
-
-Epochs = Annotated[
-    int | None,
-    _train(
-        help="Train for so many epochs and tell top-1 on what is held out after each, in place of measuring "
-        "rates; for each strategy, world size, batch, rule and seed.",
-        metavar="N",
-        show_default="none: measure rates",
-    ),
-]
-TargetTop1 = Annotated[
-    float | None,
-    _train(
-        help="Stop at this top-1, and tell how many seconds of training it took.",
-        metavar="PERCENT",
-        show_default="none: all epochs",
-    ),
-]
-Lr = Annotated[
-    float | None,
-    _train(
-        help="Learning rate of one device at its batch.",
-        metavar="RATE",
-        show_default="the model's, at the model's batch; see --list",
-    ),
-]
-LrScale = Annotated[
-    str | None,
-    _train(
-        help="How the rate grows with the batch of all devices: linear, sqrt, none; several are trained each.",
-        metavar="RULE,...",
-        show_default="linear for sgd, none for adadelta, else sqrt",
-    ),
-]
-WarmupEpochs = Annotated[
-    int | None,
-    _train(help="Epochs in which the rate grows from that before scaling.", metavar="N", show_default="0"),
-]
-LrSteps = Annotated[
-    str | None,
-    _train(help="Epochs at whose beginning the rate falls to a tenth.", metavar="N,...", show_default="none"),
-]
-AugmentEpochs = Annotated[
-    int | None,
-    _train(
-        help="The last so many of --epochs see images that are rotated, shifted, sheared, enlarged or mirrored, "
-        "as the data allows.",
-        metavar="N",
-        show_default="0",
-    ),
-]
-Weights = Annotated[
-    str | None,
-    _train(
-        help="Begin with these weights: .pth, .safetensors or .npz, on every host. Of a network with other "
-        "classes the last layer begins anew.",
-        metavar="FILE",
-        show_default="drawn by the seed",
-    ),
-]
-SaveWeights = Annotated[
-    str | None,
-    _train(
-        help="Write what was learnt to this .npz or .safetensors, for --weights, on the host of the training's "
-        "rank 0. Of one training alone.",
-        metavar="FILE",
-        show_default="not kept",
-    ),
-]
-TrainSamples = Annotated[
-    int | None,
-    _train(
-        help="Train on so many samples of the data, always the same, as many of each class as there can be.",
-        metavar="N",
-        show_default="all",
-    ),
-]
-TestSamples = Annotated[
-    int | None,
-    _train(help="Tell top-1 of so many held-out samples, chosen likewise.", metavar="N", show_default="all"),
-]
-Seeds = Annotated[
-    str | None,
-    _train(
-        help="Train from each of these seeds, of weights and order, and tell the mean.",
-        metavar="N,...",
-        show_default="--seed's",
-    ),
-]
-
-
-# ---------------------------------------------------------------- flags
+from scaling.plan.config import OUT, RUNS, WHAT, SweepConfig
+from scaling.plan.fields import Field, fields_of
+from scaling.run.invocation import Invocation, ViewKind, fields
 
 EPILOG = (
     "Exit codes: 0 all points measured, 1 a point failed, or with --against a cell became slower, 2 a mistake in "
     "the call, or with --against nothing could be compared, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
 )
-DEFAULT = SweepConfig()
-_NETWORKS, _SERVERS = ",".join(DEFAULT.interconnect), str(DEFAULT.servers)
-_PASS = ",".join(DEFAULT.pass_)
 # Flags that are no field of a run: they say what to do with one.
 ACTIONS = ("config", "resume", "like", "dry_run", "list_all", "view", "page", "version")
 # Flags that are another spelling of a field.
 SUGAR = ("kv_store",)
+# Where --help has a flag that is not in the order of the fields: after this one.
+PLACES = {"kv_store": "strategy", "against": "like"}
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
@@ -148,99 +48,164 @@ def parse(argv: Sequence[str]) -> Invocation:
     return asked
 
 
+# ---------------------------------------------------------------- flags of fields
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_fields(
+    names: Collection[str] = (), of: type[SweepConfig] = SweepConfig, **defaults: Any
+) -> Callable[[Command], Command]:
+    """Add the flags of these fields of a configuration, by default of all, to a command, before its own flags.
+
+    `defaults` replace those of the fields. The command takes the values as `**flags`, which `given` reads.
+    """
+    known = fields_of(of)
+    added = {name: _parameter(known[name], defaults.get(name, known[name].default)) for name in names or known}
+
+    def add(function: Command) -> Command:
+        own = inspect.signature(function, eval_str=True)
+        parameters = {name: one for name, one in own.parameters.items() if one.kind is not one.VAR_KEYWORD}
+        context = {"context": parameters.pop("context")}
+        ordered = _placed([*context, *added, *parameters])
+        every = {**context, **added, **parameters}
+        taken = [every[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in ordered]
+        cast(Any, function).__signature__ = own.replace(parameters=taken)
+        return function
+
+    return add
+
+
+def _parameter(field: Field, default: Any) -> inspect.Parameter:
+    """The parameter from which Typer makes a field's flag: lists with commas, and words or numbers, are text."""
+    said = field.flag
+    kind: Any
+    kind, *others = field.types
+    names = (f"--{field.key}",) if iskeyword(field.key) else ()
+    option: Any = typer.Option(
+        *names, help=said.help, metavar=said.metavar, show_default=said.default or True, rich_help_panel=said.panel
+    )
+    if said.repeats:
+        kind, default = list[str], default or None
+    elif others or kind not in (bool, int, float, str):
+        kind, default = str, ",".join(default) if isinstance(default, tuple) else default
+        default = default if default is None else str(default)
+    taken: Any = kind if default is not None else kind | None
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[taken, option]
+    )
+
+
+def _placed(names: list[str]) -> list[str]:
+    """The names in the order of --help."""
+    for name in (name for name, after in PLACES.items() if {name, after} <= {*names}):
+        names.remove(name)
+        names.insert(names.index(PLACES[name]) + 1, name)
+    return names
+
+
+def given(context: typer.Context) -> dict[str, Any]:
+    """The values of the fields that were given as flags, by field."""
+    sources = {field: context.get_parameter_source(field.name) for field in fields_of(SweepConfig).values()}
+    return {
+        field.key: context.params[field.name]
+        for field, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    }
+
+
+# ---------------------------------------------------------------- flags that are no field
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"scaling {__version__}")
+        raise typer.Exit
+
+
+_out, _runs = partial(typer.Option, rich_help_panel=OUT), partial(typer.Option, rich_help_panel=RUNS)
+KvStore = Annotated[
+    str | None,
+    typer.Option(
+        help="kvstores as MXNet names them: dist_sync,device is --strategy mxnet:dist_sync,mxnet:device.",
+        metavar="MODE,...",
+        show_default="none",
+        rich_help_panel=WHAT,
+    ),
+]
+View = Annotated[
+    str,
+    _out(
+        help="live draws a screen, plain prints a line per event, none nothing.",
+        metavar="HOW",
+        envvar="SCALING_VIEW",
+    ),
+]
+Page = Annotated[
+    bool,
+    _out("--page/--no-page", help="Write page.html beside run.jsonl when the run ends.", envvar="SCALING_PAGE"),
+]
+Config = Annotated[
+    Path | None,
+    _runs(
+        help="TOML file of these flags' names (world_sizes = [1, 2]); flags win.",
+        metavar="FILE",
+        show_default="none",
+    ),
+]
+Resume = Annotated[Path | None, _runs(help="Measure what a run still lacks.", metavar="RUN", show_default="none")]
+Like = Annotated[
+    Path | None,
+    _runs(help="A new run with the settings of an older one; flags win.", metavar="RUN", show_default="none"),
+]
+DryRun = Annotated[bool, _runs("--dry-run", help="Print the plan and what is missing; measure nothing.")]
+ListAll = Annotated[bool, _runs("--list", help="Print strategies, models and data, and what each lacks here.")]
+Version = Annotated[bool, _runs("--version", help="Print the version.", callback=_version, is_eager=True)]
+
+
+def checked_view(view: str) -> ViewKind:
+    """The view, if there is one of this name. Raises UsageError."""
+    if view not in ("live", "plain", "none"):
+        raise UsageError(f"--view {view} (or SCALING_VIEW): not one of live, plain, none")
+    return view  # type: ignore[return-value]
+
+
+# ---------------------------------------------------------------- the command
+
+
 @app.command(epilog=EPILOG)
+@with_fields()
 def sweep(
     context: typer.Context,
-    strategy: panels.Strategy = None,
-    kv_store: panels.KvStore = None,
-    world_sizes: panels.WorldSizes = None,
-    kinds: panels.Kinds = None,
-    pass_: panels.Pass = _PASS,
-    model: panels.Model = None,
-    data: panels.Data = None,
-    data_dir: panels.DataDir = None,
-    feed: panels.Feed = DEFAULT.feed,
-    feed_workers: panels.FeedWorkers = None,
-    drop_caches: panels.DropCaches = DEFAULT.drop_caches,
-    device: panels.Device = DEFAULT.device,
-    baseline_device: panels.BaselineDevice = None,
-    shrink: panels.Shrink = None,
-    dilate: panels.Dilate = None,
-    batch_size: panels.BatchSize = None,
-    batch_sizes: panels.BatchSizes = None,
-    global_batch_size: panels.GlobalBatchSize = None,
-    batch_rule: panels.BatchRule = None,
-    precision: panels.Precision = DEFAULT.precision,
-    memory_format: panels.MemoryFormat = DEFAULT.memory_format,
-    compile: panels.Compile = DEFAULT.compile,
-    image_size: panels.ImageSize = None,
-    sequence_length: panels.SequenceLength = None,
-    optimizer: panels.Optimizer = None,
-    epochs: Epochs = None,
-    target_top1: TargetTop1 = None,
-    lr: Lr = None,
-    lr_scale: LrScale = None,
-    warmup_epochs: WarmupEpochs = None,
-    lr_steps: LrSteps = None,
-    augment_epochs: AugmentEpochs = None,
-    weights: Weights = None,
-    seeds: Seeds = None,
-    train_samples: TrainSamples = None,
-    test_samples: TestSamples = None,
-    save_weights: SaveWeights = None,
-    option: panels.Option = None,
-    placement: panels.Placement = DEFAULT.placement,
-    servers: panels.Servers = _SERVERS,
-    server_hosts: panels.ServerHosts = DEFAULT.server_hosts,
-    interconnect: panels.Interconnect = _NETWORKS,
-    fabric: panels.Fabric = None,
-    cpus_per_rank: panels.CpusPerRank = None,
-    interleave: panels.Interleave = None,
-    rounds: panels.Rounds = None,
-    windows: panels.Windows = None,
-    window_s: panels.WindowS = None,
-    soak_s: panels.SoakS = None,
-    trace: panels.Trace = DEFAULT.trace,
-    target_ci: panels.TargetCi = None,
-    max_rounds: panels.MaxRounds = DEFAULT.max_rounds,
-    predict_first: panels.PredictFirst = None,
-    seed: panels.Seed = DEFAULT.seed,
-    malloc: panels.Malloc = DEFAULT.malloc,
-    fresh_workers: panels.FreshWorkers = False,
-    startup_timeout_s: run_panels.StartupTimeoutS = DEFAULT.startup_timeout_s,
-    stall_timeout_s: run_panels.StallTimeoutS = DEFAULT.stall_timeout_s,
-    point_timeout_s: run_panels.PointTimeoutS = DEFAULT.point_timeout_s,
-    results: run_panels.Results = DEFAULT.results,
-    name: run_panels.Name = DEFAULT.name,
-    view: run_panels.View = "plain",
-    page: run_panels.Page = True,
-    config: run_panels.Config = None,
-    resume: run_panels.Resume = None,
-    like: run_panels.Like = None,
-    against: run_panels.Against = None,
-    dry_run: run_panels.DryRun = False,
-    list_all: run_panels.ListAll = False,
-    version: run_panels.Version = False,
+    kv_store: KvStore = None,
+    view: View = "plain",
+    page: Page = True,
+    config: Config = None,
+    resume: Resume = None,
+    like: Like = None,
+    dry_run: DryRun = False,
+    list_all: ListAll = False,
+    version: Version = False,
+    **flags: Any,
 ) -> Invocation:
     """How well does data-parallel training scale on this cluster, and where does the loss go?
 
     Start it with one rank per device:  mpirun -np 16 python -m scaling.run
-    """  # fmt: skip
-    if view not in ("live", "plain", "none"):
-        raise UsageError(f"--view {view} (or SCALING_VIEW): not one of live, plain, none")
-    given = fields(_given(context), kv_store)
+    """
+    viewed = checked_view(view)
+    told = fields(given(context), kv_store)
     file = configuration.read_file(config) if config is not None else {}
-    base = _older_run(given, file)
-    _check_runs(resume, {**given, "config": config, "like": like}, base)
+    base = _older_run(told, file)
+    _check_runs(resume, {**told, "config": config, "like": like}, base)
     return Invocation(
-        given=given,
+        given=told,
         base=file,
         resume=resume,
         like=like,
         against=base,
         dry_run=dry_run,
         list_all=list_all,
-        view=view,  # type: ignore[arg-type]
+        view=viewed,
         page=page,
     )
 
@@ -278,14 +243,3 @@ def _check_runs(resume: Path | None, others: Mapping[str, Any], base: Path | Non
         )
     if others["like"] is not None and base is not None:
         raise UsageError("--like, --against: both give the settings of a run; leave out --like")
-
-
-def _given(context: typer.Context) -> dict[str, Any]:
-    """The values of the fields that were given as flags, by field."""
-    named = {field: f"{field}_" if iskeyword(field) else field for field in FIELDS}
-    sources = {field: context.get_parameter_source(name) for field, name in named.items()}
-    return {
-        field: context.params[named[field]]
-        for field, source in sources.items()
-        if source is not None and source.name == "COMMANDLINE"
-    }

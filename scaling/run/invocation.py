@@ -7,45 +7,15 @@ which wins over the defaults of `SweepConfig`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from scaling import frameworks
-from scaling.errors import UsageError
-from scaling.plan import config, ignored, validation
+from scaling.plan import config, validation
 from scaling.plan.config import SweepConfig
+from scaling.plan.fields import COMMAND_LINE, fields_of, words
 from scaling.records import other_code
 from scaling.records.point import Record
 
-# What is said of one data set, and may not hold of another.
-_OF_DATA = ("feed", "feed_workers", "drop_caches", "train_samples", "test_samples")
-# Given together with the left one, the right ones of a file or an older run no longer hold.
-DISPLACES: dict[str, tuple[str, ...]] = {
-    "batch_size": ("global_batch_size", "batch_sizes"),
-    "batch_sizes": ("batch_size", "global_batch_size", "batch_rule"),
-    "global_batch_size": ("batch_size", "batch_sizes", "batch_rule", "predict_first"),
-    "batch_rule": ("global_batch_size", "batch_sizes", "predict_first"),
-    "world_sizes": ("predict_first",),
-    "target_ci": ("predict_first",),
-    "epochs": ("predict_first",),
-    "pass": ("strategy", "world_sizes", "predict_first"),
-    "model": ("data", "data_dir", *_OF_DATA, "batch_size", "batch_sizes", "shrink", "dilate"),
-    "data": ("data_dir", *_OF_DATA),
-    "feed": ("feed_workers",),
-    "device": (
-        "model",
-        "data",
-        "data_dir",
-        *_OF_DATA,
-        "batch_size",
-        "batch_sizes",
-        "strategy",
-        "shrink",
-        "dilate",
-        "baseline_device",
-    ),
-}
 ViewKind = Literal["live", "plain", "none"]
 
 
@@ -66,9 +36,9 @@ class Invocation(Record, frozen=True, kw_only=True):
 def resolve(invocation: Invocation, base: dict[str, Any] | None = None) -> SweepConfig:
     """Merge `base` (an older run's fields), the file and the flags; validated. Raises UsageError."""
     merged = merge(merge(base or {}, invocation.base), invocation.given)
-    settled = config.build(merged, source=config.COMMAND_LINE)
+    settled = config.build(merged, source=COMMAND_LINE)
     validation.validate(settled)
-    ignored.check(settled, invocation.given)
+    validation.check_given(settled, invocation.given)
     return settled
 
 
@@ -88,37 +58,20 @@ def alike(older: Mapping[str, Any]) -> dict[str, Any]:
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`over` wins, also against what it displaces."""
-    displaced = {other for field in over for other in DISPLACES.get(field, ()) if over[field] != base.get(field)}
+    known = fields_of(SweepConfig)
+    changed = [known[field].flag for field in over if field in known and over[field] != base.get(field)]
+    displaced = {other for flag in changed for other in flag.displaces}
     return {**{key: value for key, value in base.items() if key not in displaced}, **over}
 
 
 def fields(flags: Mapping[str, Any], kv_store: str | None) -> dict[str, Any]:
     """The SweepConfig fields of the flags that were given, lists split at commas; kvstores are strategies."""
-    given = {field: _value(field, value) for field, value in flags.items()}
+    known = fields_of(SweepConfig)
+    given = {field: known[field].read(value) for field, value in flags.items()}
     if kv_store is not None:
+        from scaling import frameworks  # takes longer to import than --help to answer
+
         prefix = f"{frameworks.of_flag('kv_store').name}:"
-        modes = [f"{prefix}{mode.removeprefix(prefix)}" for mode in _words(kv_store)]
+        modes = [f"{prefix}{mode.removeprefix(prefix)}" for mode in words(kv_store)]
         given["strategy"] = [*given.get("strategy", ()), *modes]
     return given
-
-
-def _value(field: str, value: Any) -> Any:
-    if field in ("strategy", "kinds", "interconnect", "pass", "lr_scale"):
-        return _words(value)
-    if field in ("world_sizes", "batch_sizes", "lr_steps", "seeds"):
-        return _numbers(field, value)
-    if field in ("servers", "predict_first"):
-        with suppress(ValueError):  # a word, which SweepConfig judges
-            return int(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _numbers(field: str, text: str) -> list[int]:
-    try:
-        return [int(word) for word in _words(text)]
-    except ValueError:
-        raise UsageError(f"{config.flag(field)} {text}: not numbers; write for example 1,2,4") from None

@@ -9,7 +9,7 @@ from scaling import frameworks
 from scaling.errors import UsageError
 from scaling.frameworks.base import Traits
 from scaling.hosts.info import describe
-from scaling.plan import defaults, placement, plan
+from scaling.plan import placement, plan, rules
 from scaling.plan.config import SweepConfig
 from scaling.records import network
 from scaling.records.host import Interpreter
@@ -189,7 +189,7 @@ def _slot(one: placement.Slot, device: Device) -> str:
 
 def _batch_on(model: str, device: str, least: int) -> str:
     """`64`, or `256, 128 or 64 by memory`: what a device of a kind is given where nobody says."""
-    larger = [str(size) for _, size in defaults.BATCHES.get(model, ()) if device == "cuda"]
+    larger = [str(size) for _, size in rules.BATCHES.get(model, ()) if device == "cuda"]
     return f"{', '.join(larger)} or {least} by memory" if larger else str(least)
 
 

@@ -14,12 +14,12 @@ from scaling.agent.agent import Agent
 from scaling.command import complain, show
 from scaling.errors import Interrupted, ScalingError, SilentRanks, UsageError
 from scaling.hosts import networks, parents
-from scaling.plan import config, ignored_by_plan, plan
+from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
 from scaling.records.point import Device
 from scaling.records.run import Header
-from scaling.run import NAME, against, enrolment, listing, located, measuring, proof, revisions
+from scaling.run import NAME, against, enrolment, listing, measuring, revisions
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
 from scaling.tools.lab import slowdown
@@ -94,14 +94,14 @@ class Lead:
     def obey(self, asked: Invocation) -> int:
         """List, plan or measure; returns the exit code."""
         if asked.list_all:
-            place = located.absolute(asked.given.get("data_dir"))
+            place = enrolment.absolute(asked.given.get("data_dir"))
             _say(listing.everything(enrolment.missing_somewhere(self.enrolled), self.enrolled, place))
             return 0
         if asked.resume is not None:
             return self._resume(asked, asked.resume)
         wanted = resolve(asked, _settings(asked))
         made = self.planned(wanted)
-        ignored_by_plan.check(made, asked.given)
+        plan.check_given(made, asked.given)
         if asked.dry_run:
             return self._show(made)
         with revisions.checked_out(made, self.mailbox, self.enrolled) as whole:
@@ -147,11 +147,11 @@ class Lead:
         self.enrolled = enrolment.ask_of_outside(self.mailbox, self.enrolled, wanted.strategy or ())
         named = networks.read_fabric(wanted.fabric or os.environ.get(networks.VARIABLE))
         made = plan.make(wanted, self.enrolled, named, lab_bits_per_s=slowdown.declared())
-        return located.locate(made, self.mailbox, self.enrolled, goes_on=goes_on)
+        return enrolment.locate(made, self.mailbox, self.enrolled, goes_on=goes_on)
 
     def proved(self, made: plan.Plan) -> plan.Plan:
         """The plan, once hosts that share no subnet have reached each other. Raises LaunchError."""
-        return replace(made, networks=proof.prove(self.mailbox, self.enrolled, made.networks))
+        return replace(made, networks=enrolment.prove(self.mailbox, self.enrolled, made.networks))
 
     def _show(self, made: plan.Plan) -> int:
         _say(listing.dry_run(made, self.enrolled))

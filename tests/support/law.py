@@ -47,8 +47,8 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "mxnet": ("frameworks/mx/",),
     "horovod": ("frameworks/",),
 }
-# Beside `<command>/flags.py`: what flags say of themselves, and what all commands do with theirs.
-FLAGS = frozenset({"command.py", "completion.py", "run/panels.py", "run/run_panels.py"})
+# Beside `<command>/flags.py`: what all commands do with their flags.
+FLAGS = frozenset({"command.py", "completion.py"})
 
 
 class Import(NamedTuple):

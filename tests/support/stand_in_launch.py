@@ -20,7 +20,7 @@ from scaling.quiet import agent
 from scaling.quiet.canary import Canary
 from scaling.records.host import HostInfo
 from scaling.records.messages import SWEEP_DECODER, Dismiss, ToAgent, ToSweep
-from scaling.run import flags, measuring, proof
+from scaling.run import enrolment, flags, measuring
 from scaling.run.ranks import Lead
 from scaling.sweep import sweep as sweeps
 from scaling.sweep.sweep import Sweep
@@ -64,7 +64,7 @@ def _led(ranks: int, argv: Sequence[str], work: Callable[[Lead], int]) -> int:
     with (
         mock.patch.object(measuring, "Sweep", partial(Sweep, clock=launch.now)),
         mock.patch.object(leading, "Sweep", partial(Sweep, clock=launch.now)),
-        mock.patch.object(proof, "prove", lambda _mailbox, _enrolled, networks: networks),
+        mock.patch.object(enrolment, "prove", lambda _mailbox, _enrolled, networks: networks),
         mock.patch.object(sweeps, "preload"),  # scripted workers import nothing
         mock.patch.object(agent, "tried", lambda _cpus: Canary(STEADY_S)),
     ):

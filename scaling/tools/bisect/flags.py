@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from scaling.command import command
 from scaling.errors import UsageError
 from scaling.records.point import Record
-from scaling.run import panels, run_panels
+from scaling.run.flags import View, checked_view, given, with_fields
 from scaling.run.invocation import Invocation, fields
 from scaling.tools.bisect import NAME
 
@@ -38,30 +38,24 @@ def parse(argv: Sequence[str]) -> Asked | None:
     return asked if isinstance(asked, Asked) else None
 
 
+# The fields that a search has, in the order of --help; it sets the others.
+_FIELDS = (
+    "strategy", "model", "data", "data_dir", "device", "shrink", "dilate", "batch_size", "precision", "option",
+    "interconnect", "fabric", "cpus_per_rank", "windows", "window_s", "seed", "startup_timeout_s",
+    "stall_timeout_s", "point_timeout_s", "results", "name",
+)  # fmt: skip
+
+
 @app.command(epilog=EPILOG)
+@with_fields(_FIELDS, name="bisect")
 def bisect(
     context: typer.Context,
-    strategy: panels.Strategy = None,
-    model: panels.Model = None,
-    data: panels.Data = None,
-    data_dir: panels.DataDir = None,
-    device: panels.Device = "auto",
-    shrink: panels.Shrink = None,
-    dilate: panels.Dilate = None,
-    batch_size: panels.BatchSize = None,
-    precision: panels.Precision = None,
-    option: panels.Option = None,
-    interconnect: panels.Interconnect = "auto",
-    fabric: panels.Fabric = None,
-    cpus_per_rank: panels.CpusPerRank = None,
     rounds: Annotated[
         int,
         typer.Option(
             help="How often each point of the proof is measured, in processes of their own.", metavar="N"
         ),
     ] = ROUNDS,
-    windows: panels.Windows = None,
-    window_s: panels.WindowS = None,
     noise: Annotated[
         float | None,
         typer.Option(
@@ -71,13 +65,8 @@ def bisect(
             show_default="as windows show",
         ),
     ] = None,
-    seed: panels.Seed = 1,
-    startup_timeout_s: run_panels.StartupTimeoutS = None,
-    stall_timeout_s: run_panels.StallTimeoutS = 120.0,
-    point_timeout_s: run_panels.PointTimeoutS = None,
-    results: run_panels.Results = "results",
-    name: run_panels.Name = "bisect",
-    view: run_panels.View = "plain",
+    view: View = "plain",
+    **flags: Any,
 ) -> Asked:
     """Which node makes the others wait, and what would its removal bring? Three nodes at least.
 
@@ -89,21 +78,6 @@ def bisect(
     """
     if noise is not None and not 0 < noise <= 50:
         raise UsageError(f"--noise {noise:g}: not between 0 and 50 percent; write for example --noise 3")
-    if view not in ("live", "plain", "none"):
-        raise UsageError(f"--view {view} (or SCALING_VIEW): not one of live, plain, none")
-    given = fields(_given(context), None)
-    given = {"name": "bisect", "rounds": ROUNDS, **given, "kinds": KINDS}
-    invocation = Invocation(given=given, base={}, view=view)  # type: ignore[arg-type]
+    told = {"name": "bisect", "rounds": ROUNDS, **fields(given(context), None), "kinds": KINDS}
+    invocation = Invocation(given=told, base={}, view=checked_view(view))
     return Asked(invocation=invocation, noise=None if noise is None else noise / 100)
-
-
-def _given(context: typer.Context) -> dict[str, object]:
-    """The values of the fields that were given as flags, by field."""
-    sources = {
-        name: context.get_parameter_source(name) for name in context.params if name not in ("noise", "view")
-    }
-    return {
-        name: context.params[name]
-        for name, source in sources.items()
-        if source is not None and source.name == "COMMANDLINE"
-    }

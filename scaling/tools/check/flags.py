@@ -11,6 +11,7 @@ from typer import Option
 from scaling.command import command
 from scaling.errors import UsageError
 from scaling.hosts.networks import VARIABLE
+from scaling.plan.config import FABRIC_FILE
 from scaling.records.point import Record
 
 EPILOG = (
@@ -48,7 +49,7 @@ def check(
     fabric: Annotated[
         str | None,
         Option(
-            help="TOML file that names networks: interface, subnet, hca, rate_gbit (hostfiles/fabric.toml).",
+            help=FABRIC_FILE,
             metavar="FILE",
             envvar=VARIABLE,
         ),

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from scaling.command import command
+from scaling.command import command, output_flag
 from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.tools.compare import found
@@ -43,7 +43,7 @@ _FORMAT = Option(
 _PRICES = Option(
     "--prices", help="What machines cost, for --metric cost.", metavar="FILE", envvar="SCALING_PRICES"
 )
-_OUTPUT = Option("--output", "-o", help="Write to this file.", metavar="FILE", show_default="stdout")
+_OUTPUT = output_flag("--output", "-o")
 
 app = typer.Typer(add_completion=False)
 

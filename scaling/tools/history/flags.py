@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
-from scaling.command import command
+from scaling.command import command, output_flag
 from scaling.records.point import Record
 
 NAME = "scaling history"
@@ -19,7 +19,7 @@ _RESULTS = Argument(help="The folder in which runs are.", metavar="RESULTS_DIR")
 _FORMAT = Option(
     "--format", help="For people: table, markdown, html (a page with series). For programs: csv, json."
 )
-_OUTPUT = Option("--output", "-o", help="Write to this file.", metavar="FILE", show_default="stdout")
+_OUTPUT = output_flag("--output", "-o")
 
 app = typer.Typer(add_completion=False)
 

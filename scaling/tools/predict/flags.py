@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
-from scaling.command import command
+from scaling.command import command, output_flag
 from scaling.records.point import Record
 from scaling.tools.predict.priors import FILE
 
@@ -113,9 +113,7 @@ def predict(
     ] = None,
     priors: Annotated[Path, Option(help="Of scaling predict learn.", show_default="the package's")] = FILE,
     format_: Annotated[Format, Option("--format", help="For people: table; for programs: json.")] = "table",
-    output: Annotated[
-        Path | None, Option(help="Write to this file.", metavar="FILE", show_default="stdout")
-    ] = None,
+    output: Annotated[Path | None, output_flag("--output")] = None,
 ) -> Asked:  # fmt: skip
     """Predict images/s and efficiency of world sizes, networks, batches and models that were not measured."""
     return Asked(

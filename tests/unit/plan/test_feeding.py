@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.plan import feeding, plan
+from scaling.plan import matrix, plan
 from scaling.plan.config import SweepConfig
 from scaling.run import flags, invocation
 from tests.support.inline import enrol, host
@@ -73,7 +73,7 @@ def test_workers_that_are_no_number() -> None:
 
 def test_emulated_devices_are_not_fed() -> None:
     with pytest.raises(UsageError, match="--feed native: emulated devices are not fed"):
-        feeding.check(SweepConfig(feed="native"), "emulated", "imagenet")
+        matrix.check_feed(SweepConfig(feed="native"), "emulated", "imagenet")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +87,6 @@ def test_emulated_devices_are_not_fed() -> None:
 )  # fmt: skip
 def test_which_files_a_frameworks_own_pipeline_reads(strategy: str, data: str, *, reads: bool) -> None:
     point = one_task(strategy, "solo", model="resnet50", data=data).point
-    assert feeding.refusal(point) is None
+    assert matrix.feed_refusal(point) is None
     native = replace(point, workload=replace(point.workload, feed="native"))
-    assert (feeding.refusal(native) is None) is reads
+    assert (matrix.feed_refusal(native) is None) is reads

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scaling.errors import UsageError
-from scaling.plan import ignored_by_plan, plan
+from scaling.plan import plan
 from scaling.records.host import Gpu, HostInfo
 from scaling.run import flags, invocation
 from tests.support.inline import enrol, host
@@ -31,7 +31,7 @@ def check(command: str, on: HostInfo, older: dict[str, Any] | None = None) -> pl
     words = command.split()
     asked = flags.parse([*(() if "--strategy" in words else ("--strategy", "torch:gloo")), *words])
     made = plan.make(invocation.resolve(asked, older), [enrol(on)] * 2)
-    ignored_by_plan.check(made, asked.given)
+    plan.check_given(made, asked.given)
     return made
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from scaling.errors import UsageError
-from scaling.plan import kinds, plan
+from scaling.plan import matrix, plan
 from scaling.plan.config import KINDS, SweepConfig
 from scaling.plan.plan import Plan
 from scaling.records.point import Device, Kind
@@ -27,26 +27,26 @@ def counted(made: Plan) -> Counter[tuple[str, int]]:
 
 
 def test_every_kind_is_usual_or_the_datas() -> None:
-    assert {*kinds.USUAL, *kinds.OF_DATA} <= set(KINDS)
+    assert {*matrix.USUAL, *matrix.OF_DATA} <= set(KINDS)
 
 
 @pytest.mark.parametrize("name", ["digits", "fashion-mnist", "synthetic", "cifar10", "tokens"])
 def test_a_round_is_no_longer_where_data_lies_in_memory(name: str) -> None:
-    assert kinds.of(SweepConfig(), "cpu", name) == kinds.USUAL
+    assert matrix.kinds_of(SweepConfig(), "cpu", name) == matrix.USUAL
     assert counted(planned()).keys().isdisjoint({("held", 1), ("feed", 1), ("held", 4), ("feed", 4)})
 
 
 @pytest.mark.parametrize("name", ["imagenet", "caltech256"])
 def test_data_that_is_decoded_from_files_is_waited_for(name: str) -> None:
-    assert kinds.of(SweepConfig(), "cpu", name) == (*kinds.USUAL, "feed", "held")
-    assert kinds.of(SweepConfig(), "cuda", name) == (*kinds.USUAL, "feed", "held")
-    assert kinds.of(SweepConfig(), "emulated", name) == kinds.USUAL
-    assert kinds.of(SweepConfig(kinds=("exchange",)), "cpu", name) == ("exchange",)
+    assert matrix.kinds_of(SweepConfig(), "cpu", name) == (*matrix.USUAL, "feed", "held")
+    assert matrix.kinds_of(SweepConfig(), "cuda", name) == (*matrix.USUAL, "feed", "held")
+    assert matrix.kinds_of(SweepConfig(), "emulated", name) == matrix.USUAL
+    assert matrix.kinds_of(SweepConfig(kinds=("exchange",)), "cpu", name) == ("exchange",)
 
 
 def test_loops_that_hold_their_batch_and_feeds_are_measured_on_one_device_and_on_all() -> None:
     found = counted(planned("--kinds", "exchange,solo,together,held,feed", "--world-sizes", "1,2,4"))
-    assert {key: count for key, count in found.items() if key[0] in kinds.OF_DATA} == {
+    assert {key: count for key, count in found.items() if key[0] in matrix.OF_DATA} == {
         (kind, size): 1 for kind in ("held", "feed") for size in (1, 2, 4)
     }
 
@@ -73,4 +73,4 @@ def test_where_a_batch_is_shared_one_device_has_each_part_of_it() -> None:
 )
 def test_what_nobody_waits_for_is_refused(asked: Kind, device: Device, name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        kinds.of(SweepConfig(kinds=("exchange", asked)), device, name)
+        matrix.kinds_of(SweepConfig(kinds=("exchange", asked)), device, name)

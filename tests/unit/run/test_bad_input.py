@@ -8,8 +8,9 @@ import pytest
 
 from scaling.errors import UsageError
 from scaling.plan import config, defaults, plan
+from scaling.plan.fields import flag
 from scaling.records.host import Gpu
-from scaling.run import flags, invocation, panels, run_panels
+from scaling.run import flags, invocation
 from tests.support.inline import enrol, host
 
 GPU = Gpu(index=0, name="NVIDIA H200", uuid="GPU-0", memory_bytes=1 << 37)
@@ -296,8 +297,8 @@ def test_the_flags_are_the_fields() -> None:
 
 def test_every_field_is_in_the_help(shown: str) -> None:
     for field in config.FIELDS:
-        assert config.flag(field) in shown
+        assert flag(field) in shown
     *controls, last = (kind for kind in config.KINDS if kind != "exchange")
     assert f"{', '.join(controls)} and {last}" in shown
-    for panel in (panels.WHAT, panels.HOW, run_panels.LIMITS, run_panels.OUT, run_panels.RUNS):
+    for panel in (config.WHAT, config.HOW, config.TRAINING, config.LIMITS, config.OUT, config.RUNS):
         assert panel in shown

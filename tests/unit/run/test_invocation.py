@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from scaling.errors import UsageError
 from scaling.plan import config
 from scaling.plan.config import SweepConfig
+from scaling.plan.fields import fields_of
 from scaling.run import flags, invocation, ranks
 from scaling.run.invocation import Invocation
 from tests.support.compared_runs import on_disk, without_noise
@@ -80,6 +81,6 @@ def test_what_cannot_be_predicted_takes_predict_first_back(argv: tuple[str, str]
     assert resolved(FIRST, "--world-sizes", "1,2,4,8", "--predict-first", "4").predict_first == 4
 
 
-def test_what_displaces_and_is_displaced_are_fields() -> None:
-    named = {*invocation.DISPLACES, *(one for all_ in invocation.DISPLACES.values() for one in all_)}
-    assert named <= set(config.FIELDS)
+def test_displaced_names_are_fields() -> None:
+    displaced = {other for field in fields_of(SweepConfig).values() for other in field.flag.displaces}
+    assert displaced and displaced <= set(config.FIELDS)

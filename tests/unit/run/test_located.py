@@ -13,7 +13,7 @@ from scaling.plan import config, plan
 from scaling.records.host import HostInfo, Nic
 from scaling.records.messages import SWEEP_DECODER, Locate, Located, ToAgent, ToSweep
 from scaling.run import flags, invocation, listing
-from scaling.run.located import locate
+from scaling.run.enrolment import locate
 from scaling.transport.base import Hub
 from scaling.transport.mailbox import Mailbox
 from scaling.workloads import data

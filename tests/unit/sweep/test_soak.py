@@ -10,7 +10,7 @@ import pytest
 from scaling.analysis.analyse import rows
 from scaling.errors import UsageError
 from scaling.plan import config as configuration
-from scaling.plan import defaults, ignored, plan, validation
+from scaling.plan import defaults, plan, validation
 from scaling.records.events import Window
 from scaling.records.task import Inspect
 from scaling.records.task import Run as RunCommand
@@ -137,7 +137,7 @@ def refused(**fields: Any) -> str:
     with pytest.raises(UsageError) as found:
         wanted = configuration.build({"strategy": ["fake:a"], "device": "cpu", **fields}, source="test")
         validation.validate(wanted)
-        ignored.check(wanted, fields)
+        validation.check_given(wanted, fields)
         plan.make(wanted, [enrol(host())] * 2)
     return str(found.value)
 

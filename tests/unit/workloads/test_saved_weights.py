@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from scaling.plan import epochs
+from scaling.plan import validation
 from scaling.workloads import models, weights, weights_file
 from scaling.workloads.layers import BatchNorm, Conv, Dense, GlobalMean, Layer
 from scaling.workloads.specs import Classes, Images, ModelSpec
@@ -38,7 +38,7 @@ def saved(folder: Path, ending: str) -> str:
     return path
 
 
-@pytest.mark.parametrize("ending", epochs.SAVED)
+@pytest.mark.parametrize("ending", validation.SAVED)
 def test_what_is_saved_is_read_again(tmp_path: Path, ending: str) -> None:
     spec = replace(SPEC, weights=saved(tmp_path, ending))
     again = dict(weights.draw(spec, seed=8))
@@ -50,7 +50,7 @@ def test_what_is_saved_is_read_again(tmp_path: Path, ending: str) -> None:
     assert [one.name for one in tmp_path.iterdir()] == [f"learnt{ending}"]
 
 
-@pytest.mark.parametrize("ending", epochs.SAVED)
+@pytest.mark.parametrize("ending", validation.SAVED)
 def test_a_network_of_other_classes_begins_its_last_layer_anew(tmp_path: Path, ending: str) -> None:
     other = replace(SPEC, target=Classes(count=7), weights=saved(tmp_path, ending))
     again = dict(weights.draw(other, seed=8))
@@ -90,4 +90,4 @@ def test_an_older_file_stays_where_a_new_one_cannot_be_written(
 
 
 def test_every_ending_that_the_plan_lets_pass_has_a_writer_and_a_reader() -> None:
-    assert set(epochs.SAVED) == set(weights_file.WRITERS) <= set(weights_file.READERS)
+    assert set(validation.SAVED) == set(weights_file.WRITERS) <= set(weights_file.READERS)

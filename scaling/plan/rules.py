@@ -1,0 +1,557 @@
+"""What a configuration means on the hosts of this launch: RULES, which resolve it one after the other. Pure.
+
+A rule is named after the field that it settles: `batch_size` chooses what --batch-size does not say. It leaves
+what is given, and refuses what this launch cannot run. `RULES`, at the end, has them in order.
+
+On GPUs it chooses what users of that GPU would choose, since slow compute makes every network look good: half
+precision with tensor cores (bf16 from compute capability 8.0 on, fp16 with 7.x), images in channels_last, and a
+batch that fills the memory better than one that any GPU takes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from scaling import frameworks
+from scaling.errors import UsageError
+from scaling.plan import defaults, matrix, training
+from scaling.plan.config import SweepConfig
+from scaling.plan.placement import Slot, first_slots, slots_of
+from scaling.records import other_code
+from scaling.records.host import Gpu
+from scaling.records.messages import Enrol
+from scaling.records.point import Device, Kind, MemoryFormat, Point, Precision, Workload
+from scaling.records.run import Emulation
+from scaling.text import counted, several
+from scaling.tools.emulated import layers, profiles, scale
+from scaling.tools.emulated.scale import Load
+from scaling.workloads import data as catalogue
+from scaling.workloads import models
+from scaling.workloads.specs import ModelSpec
+
+BFLOAT16_FROM, TENSOR_CORES_FROM = (8, 0), (7, 0)
+# Of ResNet-50, the default on GPUs: GPUs sold with 40 GB and with 16 GB have somewhat less for programs.
+BATCHES = {"resnet50": ((39 * 10**9, 256), (15 * 10**9, 128))}
+GB = 1e9
+
+
+class Launch(NamedTuple):
+    """The facts that rules look at: the hosts, the place of every rank, the device and why it is that one."""
+
+    enrolled: Sequence[Enrol]
+    slots: Sequence[Slot]
+    device: Device
+    why: str
+    lab_bits_per_s: Sequence[float] = ()
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All GPUs of the launch."""
+        return tuple(gpu for enrol in self.enrolled for gpu in enrol.host.gpus)
+
+
+class Draft(NamedTuple):
+    """A configuration on its way: the reasons for its defaults, missing strategies, the points of a round."""
+
+    config: SweepConfig
+    why: tuple[str, ...] = ()
+    missing: Mapping[str, str] = {}
+    points: tuple[Point, ...] = ()
+
+    def but(self, **fields: Any) -> Draft:
+        """The same with other values of the configuration."""
+        return self._replace(config=replace(self.config, **fields))
+
+
+Rule = Callable[[Draft, Launch], Draft]
+
+
+def resolve(config: SweepConfig, launch: Launch) -> Draft:
+    """Apply every rule, in order. Raises UsageError for what this launch cannot run."""
+    draft = Draft(config)
+    for rule in RULES:
+        draft = rule(draft, launch)
+    return draft
+
+
+# ---------------------------------------------------------------- strategies and world sizes
+
+
+def baseline_device(draft: Draft, launch: Launch) -> Draft:
+    """Refuse a CPU beside anything but GPUs."""
+    matrix.check_baseline_device(draft.config, launch.device)
+    return draft
+
+
+def strategy(draft: Draft, launch: Launch) -> Draft:
+    """Name each strategy once and by its own name; by default the one for the device."""
+    own = names(draft.config, launch.device)
+    lacking = missing(own, launch.enrolled, launch.device, launch.why)
+    return draft.but(strategy=own)._replace(missing=lacking)
+
+
+def names(config: SweepConfig, device: Device) -> tuple[str, ...]:
+    """The strategies, each once and by its own name."""
+    default = frameworks.BASELINES[0] if config.has_passes else frameworks.default(device)
+    given = tuple(dict.fromkeys(other_code.own(name) for name in config.strategy or (default,)))
+    if config.against is None and given != tuple(dict.fromkeys(config.strategy or given)):
+        raise UsageError("--strategy: names a revision (@); give that with --against REV")
+    own = tuple(dict.fromkeys(frameworks.ALIASES.get(name, name) for name in given))
+    others = (other_code.of_revision(name, config.against) for name in own if config.against)
+    return (*own, *others)
+
+
+def missing(names: Iterable[str], enrolled: Sequence[Enrol], device: Device, why: str) -> dict[str, str]:
+    """Why strategies cannot run on some host. Raises UsageError where another device is needed than the launch
+    runs on, and `why` it does, or when nothing that was asked for can run."""
+    reasons: dict[str, str] = {}
+    for name in names:
+        strategy = frameworks.load(name)
+        if device not in strategy.devices(name):
+            needs = " or ".join(strategy.devices(name))
+            hint = f"; of emulated devices: {', '.join(_emulating())}" if device == "emulated" else ""
+            raise UsageError(f"--strategy {name}: needs {needs}, this launch runs on {device} ({why}){hint}")
+        for enrol in enrolled:
+            if reason := enrol.lacks(other_code.own(name), device) or enrol.lacks(strategy.baseline, device):
+                reasons.setdefault(name, f"{reason} (on {enrol.host.hostname})")
+    if reasons and all(name in reasons for name in names):
+        cpus = any("cpu" in frameworks.load(name).devices(name) for name in names)
+        hint = "; or use --device cpu" if device == "cuda" and cpus else ""
+        raise UsageError("; ".join(f"--strategy {name}: {why}" for name, why in reasons.items()) + hint)
+    return reasons
+
+
+def _emulating() -> list[str]:
+    return [name for name in frameworks.NAMES if "emulated" in frameworks.load(name).devices(name)]
+
+
+def world_sizes(draft: Draft, launch: Launch) -> Draft:
+    """Take 1, 2, 4, ... and the launch's size."""
+    sizes = matrix.pass_world_sizes(draft.config, default_world_sizes(len(launch.slots)))
+    _check_sizes(sizes, launch.slots, launch.device)
+    return draft.but(world_sizes=sizes)
+
+
+def default_world_sizes(size: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and the launch's size."""
+    powers = [2**power for power in range(size.bit_length()) if 2**power <= size]
+    return tuple(sorted({*powers, size}))
+
+
+def _check_sizes(sizes: Sequence[int], slots: Sequence[Slot], device: Device) -> None:
+    if sizes[-1] > len(slots):
+        raise UsageError(
+            f"--world-sizes {','.join(map(str, sizes))}: {sizes[-1]} is more than the {len(slots)} ranks of this "
+            f"launch; start it with mpirun -np {sizes[-1]} python -m scaling.run ..."
+        )
+    if device == "cuda":
+        check_own(slots)
+
+
+# ---------------------------------------------------------------- model, data, kinds
+
+
+def model(draft: Draft, launch: Launch) -> Draft:
+    """Train the model that is the default of the device."""
+    return draft.but(model=models.spec(draft.config.model or models.default_model(launch.device)).name)
+
+
+def data(draft: Draft, _: Launch) -> Draft:
+    """Feed the model's own data; refuse data that it cannot read."""
+    spec = _model(draft.config)
+    name = draft.config.data or spec.data
+    catalogue.fits(name, spec)
+    return draft.but(data=name)
+
+
+def kinds(draft: Draft, launch: Launch) -> Draft:
+    """Measure the usual controls, and those of the data where it is decoded from files."""
+    return draft.but(kinds=matrix.kinds_of(draft.config, launch.device, _data(draft.config)))
+
+
+def epochs(draft: Draft, launch: Launch) -> Draft:
+    """Refuse a training of which no accuracy can be told."""
+    training.check(draft.config, launch.device, _model(draft.config), _data(draft.config))
+    return draft
+
+
+def feed(draft: Draft, launch: Launch) -> Draft:
+    """Refuse a feed that would change nothing."""
+    matrix.check_feed(draft.config, launch.device, _data(draft.config))
+    return draft
+
+
+def _model(config: SweepConfig) -> ModelSpec:
+    assert config.model is not None
+    return models.spec(config.model)
+
+
+def _data(config: SweepConfig) -> str:
+    assert config.data is not None
+    return config.data
+
+
+# ---------------------------------------------------------------- batch, clocks
+
+
+def cpu_precision(draft: Draft, launch: Launch) -> Draft:
+    """Compute in fp32 and in the frameworks' own memory format off GPUs; refuse precisions of GPUs there."""
+    config = draft.config
+    if launch.device == "cpu" and config.precision in ("tf32", "fp16"):
+        raise UsageError(f"--precision {config.precision}: needs CUDA; on cpu use fp32 or bf16")
+    if launch.device == "cuda":
+        return draft
+    return draft.but(precision=config.precision or "fp32", memory_format=config.memory_format or "contiguous")
+
+
+def batch_size(draft: Draft, launch: Launch) -> Draft:
+    """Take the model's batch per device, or on GPUs one that fills the memory."""
+    config = draft.config
+    if config.batch_size is not None or config.batch_sizes is not None or config.global_batch_size is not None:
+        return draft
+    size = _batch_size(config, _model(config), launch)
+    why = _why_batch(config, size, launch)
+    return draft.but(batch_size=size)._replace(why=(*draft.why, why))
+
+
+def _batch_size(config: SweepConfig, model: ModelSpec, launch: Launch) -> int:
+    if launch.device == "emulated":
+        size = matrix.image_size(config, model)
+        return profiles.rate(profiles.name_of(config.device), model.name, image_size=size).batch_size
+    if launch.device == "cuda" and model.name in BATCHES:
+        memory_bytes = min((gpu.memory_bytes for gpu in launch.gpus), default=0)
+        fitting = (size for least, size in BATCHES[model.name] if memory_bytes >= least)
+        return next(fitting, model.batch_size[launch.device])
+    return model.batch_size[launch.device]
+
+
+def _why_batch(config: SweepConfig, size: int, launch: Launch) -> str:
+    """`batch 256: 80 GB of memory`; "" where the memory has no say. NVML tells none of integrated GPUs."""
+    if launch.device != "cuda" or config.model not in BATCHES:
+        return ""
+    memory_gb = min((gpu.memory_bytes for gpu in launch.gpus), default=0) / GB
+    return f"batch {size}: " + (f"{memory_gb:.0f} GB of memory" if memory_gb else "memory unknown")
+
+
+def timeouts(draft: Draft, launch: Launch) -> Draft:
+    """Give workers the time that their framework needs on this device."""
+    return draft._replace(config=defaults.with_clocks(draft.config, launch.device, launch.gpus))
+
+
+# ---------------------------------------------------------------- predicting
+#
+# `--predict-first`: which world sizes are measured first, and whether the others can be predicted then.
+
+
+def _why_not(config: SweepConfig, sizes: Sequence[int], kinds: Sequence[Kind], first: int) -> str:
+    """What of the sweep stands against it; "" if nothing."""
+    known, later = [one for one in sizes if one <= first], [one for one in sizes if one > first]
+    listed = ",".join(map(str, sizes))
+    if config.target_ci is not None:
+        return "its rounds are counted beforehand: leave --target-ci out and give --rounds"
+    if config.has_passes or config.epochs is not None:
+        return "only exchanges of whole steps are predicted: leave --pass and --epochs out"
+    if config.rule != "weak":
+        return f"only weak scaling is predicted, not the batch rule {config.rule}: give --batch-size"
+    # What is emulated sleeps as long whenever it is measured.
+    baselines = {"each", "solo"} if config.device.startswith("emulated") else {"each"}
+    if kinds and not baselines & set(kinds):
+        return "add each to --kinds: one device alone is measured again beside the larger sizes"
+    if not any(one > 1 for one in known):
+        return f"several devices must be measured first; of --world-sizes {listed} none is: raise it"
+    if not later:
+        return f"nothing is left to predict of --world-sizes {listed}: lower it"
+    return ""
+
+
+def predict_first(draft: Draft, _: Launch) -> Draft:
+    """Settle the world size up to which is measured first; refuse where there is nothing to predict."""
+    config, given = draft.config, draft.config.predict_first
+    if given is None:
+        return draft
+    sizes = config.world_sizes or ()
+    first = sizes[-1] // 2 if given == "half" else given
+    if why := _why_not(config, sizes, config.kinds or (), first):
+        raise UsageError(f"--predict-first {given}: {why}")
+    return draft.but(predict_first=first)
+
+
+# ---------------------------------------------------------------- device, networks
+#
+# Which kind of device a sweep runs on, and whether each rank of the launch has one of its own.
+
+
+def choose_device(config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> tuple[Device, str]:
+    """The device, and for people why it is that one. UsageError where ranks have none of what is asked for, or
+    where only some of them have GPUs and nothing is asked for: a slow sweep on CPUs is no answer to a driver that
+    broke."""
+    if profiles.name_of(config.device):
+        return "emulated", f"--device {config.device}"
+    if config.device == "cpu":
+        return "cpu", "--device cpu"
+    bare = {slot.host: enrolled[slot.launch_rank] for slot in slots if not slot.gpu}
+    if not bare:
+        return "cuda", "; ".join(("every host has GPUs", *_doubts(slots, enrolled)))
+    without = f"{several(list(bare))} {'has' if len(bare) == 1 else 'have'} no NVIDIA GPU{_because(bare.values())}"
+    if config.device == "cuda":
+        raise UsageError(f"--device cuda: {without}; use --device cpu")
+    if len(bare) < len({slot.host for slot in slots}) or any(slot.gpu for slot in slots):
+        rest = [slot.host for slot in slots if slot.gpu]
+        raise UsageError(
+            f"--device auto: {without}, {several(list(dict.fromkeys(rest)))} {_has(rest)} one per rank; see what "
+            f"nvidia-smi says on {next(iter(bare))}, leave it out, or use --device cpu"
+        )
+    return "cpu", f"no NVIDIA GPU on {next(iter(bare))}{_because(bare.values())}"
+
+
+def check_own(slots: Sequence[Slot]) -> None:
+    """Raises UsageError where two ranks would share a GPU."""
+    owner: dict[tuple[str, str], Slot] = {}
+    for slot in slots:
+        other = owner.setdefault((slot.host, slot.gpu), slot)
+        if other is not slot:
+            raise UsageError(
+                f"ranks {other.launch_rank} and {slot.launch_rank} on {slot.host} would share GPU {slot.gpu}; "
+                "start no more ranks there than it has GPUs, or use --device cpu"
+            )
+
+
+def _has(hosts: Iterable[str]) -> str:
+    return "has" if len(set(hosts)) == 1 else "have"
+
+
+def _because(enrolled: Iterable[Enrol]) -> str:
+    """What NVML says there, and what else is known; nothing where no driver is installed."""
+    said = dict.fromkeys(_state(enrol) for enrol in enrolled)
+    return f" ({'; '.join(said)})" if any(said) else ""
+
+
+def _state(enrol: Enrol) -> str:
+    driver, others = enrol.host.gpu_driver, enrol.host.unsupported_gpus
+    if driver and not driver.startswith("unusable"):
+        driver = f"driver {driver} shows none: see CUDA_VISIBLE_DEVICES and what the batch system granted"
+    elif driver:
+        driver = f"NVML is {driver}"
+    return "; ".join(filter(None, (driver, others)))
+
+
+def _doubts(slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> Iterator[str]:
+    """What is worth knowing of the ranks' GPUs before anything is measured on them."""
+    kinds = Counter(
+        gpu.name for slot in slots for gpu in enrolled[slot.launch_rank].host.gpus if gpu.uuid == slot.gpu
+    )
+    if len(kinds) > 1:
+        listed = ", ".join(f"{count} x {name}" for name, count in kinds.items())
+        yield f"they differ ({listed}), and so do the ranks that share the work"
+    gpus: dict[str, set[str]] = {}
+    on_gpu: dict[str, dict[str, None]] = {}
+    for slot in slots:
+        gpus.setdefault(slot.host, set()).add(slot.whole_gpu)
+        on_gpu.setdefault(slot.gpu, {})[slot.host] = None
+    shared = dict.fromkeys(several(list(hosts)) for hosts in on_gpu.values() if len(hosts) > 1)
+    for hosts in shared:
+        yield f"{hosts} share a GPU: points on more than one of them are OVERSUBSCRIBED"
+    alone = [
+        host
+        for host, owned in gpus.items()
+        if len(owned) > 1
+        and all(enrol.host.reachable_gpus == 1 for enrol in enrolled if enrol.host.hostname == host)
+    ]
+    if alone:
+        # https://github.com/NVIDIA/nccl/issues/1066, https://github.com/open-mpi/ompi/issues/11949
+        yield (
+            f"each rank on {several(alone)} may open one GPU alone, which can keep NCCL and MPI from copying "
+            "between GPUs directly: with Slurm, --gpu-bind=none and no --gpus-per-task"
+        )
+    slices = [slot for slot in slots if slot.whole_gpu != slot.gpu]
+    if slices:
+        yield f"{counted(len(slices), 'rank')} on slices of GPUs (MIG), each shown its own alone"
+
+
+def device(draft: Draft, launch: Launch) -> Draft:
+    """Write down the device of the launch; of an emulated one, its profile."""
+    return draft if launch.device == "emulated" else draft.but(device=launch.device)
+
+
+def interconnect(draft: Draft, _: Launch) -> Draft:
+    """Measure each network once."""
+    return draft.but(interconnect=tuple(dict.fromkeys(draft.config.interconnect)))
+
+
+# ---------------------------------------------------------------- emulation
+#
+# What a launch emulates: how far it shrinks and dilates, and how well each of its points is then told.
+
+
+def emulated_cores(enrolled: Sequence[Enrol]) -> int:
+    """Of the machine that emulates; of the smallest, if there are several."""
+    hosts = [enrol.host for enrol in enrolled]
+    return min(max(1, int(min([len(host.cores), *host.cpu_quotas.values()]))) for host in hosts)
+
+
+def _loads(config: SweepConfig, slots: Sequence[Slot], cores: int, link_bits_per_s: float) -> Iterator[Load]:
+    """What each world size is for the machine, by the strategy that keeps it busiest."""
+    polling = max((_polling_cores(name) for name in config.strategy or ()), default=0.0)
+    profile = profiles.name_of(config.device)
+    sizes = config.world_sizes or ()
+    for work, size in ((matrix.workload(one, size, slots), size) for one in matrix.each(config) for size in sizes):
+        yield _load(work, profile, first_slots(size, config.placement, slots), cores, link_bits_per_s, polling)
+
+
+def _load(
+    work: Workload, profile: str, taken: Sequence[Slot], cores: int, link_bits_per_s: float | None, polling: float
+) -> Load:
+    return Load(
+        gradient_bytes=layers.gradient_bytes(work.model, work.image_size),
+        tail_bytes=layers.tail_bytes(work.model, work.image_size),
+        layers=len(layers.spans(layers.of(work.model, work.image_size), 1.0)),
+        step_s=profiles.rate(profile, work.model, work.batch_size, work.image_size).step_s,
+        world_size=len(taken),
+        ranks=max(Counter(slot.machine for slot in taken).values()),
+        cores=cores,
+        link_bits_per_s=link_bits_per_s if len({slot.host for slot in taken}) > 1 else None,
+        polling=polling,
+    )
+
+
+def _polling_cores(name: str) -> float:
+    """Cores that a strategy's own clock keeps busy beside a rank."""
+    return frameworks.load(name).traits(name).polling_cores
+
+
+def emulation_told(
+    point: Point, slots: Sequence[Slot], cores: int, link_bits_per_s: float | None
+) -> Emulation | None:
+    """How well a point is emulated over links of this rate between nodes; None where nothing is."""
+    work, hardware = point.workload, point.hardware
+    if not hardware.profile:
+        return None
+    rate = profiles.rate(hardware.profile, work.model, work.batch_size, work.image_size)
+    if point.world_size == 1 or point.kind != "exchange":
+        return Emulation(samples_per_s=rate.samples_per_s, fitted=rate.fitted)
+    taken = slots_of(point, slots)
+    by_node = Counter(slot.host for slot in taken)
+    load = _load(work, hardware.profile, taken, cores, link_bits_per_s, _polling_cores(point.strategy))
+    inside = profiles.find(hardware.profile).inside if max(by_node.values()) > 1 else None
+    found = Emulation(
+        samples_per_s=rate.samples_per_s,
+        fitted=rate.fitted,
+        tail_s=load.tail_s(hardware.shrink, hardware.dilate),
+        wire_s=load.tail_wire_s,
+        error_fraction=load.late(hardware.shrink, hardware.dilate),
+        inside=inside.name if inside else "",
+        inside_s=load.tail_sent_bytes / inside.bytes_per_s if inside else 0.0,
+    )
+    return found.of(point)
+
+
+def emulation(draft: Draft, launch: Launch) -> Draft:
+    """Shrink and dilate an emulated device: in a lab for its fastest network and all world sizes, and by 1 where
+    links cannot be slowed."""
+    config = draft.config
+    if not profiles.name_of(config.device):
+        return draft
+    if not launch.lab_bits_per_s:
+        return draft.but(shrink=config.shrink or 1.0, dilate=config.dilate or 1.0)
+    loads = list(_loads(config, launch.slots, emulated_cores(launch.enrolled), max(launch.lab_bits_per_s)))
+    setting = scale.setting(loads, config.shrink, config.dilate)
+    return draft.but(shrink=setting.shrink, dilate=setting.dilate)
+
+
+# ---------------------------------------------------------------- compile
+
+
+def compile_(draft: Draft, launch: Launch) -> Draft:
+    """Refuse `--compile` where a host has not what a framework builds kernels with while it trains."""
+    config = draft.config
+    compilers = [compiler for name in config.strategy or () if (compiler := frameworks.named(name).compiler)]
+    if not config.compile or not compilers:
+        return draft
+    for enrol in launch.enrolled:
+        if lacks := enrol.host.compile_lacks:
+            raise UsageError(
+                f"--compile: {enrol.host.hostname} has no {lacks}, with which {compilers[0]} builds kernels while "
+                "it trains; install gcc, g++ and python3-dev there, or leave it out"
+            )
+    return draft
+
+
+# ---------------------------------------------------------------- precision and points
+
+
+class Choice(NamedTuple):
+    """How the plain loop computes."""
+
+    precision: Precision
+    memory_format: MemoryFormat
+
+
+def precision(draft: Draft, launch: Launch) -> Draft:
+    """Choose precision and memory format, and list the points of a round.
+
+    It is the first choice that no strategy refuses, since all are compared at the same work. Raises UsageError
+    where none would do.
+    """
+    config, refusals = draft.config, list[str]()
+    *better, last = _choices(config, launch.device, _capability(launch.gpus))
+    for choice in better:
+        try:
+            return _chosen(draft, launch, choice, refusals)
+        except UsageError as error:
+            refusals.append(str(error).rpartition(": ")[2])
+    return _chosen(draft, launch, last, refusals)
+
+
+def _chosen(draft: Draft, launch: Launch, choice: Choice, refusals: Sequence[str]) -> Draft:
+    """The draft with this choice and its points; why comes before that of the batch."""
+    chosen = draft.but(**choice._asdict())
+    why = _why(draft.config, choice, launch.gpus, refusals)
+    points = matrix.make(chosen.config, launch.device, launch.slots)
+    return chosen._replace(points=points, why=(why, *draft.why))
+
+
+def _choices(config: SweepConfig, device: Device, capability: tuple[int, int] | None) -> Iterator[Choice]:
+    """The best first; what is given stays."""
+    halves: tuple[Precision, ...] = ()
+    if device == "cuda" and capability is not None and capability >= TENSOR_CORES_FROM:
+        halves = ("bf16", "fp16") if capability >= BFLOAT16_FROM else ("fp16",)
+    for precision in (config.precision,) if config.precision else (*halves, "fp32"):
+        # Tensor cores take images in channels_last; for others the frameworks' own format is as good.
+        formats: tuple[MemoryFormat, ...] = ("contiguous",)
+        images = config.model is None or models.spec(config.model).reads_images
+        if device == "cuda" and precision in ("bf16", "fp16") and images:
+            formats = ("channels_last", "contiguous")
+        for memory_format in (config.memory_format,) if config.memory_format else formats:
+            yield Choice(precision, memory_format)
+
+
+def _capability(gpus: Iterable[Gpu]) -> tuple[int, int] | None:
+    """The lowest of all GPUs; None where any is not known."""
+    known = [gpu.compute_capability for gpu in gpus]
+    return min((one for one in known if one), default=None) if all(known) else None
+
+
+def _why(given: SweepConfig, choice: Choice, gpus: Sequence[Gpu], refusals: Iterable[str]) -> str:
+    """`bf16, channels_last: compute capability 9.0`, and who refuses what were better; "" where all is given."""
+    words = [word for word, asked in zip(choice, (given.precision, given.memory_format), strict=True) if not asked]
+    if not words:
+        return ""
+    capability = _capability(gpus)
+    version = "unknown" if capability is None else ".".join(map(str, capability))
+    return "; ".join((f"{', '.join(words)}: compute capability {version}", *dict.fromkeys(refusals)))
+
+
+def save_weights(draft: Draft, _: Launch) -> Draft:
+    """Refuse one file for the weights of several trainings."""
+    training.check_saving(draft.config, draft.points)
+    return draft
+
+
+RULES: tuple[Rule, ...] = (
+    baseline_device, strategy, world_sizes, model, data, kinds, epochs, feed, cpu_precision, batch_size, timeouts,
+    predict_first, device, interconnect, emulation, compile_, precision, save_weights,
+)  # fmt: skip
