@@ -23,19 +23,18 @@ KEPT = "run.jsonl"
 HELP = ["--help", "-h"]
 
 
-def command(app: typer.Typer, argv: Sequence[str], name: str) -> Any:
+def command(app: typer.Typer, argv: Sequence[str], name: str, program: str = "") -> Any:
     """Run a command's flags on `argv`: what its function returns, or Typer's exit code after `--help`.
 
     Raises UsageError for what Typer refuses, StoreError where no help can be written (a full disk), and
-    Interrupted for a Ctrl-C. `name` is the module that was started.
+    Interrupted for a Ctrl-C. `name` is the command; the help shows `program`, by default `python -m NAME`.
     """
     import typer  # by rank 0 alone: the other ranks only need what stands below
 
     try:
         _refuse_twice(_read(app), argv)
-        return _read(app).main(
-            args=list(argv), prog_name=f"python -m {name}", standalone_mode=False, help_option_names=HELP
-        )
+        program = program or f"python -m {name}"
+        return _read(app).main(args=list(argv), prog_name=program, standalone_mode=False, help_option_names=HELP)
     except typer.Abort:
         raise Interrupted(signal.SIGINT) from None
     except _refusals(typer.BadParameter) as error:

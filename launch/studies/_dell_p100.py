@@ -94,7 +94,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _lab(*arguments: str) -> int:
-    return python("-m", "scaling.lab", *arguments).returncode
+    return python("-m", "scaling", "lab", *arguments).returncode
 
 
 def _sweep(model: str, rounds: int) -> Json:
@@ -104,7 +104,7 @@ def _sweep(model: str, rounds: int) -> Json:
     flags += ["--interconnect", ",".join(NETWORKS), "--world-sizes", ",".join(map(str, SIZES))]
     flags += ["--kinds", "exchange,solo", "--rounds", str(rounds), "--windows", "4", "--window-s", "0.1"]
     run = ["-np", "16", "python", "-m", "scaling.run", *flags, "--results", str(results)]
-    lab = [sys.executable, "-m", "scaling.lab", "run", "--name", LAB, "--", *run]
+    lab = [sys.executable, "-m", "scaling", "lab", "run", "--name", LAB, "--", *run]
     return ended(obeyed(lab), results, before)
 
 

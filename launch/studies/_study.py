@@ -100,7 +100,7 @@ def ended(code: int, results: Path, before: set[Path]) -> Json:
     made = runs(results) - before
     if code not in (0, 1) or not made:
         raise Failed(code or 1)
-    said = python("-m", "scaling.report", str(made.pop()), "--format", "json", capture_output=True)
+    said = python("-m", "scaling", "report", str(made.pop()), "--format", "json", capture_output=True)
     said.check_returncode()
     return {**json.loads(said.stdout), "exit_code": code}
 

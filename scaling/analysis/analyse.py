@@ -11,7 +11,7 @@
                   sum of what its devices do alone
     speedup       N x efficiency
 
-Points on some nodes of the launch alone (`Point.hosts`, of scaling.bisect) stand in no table.
+Points on some nodes of the launch alone (`Point.hosts`, of scaling bisect) stand in no table.
 
 Each is formed inside a round, in logarithms, its interval over rounds, with the variance of all cells that share
 the work (pooling.py). Where a key was measured twice, the last counts. The weak rule is Gustafson's ("Reevaluating

@@ -20,7 +20,7 @@ from scaling.records import other_code
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
 
-# The loss that counts, as scaling.compare has it where nobody says another.
+# The loss that counts, as scaling compare has it where nobody says another.
 LOSS = 0.02
 
 
@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """`slower`, `faster`, `same`, or `cannot tell`: as scaling.compare says it."""
+        """`slower`, `faster`, `same`, or `cannot tell`: as scaling compare says it."""
         if self.gain is None or self.gain.low is None or self.gain.high is None:
             return "cannot tell"
         most = 1 / (1 - LOSS) - 1

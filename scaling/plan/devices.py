@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot
 from scaling.records.messages import Enrol
 from scaling.records.point import Device
 from scaling.text import counted, several
+from scaling.tools.emulated import profiles
 
 
 def choose(config: SweepConfig, slots: Sequence[Slot], enrolled: Sequence[Enrol]) -> tuple[Device, str]:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.emulated import profiles
 from scaling.errors import StrategyError, UsageError, near
 from scaling.frameworks.base import Traits, read_options
 from scaling.plan import batches, beside, feeding, kinds, passes, training
@@ -16,6 +15,7 @@ from scaling.plan.config import SweepConfig
 from scaling.plan.placement import Slot, slots_of
 from scaling.records import other_code
 from scaling.records.point import EXCHANGING, WANTED, Device, Hardware, Kind, Point, Workload
+from scaling.tools.emulated import profiles
 
 
 def make(config: SweepConfig, device: Device, slots: Sequence[Slot]) -> tuple[Point, ...]:

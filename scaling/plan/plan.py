@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.emulated import layers, profiles, scale
-from scaling.emulated.scale import Load
 from scaling.hosts.fabric import Entry
 from scaling.hosts.networks import choose
 from scaling.plan import batches, beside, defaults, devices, matrix, name_address, resolving, training
@@ -26,6 +24,8 @@ from scaling.records.emulation import Emulation
 from scaling.records.messages import Enrol
 from scaling.records.network import Network
 from scaling.records.point import Device, Hardware, Point, Record, Workload
+from scaling.tools.emulated import layers, profiles, scale
+from scaling.tools.emulated.scale import Load
 
 # ---------------------------------------------------------------- emulation
 #

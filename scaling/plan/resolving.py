@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.emulated import profiles
 from scaling.errors import UsageError
 from scaling.plan import batches, defaults, devices, feeding, kinds, passes, training
 from scaling.plan.config import SweepConfig
@@ -16,6 +15,7 @@ from scaling.records import other_code
 from scaling.records.host import Gpu
 from scaling.records.messages import Enrol
 from scaling.records.point import Device, Kind
+from scaling.tools.emulated import profiles
 from scaling.workloads import data, models
 from scaling.workloads.specs import ModelSpec
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from scaling.emulated import profiles
 from scaling.errors import UsageError, near
 from scaling.plan import epochs
 from scaling.plan.config import DEVICES, MAX_NAME_BYTES, MAX_SEED, SweepConfig, flag, target_half_width
+from scaling.tools.emulated import profiles
 
 # ---------------------------------------------------------------- batch flags
 #

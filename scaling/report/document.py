@@ -330,7 +330,7 @@ def _too_little(rows: Sequence[Row]) -> Iterable[str]:
 
 def _apart(records: Sequence[PointRecord]) -> Iterable[str]:
     if count := sum(bool(record.point.hosts) for record in records):
-        yield f"{counted(count, 'point')} of scaling.bisect on some of the nodes alone stand in no table"
+        yield f"{counted(count, 'point')} of scaling bisect on some of the nodes alone stand in no table"
 
 
 def _emulated(rows: Sequence[Row]) -> Iterable[str]:

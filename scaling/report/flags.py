@@ -15,7 +15,7 @@ from scaling.errors import UsageError
 from scaling.records.point import Record
 from scaling.report import schema
 
-NAME = "scaling.report"
+NAME = "scaling report"
 Format = Literal["table", "markdown", "csv", "json", "html", "svg", "png", "pdf", "latex"]
 FigureName = Literal["speedup", "efficiency", "loss", "rounds", "ranks", "cards", "devices", "run"]
 PICTURES = ("svg", "png", "pdf")

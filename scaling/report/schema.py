@@ -3,7 +3,7 @@
 A row in JSON has the fields of its work and of its hardware beside its own. So its type is made of those three, by
 name: a field that any of them gets is in the schema without being written twice. Fields with a default are
 optional, so that what an older version printed stays valid; nothing is ever taken away or changed in its meaning.
-Made by `python -m scaling.report --schema > scaling/report/schema.json`.
+Made by `python -m scaling report --schema > scaling/report/schema.json`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ ReportJson = defstruct(
     kw_only=True,
     frozen=True,
     namespace={
-        "__doc__": "A report of scaling: `python -m scaling.report RUN --format json`. Fractions are of 1, times "
+        "__doc__": "A report of scaling: `python -m scaling report RUN --format json`. Fractions are of 1, times "
         "in seconds; `joined` says how runs in one table differ."
     },
 )

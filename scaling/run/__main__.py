@@ -11,24 +11,39 @@ from collections.abc import Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, TextIO
 
-from scaling.command import complain
+from scaling.command import complain, open_streams
 from scaling.errors import Interrupted, ScalingError
 from scaling.run import NAME
 from scaling.transport.base import Cluster
 from scaling.transport.launch import as_rank
+from scaling.transport.launchers import launched
 from scaling.transport.signals import Signals
 
 if TYPE_CHECKING:
     from scaling.run.invocation import Invocation
 
+SHOWN = {"--help", "-h", "--version"}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run this rank; returns the exit code."""
-    signals = Signals()
-    code = as_rank(lambda cluster: _rank(cluster, signals, sys.argv[1:] if argv is None else argv), NAME)
+    words = sys.argv[1:] if argv is None else argv
+    code = _shown(words)
+    if code is None:
+        signals = Signals()
+        code = as_rank(lambda cluster: _rank(cluster, signals, words), NAME)
     _let_go(sys.stdout)
     _let_go(sys.stderr)
     return code
+
+
+def _shown(argv: Sequence[str]) -> int | None:
+    """The exit code of `--help` and `--version` if no launcher started this process: MPI takes half a second."""
+    if not SHOWN.intersection(argv) or launched(os.environ) or "PMIX_RANK" in os.environ:
+        return None
+    open_streams()
+    asked = _read(argv)
+    return asked if isinstance(asked, int) else None
 
 
 def _let_go(stream: TextIO) -> None:

@@ -1,4 +1,4 @@
-"""`--against RUN`: whether what was just measured is slower than an older run, by `scaling.compare`."""
+"""`--against RUN`: whether what was just measured is slower than an older run, by `scaling compare`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from scaling.records.point import WANTED
 from scaling.records.run import Header
 from scaling.run import programs
 
-COMPARE = "scaling.compare"
-# What scaling.compare ends with where it could judge: nothing slower, something slower.
+COMPARE = "compare"
+# What scaling compare ends with where it could judge: nothing slower, something slower.
 FINE, SLOWER = 0, 1
 
 
@@ -50,7 +50,7 @@ def read(run: Path) -> Header:
 def compare(base: Path, new: Path, look: Callable[[], None] = lambda: None) -> Compared:
     """Compare two runs that have ended. Raises StoreError where no verdict was reached, and what `look` raises,
     which is called meanwhile."""
-    command = f"python -m {COMPARE} {base} {new}"
+    command = f"python -m scaling {COMPARE} {base} {new}"
     try:
         done = programs.output(COMPARE, [str(base), str(new)], look)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -269,7 +269,7 @@ def _check_runs(resume: Path | None, others: Mapping[str, Any], base: Path | Non
     if resume is not None and base is not None:
         raise UsageError(
             f"--resume, --against: one or the other; leave out --against, and when the run is whole: "
-            f"python -m scaling.compare {base} {resume}"
+            f"python -m scaling compare {base} {resume}"
         )
     if resume is not None and with_it:
         raise UsageError(

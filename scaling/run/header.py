@@ -9,17 +9,17 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from scaling import __version__
-from scaling.emulated import profiles
-from scaling.emulated.published import Rate
 from scaling.hosts.info import joined
 from scaling.hosts.revision import revision
-from scaling.lab.slowdown import VARIABLE
 from scaling.plan.plan import Plan
 from scaling.records.host import HostInfo
 from scaling.records.messages import Enrol
 from scaling.records.network import GBIT
 from scaling.records.point import Hardware
 from scaling.records.run import SCHEMA, Header
+from scaling.tools.emulated import profiles
+from scaling.tools.emulated.published import Rate
+from scaling.tools.lab.slowdown import VARIABLE
 from scaling.transport.base import Cluster
 
 
@@ -97,7 +97,7 @@ def _links(lab: str | None, divisor: float) -> str:
     if not lab:
         faster = f" and seem {divisor:g} times as fast as they are" if divisor != 1 else ""
         return f"no lab (SCALING_LAB): networks are the real ones{faster}"
-    from scaling.lab import state
+    from scaling.tools.lab import state
 
     rates = ", ".join(
         f"{nic.name} {nic.rate_bits_per_s / GBIT:g} Gb/s as {nic.rate_bits_per_s / divisor / GBIT:.4g}"

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from scaling import frameworks
-from scaling.emulated import fits, profiles
-from scaling.emulated.published import Profile
 from scaling.errors import UsageError
 from scaling.frameworks.base import Traits
 from scaling.hosts.info import describe
@@ -20,6 +18,8 @@ from scaling.records.other_code import own
 from scaling.records.point import EXCHANGING, Device, Point
 from scaling.run.header import by_name
 from scaling.text import counted, duration, printable, ranges
+from scaling.tools.emulated import fits, profiles
+from scaling.tools.emulated.published import Profile
 from scaling.workloads import data, models, walk
 from scaling.workloads.data import DataSpec
 from scaling.workloads.specs import ModelSpec, Recipe, Tokens

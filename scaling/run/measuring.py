@@ -20,7 +20,6 @@ from scaling.analysis.analyse import kept
 from scaling.analysis.revisions import changes
 from scaling.command import complain
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
-from scaling.lab import slowdown
 from scaling.plan import config
 from scaling.plan.plan import Plan
 from scaling.records import store
@@ -33,12 +32,13 @@ from scaling.run.invocation import ViewKind
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view import live
 from scaling.sweep.view.plain import Stream
+from scaling.tools.lab import slowdown
 from scaling.transport.mailbox import Mailbox
 from scaling.transport.mpi import beyond_the_launcher, launcher_output
 
 # ---------------------------------------------------------------- predicting
 #
-# Predictions of a run by a process of their own: `scaling.predict` reads runs and has no part in measuring.
+# Predictions of a run by a process of their own: `scaling predict` reads runs and has no part in measuring.
 
 
 # A prediction takes a second or two; a file system that hangs is not waited for.
@@ -47,7 +47,7 @@ _ANSWERS = msgspec.json.Decoder(tuple[Prediction, ...])
 
 
 class Asking:
-    """`python -m scaling.predict.register RUN` at work; what goes in and comes out are files, which never fill."""
+    """`python -m scaling predict register RUN` at work; what goes in and comes out are files, which never fill."""
 
     def __init__(self, run: Path, asked: Sequence[Question]) -> None:
         self._asked = asked
@@ -57,7 +57,7 @@ class Asking:
         given.write_bytes(msgspec.json.encode(list(asked)))
         with given.open("rb") as stdin, self._out.open("wb") as stdout, self._err.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "scaling.predict.register", str(run)],
+                [sys.executable, "-m", "scaling", "predict", "register", str(run)],
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
@@ -79,7 +79,7 @@ class Asking:
 
     def _last_line(self, code: int) -> str:
         lines = self._err.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"scaling.predict.register ended with exit code {code}"
+        return lines[-1] if lines else f"scaling predict register ended with exit code {code}"
 
     def _refused(self, why: str) -> tuple[Prediction, ...]:
         now = time.time()
@@ -101,7 +101,7 @@ class Asking:
 
 
 PAGE_FILE = "page.html"
-REPORT = "scaling.report"
+REPORT = "report"
 
 
 def write_page(folder: Path, look: Callable[[], None] = lambda: None) -> Path:
@@ -115,13 +115,13 @@ def write_page(folder: Path, look: Callable[[], None] = lambda: None) -> Path:
         raise StoreError(f"{path}: not written: {error}") from None
     if done.returncode:
         why = programs.complaint(done, REPORT)
-        raise StoreError(f"{path}: not written: {why}; then try: python -m {REPORT} {' '.join(arguments)}")
+        raise StoreError(f"{path}: not written: {why}; then try: python -m scaling {REPORT} {' '.join(arguments)}")
     return path
 
 
 # ---------------------------------------------------------------- measuring
 
-# With --against; as scaling.compare has it.
+# With --against; as scaling compare has it.
 NOTHING_COMPARED = 2
 
 

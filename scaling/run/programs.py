@@ -19,15 +19,15 @@ LOOK_S = 0.1
 
 
 def output(
-    module: str, arguments: Sequence[str], look: Callable[[], None] = lambda: None
+    command: str, arguments: Sequence[str], look: Callable[[], None] = lambda: None
 ) -> subprocess.CompletedProcess[str]:
-    """What `python -m module` printed, and its exit code.
+    """What `scaling COMMAND` printed, and its exit code.
 
     Meanwhile `look` is called now and then; what it raises (a Ctrl-C) ends the program. Raises OSError or
     subprocess.TimeoutExpired.
     """
     with subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, "-m", "scaling", command, *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -57,7 +57,7 @@ def _awaited(process: subprocess.Popen[str], look: Callable[[], None]) -> subpro
             return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def complaint(done: subprocess.CompletedProcess[str], module: str) -> str:
+def complaint(done: subprocess.CompletedProcess[str], command: str) -> str:
     """The last line that a program said to stderr, without its name; its exit code where it said nothing."""
     why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    return why.removeprefix(f"{module}: error: ")
+    return why.removeprefix(f"scaling {command}: error: ")

@@ -1,7 +1,7 @@
 """Rank 0 has hosts prove that they reach each other on each network, before anything is measured.
 
 Each host connects to those 1, 2, 4, ... places after it: all pairs of up to five hosts, some of many. The
-preflight (`python -m scaling.check`) measures more.
+preflight (`python -m scaling check`) measures more.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from scaling.agent.agent import Agent
 from scaling.command import complain, show
 from scaling.errors import Interrupted, ScalingError, SilentRanks, UsageError
 from scaling.hosts import fabric
-from scaling.lab import slowdown
 from scaling.plan import config, ignored_by_plan, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, Dismiss, Enrol, ToAgent, ToSweep
@@ -24,6 +23,7 @@ from scaling.records.run import Header
 from scaling.run import NAME, against, enrolment, listing, located, measuring, proof, revisions
 from scaling.run.header import make_header
 from scaling.run.invocation import Invocation, alike, inherited, resolve
+from scaling.tools.lab import slowdown
 from scaling.transport.base import Cluster
 from scaling.transport.launch import abort
 from scaling.transport.launchers import launched

@@ -75,7 +75,7 @@ Like = Annotated[
 Against = Annotated[
     str | None,
     _runs(
-        help="RUN: a new run as --like, then compared with that one, cell by cell (scaling.compare). REV, a git "
+        help="RUN: a new run as --like, then compared with that one, cell by cell (scaling compare). REV, a git "
         "revision of this package: each strategy a second time in the same launch, its workers from there.",
         metavar="RUN|REV",
         show_default="none",

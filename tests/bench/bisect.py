@@ -1,4 +1,4 @@
-"""How often `scaling.bisect` finds exactly the slow nodes, and by how many points, simulated with a seed.
+"""How often `scaling bisect` finds exactly the slow nodes, and by how many points, simulated with a seed.
 
 Standard error of a share of 100: up to 3 points where it is 90 %.
 """

@@ -17,11 +17,11 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 
 from scaling.analysis.step_time import step_time
-from scaling.emulated import layers, profiles
-from scaling.emulated.buckets import DEFAULT_BUCKET_MB, bucket_bytes
 from scaling.records import store
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
+from scaling.tools.emulated import layers, profiles
+from scaling.tools.emulated.buckets import DEFAULT_BUCKET_MB, bucket_bytes
 
 NAME = os.environ.get("LAB", "bench-emulated")
 MODELS = os.environ.get("MODELS", "resnet50,googlenet").split(",")
@@ -124,7 +124,7 @@ def _given(index: int) -> tuple[float, ...]:
 
 
 def _lab(command: str, *words: str) -> None:
-    called = [sys.executable, "-m", "scaling.lab", command, "--name", NAME, *words]
+    called = [sys.executable, "-m", "scaling", "lab", command, "--name", NAME, *words]
     subprocess.run(called, check=True, stdout=subprocess.DEVNULL)
 
 

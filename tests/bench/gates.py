@@ -1,4 +1,4 @@
-"""How often `scaling.compare` is red on nothing and on a true loss of 5 %, simulated with a seed.
+"""How often `scaling compare` is red on nothing and on a true loss of 5 %, simulated with a seed.
 
 Launches of six cells with 1 % of noise from process start to process start, and more from launch to launch; by the
 rounds of one launch a side, and by three launches a side. Standard error of a share: up to 2.5 points.

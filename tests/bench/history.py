@@ -1,4 +1,4 @@
-"""Seconds that `scaling.history` takes for 1,000 runs, as a table and as a page, and what most of them are.
+"""Seconds that `scaling history` takes for 1,000 runs, as a table and as a page, and what most of them are.
 
 The bar is 5 s, for a table and for a page. Runs are scripted: 35 points of up to 4 ranks each. Seconds of this
 process' CPU stand beside those of the clock, which other work on the machine lengthens.
@@ -16,12 +16,12 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from scaling.history import page
-from scaling.history.__main__ import lettered
-from scaling.history.document import document
-from scaling.history.lines import read
 from scaling.records.store import load
 from scaling.report.formats import terminal
+from scaling.tools.history import page
+from scaling.tools.history.__main__ import lettered
+from scaling.tools.history.document import document
+from scaling.tools.history.lines import read
 from tests.support.compared_runs import launch
 from tests.support.scripted_records import UNIX_S, written
 

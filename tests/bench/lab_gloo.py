@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 
-from scaling.lab import changes, rates
-from scaling.lab.state import Lab
+from scaling.tools.lab import changes, rates
+from scaling.tools.lab.state import Lab
 from tests.support import labs
 
 SETTINGS = {
@@ -48,7 +48,8 @@ def busbw_bits_per_s(lab: Lab, ranks: int, size_mb: int, rate_bits_per_s: float)
     words = [
         sys.executable,
         "-m",
-        "scaling.lab",
+        "scaling",
+        "lab",
         "run",
         "--name",
         lab.name,

@@ -135,7 +135,8 @@ def _about(case: Case, asked: Namespace) -> str:
 
 
 def _run(name: str, *flags: str) -> str:
-    words = [sys.executable, "-m", "scaling.lab", "run", "--name", name, "--", "-np", str(RANKS), sys.executable]
+    lab = [sys.executable, "-m", "scaling", "lab", "run", "--name", name]
+    words = [*lab, "--", "-np", str(RANKS), sys.executable]
     done = subprocess.run(
         [*words, "-m", "scaling.run", *flags], cwd=labs.ROOT, capture_output=True, text=True, check=False
     )
@@ -179,7 +180,7 @@ def what_if(case: Case, asked: Namespace) -> Iterator[Miss]:
 
 def _foreseen(case: Case, run: Path) -> str:
     rate = RATES_GBIT["eth0"] * FACTORS[case.task]
-    words = [sys.executable, "-m", "scaling.predict", str(run), "--interconnect", "eth0"]
+    words = [sys.executable, "-m", "scaling", "predict", str(run), "--interconnect", "eth0"]
     words += ["--world-sizes", str(RANKS), "--network", f"tcp:{rate:g}", "--format", "json", "--up-to", "8"]
     return subprocess.run(words, cwd=labs.ROOT, capture_output=True, text=True, check=True).stdout
 

@@ -12,8 +12,8 @@ import sys
 
 import psutil
 
-from scaling.lab import rates, shaping
-from scaling.lab.state import Lab
+from scaling.tools.lab import rates, shaping
+from scaling.tools.lab.state import Lab
 from tests.support import labs
 
 CEILING, BAR = 1448 / 1514, 0.92

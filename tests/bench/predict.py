@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median
 from time import monotonic, process_time
 
-from scaling.predict import __main__, evidence, published
-from scaling.predict.forecast import forecasts, measure_next, outlook
-from scaling.predict.learn import fitting
-from scaling.predict.priors import Priors, read
-from scaling.predict.published import Series
+from scaling.tools.predict import __main__, evidence, published
+from scaling.tools.predict.forecast import forecasts, measure_next, outlook
+from scaling.tools.predict.learn import fitting
+from scaling.tools.predict.priors import Priors, read
+from scaling.tools.predict.published import Series
 from tests.support import what_ifs
 from tests.support.predicted_runs import HEADER, run
 from tests.support.prediction_errors import Miss, misses, of_each, table

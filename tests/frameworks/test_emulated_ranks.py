@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scaling import frameworks
-from scaling.emulated import layers
+from scaling.tools.emulated import layers
 from scaling.workloads import models
 from tests.support.matrix import cases
 from tests.support.ranks import one_task, run, tasks

@@ -61,7 +61,7 @@ def test_against_measures_compares_and_says_so(
     *above, ran, _, again, last = done.stdout.splitlines()
     assert f"  verdict   {verdict}" in above
     assert above.index(f"run: results/{new.name}") < above.index("Comparison of runs")
-    assert again == f"against: {base} (again: python -m scaling.compare {base} results/{new.name})"
+    assert again == f"against: {base} (again: python -m scaling compare {base} results/{new.name})"
     assert ran.strip() and last.startswith("scaling: fake:a N=1 ")
 
 

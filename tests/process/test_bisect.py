@@ -1,4 +1,4 @@
-"""`python -m scaling.bisect` as a process of one rank: what it refuses, in one line."""
+"""`python -m scaling bisect` as a process of one rank: what it refuses, in one line."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ import pytest
 )
 def test_one_line_exit_2_and_nothing_made(tmp_path: Path, argv: tuple[str, ...], words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "scaling.bisect", *argv],
+        [sys.executable, "-m", "scaling", "bisect", *argv],
         cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("scaling.bisect: error: ")
+    assert line.startswith("scaling bisect: error: ")
     assert words in line
     assert list(tmp_path.iterdir()) == []

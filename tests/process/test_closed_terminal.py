@@ -10,21 +10,21 @@ from types import ModuleType
 
 import pytest
 
-from scaling.bisect import flags as bisecting
-from scaling.check import flags as checking
+from scaling.tools.bisect import flags as bisecting
+from scaling.tools.check import flags as checking
 from tests.support.closed_terminal import outlived
 
 # Each says a line once it is led, and would go on for ever.
 COMMANDS = {
-    "scaling.check": """
+    "scaling check": """
 import sys, time
-from scaling.check import __main__ as check, gather
+from scaling.tools.check import __main__ as check, gather
 gather.watch = lambda _: time.sleep(3600)
 sys.exit(check.main([]))
 """,
-    "scaling.bisect": """
+    "scaling bisect": """
 import sys
-from scaling.bisect import __main__ as bisect, leading
+from scaling.tools.bisect import __main__ as bisect, leading
 def search(lead, asked):
     print("led", flush=True)
     while True:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from scaling.compare import flags
+from scaling.tools.compare import flags
 from tests.support.compared_runs import launch, on_disk
 
 LAUNCHES = 3

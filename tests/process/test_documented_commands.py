@@ -38,7 +38,7 @@ per_hour = { on_demand = 12.24 }
 network = "tcp:10"
 """
 # Those of a lab and of launch/ run in tests/system.
-ELSEWHERE = re.compile(r"scaling\.lab|\./launch/(?:install|local|test)\b")
+ELSEWHERE = re.compile(r"scaling lab|\./launch/(?:install|local|test)\b")
 COMMANDS = [one for one in documented.commands() if not ELSEWHERE.search(one.line)]
 
 
@@ -70,7 +70,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scripted_records.written(folder / "MEASURED", predicted_runs.large())
     for line in (
         "mpirun -np 16 python -m scaling.run && mv results/* RUN",
-        "mpirun -np 16 python -m scaling.check --json > check.json",
+        "mpirun -np 16 python -m scaling check --json > check.json",
     ):
         done = shell(line, folder)
         assert done.returncode == 0, done.stderr

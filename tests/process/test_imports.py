@@ -22,7 +22,7 @@ gather(frameworks.distributions())
         ("from scaling.workloads.feeds.digits import load; load(9, 9)", {"sklearn"}),
         ("from scaling.workloads import feeds", {"numpy"}),
         (GATHER, {*FRAMEWORKS, "mpi4py", "numpy"}),
-        ("import scaling.check.__main__", {*FRAMEWORKS, "rich", "typer", "scipy"}),
+        ("import scaling.tools.check.__main__", {*FRAMEWORKS, "rich", "typer", "scipy"}),
     ],
     ids=["view", "digits", "list-of-data", "hosts", "check"],
 )

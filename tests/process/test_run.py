@@ -238,12 +238,12 @@ def test_an_output_that_nobody_takes_does_not_lose_the_run(tmp_path: Path, closi
 @pytest.mark.parametrize("command", ["run", "check", "lab", "report"])
 def test_every_command_refuses_a_wrong_flag_in_the_same_words(tmp_path: Path, command: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", f"scaling.{command}", "--qqq"],
+        [sys.executable, "-m", "scaling", command, "--qqq"],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stdout == ""
-    name = "scaling" if command == "run" else f"scaling.{command}"
+    name = "scaling" if command == "run" else f"scaling {command}"
     assert done.stderr == f"{name}: error: No such option: --qqq\n"
 
 

@@ -1,4 +1,4 @@
-"""Searches of `scaling.bisect` inside one process: real agents, a real sweep, scripted workers on four hosts."""
+"""Searches of `scaling bisect` inside one process: real agents, a real sweep, scripted workers on four hosts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scaling.bisect import leading
-from scaling.bisect.leading import Bisection
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.host import Nic
@@ -17,6 +15,8 @@ from scaling.records.messages import SWEEP_DECODER, Dismiss, ToAgent, ToSweep
 from scaling.records.run import Header, PointRecord
 from scaling.sweep.sweep import Sweep
 from scaling.sweep.view.live import make as make_view
+from scaling.tools.bisect import leading
+from scaling.tools.bisect.leading import Bisection
 from scaling.transport.mailbox import Mailbox
 from tests.support.inline import Launch, host
 

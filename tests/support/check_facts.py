@@ -8,14 +8,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.check import lead
-from scaling.check.facts import Facts, Link, Load, Prepared, RankFacts, Verdict
-from scaling.check.verdicts import judge
 from scaling.hosts.fabric import Entry
 from scaling.records import all_reduce as records
 from scaling.records.all_reduce import Timed
 from scaling.records.gpu_health import GpuHealth, GpuHost
 from scaling.records.host import Gpu, HostInfo, Nic
+from scaling.tools.check import lead
+from scaling.tools.check.facts import Facts, Link, Load, Prepared, RankFacts, Verdict
+from scaling.tools.check.verdicts import judge
 
 GBIT = 1e9
 Changes = Mapping[str, Mapping[str, Any]]

@@ -20,8 +20,8 @@ COMMENTED = re.compile(r"^# {3}((?:sbatch|kubectl|mpirun|\./launch/).*)", re.M)
 PROSE = re.compile(r"\s{3,}\S.*|\s+#.*")
 
 
-# Within a sentence a program alone is a name: words before its first argument.
-ARGUMENTS_FROM = {"python": 3}
+# In a sentence, a program without arguments is a name.
+NAME = re.compile(r"(?:python(?: -m (?:scaling(?: predict (?:learn|register)| \w+)?|\S+))?|\S+)$")
 
 
 class Command(NamedTuple):
@@ -70,7 +70,7 @@ def of_page(text: str) -> Iterator[str]:
     prose = re.sub(r"^(?: {4}.*\n)+", "\n", text, flags=re.M)
     for code in re.findall(r"`([^`]+)`", prose):
         line = re.sub(r"\s*\n\s*", " ", code)
-        if BEGINS.match(line) and len(line.split()) > ARGUMENTS_FROM.get(line.split()[0], 1):
+        if BEGINS.match(line) and not NAME.match(line):
             yield line
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from scaling.history import page
-from scaling.history.__main__ import lettered
-from scaling.history.lines import RunLine, Unreadable, line
+from scaling.tools.history import page
+from scaling.tools.history.__main__ import lettered
+from scaling.tools.history.lines import RunLine, Unreadable, line
 from tests.support import hostile
 from tests.support.compared_runs import without_noise
 from tests.support.emulated_records import emulated_run

@@ -8,9 +8,9 @@ from random import Random
 from typing import NamedTuple
 
 from scaling.errors import UsageError
-from scaling.importers.found import Found, Given
-from scaling.importers.tools import read_all
 from scaling.records.imported import ImportedRow
+from scaling.tools.importers.found import Found, Given
+from scaling.tools.importers.tools import read_all
 
 SAMPLES = Path(__file__).parents[1] / "unit" / "importers" / "samples"
 

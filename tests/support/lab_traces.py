@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from scaling.lab import namespaces, state
-from scaling.lab.state import Lab, Program
+from scaling.tools.lab import namespaces, state
+from scaling.tools.lab.state import Lab, Program
 
 # Since Linux 5.14 (asm-generic/socket.h): the one name of a network namespace that is not given again.
 SO_NETNS_COOKIE = 71

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from scaling.lab import lifecycle, shapes, state, wires
-from scaling.lab.state import Lab
+from scaling.tools.lab import lifecycle, shapes, state, wires
+from scaling.tools.lab.state import Lab
 from tests.support.lab_traces import name, outside, remember, traces
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,8 +85,8 @@ def python(lab: Lab, node: str, code: str, *arguments: str) -> str:
 
 
 def command(*arguments: str, timeout_s: float = 120, **fields: Any) -> subprocess.CompletedProcess[str]:
-    """`python -m scaling.lab ARGUMENT...` from the repository."""
-    words = [sys.executable, "-m", "scaling.lab", *arguments]
+    """`python -m scaling lab ARGUMENT...` from the repository."""
+    words = [sys.executable, "-m", "scaling", "lab", *arguments]
     return subprocess.run(
         words, capture_output=True, text=True, check=False, cwd=ROOT, timeout=timeout_s, **fields
     )

@@ -20,7 +20,8 @@ FLOORS: tuple[frozenset[str], ...] = (
     frozenset({"plan", "agent", "worker"}),
     frozenset({"sweep", "report"}),
     frozenset({"run", "check", "compare", "history", "importers", "predict"}),
-    frozenset({"bisect"}),
+    frozenset({"bisect", "completion"}),
+    frozenset({"__main__"}),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 READERS = frozenset({"analysis", "report", "compare", "history", "importers", "predict"})
@@ -44,7 +45,7 @@ HOMES: Mapping[str, tuple[str, ...]] = {
     "horovod": ("frameworks/",),
 }
 # Beside `<command>/flags.py`: what flags say of themselves, and what all commands do with theirs.
-FLAGS = frozenset({"command.py", "run/panels.py", "run/run_panels.py"})
+FLAGS = frozenset({"command.py", "completion.py", "run/panels.py", "run/run_panels.py"})
 
 
 class Import(NamedTuple):
@@ -85,14 +86,14 @@ def breaches(files: Files) -> list[str]:
 
 
 def room_of(file: str) -> str:
-    """The folder or file right below the package."""
-    return file.partition("/")[0].removesuffix(".py")
+    """The folder or file right below the package or below `tools/`."""
+    return file.removeprefix("tools/").partition("/")[0].removesuffix(".py")
 
 
 def _within(found: Iterator[Import] | list[Import]) -> Iterator[tuple[Import, str]]:
     """The imports of the package's own rooms, each with the room; `scaling` itself is the ground."""
     for one in found:
-        parts = one.name.split(".")
+        parts = one.name.replace(f"{PACKAGE}.tools.", f"{PACKAGE}.").split(".")
         if parts[0] == PACKAGE and len(parts) > 1 and not parts[1].startswith("__"):
             yield one, parts[1]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaling.lab.state import Holder, Lab, Nic, Program
+from scaling.tools.lab.state import Holder, Lab, Nic, Program
 
 HOLDER = Holder(program=Program(pid=1, start_ticks=0), namespaces={}, inodes={})
 

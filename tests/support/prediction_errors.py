@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaling.predict import infer
-from scaling.predict.known import Known
-from scaling.predict.priors import Priors
-from scaling.predict.published import Series
-from scaling.predict.setting import Observed, Setting
+from scaling.tools.predict import infer
+from scaling.tools.predict.known import Known
+from scaling.tools.predict.priors import Priors
+from scaling.tools.predict.published import Series
+from scaling.tools.predict.setting import Observed, Setting
 
 LOW, HIGH = 0.1, 0.9
 # What data sheets say of a bus: PCIe 3.0 x16, six links of NVLink 2 (and of an NVSwitch), PCIe again.

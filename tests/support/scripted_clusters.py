@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from scaling.predict import beliefs, infer, latent
-from scaling.predict.case import Case, Measured
-from scaling.predict.infer import Posterior
-from scaling.predict.known import Known
-from scaling.predict.model import Floats
-from scaling.predict.priors import Prior, Priors
-from scaling.predict.setting import At, Observed, Setting
+from scaling.tools.predict import beliefs, infer, latent
+from scaling.tools.predict.case import Case, Measured
+from scaling.tools.predict.infer import Posterior
+from scaling.tools.predict.known import Known
+from scaling.tools.predict.model import Floats
+from scaling.tools.predict.priors import Prior, Priors
+from scaling.tools.predict.setting import At, Observed, Setting
 
 ONE = At(world_size=1, nodes=1)
 # ResNet-50 at batch 64 on devices of 250 images/s.

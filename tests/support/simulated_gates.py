@@ -7,9 +7,9 @@ from typing import Any
 
 from scaling.analysis.analyse import rows
 from scaling.analysis.rows import Row
-from scaling.compare import verdicts
-from scaling.compare.metrics import METRICS
-from scaling.compare.verdicts import Rule
+from scaling.tools.compare import verdicts
+from scaling.tools.compare.metrics import METRICS
+from scaling.tools.compare.verdicts import Rule
 from tests.support.compared_runs import launch
 
 Rows = tuple[Row, ...]

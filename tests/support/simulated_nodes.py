@@ -1,4 +1,4 @@
-"""Clusters with slow nodes, whose exchanges take what a seed says: for the search of `scaling.bisect`."""
+"""Clusters with slow nodes, whose exchanges take what a seed says: for the search of `scaling bisect`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from math import log
 from typing import NamedTuple
 
-from scaling.bisect.belief import PRIOR, Trial
-from scaling.bisect.search import Found, Search
+from scaling.tools.bisect.belief import PRIOR, Trial
+from scaling.tools.bisect.search import Found, Search
 
 # How far apart healthy groups of different sizes are: no search knows.
 SIZE_SD = 0.05

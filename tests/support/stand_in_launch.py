@@ -14,10 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
-from scaling.bisect import flags as bisect_flags
-from scaling.bisect import leading
-from scaling.check import __main__ as check
-from scaling.check import flags as check_flags
 from scaling.command import complain
 from scaling.errors import ScalingError
 from scaling.hosts import canary
@@ -27,6 +23,10 @@ from scaling.run import flags, measuring, proof
 from scaling.run.ranks import Lead
 from scaling.sweep import sweep as sweeps
 from scaling.sweep.sweep import Sweep
+from scaling.tools.bisect import flags as bisect_flags
+from scaling.tools.bisect import leading
+from scaling.tools.check import __main__ as check
+from scaling.tools.check import flags as check_flags
 from scaling.transport.mailbox import Mailbox
 from tests.support import check_facts
 from tests.support.guard import STEADY_S
@@ -51,7 +51,7 @@ def sweep(ranks: int, argv: Sequence[str]) -> int:
 
 
 def bisect(ranks: int, argv: Sequence[str]) -> int:
-    """`scaling.bisect ARGV` on so many ranks."""
+    """`scaling bisect ARGV` on so many ranks."""
     asked = bisect_flags.parse(argv)
     assert asked is not None
     return _led(ranks, argv, lambda lead: leading.bisect(lead, asked))
@@ -75,7 +75,7 @@ def _led(ranks: int, argv: Sequence[str], work: Callable[[Lead], int]) -> int:
 
 
 def preflight(ranks: int, argv: Sequence[str]) -> int:
-    """`scaling.check ARGV`: the judgement of a sound cluster that was measured with these flags."""
+    """`scaling check ARGV`: the judgement of a sound cluster that was measured with these flags."""
     asked = check_flags.parse(argv)
     assert asked is not None
     names = [f"node{number}" for number in range(1, max(2, ranks // SLOTS) + 1)]
@@ -87,7 +87,7 @@ def preflight(ranks: int, argv: Sequence[str]) -> int:
     return check._check(lead, asked)
 
 
-COMMANDS = {"scaling.run": sweep, "scaling.bisect": bisect, "scaling.check": preflight}
+COMMANDS = {"scaling.run": sweep, "scaling bisect": bisect, "scaling check": preflight}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -95,17 +95,19 @@ def main(argv: Sequence[str]) -> int:
     if list(argv) == ["--version"]:
         print(VERSION)
         return 0
-    at = next((at for at, word in enumerate(argv) if word == "-m" and argv[at + 1] in COMMANDS), None)
+    at = next((at for at, word in enumerate(argv) if word == "-m" and argv[at + 1].startswith("scaling")), None)
     assert at is not None, f"no command of scaling in {argv}"
+    last = at + 1 + (argv[at + 1] == "scaling")
+    name = " ".join(argv[at + 1 : last + 1])
     count = COUNT.search(" ".join(argv[:at]))
     for file in (word for before, word in pairwise(argv) if before == "--hostfile"):
         assert Path(file).is_file() or file.startswith("/results/"), file
     try:
-        return COMMANDS[argv[at + 1]](int(count[1]) if count else 1, argv[at + 2 :])
+        return COMMANDS[name](int(count[1]) if count else 1, argv[last + 1 :])
     except flags.Shown:
         return 0
     except ScalingError as error:
-        complain(error, argv[at + 1])
+        complain(error, name)
         return error.exit_code
 
 

@@ -12,8 +12,8 @@ from tests.support.documented import REPOSITORY
 LAUNCH = f'exec {sys.executable} -m tests.support.stand_in_launch "$@"'
 STAND_INS = {
     "python": f"""\
-case "$2" in
-scaling.run | scaling.check | scaling.bisect) {LAUNCH.replace('"$@"', 'python "$@"')} ;;
+case "$2 $3" in
+scaling.run*|scaling\\ check*|scaling\\ bisect*) {LAUNCH.replace('"$@"', 'python "$@"')} ;;
 tests.*) exec {sys.executable} -c "import $2" ;;
 *) exec {sys.executable} "$@" ;;
 esac""",

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import asdict
 
-from scaling.predict import infer
-from scaling.predict.forecast import carried
-from scaling.predict.known import Known
-from scaling.predict.priors import Priors
-from scaling.predict.published import Series
+from scaling.tools.predict import infer
+from scaling.tools.predict.forecast import carried
+from scaling.tools.predict.known import Known
+from scaling.tools.predict.priors import Priors
+from scaling.tools.predict.published import Series
 
 STEP = {"step_s", "step_spread"}
 MODEL = STEP | {"gradient_bytes", "tail", "tensors", "sparse_bytes"}

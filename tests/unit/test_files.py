@@ -16,8 +16,8 @@ from scaling.analysis import prices
 from scaling.errors import UsageError
 from scaling.hosts import fabric, hostfile
 from scaling.plan import config
-from scaling.predict import preflight, priors, published
 from scaling.records import store
+from scaling.tools.predict import preflight, priors, published
 from scaling.workloads import models, weights_file
 
 READERS: dict[str, Callable[[Path], object]] = {

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-from scaling.emulated.device import EmulatedDevice, value
-from scaling.emulated.layers import Span
 from scaling.frameworks.mx.library import mx
 from scaling.frameworks.mx.rank import MxnetRank
+from scaling.tools.emulated.device import EmulatedDevice, value
+from scaling.tools.emulated.layers import Span
 from scaling.workloads.specs import Recipe
 
 # Gluon's trainers leave out such parameters.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scaling.emulated.buckets import DEFAULT_BUCKET_MB
 from scaling.frameworks import evaluating
 from scaling.frameworks.base import Option, Traits, read_options
 from scaling.frameworks.options import one_of, positive_number
@@ -19,6 +18,7 @@ from scaling.records import crossing
 from scaling.records.crossing import Bounds, Parts
 from scaling.records.point import Device, Point
 from scaling.records.task import Task
+from scaling.tools.emulated.buckets import DEFAULT_BUCKET_MB
 
 UNCOMPRESSED = "none"
 

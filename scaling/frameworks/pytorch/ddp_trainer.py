@@ -13,7 +13,6 @@ from torch import Tensor, distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from scaling.emulated.buckets import DEFAULT_BUCKET_MB, FIRST_BUCKET_BYTES, MIB, bucket_bytes
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.pytorch import process_group
 from scaling.frameworks.pytorch.compute import Optimizer
@@ -22,6 +21,7 @@ from scaling.frameworks.pytorch.exchange import Exchange, alongside
 from scaling.frameworks.pytorch.loop import Training
 from scaling.frameworks.pytorch.process_group import join
 from scaling.records.task import Task
+from scaling.tools.emulated.buckets import DEFAULT_BUCKET_MB, FIRST_BUCKET_BYTES, MIB, bucket_bytes
 
 FLOAT32_BYTES = 4
 BUFFERS_AT_ONCE_BYTES = 250 * MIB  # DistributedDataParallel.broadcast_bucket_size

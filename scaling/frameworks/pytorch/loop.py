@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from scaling.emulated.device import EmulatedDevice, value
-from scaling.emulated.layers import Span
-from scaling.emulated.timeline import Timeline
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.digest import digest_of
 from scaling.frameworks.evaluating import Learnt
@@ -26,6 +23,9 @@ from scaling.frameworks.pytorch.compute import Batch, Compute, Optimizer, RealCo
 from scaling.frameworks.tracing import Tracer
 from scaling.records.gpu_time import WINDOW
 from scaling.records.task import Task
+from scaling.tools.emulated.device import EmulatedDevice, value
+from scaling.tools.emulated.layers import Span
+from scaling.tools.emulated.timeline import Timeline
 from scaling.workloads import models, weights
 
 # ---------------------------------------------------------------- emulated

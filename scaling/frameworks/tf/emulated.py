@@ -13,8 +13,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from scaling.emulated.device import EmulatedDevice, value
 from scaling.records.task import Task
+from scaling.tools.emulated.device import EmulatedDevice, value
 from scaling.workloads import models
 from scaling.workloads.specs import Recipe
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import keras
 import tensorflow as tf
 
-from scaling.emulated.device import EmulatedDevice
 from scaling.frameworks.tf import network
 from scaling.frameworks.tf.emulated import Variables
 from scaling.frameworks.tracing import Tracer
 from scaling.hosts import proc
 from scaling.records.task import Task
+from scaling.tools.emulated.device import EmulatedDevice
 from scaling.workloads import models
 
 # ---------------------------------------------------------------- tracing

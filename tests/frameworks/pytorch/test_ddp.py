@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scaling.emulated import layers
-from scaling.emulated.buckets import bucket_bytes
 from scaling.frameworks.pytorch import ddp, ddp_trainer, network, process_group, store
+from scaling.tools.emulated import layers
+from scaling.tools.emulated.buckets import bucket_bytes
 from scaling.worker.run_task import cause_of
 from scaling.workloads import models
 from scaling.workloads.models import RATES

@@ -17,15 +17,15 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from scaling.check import all_reduce, prober
-from scaling.check.facts import AllReduce, Facts, Prepared, RankFacts
-from scaling.check.lead import Lead
-from scaling.check.messages import LEAD_DECODER, ToLead, ToRank
-from scaling.check.prober import Prober
 from scaling.errors import Interrupted
 from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
 from scaling.records.nccl import NcclChoice
 from scaling.records.network import ALONE, Network, Place
+from scaling.tools.check import all_reduce, prober
+from scaling.tools.check.facts import AllReduce, Facts, Prepared, RankFacts
+from scaling.tools.check.lead import Lead
+from scaling.tools.check.messages import LEAD_DECODER, ToLead, ToRank
+from scaling.tools.check.prober import Prober
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support import telling_all_reduce

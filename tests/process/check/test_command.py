@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scaling.check import __main__ as command
-from scaling.check.facts import Findings
+from scaling.tools.check import __main__ as command
+from scaling.tools.check.facts import Findings
 from scaling.transport import launch
 from scaling.transport.inline import Hub
 
@@ -27,18 +27,18 @@ def test_this_process_alone(
     assert seen.facts.nodes == (socket.gethostname(),)
     assert command.main(["--fabric", str(tmp_path / "none.toml")]) == 2
     out, err = capsys.readouterr()
-    assert (out, err) == ("", f"scaling.check: error: --fabric {tmp_path}/none.toml: No such file or directory\n")
+    assert (out, err) == ("", f"scaling check: error: --fabric {tmp_path}/none.toml: No such file or directory\n")
     assert command.main(["--interconnect", "nonet9"]) == 2
-    assert capsys.readouterr().err.startswith("scaling.check: error: --interconnect nonet9: on no host; ")
+    assert capsys.readouterr().err.startswith("scaling check: error: --interconnect nonet9: on no host; ")
 
 
 def test_output_that_nobody_takes() -> None:
-    command_line = [sys.executable, "-m", "scaling.check"]
+    command_line = [sys.executable, "-m", "scaling", "check"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command_line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         1,
-        "scaling.check: error: standard output: No space left on device\n",
+        "scaling check: error: standard output: No space left on device\n",
     )
     gone = subprocess.run(
         ["sh", "-c", '"$@" | :', "sh", *command_line], capture_output=True, text=True, check=False

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from scaling.check import prober
-from scaling.check.messages import Measure
-from scaling.check.prober import FLOAT, HELLO, PING, Listener, probe_link
 from scaling.records.network import Place
+from scaling.tools.check import prober
+from scaling.tools.check.messages import Measure
+from scaling.tools.check.prober import FLOAT, HELLO, PING, Listener, probe_link
 
 HERE = Place(address="127.0.0.1", interface="lo")
 

@@ -11,15 +11,15 @@ from itertools import combinations
 
 import pytest
 
-from scaling.check import __main__, gather, schedule
-from scaling.check import prober as check_links
-from scaling.check.facts import Facts, Findings, Link, RankFacts
-from scaling.check.lead import Lead
-from scaling.check.messages import LEAD_DECODER, Measure, ToLead, ToRank
-from scaling.check.prober import Prober
-from scaling.check.verdicts import judge
 from scaling.errors import Interrupted
 from scaling.hosts.fabric import Entry
+from scaling.tools.check import __main__, gather, schedule
+from scaling.tools.check import prober as check_links
+from scaling.tools.check.facts import Facts, Findings, Link, RankFacts
+from scaling.tools.check.lead import Lead
+from scaling.tools.check.messages import LEAD_DECODER, Measure, ToLead, ToRank
+from scaling.tools.check.prober import Prober
+from scaling.tools.check.verdicts import judge
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FOUR, nic, node, rank
@@ -155,8 +155,8 @@ def test_a_bug_in_a_thread_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pair_without_an_answer_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scaling.check.lead.GRACE_S", 0.0)
-    monkeypatch.setattr("scaling.check.lead.LATE_S", 0.0)
+    monkeypatch.setattr("scaling.tools.check.lead.GRACE_S", 0.0)
+    monkeypatch.setattr("scaling.tools.check.lead.LATE_S", 0.0)
     preflight = Preflight(monkeypatch, on_loopback(FOUR[:2]))
     over = threading.Event()
     monkeypatch.setattr(Prober, "_measure", lambda *_: over.wait(60))

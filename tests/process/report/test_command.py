@@ -1,4 +1,4 @@
-"""`python -m scaling.report` as a process: the bytes that it prints, and a reader that leaves."""
+"""`python -m scaling report` as a process: the bytes that it prints, and a reader that leaves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_command_prints_the_bytes_of_render(tmp_path: Path, end: str) -> Non
     made, records = default_run()
     run = written(tmp_path / "run", (made, records))
     done = subprocess.run(
-        [sys.executable, "-m", "scaling.report", str(run / end)], capture_output=True, check=True, timeout=60
+        [sys.executable, "-m", "scaling", "report", str(run / end)], capture_output=True, check=True, timeout=60
     )
     assert done.stdout == terminal.render(made, records, color=False).encode()
     assert done.stderr == b""
@@ -28,7 +28,7 @@ def test_the_command_prints_the_bytes_of_render(tmp_path: Path, end: str) -> Non
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     run = written(tmp_path / "run", cluster_run())
     child = subprocess.Popen(
-        [sys.executable, "-m", "scaling.report", str(run), "--format", "json"],
+        [sys.executable, "-m", "scaling", "report", str(run), "--format", "json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -39,13 +39,13 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     assert child.wait(timeout=60) == 0
 
 
-@pytest.mark.parametrize("module", ["scaling.report", "scaling.run"])
-def test_a_reader_of_the_help_that_leaves_early_is_no_error(module: str) -> None:
+@pytest.mark.parametrize("words", [["scaling", "report"], ["scaling.run"], ["scaling"]])
+def test_a_reader_of_the_help_that_leaves_early_is_no_error(words: list[str]) -> None:
     listener, writer = os.pipe()
     os.close(listener)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", module, "--help"],
+            [sys.executable, "-m", *words, "--help"],
             stdout=writer,
             stderr=subprocess.PIPE,
             text=True,

@@ -192,7 +192,7 @@ def test_the_same_bytes_from_another_folder_time_zone_and_settings_of_matplotlib
     run = written(tmp_path / "run", cluster_run())
     (tmp_path / "matplotlibrc").write_text("lines.linewidth: 9\nfont.size: 30\ntext.usetex: True\n")
     text = page.render(Material(*cluster_run(), (), [source_of(run)]))
-    command = [sys.executable, "-m", "scaling.report", "../run/run.jsonl", "--format", "html"]
+    command = [sys.executable, "-m", "scaling", "report", "../run/run.jsonl", "--format", "html"]
     (tmp_path / "elsewhere").mkdir()
     environ = {**os.environ, "TZ": "Asia/Tokyo", "MATPLOTLIBRC": str(tmp_path / "matplotlibrc"), "LC_ALL": "C"}
     done = subprocess.run(

@@ -38,7 +38,7 @@ def test_a_run_ends_with_its_page_and_the_line_for_programs(tmp_path: Path) -> N
     name = run.relative_to(tmp_path)
     assert (where, page) == (f"run: {name}", f"page: {name}/page.html")
     assert last.startswith("scaling: fake:a N=1 ")
-    again = start("scaling.report", str(run), "--format", "html", "--output", "again.html", cwd=tmp_path)
+    again = start("scaling", "report", str(run), "--format", "html", "--output", "again.html", cwd=tmp_path)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
     assert (tmp_path / "again.html").read_bytes() == (run / "page.html").read_bytes()
     assert sorted(path.name for path in run.iterdir()) == ["logs", "page.html", "run.jsonl"]
@@ -63,5 +63,5 @@ def test_a_page_that_cannot_be_made_is_a_line_on_stderr_and_no_failure(tmp_path:
     assert line.startswith(
         f"scaling: error: {name}/page.html: not written: --format html: jinja2 is not installed:"
     )
-    assert line.endswith(f"python -m scaling.report {name} --format html --output {name}/page.html")
+    assert line.endswith(f"python -m scaling report {name} --format html --output {name}/page.html")
     assert done.stdout.splitlines()[-1].startswith("scaling: fake:a N=1 ")

@@ -16,7 +16,7 @@ from tests.support.waiting import eventually
 # What every Python of the run imports first: the page's hangs, as on a file system that does not answer.
 HANGS = """
 import os, pathlib, sys, time
-if "scaling.report" in sys.orig_argv:
+if "report" in sys.orig_argv:
     told = pathlib.Path(os.environ["TOLD"])
     told.with_suffix(".part").write_text(str(os.getpid()))
     told.with_suffix(".part").rename(told)

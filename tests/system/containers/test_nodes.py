@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from scaling.lab.state import Lab
+from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.containers import Store
 from tests.support.fresh_machine import REPOSITORY

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scaling.lab import changes
 from scaling.records import store
+from scaling.tools.lab import changes
 from tests.support import labs
 from tests.support.labs import needs_lab
 
@@ -24,9 +24,9 @@ QUICK = (
 def test_a_planted_slow_link_is_found_promised_removed_and_proved(tmp_path: Path) -> None:
     with labs.lab("bisect", nodes=4, slots=1, nics=("ib0=100gbit", "eth0=10gbit")) as lab:
         changes.change(lab.name, ["node2.eth0=25%"])
-        words = ["run", "--name", lab.name, "--", "-np", "4", "python", "-m", "scaling.bisect", *QUICK]
+        words = ["run", "--name", lab.name, "--", "-np", "4", "python", "-m", "scaling", "bisect", *QUICK]
         done = subprocess.run(
-            [sys.executable, "-m", "scaling.lab", *words, "--results", str(tmp_path)],
+            [sys.executable, "-m", "scaling", "lab", *words, "--results", str(tmp_path)],
             cwd=labs.ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S,
         )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,8 +13,8 @@ import pytest
 from pyroute2.netlink.rtnl import tcmsg  # type: ignore[import-untyped, unused-ignore]
 
 from scaling.errors import LaunchError
-from scaling.lab import lifecycle, processes, shaping, state, tbf, wires
-from scaling.lab.state import Lab
+from scaling.tools.lab import lifecycle, processes, shaping, state, tbf, wires
+from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
 from tests.support.waiting import eventually
@@ -95,8 +95,8 @@ def test_up_after_a_killed_holder_makes_the_lab_anew() -> None:
 STEPS = ("lifecycle._holder", "wires.connect", "wires._plug", "shaping.apply", "files.write", "state.save")
 KILLED = """
 import os, signal, sys
-from scaling.lab import files, lifecycle, shaping, state, wires
-from scaling.lab.__main__ import main
+from scaling.tools.lab import files, lifecycle, shaping, state, wires
+from scaling.tools.lab.__main__ import main
 module, name = sys.argv.pop(1).split(".")
 setattr(vars()[module], name, lambda *args: os.kill(os.getpid(), signal.SIGKILL))
 main(sys.argv[1:])
@@ -152,11 +152,11 @@ def test_a_kernel_without_tbf_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_machine_without_namespaces_is_told() -> None:
     """Root without the right to make any, as in a container."""
     name = labs.name("caged")
-    words = ["setpriv", "--bounding-set=-sys_admin", sys.executable, "-m", "scaling.lab", "up", "--name", name]
+    words = ["setpriv", "--bounding-set=-sys_admin", sys.executable, "-m", "scaling", "lab", "up", "--name", name]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=labs.ROOT, timeout=60)
     assert done.returncode == 2
     error = done.stderr.splitlines()[-1]
-    assert error.startswith("scaling.lab: error: this machine makes no namespaces for us (")
+    assert error.startswith("scaling lab: error: this machine makes no namespaces for us (")
     assert "Operation not permitted" in error
     assert not state.folder(name).exists()
 
@@ -168,13 +168,13 @@ def test_a_state_that_cannot_be_read_is_told() -> None:
     path.write_text("{}")
     done = labs.command("down", "--name", lab.name)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"scaling.lab: error: {path} cannot be read (Object missing required field")
+    assert done.stderr.startswith(f"scaling lab: error: {path} cannot be read (Object missing required field")
     path.write_bytes(content)
     assert labs.end("torn")
 
 
 def test_two_ups_at_once_make_one_lab() -> None:
-    words = [sys.executable, "-m", "scaling.lab", "up", "--name", labs.name("both"), *UP]
+    words = [sys.executable, "-m", "scaling", "lab", "up", "--name", labs.name("both"), *UP]
     pair = [subprocess.Popen(words, cwd=labs.ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [process.communicate(timeout=60)[1] for process in pair]
     assert [process.returncode for process in pair] == [0, 0]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import UsageError
-from scaling.lab import shapes, shaping, state
-from scaling.lab.state import Lab
+from scaling.tools.lab import shapes, shaping, state
+from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
 
@@ -129,7 +129,8 @@ def test_a_slow_link_still_carries(lab: Lab) -> None:
 
 def test_a_node_reshapes_its_lab(lab: Lab) -> None:
     code = (
-        "import sys; from scaling.lab import shaping, state; shaping.shape(state.load(sys.argv[1]), {'ib0': 4e7})"
+        "import sys; from scaling.tools.lab import shaping, state\n"
+        "shaping.shape(state.load(sys.argv[1]), {'ib0': 4e7})"
     )
     labs.python(lab, "node2", code, lab.name)
     try:
@@ -173,7 +174,7 @@ def test_a_wrong_change_changes_nothing(lab: Lab) -> None:
     before = state.load(lab.name)
     done = labs.command("rate", "--name", lab.name, "ib0=1mbit", "ib7=1mbit")
     assert done.returncode == 2
-    assert done.stderr.startswith("scaling.lab: error: ib7=1mbit: ")
+    assert done.stderr.startswith("scaling lab: error: ib7=1mbit: ")
     assert state.load(lab.name) == before
     with pytest.raises(UsageError, match="no card 'ib7'"):
         shaping.shape(lab, {"ib0": 1e6, "ib7": 1e6})
@@ -185,7 +186,7 @@ def test_up_twice_changes_nothing(lab: Lab) -> None:
     flags = [word for card in labs.NICS for word in ("--nic", card)]
     again = labs.command("up", "--name", lab.name, "--nodes", "2", "--slots", "2", *flags)
     assert (again.returncode, again.stderr) == (0, "")
-    assert f"python -m scaling.lab run --name {lab.name} -- -np 4" in again.stdout
+    assert f"python -m scaling lab run --name {lab.name} -- -np 4" in again.stdout
     assert state.load(lab.name) == before
     again = labs.command("up", "--name", lab.name, "--nodes", "2", "--slots", "2", *flags, "--rate", "ib0=500mbit")
     assert (again.returncode, state.load(lab.name)) == (0, before)
@@ -211,7 +212,7 @@ def test_two_labs_do_not_meet(lab: Lab) -> None:
 
 
 def test_a_node_cannot_take_its_lab_down(lab: Lab) -> None:
-    done = labs.on(lab, "node1", sys.executable, "-m", "scaling.lab", "down", "--name", lab.name, "--force")
+    done = labs.on(lab, "node1", sys.executable, "-m", "scaling", "lab", "down", "--name", lab.name, "--force")
     assert done.returncode == 2
     assert f"this is a node of lab {lab.name}" in done.stderr
     assert socket.gethostname() != "node1"

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from scaling.analysis import traffic_receipt
-from scaling.check.facts import Findings
-from scaling.lab import wires
-from scaling.lab.state import SWITCH, Lab
 from scaling.records import store
+from scaling.tools.check.facts import Findings
+from scaling.tools.lab import wires
+from scaling.tools.lab.state import SWITCH, Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
 
@@ -49,7 +49,7 @@ def make_alone(lab: Lab, node: str, address: str) -> None:
 
 
 def swept(lab: Lab, results: Path, *flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "scaling.lab", "run", "--name", lab.name, "--", "-np", "2"]
+    command = [sys.executable, "-m", "scaling", "lab", "run", "--name", lab.name, "--", "-np", "2"]
     command += ["python", "-m", "scaling.run", "--results", str(results), "--world-sizes", "2", *QUICK, *flags]
     return subprocess.run(command, cwd=labs.ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
@@ -74,7 +74,7 @@ def test_a_sweep_is_measured_and_verified(lab: Lab, tmp_path: Path, word: str, s
 
 
 def test_the_preflight_measures_it(lab: Lab) -> None:
-    words = ["-np", "2", "python", "-m", "scaling.check", "--json", "--interconnect", "eth0"]
+    words = ["-np", "2", "python", "-m", "scaling", "check", "--json", "--interconnect", "eth0"]
     done = labs.command("run", "--name", lab.name, "--", *words)
     found = msgspec.json.decode(done.stdout, type=Findings)
     (network,) = found.facts.networks

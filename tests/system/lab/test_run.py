@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from scaling.lab import processes, state
-from scaling.lab.state import Lab
+from scaling.tools.lab import processes, state
+from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
 from tests.support.mpis import Mpi, on_mpi
@@ -53,7 +53,7 @@ def run(lab: Lab, folder: Path, program: str, *arguments: str, ranks: int = 4) -
     script = folder / "program.py"
     script.write_text(program)
     flags = ["run", "--name", lab.name, "--", "-np", str(ranks)]
-    return [sys.executable, "-m", "scaling.lab", *flags, "python", str(script), *arguments]
+    return [sys.executable, "-m", "scaling", "lab", *flags, "python", str(script), *arguments]
 
 
 @contextmanager

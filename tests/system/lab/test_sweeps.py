@@ -15,12 +15,12 @@ import pytest
 
 from scaling import frameworks
 from scaling.analysis import analyse, traffic_receipt
-from scaling.lab import changes, wires
-from scaling.lab.state import Lab
 from scaling.records import store
 from scaling.records.events import Failed, Finished
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
+from scaling.tools.lab import changes, wires
+from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
 from tests.support.mpis import IMPATIENT
@@ -44,7 +44,7 @@ def sweeping(
     lab: Lab, results: Path, *flags: str, python: Sequence[str] = ("python",), **environ: str
 ) -> Iterator[subprocess.Popen[str]]:
     """A sweep begun, of a rank on each node."""
-    command = [sys.executable, "-m", "scaling.lab", "run", "--name", lab.name, "--"]
+    command = [sys.executable, "-m", "scaling", "lab", "run", "--name", lab.name, "--"]
     into = () if "--resume" in flags else ("--results", str(results))
     command += ["-np", str(len(lab.nodes)), *python, "-m", "scaling.run", *into, *flags]
     with (results.parent / "said").open("a") as said:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from scaling.lab.state import Lab
+from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
 

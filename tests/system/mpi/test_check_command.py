@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from scaling.check.facts import Findings
+from scaling.tools.check.facts import Findings
 from tests.support.mpis import MPIS, Mpi, mpirun, on_mpi
 from tests.support.waiting import eventually
 
-CHECK = ("-m", "scaling.check")
+CHECK = ("-m", "scaling", "check")
 
 
 def test_under_mpirun() -> None:
@@ -44,7 +44,7 @@ def test_json_under_mpirun(mpi: Mpi) -> None:
 def test_a_mistake_under_mpirun_is_one_line(mpi: Mpi) -> None:
     done = mpirun(mpi, 2, *CHECK, "--interconnect", "nonet9")
     assert done.returncode == 2
-    assert [line for line in done.stderr.splitlines() if line.startswith("scaling.check: ")] == [
+    assert [line for line in done.stderr.splitlines() if line.startswith("scaling check: ")] == [
         line for line in done.stderr.splitlines() if "nonet9: on no host" in line
     ]
     assert "Traceback" not in done.stderr
@@ -53,7 +53,7 @@ def test_a_mistake_under_mpirun_is_one_line(mpi: Mpi) -> None:
 @on_mpi("openmpi5")
 def test_a_bug_under_mpirun_ends_all_ranks(mpi: Mpi) -> None:
     code = (
-        "import sys\nfrom scaling.check import __main__ as check, gather\n"
+        "import sys\nfrom scaling.tools.check import __main__ as check, gather\n"
         "def broken(*_): raise RuntimeError('a planted bug')\n"
         "gather.watch = broken\nsys.exit(check.main([]))\n"
     )
@@ -65,7 +65,7 @@ def test_a_bug_under_mpirun_ends_all_ranks(mpi: Mpi) -> None:
 @on_mpi("openmpi4")
 def test_ctrl_c_leaves_nothing(mpi: Mpi, tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom scaling.check import __main__ as check, gather\n"
+        "import sys, time\nfrom scaling.tools.check import __main__ as check, gather\n"
         "gather.watch = lambda _: time.sleep(60)\nsys.exit(check.main([]))\n"
     )
     said = tmp_path / "said"

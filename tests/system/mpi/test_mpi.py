@@ -52,7 +52,7 @@ def test_a_sweep_of_all_world_sizes_and_its_report(tmp_path: Path, mpi: Mpi, ran
 
 def reported(run: Path) -> str:
     """What the report prints of a run."""
-    done = subprocess.run([sys.executable, "-m", "scaling.report", str(run)], capture_output=True, check=True)
+    done = subprocess.run([sys.executable, "-m", "scaling", "report", str(run)], capture_output=True, check=True)
     return done.stdout.decode()
 
 

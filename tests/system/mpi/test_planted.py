@@ -29,7 +29,7 @@ def measured(folder: Path, *flags: str, ranks: int = 2) -> tuple[dict[str, Any],
     done = mpirun(MPIS[1], ranks, *RUN, *flags, "--results", str(folder), cwd=PLACE, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = folder.iterdir()
-    command = [sys.executable, "-m", "scaling.report", str(run), "--format", "json"]
+    command = [sys.executable, "-m", "scaling", "report", str(run), "--format", "json"]
     report = subprocess.run(command, capture_output=True, check=True, cwd=PLACE, timeout=60)
     return json.loads(report.stdout), store.load(run)[1]
 

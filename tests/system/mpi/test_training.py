@@ -26,7 +26,7 @@ def test_the_linear_rule_beats_the_same_rate_at_4_x_16(tmp_path: Path) -> None:
     done = mpirun(MPIS[0], 4, *TRAIN, "--strategy", ",".join(names), cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = (tmp_path / "results").iterdir()
-    command = [sys.executable, "-m", "scaling.report", str(run), "--format", "json"]
+    command = [sys.executable, "-m", "scaling", "report", str(run), "--format", "json"]
     report = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     assert report["rows"] == []
     found = {name: [row for row in report["trainings"] if row["contender"]["strategy"] == name] for name in names}

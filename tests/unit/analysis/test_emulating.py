@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.analyse import analyse, rows
-from scaling.emulated.buckets import DEFAULT_BUCKET_MB
 from scaling.records.emulation import Emulation
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Telemetry
 from scaling.report import words
 from scaling.report.document import document
+from scaling.tools.emulated.buckets import DEFAULT_BUCKET_MB
 from tests.support.scripted_records import by_size, header, point, record
 
 STEP_S = 0.2

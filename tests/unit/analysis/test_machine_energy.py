@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
 from scaling.analysis.machine_energy import MachineUse
-from scaling.compare.metrics import METRICS
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import MachineEnergy
 from scaling.report import words
 from scaling.report.document import document
 from scaling.report.formats import csv
+from scaling.tools.compare.metrics import METRICS
 from tests.support.scripted_records import close, header, point, record, warning
 
 NODES = ("node1", "node2")

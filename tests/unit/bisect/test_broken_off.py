@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from scaling.bisect import leading
-from scaling.bisect.flags import parse
 from scaling.errors import Interrupted
 from scaling.records import store
 from scaling.records.events import Finished
 from scaling.records.messages import SWEEP_DECODER, Dismiss, ToAgent, ToSweep
 from scaling.report.document import document
 from scaling.run.ranks import Lead
+from scaling.tools.bisect import leading
+from scaling.tools.bisect.flags import parse
 from scaling.transport.mailbox import Mailbox
 from tests.support.bisected import nic
 from tests.support.inline import Launch, host

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from scaling.bisect.belief import Trial
-from scaling.bisect.promising import Promise, promise
-from scaling.predict import priors
+from scaling.tools.bisect.belief import Trial
+from scaling.tools.bisect.promising import Promise, promise
+from scaling.tools.predict import priors
 from tests.support.scripted_records import point, record
 
 NODES = ("node1", "node2", "node3", "node4")

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from scaling.bisect.belief import PRIOR, Trial, belief, searched
-from scaling.bisect.search import MORE, Search, points_for
+from scaling.tools.bisect.belief import PRIOR, Trial, belief, searched
+from scaling.tools.bisect.search import MORE, Search, points_for
 from tests.support import simulated_nodes
 
 NOISE = 0.03

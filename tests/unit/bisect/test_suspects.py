@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from scaling.analysis.stats import interval
-from scaling.bisect import words
-from scaling.bisect.promising import Promise
-from scaling.bisect.proof import Proof
-from scaling.bisect.search import Found
-from scaling.bisect.suspects import suspects, tail
+from scaling.tools.bisect import words
+from scaling.tools.bisect.promising import Promise
+from scaling.tools.bisect.proof import Proof
+from scaling.tools.bisect.search import Found
+from scaling.tools.bisect.suspects import suspects, tail
 
 
 def test_being_last_by_chance() -> None:

@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.agent import strategies
-from scaling.check import all_reduce
-from scaling.check.facts import AllReduce
-from scaling.check.prober import FOR_GOOD, Exchanger
 from scaling.frameworks.pytorch import installed
 from scaling.records import all_reduce as records
 from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
 from scaling.records.network import ALONE
+from scaling.tools.check import all_reduce
+from scaling.tools.check.facts import AllReduce
+from scaling.tools.check.prober import FOR_GOOD, Exchanger
 from tests.support.check_facts import FOUR, TORCH, facts, gpu, ranks, timed
 
 CUDA = {name: {"torch_cuda": "13.0"} for name in FOUR}

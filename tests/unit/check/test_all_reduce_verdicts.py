@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.check import __main__, all_reduce
-from scaling.check.facts import AllReduce, Facts, Findings
-from scaling.check.verdicts import crossings
 from scaling.records.all_reduce import RankAllReduce
 from scaling.records.nccl import NcclChoice
+from scaling.tools.check import __main__, all_reduce
+from scaling.tools.check.facts import AllReduce, Facts, Findings
+from scaling.tools.check.verdicts import crossings
 from tests.support.check_facts import FOUR, TORCH, facts, links, ok, only, ranks, timed, to_mend
 
 

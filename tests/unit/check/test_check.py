@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scaling.check import gather, lead
-from scaling.check.facts import RankFacts
-from scaling.check.lead import Lead
-from scaling.check.messages import LEAD_DECODER, ToLead, ToRank
-from scaling.check.prober import Prober
 from scaling.errors import LaunchError, UsageError
 from scaling.frameworks import hvd
 from scaling.hosts.fabric import Entry
+from scaling.tools.check import gather, lead
+from scaling.tools.check.facts import RankFacts
+from scaling.tools.check.lead import Lead
+from scaling.tools.check.messages import LEAD_DECODER, ToLead, ToRank
+from scaling.tools.check.prober import Prober
 from scaling.transport.inline import Hub
 from scaling.transport.mailbox import Mailbox
 from tests.support.check_facts import FABRIC, FOUR, nic, node, rank, ranks

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from scaling.check import __main__, flags
-from scaling.check.facts import Facts, Findings, Verdict
 from scaling.errors import UsageError
 from scaling.hosts import fabric
+from scaling.tools.check import __main__, flags
+from scaling.tools.check.facts import Facts, Findings, Verdict
 from tests.support.check_facts import FOUR, facts, links
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.check.verdicts.gpu_health import ALIKE, FAULTS
 from scaling.records.gpu_health import GpuHost
 from scaling.records.host import Hca
+from scaling.tools.check.verdicts.gpu_health import ALIKE, FAULTS
 from tests.support.check_facts import FOUR, facts, gpu, gpu_facts, ok, only, to_mend
 
 CARD = {name: {"hcas": (Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True),)} for name in FOUR}

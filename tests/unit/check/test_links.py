@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.check import prober
-from scaling.check.prober import FIRST_BYTES, rate_bits_per_s, window_bytes
+from scaling.tools.check import prober
+from scaling.tools.check.prober import FIRST_BYTES, rate_bits_per_s, window_bytes
 
 
 def test_the_first_quarter_does_not_count() -> None:

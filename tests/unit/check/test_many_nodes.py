@@ -7,8 +7,8 @@ from ipaddress import IPv4Interface
 
 import pytest
 
-from scaling.check.verdicts import network
 from scaling.records import host
+from scaling.tools.check.verdicts import network
 from tests.support.check_facts import facts, nic
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from msgspec.structs import replace
 
-from scaling.check import lead
-from scaling.check.facts import Facts, RankFacts, Verdict
-from scaling.check.verdicts import network
 from scaling.hosts.fabric import Entry
 from scaling.records.host import HostInfo
 from scaling.records.network import Network
+from scaling.tools.check import lead
+from scaling.tools.check.facts import Facts, RankFacts, Verdict
+from scaling.tools.check.verdicts import network
 from tests.support import clouds
 from tests.support.check_facts import prepared, rank
 

@@ -7,10 +7,10 @@ from itertools import combinations, pairwise
 import pytest
 from msgspec.structs import replace
 
-from scaling.check import schedule
-from scaling.check.facts import Link
-from scaling.check.lead import better, hopeless
-from scaling.check.schedule import BANDWIDTH_S, LATENCY_S, Round, disjoint, plan, rounds
+from scaling.tools.check import schedule
+from scaling.tools.check.facts import Link
+from scaling.tools.check.lead import better, hopeless
+from scaling.tools.check.schedule import BANDWIDTH_S, LATENCY_S, Round, disjoint, plan, rounds
 
 
 def names(count: int) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.check.facts import Facts
+from scaling.tools.check.facts import Facts
 from tests.support.check_facts import FOUR, GBIT, facts, links, ok, only, to_mend
 
 # ---------------------------------------------------------------- links that failed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.check.verdicts import judge
 from scaling.records.interpreter import Interpreter
+from scaling.tools.check.verdicts import judge
 from tests.support.check_facts import FOUR, facts, only
 
 NCCL = {"nvidia-nccl-cu13": "2.29.7", "nvidia-nccl-cu12": "2.27.7"}

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.check import verdicts
-from scaling.check.facts import Link, Load
-from scaling.check.verdicts import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES
-from scaling.check.verdicts.words import grouped, size, some
 from scaling.records.host import Hca
+from scaling.tools.check import verdicts
+from scaling.tools.check.facts import Link, Load
+from scaling.tools.check.verdicts import NCCL_SEGMENT_BYTES, SHM_ADVISED_BYTES
+from scaling.tools.check.verdicts.words import grouped, size, some
 from tests.support.check_facts import FABRIC, FOUR, facts, gpu, nic, ok, only, to_mend
 
 IB_CARD = Hca(name="mlx5_0", port=1, link_layer="InfiniBand", active=True, interfaces=("ib0",))

@@ -1,4 +1,4 @@
-"""`python -m scaling.compare`: exit codes, formats, what its README promises."""
+"""`python -m scaling compare`: exit codes, formats, what its README promises."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from scaling.compare import __main__ as command
-from scaling.compare import flags
-from scaling.compare.found import Found
+from scaling.tools.compare import __main__ as command
+from scaling.tools.compare import flags
+from scaling.tools.compare.found import Found
 from tests.support.compared_runs import FINE, SLOW, Run, changed, launch, run, without_noise
 from tests.support.report_scenes import SCENES
 
@@ -235,7 +235,7 @@ def test_the_workflow_of_the_readme_is_yaml_whose_calls_this_version_reads() -> 
     readme = (Path(flags.__file__).parent / "README.md").read_text()
     workflow = yaml.safe_load(readme.partition("```yaml\n")[2].partition("```")[0])
     steps = "\n".join(step.get("run", "") for step in workflow["jobs"]["compare"]["steps"]).replace("\\\n", "")
-    calls = [line.partition("scaling.compare ")[2] for line in steps.splitlines() if "scaling.compare " in line]
+    calls = [line.partition("scaling compare ")[2] for line in steps.splitlines() if "scaling compare " in line]
     assert len(calls) == 2
     for call in calls:
         words = re.split(r"\|\||>>", call)[0].split()

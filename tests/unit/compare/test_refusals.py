@@ -1,4 +1,4 @@
-"""What `python -m scaling.compare` refuses, and which runs it does not compare."""
+"""What `python -m scaling compare` refuses, and which runs it does not compare."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.compare import __main__ as command
+from scaling.tools.compare import __main__ as command
 from tests.support.compared_runs import FINE, SLOW, changed, run
 from tests.support.scripted_records import host
 
@@ -18,8 +18,8 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
     assert command.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("scaling.compare: error: ") and err.count("\n") == 1
-    return err.removeprefix("scaling.compare: error: ").rstrip()
+    assert err.startswith("scaling compare: error: ") and err.count("\n") == 1
+    return err.removeprefix("scaling compare: error: ").rstrip()
 
 
 @pytest.mark.parametrize(

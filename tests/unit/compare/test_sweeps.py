@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from scaling.compare import __main__ as command
+from scaling.tools.compare import __main__ as command
 from tests.support.compared_runs import on_disk
 from tests.support.inline import Launch
 

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
 from scaling.analysis.rows import Row
-from scaling.compare import verdicts
-from scaling.compare.found import Cell
-from scaling.compare.metrics import METRICS, Name
-from scaling.compare.verdicts import Rule
 from scaling.records.run import PointRecord
+from scaling.tools.compare import verdicts
+from scaling.tools.compare.found import Cell
+from scaling.tools.compare.metrics import METRICS, Name
+from scaling.tools.compare.verdicts import Rule
 from tests.support.compared_runs import launch, without_noise
 from tests.support.scripted_records import carried, close, failed, point, record, sweep
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.emulated import layers
-from scaling.emulated.buckets import DEFAULT_BUCKET_MB, bucket_bytes
+from scaling.tools.emulated import layers
+from scaling.tools.emulated.buckets import DEFAULT_BUCKET_MB, bucket_bytes
 from scaling.workloads import models
 
 MIB = 1 << 20

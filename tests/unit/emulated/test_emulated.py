@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from scaling.emulated import fits, layers, profiles
-from scaling.emulated.layers import Layer
 from scaling.errors import UsageError
 from scaling.frameworks import limits
+from scaling.tools.emulated import fits, layers, profiles
+from scaling.tools.emulated.layers import Layer
 from scaling.workloads import models
 from tests.support.paper_tasks import one_task
 

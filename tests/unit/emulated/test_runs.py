@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from scaling.emulated.device import EmulatedDevice
 from scaling.errors import UsageError
 from scaling.hosts.fabric import Entry
-from scaling.lab import slowdown
 from scaling.plan import matrix, plan
 from scaling.plan.plan import Plan
 from scaling.records.host import Nic
 from scaling.records.point import Hardware
 from scaling.run import flags, header, invocation
+from scaling.tools.emulated.device import EmulatedDevice
+from scaling.tools.lab import slowdown
 from tests.support.inline import enrol, host
 from tests.support.paper_tasks import tasks
 from tests.support.points import changed
@@ -138,18 +138,18 @@ def test_emulated_ranks_take_no_cpus_of_their_own_and_are_never_oversubscribed()
 
 
 class Lab:
-    """Stands for scaling.lab's state and shaping: one card at 100 Gb/s."""
+    """Stands for scaling lab's state and shaping: one card at 100 Gb/s."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.shaped: list[dict[str, float]] = []
         self.is_up = True
         self.now_bits_per_s = 1e11
-        state, shaping, package = (ModuleType(f"scaling.lab{end}") for end in (".state", ".shaping", ""))
+        state, shaping, package = (ModuleType(f"scaling.tools.lab{end}") for end in (".state", ".shaping", ""))
         state.__dict__["load"] = self.load
         shaping.__dict__["shape"] = self.shape
         package.__dict__.update(state=state, shaping=shaping)
         for name, module in (("", package), (".state", state), (".shaping", shaping)):
-            monkeypatch.setitem(sys.modules, f"scaling.lab{name}", module)
+            monkeypatch.setitem(sys.modules, f"scaling.tools.lab{name}", module)
 
     def load(self, name: str) -> Any:
         if not self.is_up:

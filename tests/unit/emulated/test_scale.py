@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.emulated import layers, scale
-from scaling.emulated.scale import Load, Setting
+from scaling.tools.emulated import layers, scale
+from scaling.tools.emulated.scale import Load, Setting
 
 RESNET = Load(
     gradient_bytes=102_228_128, tail_bytes=9_700_000, layers=54, step_s=0.292, world_size=16, ranks=16, cores=2

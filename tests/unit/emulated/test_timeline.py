@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.emulated.timeline import Timeline
+from scaling.tools.emulated.timeline import Timeline
 
 
 class Clock:

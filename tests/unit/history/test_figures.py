@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
 from scaling.analysis.rows import Contender
-from scaling.history import page as module
-from scaling.history.__main__ import lettered
-from scaling.history.lines import RunLine, Sight, line
-from scaling.history.page import figures
 from scaling.report.figures.parts import Trends
+from scaling.tools.history import page as module
+from scaling.tools.history.__main__ import lettered
+from scaling.tools.history.lines import RunLine, Sight, line
+from scaling.tools.history.page import figures
 from tests.support.compared_runs import Run, without_noise
 from tests.support.points import changed
 from tests.support.report_scenes import SCENES

@@ -1,4 +1,4 @@
-"""`python -m scaling.history`: a line per run, letters for those that are comparable, and what it refuses."""
+"""`python -m scaling history`: a line per run, letters for those that are comparable, and what it refuses."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.analysis.analyse import rows
-from scaling.history import __main__ as command
-from scaling.history.__main__ import letter
-from scaling.history.document import document
-from scaling.history.lines import Headline, RunLine, line, read
 from scaling.records.run import PointRecord
 from scaling.report import words
 from scaling.report.headline import headline as of_report
+from scaling.tools.history import __main__ as command
+from scaling.tools.history.__main__ import letter
+from scaling.tools.history.document import document
+from scaling.tools.history.lines import Headline, RunLine, line, read
 from tests.support.compared_runs import Run, changed, without_noise
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import UNIX_S, close, failed, host, mean, record, written
@@ -284,7 +284,7 @@ def test_mistakes_are_one_line(
     }
     assert command.main([str(places.get(word, word)) for word in arguments]) == 2
     out, err = capsys.readouterr()
-    assert out == "" and err.startswith("scaling.history: error: ") and err.count("\n") == 1
+    assert out == "" and err.startswith("scaling history: error: ") and err.count("\n") == 1
     for name, path in places.items():
         err = err.replace(f"{path}:", f"{name}:").replace(f"{path}\n", f"{name}\n")
     assert said.lower() in err.lower()

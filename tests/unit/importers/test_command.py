@@ -1,4 +1,4 @@
-"""`python -m scaling.importers`: the run it writes, in every format of the report, and what it refuses."""
+"""`python -m scaling import`: the run it writes, in every format of the report, and what it refuses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from scaling.compare import __main__ as compare
-from scaling.history import __main__ as history
-from scaling.importers import __main__ as command
-from scaling.predict import __main__ as predict
 from scaling.records import store
 from scaling.report import __main__ as report
 from scaling.report import schema
+from scaling.tools.compare import __main__ as compare
+from scaling.tools.history import __main__ as history
+from scaling.tools.importers import __main__ as command
+from scaling.tools.predict import __main__ as predict
 from tests.support.imported_logs import SAMPLES, written
 from tests.support.report_scenes import SCENES
 from tests.support.scripted_records import written as written_run
@@ -46,8 +46,8 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
     assert command.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("scaling.importers: error: ") and err.count("\n") == 1
-    return err.removeprefix("scaling.importers: error: ").rstrip()
+    assert err.startswith("scaling import: error: ") and err.count("\n") == 1
+    return err.removeprefix("scaling import: error: ").rstrip()
 
 
 # ---------------------------------------------------------------- what is written

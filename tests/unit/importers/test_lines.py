@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import UsageError
-from scaling.importers import lines
-from scaling.importers.found import NUMBER, Given, compiled
-from scaling.importers.tools import recognise
+from scaling.tools.importers import lines
+from scaling.tools.importers.found import NUMBER, Given, compiled
+from scaling.tools.importers.tools import recognise
 from tests.support.imported_logs import SAMPLES, imported, refusal, written
 
 SIZES = {"dllogger_stdout.log": 2, "dllogger_file.log": 8, "nccl_tests.log": 8, "dlbs.log": 4}

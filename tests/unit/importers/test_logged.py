@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from scaling.importers.found import Given
+from scaling.tools.importers.found import Given
 from tests.support.imported_logs import SAMPLES, only_row, refusal, written
 
 FILE = (SAMPLES / "dllogger_file.log").read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.importers.found import Given, SpeedOf
+from scaling.tools.importers.found import Given, SpeedOf
 from tests.support.imported_logs import SAMPLES, imported, only_row, refusal, written
 
 DIST = (SAMPLES / "mxnet_dist.log").read_text()

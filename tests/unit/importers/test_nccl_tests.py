@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import UsageError
-from scaling.importers import __main__ as command
-from scaling.importers.found import Given
+from scaling.tools.importers import __main__ as command
+from scaling.tools.importers.found import Given
 from tests.support.imported_logs import SAMPLES, damaged, imported, refusal, written
 
 TEXT = (SAMPLES / "nccl_tests.log").read_text()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scaling.importers.found import Given
-from scaling.importers.tools import TOOLS, read_all
+from scaling.tools.importers.found import Given
+from scaling.tools.importers.tools import TOOLS, read_all
 from tests.support.imported_logs import SAID, SAMPLES, damaged, imported, invented, only_row, written
 
 # The thousand of each stands in tests/bench/importers.py.

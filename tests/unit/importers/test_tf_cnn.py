@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import UsageError
-from scaling.importers.found import Given
-from scaling.importers.tools import read_all
+from scaling.tools.importers.found import Given
+from scaling.tools.importers.tools import read_all
 from tests.support.imported_logs import SAMPLES, imported, only_row, refusal, written
 
 TEXT = (SAMPLES / "tf_cnn_2.log").read_text()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.importers.found import Given
+from scaling.tools.importers.found import Given
 from tests.support.imported_logs import SAMPLES, only_row, refusal, written
 
 TITAN = (SAMPLES / "torchtitan.log").read_text()

@@ -10,9 +10,9 @@ import pytest
 
 from scaling.errors import UsageError
 from scaling.hosts import fabric
-from scaling.lab import changes, files, rates, shapes, shaping, state
-from scaling.lab.__main__ import main
-from scaling.lab.state import Lab
+from scaling.tools.lab import changes, files, rates, shapes, shaping, state
+from scaling.tools.lab.__main__ import main
+from scaling.tools.lab.state import Lab
 from tests.support.paper_labs import lab, nic
 
 # ---------------------------------------------------------------- rates
@@ -118,7 +118,7 @@ def test_a_mistake_is_one_line_and_exit_2(
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("scaling.lab: error: ")
+    assert err.startswith("scaling lab: error: ")
     assert err.count("\n") == 1
     assert said in err
 
@@ -130,7 +130,7 @@ def test_it_needs_root(
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert main(command) == 2
     assert capsys.readouterr().err == (
-        f"scaling.lab: error: `{command[0]}` needs root, for namespaces and links; call it with sudo\n"
+        f"scaling lab: error: `{command[0]}` needs root, for namespaces and links; call it with sudo\n"
     )
 
 
@@ -150,7 +150,7 @@ def test_a_folder_that_cannot_be_made_is_told(
     monkeypatch.setattr(state, "ROOT", tmp_path / "file" / "labs")
     assert main(["up"]) == 2
     assert capsys.readouterr().err == (
-        f"scaling.lab: error: {tmp_path}/file/labs: Not a directory; labs are kept there, by root\n"
+        f"scaling lab: error: {tmp_path}/file/labs: Not a directory; labs are kept there, by root\n"
     )
 
 

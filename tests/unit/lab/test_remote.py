@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from scaling.errors import UsageError
-from scaling.lab import lifecycle, remote, running, state
-from scaling.lab.processes import Run
-from scaling.lab.state import Holder
+from scaling.tools.lab import lifecycle, remote, running, state
+from scaling.tools.lab.processes import Run
+from scaling.tools.lab.state import Holder
 from tests.support.paper_labs import HOLDER, lab
 
 

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.predict import __main__ as command
-from scaling.predict import asking, priors
-from scaling.predict.case import Measured, network
-from scaling.predict.flags import Asked, parse
-from scaling.predict.forecast import forecasts, measure_next
-from scaling.predict.setting import At, Observed
+from scaling.tools.predict import __main__ as command
+from scaling.tools.predict import asking, priors
+from scaling.tools.predict.case import Measured, network
+from scaling.tools.predict.flags import Asked, parse
+from scaling.tools.predict.forecast import forecasts, measure_next
+from scaling.tools.predict.setting import At, Observed
 from tests.support.scripted_clusters import RESNET50, at, case
 
 PRIORS = priors.read()
@@ -215,7 +215,7 @@ def test_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         out, err = capsys.readouterr()
         assert out == ""
         assert err.count("\n") == 1
-        assert err.startswith("scaling.predict: error: ")
+        assert err.startswith("scaling predict: error: ")
 
 
 def _cold() -> list[str]:

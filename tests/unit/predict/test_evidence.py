@@ -11,15 +11,15 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.predict import __main__, evidence, healthy, infer, priors
-from scaling.predict import __main__ as command
-from scaling.predict.case import Case
-from scaling.predict.curve import ANY, Wanted
-from scaling.predict.forecast import WIDEST, forecasts, outlook
 from scaling.records.host import Gpu
 from scaling.records.network import Network, Place
 from scaling.records.point import Hardware
 from scaling.records.run import PointRecord
+from scaling.tools.predict import __main__, evidence, healthy, infer, priors
+from scaling.tools.predict import __main__ as command
+from scaling.tools.predict.case import Case
+from scaling.tools.predict.curve import ANY, Wanted
+from scaling.tools.predict.forecast import WIDEST, forecasts, outlook
 from tests.support.scripted_records import asynchronous, header, host, point, record, sweep, warning, written
 
 HOSTS = (host("node1"), host("node2"))

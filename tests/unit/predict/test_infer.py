@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from scaling.predict import infer
-from scaling.predict.infer import Posterior
-from scaling.predict.known import Exchange, Known, Share
-from scaling.predict.priors import read
-from scaling.predict.setting import Setting
+from scaling.tools.predict import infer
+from scaling.tools.predict.infer import Posterior
+from scaling.tools.predict.known import Exchange, Known, Share
+from scaling.tools.predict.priors import read
+from scaling.tools.predict.setting import Setting
 from tests.support.scripted_clusters import ONE, RESNET50, at, learned, truth
 
 PRIORS = read()

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from scaling.errors import UsageError
-from scaling.predict import beliefs, priors
-from scaling.predict.learn import fitting
-from scaling.predict.learn.__main__ import main, priors_before, priors_toml
-from scaling.predict.published import Series
-from scaling.predict.setting import Observed
+from scaling.tools.predict import beliefs, priors
+from scaling.tools.predict.learn import fitting
+from scaling.tools.predict.learn.__main__ import main, priors_before, priors_toml
+from scaling.tools.predict.published import Series
+from scaling.tools.predict.setting import Observed
 from tests.support.scripted_clusters import ONE, RESNET50, at, truth
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from scaling.predict import model
-from scaling.predict.model import Parts
-from scaling.predict.setting import At
+from scaling.tools.predict import model
+from scaling.tools.predict.model import Parts
+from scaling.tools.predict.setting import At
 from tests.support.scripted_clusters import RESNET50, at, exact
 
 GB = 1e9

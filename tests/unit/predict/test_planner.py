@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import UsageError
-from scaling.predict import planner, priors
-from scaling.predict.asking import case_of
-from scaling.predict.flags import Asked
-from scaling.predict.forecast import outlook
-from scaling.predict.known import Known
-from scaling.predict.setting import Observed
+from scaling.tools.predict import planner, priors
+from scaling.tools.predict.asking import case_of
+from scaling.tools.predict.flags import Asked
+from scaling.tools.predict.forecast import outlook
+from scaling.tools.predict.known import Known
+from scaling.tools.predict.setting import Observed
 from tests.support.scripted_clusters import ONE, at, case
 
 PRIORS = priors.read()

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from scaling.check.facts import AllReduce, Facts, Findings, Link
 from scaling.errors import UsageError
-from scaling.predict import __main__ as command
-from scaling.predict import infer, preflight, priors
-from scaling.predict.case import Case
 from scaling.records.all_reduce import timed
 from scaling.records.network import Network, Place
+from scaling.tools.check.facts import AllReduce, Facts, Findings, Link
+from scaling.tools.predict import __main__ as command
+from scaling.tools.predict import infer, preflight, priors
+from scaling.tools.predict.case import Case
 from tests.support.predicted_runs import HEADER, run
 from tests.support.scripted_clusters import RESNET50, case
 from tests.support.scripted_records import written
@@ -92,7 +92,7 @@ def test_the_network_is_found_by_name_or_subnet(tmp_path: Path) -> None:
     facts = preflight.read(file(tmp_path, found("ib0")))
     auto = case({4: 0.75}, SERIAL, interconnect="auto")
     assert preflight.added(auto, facts, [network("auto")]).known.constants
-    with pytest.raises(UsageError, match=r"it measured ib0, not auto; again: python -m scaling\.check --json"):
+    with pytest.raises(UsageError, match=r"it measured ib0, not auto; again: python -m scaling check --json"):
         preflight.added(auto, facts, [network("auto", "10.9.0.0/24")])
 
 
@@ -112,7 +112,7 @@ def test_the_command_takes_the_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "note: auto as the preflight measured it" in capsys.readouterr().out
     path.write_text("{}")
     assert command.main([str(folder), "--check", str(path)]) == 2
-    assert "python -m scaling.check --json >" in capsys.readouterr().err
+    assert "python -m scaling check --json >" in capsys.readouterr().err
     assert command.main([str(folder), "--check", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
 

@@ -11,11 +11,11 @@ import msgspec
 import pytest
 
 from scaling.errors import UsageError
-from scaling.predict import published
-from scaling.predict.models import KNOWN, KnownModel
-from scaling.predict.priors import read
-from scaling.predict.published import Series
-from scaling.predict.setting import Setting
+from scaling.tools.predict import published
+from scaling.tools.predict.models import KNOWN, KnownModel
+from scaling.tools.predict.priors import read
+from scaling.tools.predict.published import Series
+from scaling.tools.predict.setting import Setting
 from scaling.workloads import walk
 from scaling.workloads.models import CATALOGUE
 from tests.support.prediction_errors import CEILINGS, Miss, errors, misses, of_each, table

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from scaling.errors import UsageError
-from scaling.predict import asking, evidence, priors
-from scaling.predict.flags import Asked
-from scaling.predict.forecast import forecasts, outlook
-from scaling.predict.register import __main__, flags
-from scaling.predict.register import __main__ as command
 from scaling.records.prediction import Prediction, Question
+from scaling.tools.predict import asking, evidence, priors
+from scaling.tools.predict.flags import Asked
+from scaling.tools.predict.forecast import forecasts, outlook
+from scaling.tools.predict.register import __main__, flags
+from scaling.tools.predict.register import __main__ as command
 from tests.support.predicted_runs import HEADER, question, run
 from tests.support.scripted_records import written
 

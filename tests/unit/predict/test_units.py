@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.predict import __main__ as command
 from scaling.records.point import Workload
 from scaling.records.run import PointRecord
+from scaling.tools.predict import __main__ as command
 from tests.support.predicted_runs import HEADER, run
 from tests.support.scripted_records import written
 

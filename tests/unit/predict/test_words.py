@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scaling.predict import __main__
-from scaling.predict.forecast import Forecast, Next
+from scaling.tools.predict import __main__
+from scaling.tools.predict.forecast import Forecast, Next
 from tests.support.scripted_clusters import at, case
 
 ROW = Forecast(

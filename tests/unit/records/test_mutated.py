@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from scaling.compare import __main__ as compare
 from scaling.errors import UsageError
-from scaling.history import __main__ as history
 from scaling.records.store import load_whole
 from scaling.report import __main__ as report
+from scaling.tools.compare import __main__ as compare
+from scaling.tools.history import __main__ as history
 from tests.support.gpu_records import gpus_run
 from tests.support.mutated import mutants
 from tests.support.predicted_runs import HEADER, prediction, run

@@ -1,4 +1,4 @@
-"""`python -m scaling.report`: what it prints, and what it refuses."""
+"""`python -m scaling report`: what it prints, and what it refuses."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def refusal(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str
     assert command.main(arguments) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("scaling.report: error: ") and err.count("\n") == 1
-    return err.removeprefix("scaling.report: error: ").rstrip()
+    assert err.startswith("scaling report: error: ") and err.count("\n") == 1
+    return err.removeprefix("scaling report: error: ").rstrip()
 
 
 @pytest.mark.parametrize(("kind", "golden"), [("table", "cluster.txt"), ("csv", "cluster.csv")])

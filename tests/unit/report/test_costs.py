@@ -166,7 +166,7 @@ def test_prices_that_are_refused(
     assert command.main([run, "--prices", str(path)]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1
-    assert err.startswith(f"scaling.report: error: --prices {path}") and said in err
+    assert err.startswith(f"scaling report: error: --prices {path}") and said in err
 
 
 def test_a_file_that_a_variable_names_is_refused_by_the_variable(
@@ -176,7 +176,7 @@ def test_a_file_that_a_variable_names_is_refused_by_the_variable(
     assert command.main([run]) == 2
     assert (
         capsys.readouterr().err
-        == "scaling.report: error: SCALING_PRICES=nowhere.toml: No such file or directory\n"
+        == "scaling report: error: SCALING_PRICES=nowhere.toml: No such file or directory\n"
     )
     assert command.main([run, "--prices", str(tmp_path)]) == 2
     assert f"--prices {tmp_path}: Is a directory" in capsys.readouterr().err

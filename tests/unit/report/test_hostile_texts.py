@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from scaling.analysis.rows import Row
-from scaling.check import __main__ as check_words
-from scaling.check.facts import Findings, Verdict
 from scaling.command import complain
-from scaling.compare import __main__ as compare
 from scaling.errors import UsageError
-from scaling.history import __main__ as history
-from scaling.predict import __main__ as predict
 from scaling.report import __main__ as report
 from scaling.report import flags
 from scaling.sweep.view.live import LiveView
 from scaling.sweep.view.plain import PlainView
+from scaling.tools.check import __main__ as check_words
+from scaling.tools.check.facts import Findings, Verdict
+from scaling.tools.compare import __main__ as compare
+from scaling.tools.history import __main__ as history
+from scaling.tools.predict import __main__ as predict
 from tests.support import scripted_points as points
 from tests.support.check_facts import facts
 from tests.support.gpu_records import gpus_run
@@ -95,7 +95,7 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_an_error_is_one_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
-    complain(UsageError(f"--strategy {HOSTILE}"), "scaling.report")
+    complain(UsageError(f"--strategy {HOSTILE}"), "scaling report")
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and shown(said)
 

@@ -24,7 +24,7 @@ def told(text: str) -> Any:
 
 
 def test_the_package_keeps_the_schema() -> None:
-    """Else: python -m scaling.report --schema > scaling/report/schema.json."""
+    """Else: python -m scaling report --schema > scaling/report/schema.json."""
     assert KEPT.read_text() == schema.text()
 
 

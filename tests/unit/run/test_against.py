@@ -70,7 +70,7 @@ def test_trainings_and_runs_without_any_exchange_have_nothing_to_compare(tmp_pat
     ("argv", "words"),
     [
         (("--like", "A"), "--like, --against: both give the settings of a run"),
-        (("--resume", "A"), "python -m scaling.compare {} A"),
+        (("--resume", "A"), "python -m scaling compare {} A"),
     ],
 )
 def test_one_older_run_at_a_time(tmp_path: Path, argv: tuple[str, ...], words: str) -> None:
@@ -121,13 +121,13 @@ def test_a_file_names_a_run_or_a_revision_as_the_flag_does(tmp_path: Path) -> No
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_verdict_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(programs, "output", answer(code, "the table\n"))
-    again = "against: base (again: python -m scaling.compare base new)"
+    again = "against: base (again: python -m scaling compare base new)"
     assert against.compare(BASE, NEW) == (f"the table\n\n{again}\n", code, "")
 
 
 @pytest.mark.parametrize("out", ["", "the table\n"])
 def test_without_a_cell_that_could_be_compared_it_is_2(monkeypatch: pytest.MonkeyPatch, out: str) -> None:
-    monkeypatch.setattr(programs, "output", answer(2, out, "scaling.compare: error: RUN: they differ\n"))
+    monkeypatch.setattr(programs, "output", answer(2, out, "scaling compare: error: RUN: they differ\n"))
     found = against.compare(BASE, NEW)
     assert (found.code, found.why) == (2, "--against base: not compared: they differ")
     assert bool(found.text) == bool(out)
@@ -137,7 +137,7 @@ def test_without_a_cell_that_could_be_compared_it_is_2(monkeypatch: pytest.Monke
 def test_a_comparison_that_came_to_no_end_is_never_green(monkeypatch: pytest.MonkeyPatch, done: Any) -> None:
     monkeypatch.setattr(programs, "output", done)
     with pytest.raises(
-        StoreError, match=r"--against base: not compared: .*; try: python -m scaling.compare base new"
+        StoreError, match=r"--against base: not compared: .*; try: python -m scaling compare base new"
     ):
         against.compare(BASE, NEW)
 

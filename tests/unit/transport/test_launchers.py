@@ -63,14 +63,14 @@ def test_mpiruns_own_word_counts_where_srun_started_its_daemons() -> None:
 @pytest.mark.parametrize(
     ("environ", "way"),
     [
-        (SRUN, "srun --mpi=pmix -n 2 python -m scaling.check (MPICH: --mpi=pmi2; srun --mpi=list"),
-        (TORCHRUN, "mpirun -np 4 python -m scaling.check"),
-        (FLUX, "flux run -o pmi=pmix -n 8 python -m scaling.check, or mpirun -np 8 python -m scaling.check"),
-        ({"PALS_RANKID": "0"}, "mpiexec --pmi=pmix -n N python -m scaling.check, or mpirun -np N"),
+        (SRUN, "srun --mpi=pmix -n 2 python -m scaling check (MPICH: --mpi=pmi2; srun --mpi=list"),
+        (TORCHRUN, "mpirun -np 4 python -m scaling check"),
+        (FLUX, "flux run -o pmi=pmix -n 8 python -m scaling check, or mpirun -np 8 python -m scaling check"),
+        ({"PALS_RANKID": "0"}, "mpiexec --pmi=pmix -n N python -m scaling check, or mpirun -np N"),
     ],
     ids=["srun", "torchrun", "flux", "PALS"],
 )
 def test_the_line_that_works_is_told(environ: dict[str, str], way: str) -> None:
-    found = launched(environ, "python -m scaling.check")
+    found = launched(environ, "python -m scaling check")
     assert found is not None
     assert found.instead.startswith(way)

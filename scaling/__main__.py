@@ -1,0 +1,74 @@
+"""`scaling COMMAND ...`, also `python -m scaling COMMAND ...`: one name for all commands.
+
+A command's package is imported only when that command runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from scaling.command import complain, obey
+from scaling.errors import near
+from scaling.transport.launchers import launched
+
+NAME = "scaling"
+COMPLETING = "_SCALING_COMPLETE"  # what Typer's completion scripts set
+OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")
+
+
+class Command(NamedTuple):
+    """The package of a command, and what the command does."""
+
+    package: str
+    summary: str
+
+
+COMMANDS = {
+    "run": Command("scaling.run", "Measure how training scales, under mpirun."),
+    "check": Command("scaling.tools.check", "Check that a cluster is fit to be measured, under mpirun."),
+    "report": Command("scaling.report", "Show the tables, figures or page of runs."),
+    "compare": Command("scaling.tools.compare", "Test whether a change made training slower."),
+    "history": Command("scaling.tools.history", "List all runs of a folder."),
+    "import": Command("scaling.tools.importers", "Read logs of other tools into a run."),
+    "predict": Command("scaling.tools.predict", "Predict world sizes that were not measured."),
+    "predict learn": Command("scaling.tools.predict.learn", "Learn the priors of predict from published series."),
+    "predict register": Command(
+        "scaling.tools.predict.register", "Predict points of a run before they are measured."
+    ),
+    "bisect": Command("scaling.tools.bisect", "Find the node that slows the others, under mpirun."),
+    "lab": Command("scaling.tools.lab", "Emulate a cluster on this machine."),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that `argv` names; returns its exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if COMPLETING in os.environ or not words or words[0].partition("=")[0] in OWN:
+        from scaling.completion import run  # Typer
+
+        return obey(lambda given: run(given, COMMANDS), words or ["--help"], NAME)
+    for count in (2, 1):
+        if command := COMMANDS.get(" ".join(words[:count])):
+            return _main(command.package)(words[count:])
+    launch = launched(os.environ)
+    if launch is None or not launch.rank:
+        complain(f"{words[0]}: no such command; {near(words[0], COMMANDS)}", NAME)
+    return 2
+
+
+def _main(package: str) -> Any:
+    return import_module(f"{package}.__main__").main
+
+
+def script() -> int:
+    """The console script. Strategies from outside are found in the working directory, as under `python -m`."""
+    sys.path.append("")
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

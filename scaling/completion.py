@@ -1,0 +1,73 @@
+"""The help of `scaling`, its version, and the completion of its commands in shells."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from scaling import __version__
+from scaling.command import command
+
+NAME = "scaling"
+ABOUT = (
+    "How well does data-parallel training scale, why not better, and what would help? "
+    "`scaling COMMAND --help` lists the flags of a command; `python -m scaling COMMAND` is the same."
+)
+EPILOG = "Scripts that install frameworks and start these commands on a cluster are in launch/ of the source."
+
+
+def run(argv: Sequence[str], commands: Mapping[str, tuple[str, str]]) -> int:
+    """Answer `--help`, `--version`, `--install-completion`, `--show-completion`, or a shell that completes.
+
+    `commands` are the package and the summary of each.
+    """
+    code = command(_app(commands, _typed()), argv, NAME, program=NAME)
+    return code if isinstance(code, int) else 0
+
+
+def _typed() -> str:
+    """The command in the line that a shell completes: bash and fish set one variable, zsh another."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    return "".join(line.split()[1:2])
+
+
+def _app(commands: Mapping[str, tuple[str, str]], typed: str) -> typer.Typer:
+    """All commands by their summaries; only the flags of the command that is typed are imported."""
+    app = typer.Typer(name=NAME, help=ABOUT, epilog=EPILOG, rich_markup_mode=None)
+    app.callback()(_own)
+    for name, (package, summary) in commands.items():
+        if name == typed:
+            _complete(app, name, package)
+        elif " " not in name:  # what follows a command is completed as its arguments
+            app.command(name, help=summary)(_nothing)
+    return app
+
+
+def _complete(app: typer.Typer, name: str, package: str) -> None:
+    flags = import_module(f"{package}.flags").app
+    if len(flags.registered_commands) == 1:
+        app.command(name)(flags.registered_commands[0].callback)
+    else:
+        app.add_typer(flags, name=name)
+
+
+def _nothing() -> None:
+    """Stand for a command in the list."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def _own(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version

@@ -1,1 +1,0 @@
-"""`scaling.history`: all runs of a folder, a line each, and which are comparable. Reads the records alone."""

@@ -1,1 +1,0 @@
-"""`scaling.importers`: logs of other tools -> a run of rows marked IMPORTED. Knows no process and no framework."""

@@ -1,1 +1,0 @@
-"""`python -m scaling.predict.learn published.json`: learns the file of priors from published series."""

@@ -1,0 +1,58 @@
+"""main(): connect; rank 0 reads the command line and leads the search, the others serve.
+
+mpirun -np 16 python -m scaling bisect
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from scaling.command import complain
+from scaling.errors import Interrupted, ScalingError
+from scaling.tools.bisect import NAME
+from scaling.transport.base import Cluster
+from scaling.transport.launch import as_rank
+from scaling.transport.signals import Signals
+
+if TYPE_CHECKING:
+    from scaling.tools.bisect.flags import Asked
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run this rank; returns the exit code."""
+    signals = Signals()
+    return as_rank(lambda cluster: _rank(cluster, signals, sys.argv[1:] if argv is None else argv), NAME)
+
+
+def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
+    asked = _read(argv) if cluster.rank == 0 else None
+    if isinstance(asked, int) and cluster.size == 1:
+        return asked  # --help, or a mistake: nobody else waits to be let go
+    from scaling.run import ranks  # takes longer to import than --help to answer
+
+    if asked is None:
+        return ranks.serve(cluster, signals)
+    if isinstance(asked, int):
+        return ranks.lead(cluster, signals, asked, argv, NAME)
+    from scaling.tools.bisect import leading
+
+    return ranks.lead(cluster, signals, lambda lead: leading.bisect(lead, asked), argv, NAME)
+
+
+def _read(argv: Sequence[str]) -> Asked | int:
+    """What the command line asks for, or the exit code where that is done."""
+    from scaling.tools.bisect import flags  # Typer: rank 0 alone needs it
+
+    try:
+        return flags.parse(argv) or 0
+    except ScalingError as error:
+        complain(error, NAME)
+        return error.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The preflight: is this cluster fit to be measured?  `mpirun -np N python -m scaling check`."""

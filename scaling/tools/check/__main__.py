@@ -1,0 +1,238 @@
+"""main(): connect, tell of this host; rank 0 leads, judges and prints, the others serve.
+
+mpirun -np 16 python -m scaling check
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
+from scaling.command import complain
+from scaling.errors import Interrupted, LaunchError, ScalingError, StoreError
+from scaling.hosts import fabric
+from scaling.records.all_reduce import Timed
+from scaling.records.network import GBIT, Network
+from scaling.text import as_json, counted, one_line, printable
+from scaling.tools.check import gather
+from scaling.tools.check.facts import AllReduce, Facts, Findings, Matrix, Verdict
+from scaling.tools.check.lead import Lead
+from scaling.tools.check.messages import LEAD_DECODER, ToLead, ToRank
+from scaling.tools.check.prober import Prober
+from scaling.tools.check.verdicts import judge
+from scaling.tools.check.verdicts.links import gbit
+from scaling.tools.check.verdicts.network import where
+from scaling.transport.base import Cluster
+from scaling.transport.launch import abort, as_rank
+from scaling.transport.mailbox import Mailbox
+from scaling.transport.signals import Signals
+
+if TYPE_CHECKING:
+    from scaling.tools.check import flags
+
+
+# ---------------------------------------------------------------- words
+#
+# The preflight as text: a matrix for each network, then a line per verdict. Plain; no colours, no widths asked.
+
+
+WIDE = 24  # nodes; more of them are summed up, a line each
+LEGEND = "    x could not be measured, . not tried"
+
+
+def render(found: Findings) -> str:
+    """All that was found, ending with a line that counts."""
+    matrices = chain.from_iterable(_network(found.facts, network) for network in found.facts.networks)
+    verdicts = map(summary_line, found.verdicts)
+    return "\n".join(map(printable, [*matrices, *_all_reduces(found.facts), *verdicts, "", _sum(found)]))
+
+
+def summary_line(verdict: Verdict) -> str:
+    """`warning  mtu            ib: 9000 on node1; 1500 on node2; mend: ...`."""
+    mend = f"; mend: {verdict.mend}" if verdict.mend else ""
+    return f"{verdict.level:<8} {verdict.topic:<14} {' '.join(verdict.text.split())}{mend}"
+
+
+def _sum(found: Findings) -> str:
+    counts = {level: sum(one.level == level for one in found.verdicts) for level in ("error", "warning")}
+    words = [f"{count} {level}{'s'[: count != 1]}" for level, count in counts.items() if count]
+    return f"{' and '.join(words) or 'nothing to mend'}; the preflight took {found.wall_s:.1f} s"
+
+
+# ---------------------------------------------------------------- matrices
+
+
+def _network(facts: Facts, network: Network) -> list[str]:
+    if not any(link.network == network.word for link in facts.links):
+        return []
+    rate = f", {network.rate_bits_per_s / GBIT:g} Gb/s {network.why}" if network.rate_bits_per_s else ""
+    latencies, bandwidths = facts.latencies(network.word), facts.bandwidths(network.word)
+    return [
+        f"{network.word}: {where(network)}{rate}",
+        "  latency in us, half the median round trip of small messages over TCP",
+        *_matrix(facts, network.word, latencies, lambda seconds: f"{1e6 * seconds:.0f}"),
+        "  bandwidth in Gb/s, one TCP flow from the row's node to the column's",
+        *_matrix(facts, network.word, bandwidths, gbit),
+        "",
+    ]
+
+
+def _matrix(facts: Facts, network: str, matrix: Matrix, written: Callable[[float], str]) -> list[str]:
+    """A row and a column per node, the columns by the rows' numbers."""
+    nodes = [node for node in facts.nodes if any(node in (link.client, link.server) for link in facts.links)]
+    if len(nodes) > WIDE:
+        return _summary(nodes, matrix, written)
+    cells = {pair: written(value) for pair, value in matrix.items()}
+    cells |= {pair: "x" for pair in _tried(facts, network) if pair not in cells}
+    rows = [["-" if row == column else cells.get((row, column), ".") for column in nodes] for row in nodes]
+    width = max(5, *(len(cell) for row in rows for cell in row)) + 1
+    names = [f"{number:>4} {node}" for number, node in enumerate(nodes, 1)]
+    left = max(map(len, names))
+    head = " " * left + "".join(f"{number:>{width}}" for number in range(1, len(nodes) + 1))
+    lines = [
+        f"{name:<{left}}" + "".join(f"{cell:>{width}}" for cell in row)
+        for name, row in zip(names, rows, strict=True)
+    ]
+    gaps = any(cell in "x." for row in rows for cell in row)
+    return [head, *lines, *([LEGEND] if gaps else [])]
+
+
+def _tried(facts: Facts, network: str) -> set[tuple[str, str]]:
+    mine = [link for link in facts.links if link.network == network]
+    return {pair for link in mine for pair in ((link.client, link.server), (link.server, link.client))}
+
+
+def _summary(nodes: Sequence[str], matrix: Matrix, written: Callable[[float], str]) -> list[str]:
+    """The least, the median and the most of each node's row, where a matrix would be too wide."""
+    left = max(map(len, nodes)) + 4
+    lines = [" " * left + "".join(f"{word:>9}" for word in ("least", "median", "most"))]
+    for node in nodes:
+        row = sorted(value for (one, _), value in matrix.items() if one == node)
+        three = (row[0], row[len(row) // 2], row[-1]) if row else ()
+        lines.append(f"{'    ' + node:<{left}}" + "".join(f"{written(value):>9}" for value in three))
+    return lines
+
+
+# ---------------------------------------------------------------- all-reduces
+
+
+def _all_reduces(facts: Facts) -> list[str]:
+    """A line for all ranks of each network, and one for those inside each node."""
+    rows = [row for one in facts.all_reduces for row in _rows(one)]
+    if not rows:
+        return []
+    left = max(len(name) for name, _ in rows)
+    libraries = ", ".join(dict.fromkeys(one.library for one in facts.all_reduces if one.library))
+    head = f"  {'':<{left}}{'MB':>7}{'best':>9}{'median':>9}{'times':>7}"
+    return [
+        f"all-reduce by {libraries}: busbw in GB/s, 2 (N-1)/N x bytes / time of the slowest of N ranks",
+        head,
+        *(f"  {name:<{left}}{_numbers(timed)}" for name, timed in rows),
+        "",
+    ]
+
+
+def _rows(one: AllReduce) -> list[tuple[str, Timed]]:
+    """Those of many nodes are summed up: the slowest and the fastest."""
+    if one.everyone is None:
+        return []
+    over = f"{one.network}: " if one.network else ""
+    inside = sorted(one.inside.items(), key=lambda item: item[1].best_busbw_bytes_per_s)
+    shown = list(one.inside.items()) if len(inside) <= WIDE else [inside[0], inside[-1]]
+    return [
+        (f"{over}all {counted(one.everyone.ranks, 'rank')}", one.everyone),
+        *((f"{over}the {timed.ranks} of {node} alone", timed) for node, timed in shown),
+    ]
+
+
+def _numbers(timed: Timed) -> str:
+    best, usual = gbit(timed.best_busbw_bytes_per_s), gbit(timed.median_busbw_bytes_per_s)
+    return f"{timed.bytes / 1e6:>7g}{best:>9}{usual:>9}{len(timed.times_s):>7}"
+
+
+# ---------------------------------------------------------------- main
+
+NAME = "scaling check"
+WALL_S = 11.0  # from this process's start to the end of the links: without all-reduces the whole stays below 15 s
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run this rank; returns the exit code."""
+    signals = Signals()
+    return as_rank(lambda cluster: _rank(cluster, signals, sys.argv[1:] if argv is None else argv), NAME)
+
+
+def _rank(cluster: Cluster, signals: Signals, argv: Sequence[str]) -> int:
+    noted: list[int] = []
+    signals.hand_to(noted.append, lambda: bool(noted))
+    prober = Prober(cluster, signals=noted)
+    prober.enrol(gather.rank_facts(cluster.library))
+    if cluster.rank != 0:
+        prober.serve()
+        return 0
+    try:
+        return _lead(cluster, prober, argv)
+    except LaunchError as error:
+        complain(error, NAME)
+        abort(cluster, error.exit_code)  # MPI's own end would wait for the ranks that are silent
+        return error.exit_code
+
+
+def _lead(cluster: Cluster, prober: Prober, argv: Sequence[str]) -> int:
+    """Rank 0: whatever happens but silent ranks, the others are let go."""
+    from scaling.tools.check import flags  # Typer: rank 0 alone needs it
+
+    lead = Lead(Mailbox[ToRank, ToLead](cluster, LEAD_DECODER, turn=prober.turn, wait=prober.wait))
+    try:
+        asked = flags.parse(argv)
+        return 0 if asked is None else _check(lead, asked)
+    except LaunchError:
+        raise
+    except ScalingError as error:
+        complain(error, NAME)
+        return error.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
+    finally:
+        lead.dismiss()
+        prober.serve()
+
+
+def _check(lead: Lead, asked: flags.Asked) -> int:
+    known = fabric.read(asked.fabric)
+    if not asked.json:
+        lead.say = lambda text: _print(f"check: {one_line(text)}\n")
+    facts = lead.measured(lead.enrolled(), asked.interconnect, known, time.monotonic() + WALL_S - _age_s())
+    if asked.all_reduce:
+        facts = lead.all_reduced(facts)
+    found = Findings(facts=facts, verdicts=judge(facts), wall_s=_age_s())
+    _print(as_json(found) if asked.json else f"\n{render(found)}\n")
+    return 1 if found.errors else 0
+
+
+def _age_s() -> float:
+    """Seconds since this process was started."""
+    started_unix_s: float = psutil.Process().create_time()
+    return time.time() - started_unix_s
+
+
+def _print(text: str) -> None:
+    """What cannot be encoded is replaced, and what nobody takes is dropped. Raises StoreError on a full disk."""
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # the reader (head, less) has left
+            raise StoreError(f"standard output: {error.strerror}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

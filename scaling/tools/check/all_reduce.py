@@ -1,0 +1,233 @@
+"""Rank 0's part of the timed all-reduces: on which networks they can be, who does what, and what came of it.
+
+Each rank's process gets the task and the environment that a worker of torch:nccl or torch:gloo would have, so that
+the preflight goes the way of a sweep.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from scaling.analysis import nccl
+from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
+from scaling.records.network import ALONE, Place
+from scaling.records.point import Hardware, Point, Workload
+from scaling.records.task import Clocks, Task
+from scaling.text import counted
+from scaling.tools.check.facts import AllReduce, Facts, RankFacts
+from scaling.tools.check.messages import EndExchange, Exchange, Exchanged, ToLead, ToRank
+from scaling.tools.check.verdicts.words import some
+from scaling.transport.mailbox import Mailbox
+
+BUDGET_S = 5.0  # for the repetitions of all ranks, and again for those inside the nodes
+START_S = 90.0  # imports of many ranks from one file server, connections, and a size too much on a slow network
+LIMIT_S = START_S + 2 * BUDGET_S
+MOST_BYTES = 256_000_000
+MEMORY_SHARE = 0.25  # of a node's, for tensors and the library's buffers of the same size
+NO_PROBLEM = ""
+
+
+class AllReduces:
+    """The timed all-reduces of a preflight, one network after the other."""
+
+    def __init__(self, mailbox: Mailbox[ToRank, ToLead], facts: Facts, say: Callable[[str], None]) -> None:
+        self._mailbox = mailbox
+        self._facts = facts
+        self._say = say
+        self._backend = backend(facts.ranks)
+
+    def take(self) -> tuple[AllReduce, ...]:
+        """Time all that can be timed. Raises Interrupted on a signal."""
+        if why := against(self._facts.ranks):
+            return (AllReduce(network="", left_out=why),)
+        if len(self._facts.nodes) == 1:
+            return (self._timed(0, "", dict.fromkeys(self._facts.nodes, ALONE), inside=False),)
+        return tuple(self._each())
+
+    def _each(self) -> Iterator[AllReduce]:
+        """Over each network; what is inside the nodes is the same whichever it is, and timed once."""
+        inside = True
+        for number, network in enumerate(self._facts.networks):
+            if why := unreached(self._facts, network.word):
+                yield AllReduce(network=network.word, left_out=why)
+            else:
+                yield self._timed(number, network.word, network.places, inside=inside)
+                inside = False
+
+    def _timed(self, number: int, word: str, places: Mapping[str, Place], *, inside: bool) -> AllReduce:
+        ranks = self._facts.ranks
+        over = f" over {word}" if word else ""
+        self._say(f"all-reduce of {counted(len(ranks), 'rank')} by {self._backend}{over}, {LIMIT_S:.0f} s at most")
+        held = socket.socket()
+        try:
+            port = _hold(held, places[ranks[0].host.hostname].address)
+            largest = largest_bytes(ranks)
+            asked = [_asked(task, largest, inside) for task in tasks(ranks, word, places, self._backend, port)]
+            told, error = self._exchanged(number, asked)
+        except OSError as refused:
+            told, error = {}, f"{ranks[0].host.hostname} has no port there: {refused.strerror}"
+        finally:
+            held.close()
+        return found(ranks, told, AllReduce(network=word, backend=self._backend, error=error))
+
+    def _exchanged(self, number: int, asked: Sequence[AskedAllReduce]) -> tuple[dict[int, RankAllReduce], str]:
+        """What each rank told, and the first failure, which ends all."""
+        told: dict[int, RankAllReduce] = {}
+        try:
+            for rank, question in enumerate(asked):
+                self._mailbox.order([rank], Exchange(number=number, asked=question))
+            for rank, answer in self._answers(number):
+                if answer.error:
+                    return {}, f"{self._facts.ranks[rank].host.hostname} (rank {rank}): {_why(answer)}"
+                told[rank] = answer
+                if len(told) == len(asked):
+                    return told, NO_PROBLEM
+            silent = some(str(rank) for rank in range(len(asked)) if rank not in told)
+            return {}, f"no answer within {LIMIT_S:.0f} s from rank {silent}"
+        finally:
+            self._mailbox.order_all(EndExchange(number=number))
+
+    def _answers(self, number: int) -> Iterator[tuple[int, RankAllReduce]]:
+        for rank, said in self._mailbox.news_within(LIMIT_S):
+            if isinstance(said, Exchanged) and said.number == number:
+                yield rank, said.told
+
+
+def _why(answer: RankAllReduce) -> str:
+    """What it failed by, and what NCCL warned of before."""
+    warned = answer.nccl.warnings[:1] if answer.nccl else ()
+    return "; ".join((answer.error, *(f"NCCL warned: {text}" for text in warned)))
+
+
+def _hold(one: socket.socket, address: str) -> int:
+    """Bind a port that a store with SO_REUSEADDR can still listen on. Raises OSError."""
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind((address, 0))
+    port: int = one.getsockname()[1]
+    return port
+
+
+# ---------------------------------------------------------------- whether, and with what; pure
+
+
+def against(ranks: Sequence[RankFacts]) -> str:
+    """Why nothing can be timed, "" where it can."""
+    without = list(dict.fromkeys(rank.host.hostname for rank in ranks if rank.torch_cuda is None))
+    if len(ranks) == 1:
+        return "one rank has nobody to exchange with"
+    return f"no torch in this environment on {some(without)}" if without else NO_PROBLEM
+
+
+def unreached(facts: Facts, word: str) -> str:
+    """Why no all-reduce can cross a network, "" where all nodes reach each other on it."""
+    absent = [node for node in facts.nodes if word in facts.absent and node in facts.absent[word]]
+    deaf = [node for node in facts.nodes if word not in facts.prepared[node].ports]
+    broken = [f"{link.client}-{link.server}" for link in facts.links if link.network == word and link.error]
+    if absent or deaf:
+        return f"not every node is on it: {some(absent or deaf)}"
+    return f"not all nodes reach each other: {some(broken)}" if broken else NO_PROBLEM
+
+
+def backend(ranks: Sequence[RankFacts]) -> str:
+    """`nccl` where each rank has a GPU of its own and a torch that can use it, else `gloo`."""
+    devices = {(rank.host.hostname, _gpu(rank, local)) for rank, local in _local(ranks)}
+    usable = all(rank.torch_cuda and rank.host.gpus for rank in ranks)
+    return "nccl" if usable and len(devices) == len(ranks) else "gloo"
+
+
+def _gpu(rank: RankFacts, local: int) -> str:
+    gpus = rank.host.gpus
+    return gpus[local % len(gpus)].uuid if gpus else ""
+
+
+def _local(ranks: Sequence[RankFacts]) -> Iterator[tuple[RankFacts, int]]:
+    """Each rank with its number on its host."""
+    seen: Counter[str] = Counter()
+    for rank in ranks:
+        yield rank, seen[rank.host.hostname]
+        seen[rank.host.hostname] += 1
+
+
+# ---------------------------------------------------------------- who does what; pure
+
+
+def tasks(
+    ranks: Sequence[RankFacts], word: str, places: Mapping[str, Place], backend: str, port: int
+) -> list[Task]:
+    """Each rank's task, as a sweep's for the gradients of a model alone, which there is none of here."""
+    hosts = tuple(rank.host.hostname for rank in ranks)
+    counts, everywhere = Counter(hosts), tuple(places[host] for host in hosts)
+    point = _point(len(ranks), word, backend)
+    return [
+        Task(
+            point=point,
+            attempt=0,
+            rank=number,
+            launch_rank=number,
+            local_rank=local,
+            local_world_size=counts[hosts[number]],
+            hosts=hosts,
+            device_index=local % max(1, len(rank.host.gpus)),
+            cpus=(),
+            threads=1,
+            seed=0,
+            log="",
+            role="all-reduce",
+            place=places[hosts[number]],
+            places=everywhere,
+            ports=(port,),
+            clocks=Clocks(startup_s=START_S, stall_s=START_S, deadline_s=LIMIT_S),
+        )
+        for number, (rank, local) in enumerate(_local(ranks))
+    ]
+
+
+def _point(world_size: int, word: str, backend: str) -> Point:
+    return Point(
+        strategy=f"torch:{backend}",
+        kind="comm",
+        world_size=world_size,
+        round=0,
+        workload=Workload(model="none", data="none", batch_rule="weak", batch_size=1),
+        hardware=Hardware(device="cuda" if backend == "nccl" else "cpu"),
+        interconnect=word,
+    )
+
+
+def _asked(task: Task, largest: int, inside: bool) -> AskedAllReduce:
+    return AskedAllReduce(task=task, largest_bytes=largest, budget_s=BUDGET_S, inside=inside)
+
+
+def largest_bytes(ranks: Sequence[RankFacts]) -> int:
+    """What the machine with the least memory for each of its ranks can hold."""
+    machines = [rank.host.boot_id or rank.host.hostname for rank in ranks]
+    counts = Counter(machines)
+    rooms = [
+        int(MEMORY_SHARE * rank.host.memory_bytes / 2 / counts[machine])
+        for rank, machine in zip(ranks, machines, strict=True)
+    ]
+    return min(MOST_BYTES, *rooms)
+
+
+# ---------------------------------------------------------------- what came of it; pure
+
+
+def found(ranks: Sequence[RankFacts], told: Mapping[int, RankAllReduce], frame: AllReduce) -> AllReduce:
+    """What all ranks told together: rank 0 for all of them, the first rank of each node for its node."""
+    if frame.error:
+        return frame
+    inside = {
+        rank.host.hostname: timed
+        for number, (rank, local) in enumerate(_local(ranks))
+        if local == 0 and (timed := told[number].inside) is not None
+    }
+    return AllReduce(
+        network=frame.network,
+        backend=frame.backend,
+        library=told[0].library,
+        everyone=told[0].everyone,
+        inside=inside,
+        nccl=nccl.joined([one.nccl for one in told.values() if one.nccl is not None]),
+    )

@@ -1,0 +1,86 @@
+"""argv -> Asked; every flag of the preflight is declared here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from scaling.command import command
+from scaling.errors import UsageError
+from scaling.hosts.fabric import VARIABLE
+from scaling.records.point import Record
+
+EPILOG = (
+    "Exit codes: 0 no error found, 1 an error found, 2 a mistake in the call, 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."
+)
+
+app = typer.Typer(add_completion=False)
+
+
+class Asked(Record, frozen=True, kw_only=True):
+    """What the command line asks for."""
+
+    interconnect: tuple[str, ...] = ()
+    fabric: str | None = None
+    json: bool = False
+    all_reduce: bool = True
+
+
+def parse(argv: Sequence[str]) -> Asked | None:
+    """Read the command line; None after printing help. Raises UsageError."""
+    asked = command(app, argv, "scaling check")
+    return asked if isinstance(asked, Asked) else None
+
+
+@app.command(epilog=EPILOG)
+def check(
+    interconnect: Annotated[
+        str | None,
+        Option(
+            help="Networks to measure: names of the fabric file, interfaces, subnets.",
+            metavar="NAME,...",
+            show_default="those of the fabric file, else all that nodes share",
+        ),
+    ] = None,
+    fabric: Annotated[
+        str | None,
+        Option(
+            help="TOML file that names networks: interface, subnet, hca, rate_gbit (hostfiles/fabric.toml).",
+            metavar="FILE",
+            envvar=VARIABLE,
+        ),
+    ] = None,
+    json: Annotated[bool, Option("--json", help="Print facts and verdicts as JSON.")] = False,
+    all_reduce: Annotated[
+        bool,
+        Option(
+            "--all-reduce/--no-all-reduce",
+            help="Time all-reduces of all ranks by torch, over each network: some 15 s each, more where starting "
+            "torch is slow.",
+        ),
+    ] = True,
+) -> Asked:
+    """Is this cluster fit to be measured? Latency and bandwidth of every pair of nodes, the busbw of an all-reduce
+    of all ranks, and a verdict on each thing that spoils a measurement.
+
+    Start it as the sweep will be: mpirun -np 16 python -m scaling check
+
+    Software: files, packages, MPI, NCCL and driver, the same on every node.
+
+    Limits: cores, and what others leave of them; locked and shared memory.
+
+    GPUs: number and kinds, peer access, torch's CUDA, GPUDirect RDMA.
+
+    Each GPU: its modes, ECC, PCIe link, clocks, power limit, NVLink fabric.
+
+    Network: names, clocks, membership, mtu, RDMA cards, dead and slow links.
+    """
+    words = tuple(word.strip() for word in (interconnect or "").split(",") if word.strip())
+    if interconnect is not None and not words:
+        raise UsageError("--interconnect: names no network; write for example --interconnect ib0,eth0")
+    if len(set(words)) < len(words):
+        raise UsageError(f"--interconnect {interconnect}: names a network twice")
+    return Asked(interconnect=words, fabric=fabric or None, json=json, all_reduce=all_reduce)

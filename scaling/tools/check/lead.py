@@ -1,0 +1,446 @@
+"""Rank 0 leads the preflight: who is here, who listens, and the tour of the links between them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from ipaddress import IPv4Address, IPv4Network
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from scaling.errors import LaunchError, UsageError, near
+from scaling.hosts import cards, fabric, info, routes
+from scaling.hosts.fabric import Entry
+from scaling.records import network
+from scaling.records.host import HostInfo, Nic
+from scaling.records.network import Network, Place
+from scaling.tools.check import schedule
+from scaling.tools.check.all_reduce import AllReduces
+from scaling.tools.check.facts import Facts, Link, Pair, Prepared, RankFacts
+from scaling.tools.check.messages import Leave, Measure, Prepare, ToLead, ToRank
+from scaling.tools.check.schedule import Plan, Round, disjoint
+from scaling.tools.check.verdicts.links import slow_links
+from scaling.transport.mailbox import ENROL_S, Mailbox
+
+# ---------------------------------------------------------------- tour
+#
+# Rank 0's tour of the links, round by round, within its time. A node that proves dead on a network costs no more
+# timeouts there, and a link that looks slow is measured once more before it is blamed.
+
+
+GRACE_S = 2.0  # beyond its own time, for a pair whose link stalls
+LATE_S = 1.0  # ... and for its answer
+SAID_EVERY_S = 1.0
+DEAD_AFTER = 2  # links in a row that failed with nodes that others reach
+
+
+class Tour:
+    """The links of prepared nodes. `first[node]` is the rank that measures there."""
+
+    def __init__(
+        self,
+        mailbox: Mailbox[ToRank, ToLead],
+        facts: Facts,
+        first: Mapping[str, int],
+        token: bytes,
+        plan: Plan,
+    ) -> None:
+        self._mailbox = mailbox
+        self._facts = facts
+        self._first = first
+        self._token = token
+        self._plan = plan
+        self._networks = {network.word: network for network in facts.networks}
+        self.links: list[Link] = []
+        self.left_out: list[tuple[str, str, str]] = []
+
+    def take(self, end_s: float, say: Callable[[str], None]) -> None:
+        """Measure what there is time for until `end_s` of the mailbox's clock."""
+        said_s = self._mailbox.clock()
+        for number, one in enumerate(self._plan.rounds, 1):
+            if self._mailbox.clock() + self._plan.round_s > end_s:
+                self._leave_out(one)
+                continue
+            if self._mailbox.clock() - said_s >= SAID_EVERY_S:
+                said_s = self._mailbox.clock()
+                say(f"links: round {number} of {len(self._plan.rounds)}, {one.network}")
+            dead = hopeless(self.links, one.network)
+            pairs = tuple(pair for pair in one.pairs if dead.isdisjoint(pair))
+            self.links += self._measured(Round(network=one.network, pairs=pairs))
+        for one in self._plan.left_out:
+            self._leave_out(one)
+        for one in self._doubtful():
+            if self._mailbox.clock() + self._plan.round_s <= end_s:
+                self._again(one)
+
+    def _leave_out(self, one: Round) -> None:
+        self.left_out += [(one.network, *pair) for pair in one.pairs]
+
+    def _doubtful(self) -> list[Round]:
+        """Rounds of the pairs of which a direction looks slow, though neither node does."""
+        rounds = []
+        for word in self._networks:
+            mine = [link for link in self.links if link.network == word]
+            slow = slow_links(replace(self._facts, links=tuple(mine)).bandwidths(word))
+            pairs = [(link.client, link.server) for link in mine]
+            doubted = [(a, b) for a, b in pairs if (a, b) in slow or (b, a) in slow]
+            rounds += [Round(network=word, pairs=some) for some in disjoint(doubted)]
+        return rounds
+
+    def _again(self, one: Round) -> None:
+        """Keep the better of two measurements: what passes disturbs a link once, what is broken stays."""
+        second = {(link.client, link.server): link for link in self._measured(one) if not link.error}
+        self.links = [
+            better(link, second[link.client, link.server])
+            if link.network == one.network and (link.client, link.server) in second
+            else link
+            for link in self.links
+        ]
+
+    # ------------------------------------------------------------ one round
+
+    def _measured(self, one: Round) -> list[Link]:
+        """The round's links; who does not answer is recorded so, and its late answer is not taken."""
+        for pair in one.pairs:
+            self._mailbox.order([self._first[pair[0]]], self._order(one.network, pair))
+        missing = set(one.pairs)
+        found = []
+        for link in self._answers(one.network) if missing else ():
+            if (link.client, link.server) in missing:
+                missing.remove((link.client, link.server))
+                found.append(link)
+            if not missing:
+                return found
+        silent = (Link(network=one.network, client=a, server=b, error="no answer") for a, b in sorted(missing))
+        return [*found, *silent]
+
+    def _answers(self, network: str) -> Iterator[Link]:
+        for _, said in self._mailbox.news_within(self._plan.round_s + GRACE_S + LATE_S):
+            if isinstance(said, Link) and said.network == network:
+                yield said
+
+    def _order(self, word: str, pair: Pair) -> Measure:
+        (client, server), network = pair, self._networks[word]
+        return Measure(
+            network=word,
+            client=client,
+            server=server,
+            source=network.places[client],
+            address=network.places[server].address,
+            port=self._facts.prepared[server].ports[word],
+            token=self._token,
+            latency_s=self._plan.latency_s,
+            bandwidth_s=self._plan.bandwidth_s,
+            limit_s=self._plan.round_s + GRACE_S,
+        )
+
+
+def hopeless(links: Sequence[Link], network: str) -> set[str]:
+    """Nodes whose last links on a network failed, all of them with nodes that others reach."""
+    mine = [link for link in links if link.network == network]
+    alive = {node for link in mine if not link.error for node in (link.client, link.server)}
+    failed: dict[str, int] = {}
+    for link in mine:
+        for node, other in ((link.client, link.server), (link.server, link.client)):
+            if not link.error:
+                failed[node] = 0
+            elif other in alive:
+                failed[node] = failed.get(node, 0) + 1
+    return {node for node, count in failed.items() if count >= DEAD_AFTER}
+
+
+def better(one: Link, other: Link) -> Link:
+    """The faster of two measurements in every respect; `other` had no error, so none stays."""
+    return replace(
+        one,
+        error="",
+        latency_s=min(one.latency_s or 0.0, other.latency_s or 0.0),
+        forth_bits_per_s=max(one.forth_bits_per_s or 0.0, other.forth_bits_per_s or 0.0),
+        back_bits_per_s=max(one.back_bits_per_s or 0.0, other.back_bits_per_s or 0.0),
+    )
+
+
+# ---------------------------------------------------------------- networks
+#
+# Which networks to measure, and who is on them.
+#
+# A sweep refuses a network that a host lacks (`scaling.network`); the preflight measures between those that have
+# it and says who has not.
+
+
+Nics = dict[str, Nic]  # by host name
+AUTO = "auto"
+
+
+class FoundNetworks(NamedTuple):
+    """The networks, and for each the hosts that are not on it, with the reason."""
+
+    networks: tuple[Network, ...]
+    absent: dict[str, dict[str, str]]
+
+
+def find_networks(ranks: Sequence[RankFacts], words: Sequence[str], known: Mapping[str, Entry]) -> FoundNetworks:
+    """The networks that `words` name (`--interconnect`: names of the fabric file, interfaces, subnets); without
+    any, those of the fabric file; without that, all that at least two hosts share.
+
+    Raises UsageError for a word that means no network of any host.
+    """
+    hosts = {rank.host.hostname: rank.host for rank in ranks}
+    hardware = {(rank.host.hostname, name) for rank in ranks for name in rank.hardware}
+    entries = _wanted(hosts, named_networks(words), known)
+    chosen = {word: _on(hosts, entry) for word, entry in entries.items()}
+    for word, nics in chosen.items():
+        if word in words and not nics:
+            raise UsageError(f"--interconnect {word}: on no host; {near(word, _names(hosts, known))}")
+    networks = [_network(word, entries[word], nics, hosts, hardware) for word, nics in chosen.items()]
+    absent = {
+        word: {name: _why_not(host, entries[word]) for name, host in hosts.items() if name not in nics}
+        for word, nics in chosen.items()
+    }
+    return FoundNetworks(tuple(networks), {word: missing for word, missing in absent.items() if missing})
+
+
+def named_networks(words: Sequence[str]) -> list[str]:
+    """The words that name a network; `auto` leaves the choice."""
+    return [word for word in words if word != AUTO]
+
+
+def _wanted(hosts: Mapping[str, HostInfo], words: Sequence[str], known: Mapping[str, Entry]) -> dict[str, Entry]:
+    if words:
+        return {word: known.get(word) or _described(word) for word in words}
+    return dict(known) or _shared(hosts)
+
+
+def _described(word: str) -> Entry:
+    if "/" in word:
+        return Entry(subnet=str(fabric.subnet(word, "--interconnect")))
+    return Entry(interface=word)
+
+
+def _names(hosts: Mapping[str, HostInfo], known: Mapping[str, Entry]) -> list[str]:
+    return [*known, *dict.fromkeys(nic.name for host in hosts.values() for nic in _usable(host))]
+
+
+# ---------------------------------------------------------------- without any word
+
+
+def _shared(hosts: Mapping[str, HostInfo]) -> dict[str, Entry]:
+    """Every subnet that two hosts or more share, by the interface's name where it is one everywhere; and the
+    interfaces by which packets are routed between all, or more than share any."""
+    subnets: dict[IPv4Network, Nics] = {}
+    for name, host in hosts.items():
+        for nic in _general(host):
+            subnets.setdefault(nic.subnet, {}).setdefault(name, nic)
+    reaching = {subnet: nics for subnet, nics in subnets.items() if len(nics) > 1 and _reaches(nics)}
+    found: dict[str, Entry] = {}
+    least = min(len(hosts), 1 + max([1, *map(len, reaching.values())]))
+    common = [nic for nics in reaching.values() if len(nics) == len(hosts) for nic in nics.values()]
+    for nic in _general(next(iter(hosts.values()))):
+        if nic in common:
+            continue
+        routed = _on(hosts, Entry(interface=nic.name))
+        if len(routed) >= least and len({one.subnet for one in routed.values()}) > 1 and _reaches(routed):
+            found[nic.name] = Entry(interface=nic.name)
+    for subnet, nics in reaching.items():
+        names = {nic.name for nic in nics.values()}
+        if names <= set(found):
+            continue  # neighbours on one node of a network that is routed between all
+        word = names.pop() if len(names) == 1 else str(subnet)
+        found[str(subnet) if word in found else word] = Entry(subnet=str(subnet))
+    return found
+
+
+def _reaches(nics: Nics) -> bool:
+    """Not a bridge of virtual machines or containers, which has the same address on every host."""
+    addresses = [nic.address for nic in nics.values()]
+    return len(set(addresses)) == len(addresses)
+
+
+# ---------------------------------------------------------------- one network
+
+
+def _on(hosts: Mapping[str, HostInfo], entry: Entry) -> Nics:
+    """The interfaces that an entry means; where these lie in several subnets, those between which packets are
+    routed, or those of the largest subnet if that has more."""
+    subnets: dict[IPv4Network, Nics] = {}
+    for name, host in hosts.items():
+        for nic in _usable(host):
+            if _is(nic, entry):
+                subnets.setdefault(nic.subnet, {}).setdefault(name, nic)
+    largest = max(subnets.values(), key=len, default={})
+    groups = list(subnets.values())
+    routed = _routed(hosts, groups) if len(groups) > 1 else {}
+    return routed if len(routed) > len(largest) else largest
+
+
+def _routed(hosts: Mapping[str, HostInfo], groups: Sequence[Nics]) -> Nics:
+    """The first of these interfaces and those that packets to and from it take."""
+    (first, nic), *_ = groups[0].items()
+    found = {first: nic}
+    for name, theirs in ((name, theirs) for nics in groups for name, theirs in nics.items()):
+        ends = (hosts[first], nic, hosts[name], theirs)
+        known = hosts[first].routes and hosts[name].routes
+        if nic.subnet == theirs.subnet or (known and routes.both_ways(*ends)):
+            found.setdefault(name, theirs)
+    return {name: found[name] for name in hosts if name in found}
+
+
+def _network(
+    word: str, entry: Entry, nics: Nics, hosts: Mapping[str, HostInfo], hardware: set[tuple[str, str]]
+) -> Network:
+    speeds = [_rate(hosts[name], nic, (name, nic.name) in hardware) for name, nic in nics.items()]
+    known = [speed for speed in speeds if speed is not None]
+    rate_bits_per_s = min(known) if known and len(known) == len(nics) else None
+    why = "by the cards"
+    if entry.rate_gbit is not None:
+        rate_bits_per_s, why = entry.rate_gbit * network.GBIT, "by the fabric file"
+    subnets = {str(nic.subnet) for nic in nics.values()}
+    return Network(
+        word=word,
+        why=why if rate_bits_per_s else "of unknown speed",
+        places={
+            name: Place(address=nic.address, interface=nic.name, hca=_cards(hosts[name], nic, entry))
+            for name, nic in nics.items()
+        },
+        subnet=subnets.pop() if len(subnets) == 1 else entry.subnet,
+        rate_bits_per_s=rate_bits_per_s,
+        routed=len({nic.subnet for nic in nics.values()}) > 1,
+    )
+
+
+def _rate(host: HostInfo, nic: Nic, is_card: bool) -> float | None:
+    """What is told of a veth's speed is not believed; a card's may be known by its RDMA port alone."""
+    return cards.rate_bits_per_s(host, nic if is_card else replace(nic, speed_bits_per_s=None))
+
+
+def _cards(host: HostInfo, nic: Nic, entry: Entry) -> str:
+    """The cards of a host: those that the fabric file names, or else those behind an InfiniBand interface, up or
+    not."""
+    if entry.hca:
+        return entry.cards(host.hostname) or ""
+    return ",".join(cards.named(host, cards.behind(host, nic.name)))
+
+
+def _why_not(host: HostInfo, entry: Entry) -> str:
+    """Why a host is not on a network."""
+    wanted = entry.interface or entry.subnet
+    for nic in host.nics:
+        if _is(nic, entry):
+            return f"{nic.name} has {nic.address}, another subnet" if nic.up else f"{nic.name} is down"
+    return f"{entry.interface} has no IPv4 address, or is not there" if entry.interface else f"no card in {wanted}"
+
+
+def _is(nic: Nic, entry: Entry) -> bool:
+    inside = not entry.subnet or IPv4Address(nic.address) in IPv4Network(entry.subnet)
+    return inside and entry.interface in ("", nic.name)
+
+
+def _usable(host: HostInfo) -> list[Nic]:
+    return [nic for nic in host.nics if nic.up and nic.name != "lo"]
+
+
+def _general(host: HostInfo) -> list[Nic]:
+    """Those that a sweep takes without being told to: not a service processor's, whose address is link-local."""
+    return [nic for nic in _usable(host) if not nic.address.startswith("169.254.")]
+
+
+# ---------------------------------------------------------------- lead
+
+PREPARE_S = 10.0
+LINKS_S = (3.0, 9.0)  # least and most to spend on all links
+OVERRUN_S = 0.25
+
+
+class Lead:
+    """Set `say` to print lines of progress."""
+
+    def __init__(self, mailbox: Mailbox[ToRank, ToLead]) -> None:
+        self._mailbox = mailbox
+        self._token = secrets.token_bytes(16)
+        self.say: Callable[[str], None] = lambda _: None
+
+    def enrolled(self, within_s: float = ENROL_S) -> tuple[RankFacts, ...]:
+        """What each rank tells, by rank. Raises LaunchError when one stays silent, and for two machines of one
+        name."""
+        size = self._mailbox.size
+        told = self._mailbox.answers(RankFacts, range(size), within_s)
+        if silent := ", ".join(str(rank) for rank in range(size) if rank not in told):
+            raise LaunchError(f"only {len(told)} of {size} ranks reported within {within_s:g} s; silent: {silent}")
+        info.check_names([told[rank].host for rank in range(size)])
+        return tuple(told[rank] for rank in range(size))
+
+    def measured(
+        self,
+        ranks: Sequence[RankFacts],
+        words: Sequence[str],
+        known: Mapping[str, Entry],
+        until_s: float,
+    ) -> Facts:
+        """Prepare all nodes and measure the links between them, to be done by `until_s` of the clock. Raises
+        UsageError for a word that means no network."""
+        found = find_networks(ranks, words, known)
+        asked = bool(named_networks(words))
+        facts = Facts(
+            ranks=tuple(ranks),
+            networks=found.networks,
+            absent=found.absent,
+            named=asked or bool(known),
+            asked=asked,
+        )
+        self.say(_opening(facts))
+        first = {node: _first_rank(ranks, node) for node in facts.nodes}
+        facts = replace(facts, prepared=self._prepared(facts, first))
+        budget_s = max(LINKS_S[0], min(until_s - self._mailbox.clock(), LINKS_S[1]))
+        plan = schedule.plan(_listening(facts), budget_s)
+        if plan.rounds:
+            self.say(f"{len(plan.rounds)} rounds of links, about {plan.wall_s:.0f} s")
+        tour = Tour(self._mailbox, facts, first, self._token, plan)
+        tour.take(self._mailbox.clock() + budget_s + OVERRUN_S, self.say)
+        return replace(facts, links=tuple(tour.links), left_out=tuple(tour.left_out))
+
+    def all_reduced(self, facts: Facts) -> Facts:
+        """The facts with the timed all-reduces, over whichever links were found to work."""
+        return replace(facts, all_reduces=AllReduces(self._mailbox, facts, self.say).take())
+
+    def dismiss(self) -> None:
+        """Let all ranks go."""
+        self._mailbox.order_all(Leave())
+
+    def _prepared(self, facts: Facts, first: Mapping[str, int]) -> dict[str, Prepared]:
+        for node, rank in first.items():
+            places = {network.word: network.places[node] for network in facts.networks if node in network.places}
+            order = Prepare(places=places, names=facts.nodes, mine=_neighbours(facts, node), token=self._token)
+            self._mailbox.order([rank], order)
+        answers = self._mailbox.answers(Prepared, first.values(), PREPARE_S)
+        if silent := ", ".join(node for node, rank in first.items() if rank not in answers):
+            raise LaunchError(f"{silent}: no answer within {PREPARE_S:g} s")
+        return {node: answers[rank] for node, rank in first.items()}
+
+
+def _listening(facts: Facts) -> dict[str, list[str]]:
+    """The nodes that can take part, by network."""
+    return {
+        network.word: [node for node in network.places if network.word in facts.prepared[node].ports]
+        for network in facts.networks
+    }
+
+
+def _first_rank(ranks: Sequence[RankFacts], node: str) -> int:
+    return next(rank for rank, facts in enumerate(ranks) if facts.host.hostname == node)
+
+
+def _neighbours(facts: Facts, node: str) -> tuple[int, ...]:
+    """The launch's processes on the node's machine, on which other nodes may live too (a lab's, containers)."""
+    boot_id = facts.host(node).boot_id
+    return tuple(
+        rank.pid
+        for rank in facts.ranks
+        if rank.host.hostname == node or (boot_id and rank.host.boot_id == boot_id)
+    )
+
+
+def _opening(facts: Facts) -> str:
+    counts = f"{len(facts.ranks)} ranks on {len(facts.nodes)} nodes" if len(facts.nodes) > 1 else "one node"
+    words = ", ".join(network.word for network in facts.networks)
+    return f"{counts}; networks: {words}" if words else f"{counts}; no network between nodes"

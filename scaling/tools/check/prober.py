@@ -1,0 +1,489 @@
+"""What every rank does in the preflight: tells of its host, then obeys rank 0 until it is let go.
+
+Measuring happens in threads, whose answers `turn` hands on: nothing waits inside MPI, and only the main thread
+calls it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from queue import Empty, SimpleQueue
+from statistics import median
+from typing import IO
+
+import msgspec
+from msgspec.structs import replace
+
+from scaling.agent import interpreters, strategies
+from scaling.agent.environment import child_environ, granted
+from scaling.errors import ScalingError
+from scaling.frameworks import nccl_log
+from scaling.records.all_reduce import AskedAllReduce, RankAllReduce
+from scaling.records.messages import Signalled
+from scaling.records.network import Place
+from scaling.records.task import Task
+from scaling.text import one_line, signal_name
+from scaling.tools.check import gather
+from scaling.tools.check.facts import Link, Prepared, RankFacts
+from scaling.tools.check.messages import (
+    RANK_DECODER,
+    EndExchange,
+    Exchange,
+    Exchanged,
+    Leave,
+    Measure,
+    Prepare,
+    ToLead,
+    ToRank,
+)
+from scaling.transport.base import Cluster
+from scaling.transport.mailbox import send_news
+
+# ---------------------------------------------------------------- links
+#
+# One pair of nodes: latency, clock offset and bandwidth over TCP, bound to one network's address and interface.
+#
+# Each measurement is a connection of its own that begins with a Hello. What may be under way at any time is
+# bounded: never more than the other side has acknowledged so far, nor more than drains in HORIZON_S at the speed
+# seen so far. So a slow link, with megabytes of buffers on its way, is measured in the same time as a fast one.
+
+
+Bind = Callable[[socket.socket, str], None]
+Mark = tuple[float, int]  # (seconds, bytes received until then)
+
+HELLO = struct.Struct("!16scd")  # token, what to measure, seconds
+FLOAT = struct.Struct("!d")
+PING, FORTH, BACK = b"p", b"f", b"b"
+
+CHUNK_BYTES = 1 << 20
+FIRST_BYTES = 1 << 16
+MOST_BYTES = 1 << 30
+HORIZON_S = 0.04
+NAP_S = 0.001
+CONNECT_S = 1.2  # time for one lost SYN
+DRAIN_S = 1.5  # what is under way at the end has so long to arrive
+IDLE_S = 5.0  # a peer that says nothing for so long is gone
+LONGEST_S = 10.0
+PINGS = 400
+COLD_PINGS = 5  # the first ones wake caches and idle processors
+
+
+def bind_device(sock: socket.socket, interface: str) -> None:
+    """Hold a socket to one interface; where that is not permitted (Linux before 5.7), its address and the
+    routes decide. Raises OSError where there is no such interface."""
+    with suppress(PermissionError):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+
+
+# ---------------------------------------------------------------- the side that listens
+
+
+class Listener:
+    """Serves measurements at one place, each in a thread, until `close`."""
+
+    def __init__(self, place: Place, token: bytes, bind: Bind = bind_device) -> None:
+        """Raises OSError when the address or the interface is not this node's."""
+        self._token = token
+        self._socket = socket.socket()
+        try:
+            bind(self._socket, place.interface)
+            self._socket.bind((place.address, 0))
+            self._socket.listen(64)
+        except OSError:
+            self._socket.close()
+            raise
+        self.port: int = self._socket.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Serve nobody any more."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which close alone does not
+        self._socket.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(connection, self._token), daemon=True).start()
+
+
+def serve(connection: socket.socket, token: bytes) -> None:
+    """Answer one measurement; a stranger, and a peer that leaves, are let go."""
+    with connection, suppress(OSError):
+        connection.settimeout(IDLE_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        theirs, what, seconds = HELLO.unpack(exactly(connection, HELLO.size))
+        if theirs != token or not 0 < seconds <= LONGEST_S:
+            return
+        if what == PING:
+            _link_answer(connection)
+        elif what == FORTH:
+            connection.sendall(FLOAT.pack(drain(connection, seconds + DRAIN_S)))
+        elif what == BACK:
+            pump(connection, seconds)
+
+
+def _link_answer(connection: socket.socket) -> None:
+    """Send the wall clock for every message, until the peer closes."""
+    while True:
+        exactly(connection, FLOAT.size)
+        connection.sendall(FLOAT.pack(time.time()))
+
+
+# ---------------------------------------------------------------- the side that asks
+
+
+def probe_link(order: Measure, bind: Bind = bind_device) -> Link:
+    """Measure a link; what could not be measured stays None and `error` says why. Never raises OSError."""
+    link = Link(network=order.network, client=order.client, server=order.server)
+    end_s = time.monotonic() + order.limit_s
+    try:
+        with _connect(order, PING, order.latency_s, end_s, bind) as sock:
+            latency_s, offset_s = ping(sock, order.latency_s)
+        link = replace(link, latency_s=latency_s, offset_s=offset_s)
+        with _connect(order, FORTH, order.bandwidth_s, end_s, bind) as sock:
+            pump(sock, order.bandwidth_s)
+            sock.settimeout(_left(end_s))
+            (forth,) = FLOAT.unpack(exactly(sock, FLOAT.size))
+        link = replace(link, forth_bits_per_s=_something(forth))
+        with _connect(order, BACK, order.bandwidth_s, end_s, bind) as sock:
+            back = drain(sock, min(order.bandwidth_s + DRAIN_S, _left(end_s)))
+        return replace(link, back_bits_per_s=_something(back))
+    except OSError as error:
+        return replace(link, error=link_reason(error))
+
+
+def link_reason(error: OSError) -> str:
+    """In few words: `timed out`, `Connection refused`, `No route to host`."""
+    return "timed out" if isinstance(error, TimeoutError) else error.strerror or str(error)
+
+
+def _connect(order: Measure, what: bytes, seconds: float, end_s: float, bind: Bind) -> socket.socket:
+    sock = socket.socket()
+    try:
+        sock.settimeout(min(CONNECT_S, _left(end_s)))
+        bind(sock, order.source.interface)
+        sock.bind((order.source.address, 0))
+        sock.connect((order.address, order.port))
+        sock.settimeout(_left(end_s))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.sendall(HELLO.pack(order.token, what, seconds))
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _something(bits_per_s: float) -> float:
+    if not bits_per_s:
+        raise ConnectionError("nothing came through")
+    return bits_per_s
+
+
+def _left(end_s: float) -> float:
+    left_s = end_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError
+    return left_s
+
+
+def ping(sock: socket.socket, seconds: float) -> tuple[float, float]:
+    """Bounce small messages for `seconds`; returns half the median round trip, and how far the peer's wall clock
+    is ahead (by the fastest round trip, as NTP does it), both in seconds."""
+    trips: list[tuple[float, float]] = []
+    end_s = time.perf_counter() + seconds
+    while len(trips) <= COLD_PINGS or (len(trips) < PINGS and time.perf_counter() < end_s):
+        unix_s, start_s = time.time(), time.perf_counter()
+        sock.sendall(FLOAT.pack(start_s))
+        (theirs_unix_s,) = FLOAT.unpack(exactly(sock, FLOAT.size))
+        trip_s = time.perf_counter() - start_s
+        trips.append((trip_s, theirs_unix_s - unix_s - trip_s / 2))
+    warm = trips[COLD_PINGS:]
+    return median(trip_s for trip_s, _ in warm) / 2, min(warm)[1]
+
+
+# ---------------------------------------------------------------- one flow
+
+
+def pump(sock: socket.socket, seconds: float) -> None:
+    """Send as fast as the link takes it for `seconds`, then say that this was all."""
+    sock.setblocking(False)
+    ready = select.poll()
+    ready.register(sock, select.POLLOUT)
+    start_s = time.monotonic()
+    sent = 0
+    while (passed_s := time.monotonic() - start_s) < seconds and sent < MOST_BYTES:
+        waiting = _unacknowledged(sock)
+        room = window_bytes(sent - waiting, passed_s) - waiting
+        if room <= 0:
+            time.sleep(NAP_S)
+            continue
+        try:
+            sent += sock.send(_noise()[:room])
+        except BlockingIOError:
+            ready.poll(1000 * (seconds - passed_s))
+    sock.shutdown(socket.SHUT_WR)
+
+
+def window_bytes(acknowledged: int, passed_s: float) -> int:
+    """How much may be under way: see the module's docstring."""
+    drained = acknowledged / passed_s * HORIZON_S if passed_s > 0 else 0.0
+    return max(FIRST_BYTES, int(min(acknowledged + FIRST_BYTES, drained)))
+
+
+def _unacknowledged(sock: socket.socket) -> int:
+    """Bytes that were sent and that the peer's kernel has not confirmed: SIOCOUTQ, tcp(7)."""
+    answer: bytes = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(answer, sys.byteorder)
+
+
+@cache
+def _noise() -> memoryview:
+    """What is sent: nothing on the way can compress it."""
+    return memoryview(os.urandom(CHUNK_BYTES))
+
+
+def drain(sock: socket.socket, within_s: float) -> float:
+    """Receive until the peer says that this was all, for `within_s` at most; returns bits/s."""
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    marks: list[Mark] = [(time.monotonic(), 0)]
+    total, end_s = 0, marks[0][0] + within_s
+    with suppress(TimeoutError):
+        while True:
+            sock.settimeout(_left(end_s))
+            got = sock.recv_into(buffer)
+            if not got:
+                return rate_bits_per_s(marks)
+            total += got
+            marks.append((time.monotonic(), total))
+    return rate_bits_per_s([*marks, (time.monotonic(), total)])
+
+
+def rate_bits_per_s(marks: Sequence[Mark]) -> float:
+    """Without the first quarter of the time, in which TCP still grows its window and a shaper spends its first
+    burst; 0 where nothing came after it."""
+    (start_s, _), (end_s, total) = marks[0], marks[-1]
+    at_s, before = marks[bisect_right(marks, start_s + (end_s - start_s) / 4, key=lambda mark: mark[0]) - 1]
+    return 8 * (total - before) / (end_s - at_s) if end_s > at_s else 0.0
+
+
+def exactly(sock: socket.socket, size: int) -> bytes:
+    """So many bytes. Raises ConnectionError when the peer closes before."""
+    found = b""
+    while len(found) < size:
+        more = sock.recv(size - len(found))
+        if not more:
+            raise ConnectionError("the other side closed the connection")
+        found += more
+    return found
+
+
+# ---------------------------------------------------------------- exchanger
+#
+# A rank's part of a timed all-reduce: the process that makes it, since torch must not live beside MPI.
+
+
+PROCESS = "scaling.frameworks.pytorch.all_reduce"
+TAIL_BYTES = 4000
+FOR_GOOD = math.inf
+
+
+class Exchanger:
+    """One rank's processes for all-reduces, one at a time and numbered upwards."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._over: float = -1
+
+    def measured(self, number: int, asked: AskedAllReduce) -> RankAllReduce:
+        """What the process told; blocks until it has, or is gone. It lives on until `end`."""
+        try:
+            with tempfile.TemporaryFile() as log, tempfile.TemporaryDirectory(prefix="scaling-check-") as folder:
+                # Beside it NCCL writes down what it chose.
+                asked = replace(asked, task=replace(asked.task, log=f"{folder}/all-reduce"))
+                environ = self._child_environ(asked.task)
+                process = self._start(number, environ, log)
+                line = _answer(process, msgspec.json.encode(asked) + b"\n")
+                if line.endswith(b"\n"):
+                    told = msgspec.json.decode(line, type=RankAllReduce)
+                else:
+                    told = RankAllReduce(error=_cause(process.wait(), log))
+                return replace(told, nccl=nccl_log.read(environ.get("NCCL_DEBUG_FILE", ""), process.pid))
+        except (OSError, ScalingError) as error:
+            return RankAllReduce(error=one_line(str(error)))
+
+    def _child_environ(self, task: Task) -> dict[str, str]:
+        return child_environ(self._environ, task, granted(self._environ, strategies.environ(task)))
+
+    def _start(self, number: int, environ: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+        with self._lock:
+            if number <= self._over:
+                raise InterruptedError("over before it began")
+            self._process = subprocess.Popen(
+                [interpreters.of("torch", self._environ), "-m", PROCESS],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environ,
+                start_new_session=True,
+            )
+            return self._process
+
+    def end(self, number: float) -> None:
+        """End the process; none of this number or a lower one is started any more."""
+        with self._lock:
+            self._over = max(self._over, number)
+            process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def _answer(process: subprocess.Popen[bytes], question: bytes) -> bytes:
+    """The answer to a question, without an end of line where the process died."""
+    assert process.stdin is not None and process.stdout is not None
+    with suppress(BrokenPipeError):
+        process.stdin.write(question)
+        process.stdin.flush()
+    return process.stdout.readline()
+
+
+def _cause(code: int, log: IO[bytes]) -> str:
+    """Why a process died: the last line that it wrote, else its exit code."""
+    log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
+    lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+    ended = f"ended by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+    return f"{ended}: {one_line(lines[-1])}" if lines else ended
+
+
+# ---------------------------------------------------------------- prober
+
+QUICK_S = 0.002  # between looks for messages while something of this rank is under way
+CALM_S = 0.02
+
+
+class Prober:
+    """One rank of the preflight. `signals` grows by each signal that asks for the end; `bind` is replaced in
+    tests."""
+
+    def __init__(self, cluster: Cluster, *, signals: list[int] | None = None, bind: Bind = bind_device) -> None:
+        self.cluster = cluster
+        self.left = False
+        self._bind = bind
+        self._listeners: list[Listener] = []
+        self._exchanger = Exchanger()
+        self._answers: SimpleQueue[ToLead | BaseException] = SimpleQueue()
+        self._under_way = 0
+        self._signals = [] if signals is None else signals
+
+    def enrol(self, facts: RankFacts) -> None:
+        """Tell rank 0 who is here."""
+        self._say(facts)
+
+    def serve(self) -> None:
+        """Take turns until rank 0 lets go."""
+        while not self.left:
+            self.turn()
+            self.wait()
+
+    def turn(self) -> None:
+        """Take all orders and hand on all answers; never blocks. Raises what a measuring thread raised."""
+        while self._signals:
+            self._say(Signalled(signal=self._signals.pop(0)))
+        while (message := self.cluster.receive("agent")) is not None:
+            self._obey(RANK_DECODER.decode(message[1]))
+        while (answer := self._answer()) is not None:
+            self._under_way -= 1
+            if isinstance(answer, BaseException):
+                raise answer
+            self._say(answer)
+
+    def wait(self) -> None:
+        """Sleep until there may be something to do: MPI has no file descriptor to wait on."""
+        time.sleep(QUICK_S if self._under_way else CALM_S)
+
+    def _say(self, message: ToLead) -> None:
+        send_news(self.cluster, message)
+
+    def _answer(self) -> ToLead | BaseException | None:
+        try:
+            return self._answers.get_nowait()
+        except Empty:
+            return None
+
+    def _obey(self, order: ToRank) -> None:
+        match order:
+            case Prepare():
+                self._apart(lambda: self._prepare(order))
+            case Measure():
+                self._apart(lambda: self._measure(order))
+            case Exchange():
+                self._apart(lambda: self._exchange(order))
+            case EndExchange():
+                self._exchanger.end(order.number)
+            case Leave():
+                self.left = True
+                self._exchanger.end(FOR_GOOD)
+                for listener in self._listeners:
+                    listener.close()
+
+    # ------------------------------------------------------------ in threads
+
+    def _apart(self, work: Callable[[], ToLead]) -> None:
+        """Do `work` in a thread; its answer, or what it raised, comes out in a later turn."""
+
+        def run() -> None:
+            try:
+                self._answers.put(work())
+            except BaseException as error:
+                self._answers.put(error)
+
+        self._under_way += 1
+        threading.Thread(target=run, daemon=True).start()
+
+    def _prepare(self, order: Prepare) -> Prepared:
+        ports: dict[str, int] = {}
+        refused: dict[str, str] = {}
+        for word, place in order.places.items():
+            try:
+                listener = Listener(place, order.token, self._bind)
+            except OSError as error:
+                refused[word] = link_reason(error)
+            else:
+                self._listeners.append(listener)
+                ports[word] = listener.port
+        load = gather.watch(frozenset(order.mine))
+        return Prepared(ports=ports, refused=refused, resolved=gather.resolve(order.names), load=load)
+
+    def _measure(self, order: Measure) -> Link:
+        return probe_link(order, self._bind)
+
+    def _exchange(self, order: Exchange) -> Exchanged:
+        return Exchanged(number=order.number, told=self._exchanger.measured(order.number, order.asked))

@@ -1,0 +1,495 @@
+"""Facts -> verdicts, one line each: ok, warning, or error with the mend. Pure; a file per subject."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+
+from scaling import __version__
+from scaling.hosts.info import cores_of, granted_cpus
+from scaling.records.all_reduce import Timed
+from scaling.records.host import HostInfo
+from scaling.records.network import GBIT, Network
+from scaling.report import devices
+from scaling.text import counted
+from scaling.tools.check.facts import AllReduce, Facts, RankFacts, Verdict
+from scaling.tools.check.verdicts import gpu_health, gpus, links, network
+from scaling.tools.check.verdicts.links import gbit, slow_nodes
+from scaling.tools.check.verdicts.words import grouped, size, some
+
+# ---------------------------------------------------------------- gpu driver
+#
+# The NVIDIA driver: whether it runs the torch that is installed, and lets RDMA cards reach the GPUs.
+
+
+# The oldest driver that runs all releases of a major CUDA release (docs.nvidia.com/deploy/cuda-compatibility,
+# "Minor Version Compatibility").
+OLDEST_DRIVER = {11: 450, 12: 525, 13: 580}
+# Linux has what RDMA cards need of DMA-BUF since then.
+DMA_BUF_KERNEL = (5, 12)
+
+
+def driver(facts: Facts) -> Iterator[Verdict]:
+    """The CUDA that torch was built with against the one that the driver runs."""
+    ranks = {node: facts.of(node)[0] for node in facts.nodes if facts.of(node)[0].driver.gpus}
+    built = {node: rank.torch_cuda for node, rank in ranks.items()}
+    cpu_only = {node: "no CUDA" for node, release in built.items() if release == ""}
+    if cpu_only:
+        yield Verdict(
+            level="warning",
+            topic="gpu driver",
+            text=f"torch is built without CUDA, and there are GPUs: {grouped(cpu_only)}",
+            mend="./launch/install torch there, which takes the build for the driver and the GPUs",
+        )
+    old = {node: _too_old(rank) for node, rank in ranks.items()}
+    old = {node: text for node, text in old.items() if text}
+    if old:
+        major = max(_major(release) for release in built.values() if release)
+        yield Verdict(
+            level="error",
+            topic="gpu driver",
+            text=f"too old for torch: {grouped(old)}",
+            mend=f"a driver of {OLDEST_DRIVER.get(major, 'that CUDA release')} or newer, or torch for the older "
+            "CUDA: ./launch/install --cuda 12 torch",
+        )
+    known = {node: f"{facts.host(node).gpu_driver}, CUDA {rank.driver.cuda}" for node, rank in ranks.items()}
+    if known and not cpu_only and not old and any(rank.driver.cuda for rank in ranks.values()):
+        yield Verdict(level="ok", topic="gpu driver", text=grouped(known))
+
+
+def _too_old(rank: RankFacts) -> str:
+    """`torch for CUDA 13.0, the driver 535.54 runs 12.2`, "" where it fits. Inside of a major release any fits."""
+    wanted, runs = rank.torch_cuda or "", rank.driver.cuda
+    if not wanted or not runs or _major(wanted) <= _major(runs):
+        return ""
+    return f"torch for CUDA {wanted}, driver {rank.host.gpu_driver} runs {runs}"
+
+
+def _major(release: str) -> int:
+    return int(release.partition(".")[0])
+
+
+# ---------------------------------------------------------------- GPUDirect RDMA
+
+
+def direct(facts: Facts) -> Iterator[Verdict]:
+    """Whether RDMA cards read and write GPUs' memory themselves. GeForce cards do not offer it
+    (docs.nvidia.com/cuda/gpudirect-rdma: Tesla and Quadro)."""
+    if len(facts.nodes) < 2:
+        return
+    ways = {node: _way(facts.of(node)[0]) for node in facts.nodes if _has_both(facts.of(node)[0])}
+    without = {node: why for node, (way, why) in ways.items() if not way and why}
+    if without:
+        yield Verdict(
+            level="warning",
+            topic="gpu direct",
+            text=f"RDMA cards cannot reach the GPUs, so NCCL copies through host memory: {grouped(without)}",
+            mend="modprobe nvidia_peermem (part of the driver, needs the RDMA stack at its installation), or the "
+            "driver's open kernel modules on Linux 5.12 or newer",
+        )
+    elif ways and all(way for way, _ in ways.values()):
+        text = grouped({node: way for node, (way, _) in ways.items()})
+        yield Verdict(level="ok", topic="gpu direct", text=f"RDMA cards may reach the GPUs: {text}")
+
+
+def _has_both(rank: RankFacts) -> bool:
+    gpus = [gpu for gpu in rank.driver.gpus if "GeForce" not in gpu.name]
+    return bool(gpus) and any(card.active for card in rank.host.hcas)
+
+
+def _way(rank: RankFacts) -> tuple[str, str]:
+    """The way for RDMA into GPUs' memory, and why there is none; "" and "" where /proc and /sys do not tell."""
+    if rank.driver.peer_memory:
+        return rank.driver.peer_memory, ""
+    if rank.driver.is_open is None:
+        return "", ""
+    kernel = tuple(map(int, re.findall(r"\d+", rank.host.kernel)[:2]))
+    if rank.driver.is_open and kernel >= DMA_BUF_KERNEL:
+        return "DMA-BUF", ""
+    closed = (
+        f"the open kernel modules on Linux {rank.host.kernel}" if rank.driver.is_open else "closed kernel modules"
+    )
+    return "", f"no nvidia_peermem, {closed}"
+
+
+# ---------------------------------------------------------------- all reduce
+#
+# The timed all-reduces against the links that carried them.
+#
+# What a library makes of a network has no number that is right everywhere; so nothing is blamed but what stays
+# far below the links that the same preflight measured, or below the other nodes.
+
+
+TOPIC = "all-reduce"
+# In the launch's environment. Without a file what NCCL prints is not kept.
+NCCL_LOG = "NCCL_DEBUG=INFO NCCL_DEBUG_FILE=/tmp/nccl.%h.%p"
+FAR_BELOW = 1 / 3  # of the slowest link that was measured
+BITS = 8
+
+
+def all_reduce(facts: Facts) -> Iterator[Verdict]:
+    """All that is said about them."""
+    for one in facts.all_reduces:
+        if one.left_out:
+            yield Verdict(level="ok", topic=TOPIC, text=f"{_over(one)}not measured: {one.left_out}")
+        elif one.error:
+            yield _failed(one)
+        elif one.everyone is not None:
+            yield _judged(facts, one, one.everyone)
+            yield from _without_rdma(facts, one)
+            yield from _slow_nodes(one)
+
+
+def _over(one: AllReduce) -> str:
+    return f"{one.network}: " if one.network else ""
+
+
+def _failed(one: AllReduce) -> Verdict:
+    look = f"{NCCL_LOG} shows how far it came" if one.backend == "nccl" else "look at that rank's node first"
+    return Verdict(
+        level="error",
+        topic=TOPIC,
+        text=f"{_over(one)}torch:{one.backend} failed: {one.error}",
+        mend=f"{look}; what fails here fails in a sweep too",
+    )
+
+
+def _judged(facts: Facts, one: AllReduce, timed: Timed) -> Verdict:
+    chosen = devices.nccl(one.nccl) if one.nccl else ""
+    by = f"{one.backend} ({chosen})" if chosen else one.backend
+    said = f"{_over(one)}{counted(timed.ranks, 'rank')} by {by}, busbw {speed(timed.best_busbw_bytes_per_s)}"
+    network = next((network for network in facts.networks if network.word == one.network), None)
+    measured = facts.bandwidths(one.network)
+    if network is None or not measured:
+        return Verdict(level="ok", topic=TOPIC, text=said)
+    reached, slowest = BITS * timed.best_busbw_bytes_per_s, min(measured.values())
+    text = f"{said}, {_share(network, reached)}{100 * reached / slowest:.0f} % of its slowest link as measured"
+    if reached >= FAR_BELOW * slowest:
+        return Verdict(level="ok", topic=TOPIC, text=text)
+    text += f" ({gbit(slowest)} Gb/s)"
+    return Verdict(level="warning", topic=TOPIC, text=text, mend=_mend(facts, one))
+
+
+def _without_rdma(facts: Facts, one: AllReduce) -> Iterator[Verdict]:
+    """NCCL goes over sockets without a word where it cannot use the cards."""
+    network = next((network for network in facts.networks if network.word == one.network), None)
+    cards = network is not None and any(place.hca for place in network.places.values())
+    if cards and one.nccl is not None and "NET/Socket" in one.nccl.transports:
+        yield Verdict(
+            level="warning",
+            topic=TOPIC,
+            text=f"{_over(one)}NCCL took sockets, though there are cards for RDMA",
+            mend=f"{NCCL_LOG} says why: it loads libibverbs (rdma-core), locks memory, opens /dev/infiniband",
+        )
+
+
+def _share(network: Network, bits_per_s: float) -> str:
+    """`41 % of ib's 100 Gb/s, `."""
+    rate = network.rate_bits_per_s
+    return f"{100 * bits_per_s / rate:.0f} % of {network.word}'s {rate / GBIT:g} Gb/s, " if rate else ""
+
+
+def speed(bytes_per_s: float) -> str:
+    """`5.12 GB/s (41.0 Gb/s)`."""
+    return f"{gbit(bytes_per_s)} GB/s ({gbit(BITS * bytes_per_s)} Gb/s)"
+
+
+def _mend(facts: Facts, one: AllReduce) -> str:
+    times = crossings(facts)
+    if one.backend == "gloo" and times > 1:
+        return (
+            f"neighbouring ranks on one node (mpirun --map-by slot): each byte crosses a node's link {times} times"
+        )
+    if one.backend == "nccl":
+        return f"{NCCL_LOG} shows the transport (NET/IB, NET/Socket), GDRDMA and the rings that it chose"
+    return "Gloo computes on the ranks' cores: look at the load and the binding; more: GLOO_SOCKET_IFNAME, mtu"
+
+
+def crossings(facts: Facts) -> int:
+    """How often a ring in the order of ranks leaves the node that it leaves most often."""
+    hosts = [rank.host.hostname for rank in facts.ranks]
+    leaving = [here for here, there in pairwise([*hosts, hosts[0]]) if here != there]
+    return max((leaving.count(host) for host in set(leaving)), default=0)
+
+
+def _slow_nodes(one: AllReduce) -> Iterator[Verdict]:
+    """Nodes whose GPUs exchange slower than the others'; on CPUs whoever else computes decides."""
+    rates = {node: timed.best_busbw_bytes_per_s for node, timed in one.inside.items()}
+    slow, usual = slow_nodes(rates)
+    if slow and one.backend == "nccl":
+        listed = some(f"{node} {speed(value)}" for node, value in slow.items())
+        yield Verdict(
+            level="warning",
+            topic=TOPIC,
+            text=f"inside {listed}; the others reach {speed(usual)}",
+            mend="nvidia-smi topo -m and nvidia-smi nvlink -s there, against a node that is well",
+        )
+
+
+# ---------------------------------------------------------------- software
+#
+# Who was started, and whether all run the same software.
+
+
+# NCCL's packages: each installs the same libnccl.so.2.
+NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+# Without these being equal, ranks cannot work together or do different work; other packages only warn. NCCL
+# refuses to start between two versions of itself ("Mismatched NCCL version detected").
+ESSENTIAL = ("Python", "MPI", "torch", "tensorflow", "mxnet", "horovod", *NCCL)
+
+
+def launch(facts: Facts) -> Iterator[Verdict]:
+    """Ranks per node."""
+    counts = {node: len(facts.of(node)) for node in facts.nodes}
+    if len(set(counts.values())) == 1:
+        each = next(iter(counts.values()))
+        many = "nodes" if len(counts) > 1 else "node"
+        yield Verdict(
+            level="ok", topic="launch", text=f"{len(counts)} {many} with {each} rank{'s'[: each > 1]} each"
+        )
+        return
+    listed = grouped({node: f"{count} ranks" for node, count in counts.items()})
+    yield Verdict(
+        level="warning",
+        topic="launch",
+        text=f"the nodes have different numbers of ranks: {listed}",
+        mend="the same slots for every host in the hostfile, and -np a multiple of them",
+    )
+
+
+def code(facts: Facts) -> Iterator[Verdict]:
+    """Every rank runs the same files."""
+    hashes = {rank.host.hostname: rank.code for rank in facts.ranks}
+    if len(set(hashes.values())) == 1:
+        text = f"scaling {__version__}, the same files on every node ({facts.ranks[0].code})"
+        yield Verdict(level="ok", topic="code", text=text)
+        return
+    yield Verdict(
+        level="error",
+        topic="code",
+        text=f"the nodes run different files of scaling: {grouped(hashes)}",
+        mend="install the same version everywhere, or on a file system that all nodes share",
+    )
+
+
+def versions(facts: Facts) -> Iterator[Verdict]:
+    """Every package, Python and MPI."""
+    found = {node: _installed(facts.of(node)[0]) for node in facts.nodes}
+    names = dict.fromkeys(name for one in found.values() for name in one)
+    different = [name for name in names if len({one.get(name) for one in found.values()}) > 1]
+    for name in different:
+        essential = name.partition(" (")[0] in ESSENTIAL
+        yield Verdict(
+            level="error" if essential else "warning",
+            topic="versions",
+            text=f"{name}: {grouped({node: one.get(name, 'missing') for node, one in found.items()})}",
+            mend=_same_version(name),
+        )
+    yield from _overwritten(facts)
+    same = [f"{name} {found[facts.nodes[0]][name]}" for name in names if name not in different]
+    where = "on every node" if len(found) > 1 else f"on {facts.nodes[0]}"
+    yield Verdict(level="ok", topic="versions", text=f"{where}: {', '.join(same)}")
+
+
+def _overwritten(facts: Facts) -> Iterator[Verdict]:
+    """Two packages of one file: whichever was installed last is what every framework loads."""
+    both = {}
+    for node in facts.nodes:
+        for versions in _environments(facts.of(node)[0].host):
+            names = [name for name in NCCL if name in versions]
+            if len(names) > 1:
+                both[node] = " and ".join(f"{name} {versions[name]}" for name in names)
+    if both:
+        yield Verdict(
+            level="warning",
+            topic="versions",
+            text=f"two packages install one libnccl.so.2, and frameworks load the last: {grouped(both)}",
+            mend="an environment for each framework, or frameworks built for one CUDA release",
+        )
+
+
+def _environments(host: HostInfo) -> Iterator[Mapping[str, str]]:
+    """The packages of each environment of a host: the agent's own, and those of other interpreters."""
+    others = [one.versions for one in host.interpreters]
+    yield {name: text for name, text in host.versions.items() if all(one.get(name) != text for one in others)}
+    yield from others
+
+
+def _installed(rank: RankFacts) -> dict[str, str]:
+    host = rank.host
+    driver = {"GPU driver": host.gpu_driver} if host.gpu_driver else {}
+    packages = {name: text for name, text in host.versions.items() if name != "scaling"}
+    return {"Python": host.python, "MPI": rank.mpi, **driver, **packages}
+
+
+def _same_version(name: str) -> str:
+    if name in ("Python", "MPI", "GPU driver"):
+        return f"install the same {name} on every node"
+    if "(" in name:
+        return "./launch/install anew on every node, or one environment on a shared file system"
+    return f"pip install {name}==VERSION on every node, or one environment on a shared file system"
+
+
+# ---------------------------------------------------------------- limits
+#
+# What each host grants: locked memory, shared memory, cores, and what others leave of them.
+
+
+# A buffer of NCCL between two ranks of a node is 9,637,888 bytes of /dev/shm (NVIDIA/nccl issue 1518), and a ring
+# has two channels with a buffer each way at every rank.
+NCCL_SEGMENT_BYTES = 9_637_888
+NCCL_SEGMENTS_PER_RANK = 4
+# What NCCL's troubleshooting guide ("Shared memory") and MXNet (apache/mxnet issue 18224) advise for containers;
+# data loaders of torch and MXNet with worker processes hand their batches over through it too.
+SHM_ADVISED_BYTES = 1 << 30
+# What the kernel calls the link layer of a card that is neither InfiniBand nor Ethernet (its link_layer_show).
+EFA = "Unknown"
+BUSY_SHARE, BUSY_CORES = 0.1, 0.3
+LARGER = "a larger quota: Kubernetes resources.limits.cpu, docker --cpus, systemd CPUQuota"
+
+
+def memlock(facts: Facts) -> Iterator[Verdict]:
+    """RDMA locks the memory that it reads and writes. Whoever has InfiniBand or EFA wants it used, and both fail
+    without (of EFA: awslabs/awsome-distributed-ai issue 647); RoCE is what many Ethernet cards can do beside. A
+    card without a cable locks nothing."""
+    cards = {node: tuple(card for card in facts.host(node).hcas if card.active) for node in facts.nodes}
+    cards = {node: active for node, active in cards.items() if active}
+    limits = {node: _tightest(facts.of(node)) for node in facts.nodes}
+    if not cards:
+        text = f"no active RDMA card, so no limit matters ({grouped({n: size(one) for n, one in limits.items()})})"
+        yield Verdict(level="ok", topic="memlock", text=text)
+        return
+    tight = {node: size(limits[node]) for node in cards if limits[node] is not None}
+    if not tight:
+        yield Verdict(level="ok", topic="memlock", text="unlimited wherever there is an RDMA card")
+        return
+    is_fatal = any(card.link_layer in ("InfiniBand", EFA) for node in tight for card in cards[node])
+    yield Verdict(
+        level="error" if is_fatal else "warning",
+        topic="memlock",
+        text=f"limited where there is an RDMA card, which must lock its buffers: {grouped(tight)}",
+        mend="ulimit -l unlimited (limits.d: `* - memlock unlimited`; slurmd.service: LimitMEMLOCK=infinity; "
+        "docker: --ulimit memlock=-1)",
+    )
+
+
+def _tightest(ranks: tuple[RankFacts, ...]) -> int | None:
+    return min((rank.memlock_bytes for rank in ranks if rank.memlock_bytes is not None), default=None)
+
+
+def shared_memory(facts: Facts) -> Iterator[Verdict]:
+    """Free space of /dev/shm against what NCCL takes and loaders want."""
+    free = {node: facts.of(node)[0].shm_free_bytes or 0 for node in facts.nodes}
+    needed = {
+        node: len(facts.of(node)) * NCCL_SEGMENTS_PER_RANK * NCCL_SEGMENT_BYTES if facts.host(node).gpus else 0
+        for node in facts.nodes
+    }
+    short = {node: size(free[node]) for node in facts.nodes if free[node] < needed[node]}
+    scarce = {n: size(free[n]) for n in facts.nodes if free[n] < SHM_ADVISED_BYTES and n not in short}
+    mend = "docker --shm-size=1g or --ipc=host; Kubernetes: an emptyDir with medium Memory at /dev/shm; "
+    mend += "else mount -o remount,size=50% /dev/shm"
+    if short:
+        text = f"/dev/shm has {grouped(short)} free; NCCL's buffers take {size(max(needed.values()))} a node"
+        yield Verdict(level="error", topic="shared memory", text=text, mend=mend)
+    if scarce:
+        text = f"/dev/shm has {grouped(scarce)} free; NCCL's guide and data loaders want 1 GiB"
+        yield Verdict(level="warning", topic="shared memory", text=text, mend=mend)
+    if not short and not scarce:
+        text = f"/dev/shm has at least {size(min(free.values()))} free; 1 GiB is advised"
+        yield Verdict(level="ok", topic="shared memory", text=text)
+
+
+# ---------------------------------------------------------------- processors
+
+
+def cores(facts: Facts) -> Iterator[Verdict]:
+    """Cores per rank, machine by machine: nodes with one boot id (a lab's, containers) share theirs."""
+    crowded, starved, few, shares = {}, {}, {}, {}
+    for nodes, ranks in _machines(facts):
+        hosts = [rank.host for rank in ranks]
+        usable, every, granted = len(cores_of(hosts)) / len(ranks), ranks[0].machine_cores, granted_cpus(hosts)
+        share = min(usable, granted)
+        shares[nodes] = f"{share:.3g}"
+        if usable < 1:
+            crowded[nodes] = f"{len(ranks)} ranks on {len(cores_of(hosts))} cores"
+        elif granted < 1:
+            starved[nodes] = f"{granted:.3g} of a core"
+        elif share * len(ranks) < every / 2:
+            few[nodes] = (granted < usable, f"{share * len(ranks):.3g} of {every} cores")
+    if starved:
+        text = f"a cgroup's CPU quota, shared by its ranks, grants each {grouped(starved)}; on cpu such rows are "
+        yield Verdict(
+            level="warning", topic="cores", text=f"{text}OVERSUBSCRIBED", mend=f"{LARGER}; or fewer ranks"
+        )
+    if crowded:
+        text = f"ranks share cores: {grouped(crowded)}; on cpu such rows are OVERSUBSCRIBED"
+        mend = "at most one rank per core; --device cuda or emulated needs less"
+        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
+    yield from _few(few)
+    if len(set(shares.values())) > 1:
+        text = f"cores per rank differ, and every rank gets what the poorest has: {grouped(shares)}"
+        mend = "equal nodes, or slots in proportion to cores"
+        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
+    elif not crowded and not starved and not few:
+        yield Verdict(level="ok", topic="cores", text=f"{next(iter(shares.values()))} per rank on every node")
+
+
+def _few(found: Mapping[str, tuple[bool, str]]) -> Iterator[Verdict]:
+    """Nodes whose ranks have few of the cores, and whether a quota is why."""
+    granted = {nodes: text for nodes, (is_quota, text) in found.items() if is_quota}
+    bound = {nodes: text for nodes, (is_quota, text) in found.items() if not is_quota}
+    if granted:
+        text = f"a cgroup's quota grants the ranks of a node the time of {grouped(granted)}"
+        yield Verdict(level="warning", topic="cores", text=text, mend=LARGER)
+    if bound:
+        text = f"the launcher binds the ranks of a node to {grouped(bound)}"
+        mend = "mpirun --bind-to none, or launch/mpirun, which knows each MPI's word; Slurm: --cpus-per-task"
+        yield Verdict(level="warning", topic="cores", text=text, mend=mend)
+
+
+def _machines(facts: Facts) -> Iterator[tuple[str, list[RankFacts]]]:
+    """The machines, by the nodes on them, and all their ranks."""
+    machines: dict[str, list[RankFacts]] = {}
+    for rank in facts.ranks:
+        machines.setdefault(rank.host.boot_id or rank.host.hostname, []).append(rank)
+    for ranks in machines.values():
+        nodes = list(dict.fromkeys(rank.host.hostname for rank in ranks))
+        yield (nodes[0] if len(nodes) == 1 else f"{some(nodes)} (one machine)"), ranks
+
+
+def load(facts: Facts) -> Iterator[Verdict]:
+    """Who else computes, machine by machine: every node of one machine sees the same."""
+    busy = False
+    for nodes, ranks in _machines(facts):
+        seen = facts.prepared[ranks[0].host.hostname].load
+        if seen.other_cores <= max(BUSY_CORES, BUSY_SHARE * ranks[0].machine_cores):
+            continue
+        busy = True
+        named = ", ".join(f"{name} {used:.1f}" for name, used in seen.by if used >= 0.05)
+        yield Verdict(
+            level="warning",
+            topic="load",
+            text=f"{nodes}: other processes use {seen.other_cores:.1f} of {ranks[0].machine_cores} cores"
+            + (f" ({named})" if named else " (none that this rank can see)"),
+            mend="end them, or take nodes for this job alone (Slurm: --exclusive)",
+        )
+    if not busy:
+        yield Verdict(level="ok", topic="load", text="no other process of weight")
+
+
+# ---------------------------------------------------------------- verdicts
+
+TOPICS: tuple[Callable[[Facts], Iterator[Verdict]], ...] = (
+    launch, code, versions,
+    cores, load, memlock, shared_memory,
+    gpus.gpus, driver, direct, gpu_health.health,
+    network.names, network.clocks, network.membership, network.mtu, network.rdma,
+    links.reached, links.latency, links.bandwidth,
+    all_reduce,
+)  # fmt: skip
+
+
+def judge(facts: Facts) -> tuple[Verdict, ...]:
+    """Every verdict, in the order in which they are printed."""
+    return tuple(verdict for topic in TOPICS for verdict in topic(facts))

@@ -1,0 +1,178 @@
+"""`python -m scaling compare BASE NEW`: whether a change made training slower, and an exit code that says so."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from scaling.analysis import prices
+from scaling.analysis.cost import Bill, Pricing, bill
+from scaling.analysis.joining import CODE
+from scaling.analysis.prices import ON_DEMAND
+from scaling.analysis.rows import Row
+from scaling.command import deliver, obey
+from scaling.errors import UsageError
+from scaling.report.formats import markdown, terminal
+from scaling.text import readable
+from scaling.tools.compare import flags, sides, verdicts
+from scaling.tools.compare.document import document
+from scaling.tools.compare.flags import NAME, Asked
+from scaling.tools.compare.formats import benchmark, json, junit
+from scaling.tools.compare.found import Found
+from scaling.tools.compare.metrics import METRICS, Metric, Name, cost
+from scaling.tools.compare.sides import ENOUGH_RUNS, Side, Unit
+
+# ---------------------------------------------------------------- comparing
+#
+# What the command line asks for -> what is found.
+
+
+Sides = tuple[tuple[Row, ...], ...]
+UNKNOWN = "launch-to-launch variation is unknown: run each three times, or a second launch may tell otherwise"
+
+
+def compare(
+    base: tuple[Path, ...],
+    new: tuple[Path, ...],
+    *,
+    metric: Name,
+    fail_above: float,
+    although_different: bool,
+    price_file: Path | None = None,
+) -> Found:
+    """Read both sides and compare them cell by cell.
+
+    Raises UsageError when runs cannot be read or are not alike, and when there is nothing to compare.
+    """
+    before = sides.read("BASE", base, although_different=although_different)
+    after = sides.read("NEW", new, although_different=although_different)
+    unit = sides.unit_of(before, after)
+    serious, expected = sides.apart(before, after)
+    apart = tuple(f"{what} {values}" for what, values in serious.items())
+    rows = before.rows(unit), after.rows(unit)
+    by = _cost((before, after), rows, price_file) if metric == "cost" and price_file else METRICS[metric]
+    rule = verdicts.Rule(by, fail_above, unit, although_different, apart)
+    cells = verdicts.cells(*rows, rule)
+    if not cells:
+        raise UsageError("RUN: neither side has measured an exchange: there is nothing to compare")
+    return Found(
+        metric=rule.metric.name,
+        unit=unit,
+        fail_above=fail_above,
+        base=before.names,
+        new=after.names,
+        notices=tuple(_notices(before, after, unit, apart if although_different else (), expected, rows[1])),
+        cells=cells,
+        means=verdicts.means(cells) if rule.metric.is_ratio else (),
+    )
+
+
+def _cost(both: tuple[Side, Side], rows: tuple[Sides, Sides], path: Path) -> Metric:
+    """By the price of each row's own run."""
+    pricing = Pricing(prices.read(path))
+    found = {
+        id(row): of.per_million[how]
+        for side, of_runs in zip(both, rows, strict=True)
+        for header, of_run in zip(side.headers, of_runs, strict=False)
+        for row in of_run
+        if isinstance(of := bill(row, header, pricing), Bill)
+        for how in _bought(of)
+    }
+    return cost(found, pricing.currency)
+
+
+def _bought(of: Bill) -> list[str]:
+    """How a row's machines are bought: on demand where that is told, else the first way that is."""
+    return [ON_DEMAND] if ON_DEMAND in of.per_million else list(of.per_million)[:1]
+
+
+def _notices(
+    base: Side,
+    new: Side,
+    unit: Unit,
+    apart: tuple[str, ...],
+    expected: dict[str, str],
+    rows: Sides,
+) -> Iterator[str]:
+    """What a reader must know before any verdict."""
+    emulated = sorted({row.hardware.label for of_run in rows for row in of_run if row.hardware.profile})
+    if emulated:
+        yield f"EMULATED: no device computed anything: {'; '.join(emulated)}"
+    yield from (f"compared although they differ: {what}" for what in apart)
+    yield from (f"{what}: {values}" for what, values in expected.items() if what != CODE)
+    if unit == "rounds":
+        yield UNKNOWN
+    folders = {folder.resolve() for folder in base.folders}
+    if same := [readable(folder.name) for folder in new.folders if folder.resolve() in folders]:
+        yield f"the same run on both sides: {', '.join(same)}"
+    if unit == "rounds" and max(len(base.folders), len(new.folders)) > 1:
+        yield f"fewer than {ENOUGH_RUNS} runs on a side: their rounds are the unit"
+
+
+# ---------------------------------------------------------------- main
+
+SLOWER, MISTAKE, UNTOLD = 1, UsageError.exit_code, 3
+EMPTY = "RUN: no cell could be compared, so that nothing could have been found slower; the reasons stand above"
+
+
+def exit_code(found: Found, *, require_proof: bool) -> int:
+    """0, 1 where something became slower, 2 where nothing could be compared, 3 where proof is asked for and
+    lacks."""
+    if found.is_lost:
+        return SLOWER
+    if found.is_empty:
+        return MISTAKE
+    return UNTOLD if require_proof and found.is_untold else 0
+
+
+def rendered(found: Found, asked: Asked, code: int) -> str:
+    """The comparison in the format asked for."""
+    match asked.format:
+        case "table":
+            color = asked.output is None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+            return terminal.draw(document(found), color=color)
+        case "markdown":
+            return markdown.draw(document(found, verdict_first=True))
+        case "json":
+            return json.render(found, code)
+        case "junit":
+            return junit.render(found, require_proof=asked.require_proof)
+        case "github-action-benchmark":
+            return benchmark.render(found)
+
+
+def _compared(asked: Asked) -> int:
+    found = compare(
+        asked.base,
+        asked.new,
+        metric=asked.metric,
+        fail_above=asked.fail_above,
+        although_different=asked.although_different,
+        price_file=asked.prices,
+    )
+    code = exit_code(found, require_proof=asked.require_proof)
+    deliver(rendered(found, asked, code), asked.output)
+    if code == MISTAKE:
+        raise UsageError(EMPTY)
+    return code
+
+
+def _act(argv: Sequence[str]) -> int:
+    asked = flags.parse(argv)
+    return _compared(asked) if asked else 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
+    try:
+        return obey(_act, argv, NAME)
+    except Exception:  # a bug; Python's own exit code would say that something became slower
+        traceback.print_exc()
+        return MISTAKE
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,126 @@
+"""argv -> Asked; every flag of the comparison is declared here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from typer import Argument, Option
+
+from scaling.command import command
+from scaling.errors import UsageError
+from scaling.records.point import Record
+from scaling.tools.compare import metrics
+
+NAME = "scaling compare"
+Format = Literal["table", "markdown", "json", "junit", "github-action-benchmark"]
+# As results say it and as people do: samples are images to many.
+Metric = Literal[metrics.Name, "images_per_s", "j_per_image"]
+_NAMES: Mapping[Metric, metrics.Name] = {
+    **{name: name for name in metrics.METRICS},
+    "images_per_s": "samples_per_s",
+    "j_per_image": "j_per_sample",
+}
+_AGAINST = "--against"
+EPILOG = (
+    "Exit codes: 0 nothing slower, 1 a cell slower or newly failed, 2 a mistake in the call or nothing that could "
+    "be compared, 3 with --require-proof: nothing slower, but a cell cannot be told. Three runs a side or more "
+    "are compared run by run, which knows how launches differ; fewer by their rounds."
+)
+
+_RUNS = Argument(help="BASE NEW; or the new runs, with --against.", metavar="RUN...", show_default=False)
+_BASE = Option(_AGAINST, help="The runs before the change.", metavar="BASE...", show_default=False)
+_METRIC = Option("--metric", help="What to compare; in efficiency the drift of the machine cancels.")
+_FAIL_ABOVE = Option("--fail-above", help="The loss that counts, in percent.", metavar="PERCENT")
+_PROOF = Option("--require-proof", help="Exit with 3 when nothing is slower, but a cell cannot be told.")
+_ALTHOUGH = Option("--although-different", help="Compare although work, devices, versions or placement differ.")
+_FORMAT = Option(
+    "--format", help="table, markdown (a comment, a CI summary), json, junit, github-action-benchmark."
+)
+_PRICES = Option(
+    "--prices", help="What machines cost, for --metric cost.", metavar="FILE", envvar="SCALING_PRICES"
+)
+_OUTPUT = Option("--output", "-o", help="Write to this file.", metavar="FILE", show_default="stdout")
+
+app = typer.Typer(add_completion=False)
+
+
+class Asked(Record, frozen=True, kw_only=True):
+    """What the command line asks for; `fail_above` is a fraction."""
+
+    base: tuple[Path, ...]
+    new: tuple[Path, ...]
+    metric: metrics.Name = "efficiency"
+    fail_above: float = 0.02
+    require_proof: bool = False
+    although_different: bool = False
+    format: Format = "table"
+    output: Path | None = None
+    prices: Path | None = None
+
+
+def parse(argv: Sequence[str]) -> Asked | None:
+    """Read the command line; None after printing help. Raises UsageError."""
+    asked = command(app, list(_spread(argv)), NAME)
+    return asked if isinstance(asked, Asked) else None
+
+
+def _spread(argv: Sequence[str]) -> Iterator[str]:
+    """`--against A B` and `--against=A B` as `--against A --against B`: one option takes all runs up to the next
+    one."""
+    takes = None
+    for word in argv:
+        if word.startswith("-"):
+            takes = int("=" in word) if word.partition("=")[0] == _AGAINST else None
+        elif takes is not None:
+            if takes:
+                yield _AGAINST
+            takes += 1
+        yield word
+
+
+def percent(text: str) -> float:
+    """`2%` or `2` as 0.02. Raises UsageError for what is no loss."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value) or not 0 <= value < 100:
+        raise UsageError(f"--fail-above {text}: give a loss of 0 to below 100 percent, like 2%")
+    return value / 100
+
+
+@app.command(epilog=EPILOG)
+def compare(
+    runs: Annotated[list[Path], _RUNS],
+    against: Annotated[list[Path] | None, _BASE] = None,
+    metric: Annotated[Metric, _METRIC] = "efficiency",
+    fail_above: Annotated[str, _FAIL_ABOVE] = "2%",
+    require_proof: Annotated[bool, _PROOF] = False,
+    although_different: Annotated[bool, _ALTHOUGH] = False,
+    format_: Annotated[Format, _FORMAT] = "table",
+    output: Annotated[Path | None, _OUTPUT] = None,
+    prices: Annotated[Path | None, _PRICES] = None,
+) -> Asked:
+    """Compare runs of scaling.run from before and after a change: which cells became slower."""
+    if not against and len(runs) != 2:
+        raise UsageError(
+            f"RUN: {len(runs)} without --against: give BASE NEW, or the new runs and --against with those before"
+        )
+    if metric == "cost" and prices is None:
+        raise UsageError("--metric cost: needs --prices FILE")
+    base, new = (against, runs) if against else (runs[:1], runs[1:])
+    return Asked(
+        base=tuple(base),
+        new=tuple(new),
+        metric=_NAMES[metric],
+        prices=prices,
+        fail_above=percent(fail_above),
+        require_proof=require_proof,
+        although_different=although_different,
+        format=format_,
+        output=output,
+    )

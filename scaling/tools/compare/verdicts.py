@@ -1,0 +1,345 @@
+"""Two sides -> a verdict per cell: Welch's test on logarithms, Holm's procedure over the cells. Pure.
+
+    slower, faster       the interval leaves zero and the mean is beyond the loss that counts
+    same                 the whole interval is within the loss that counts and the gain that undoes it
+    cannot tell          neither; with the rounds or runs that it would take
+    worse, better        of figures of which less is better
+    newly failed, ...    what worked before and does not now; a regression without any test
+
+A loss of 2 % is undone by a gain of 2.04 %, so that both sides swapped give the mirrored verdicts: bounds are
+equal in logarithms.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from math import expm1, log, log1p
+from statistics import fmean
+from typing import NamedTuple
+
+from msgspec.structs import asdict, replace
+
+from scaling.analysis import welch
+from scaling.analysis.audit import UNRANKED
+from scaling.analysis.rows import Row
+from scaling.analysis.stats import Estimate, geometric, interval
+from scaling.analysis.welch import Difference
+from scaling.report import labels
+from scaling.report.labels import Context
+from scaling.tools.compare.found import Cell, Change, Mean, Value, Verdict
+from scaling.tools.compare.metrics import Metric
+from scaling.tools.compare.sides import Unit
+
+# ---------------------------------------------------------------- pairs
+#
+# Which cell of the base is which cell of the new runs, and what keeps two of them from being compared.
+
+
+# Who is measured: what a cell is called by, whatever it is measured with.
+Who = tuple[str, str, tuple[tuple[str, str], ...], int, str, int]
+# The stamps of a row whose figures are not what its name says, worst first.
+STATES = ("FAILED", *UNRANKED)
+
+
+class Pair(NamedTuple):
+    """The rows of one cell, a row of each run that has it; one side is empty where it has none at all. `apart`
+    names what they were not measured alike with, `left_out` the runs that say nothing of it."""
+
+    base: tuple[Row, ...]
+    new: tuple[Row, ...]
+    apart: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> Row:
+        """What the cell is described by."""
+        return (self.new or self.base)[0]
+
+
+def pairs(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]]) -> list[Pair]:
+    """Cells that are alike in everything, then those of the same name that were measured differently, then those
+    of one side alone; in the order of the base's table."""
+    before, after = _by_cell(base), _by_cell(new)
+    found = [Pair(rows, after.pop(key)) if key in after else Pair(rows, ()) for key, rows in before.items()]
+    return [*(_renamed(pair, after) for pair in found), *(Pair((), rows) for rows in after.values())]
+
+
+def _renamed(pair: Pair, left: dict[tuple[object, ...], tuple[Row, ...]]) -> Pair:
+    """A cell without its like, beside what has its name, of what is left."""
+    if pair.new:
+        return pair
+    for key, rows in left.items():
+        if pair_of(rows[0]) == pair_of(pair.base[0]):
+            del left[key]
+            return Pair(pair.base, rows, tuple(_apart(pair.base[0], rows[0])))
+    return pair
+
+
+def pair_of(row: Row) -> Who:
+    """What a cell is called by."""
+    options = tuple(sorted(row.options.items()))
+    return row.strategy, row.interconnect, options, row.servers, row.server_hosts, row.world_size
+
+
+def _by_cell(sides: Sequence[Sequence[Row]]) -> dict[tuple[object, ...], tuple[Row, ...]]:
+    found: dict[tuple[object, ...], tuple[Row, ...]] = {}
+    for rows in sides:
+        for row in rows:
+            key = (pair_of(row), row.workload, row.hardware, row.placement)
+            found[key] = (*found.get(key, ()), row)
+    return found
+
+
+def _apart(one: Row, other: Row) -> Iterator[str]:
+    """`batch_size 32 | 64`."""
+    for before, after in ((one.workload, other.workload), (one.hardware, other.hardware)):
+        told = asdict(after)
+        yield from (
+            f"{name} {value} | {told[name]}" for name, value in asdict(before).items() if told[name] != value
+        )
+    if one.placement != other.placement:
+        yield f"placement {one.placement} | {other.placement}"
+
+
+def pairs_told(pair: Pair) -> Pair:
+    """Of a cell that failed, say, in some runs of the base, those in which it did not, and the new ones that did
+    not fail in the same way either: what one launch lost hides no loss of all the others."""
+    had = states(pair.base)
+    base = tuple(row for row in pair.base if not states([row]))
+    if not had or not base:
+        return pair
+    new = tuple(row for row in pair.new if not any(state in had for state in states([row]))) or pair.new
+    sides = (("base", pair.base, base), ("new", pair.new, new))
+    left_out = tuple(
+        f"{' '.join(states(rows))} in {len(rows) - len(kept)} of {len(rows)} {name} runs, which are left out"
+        for name, rows, kept in sides
+        if len(kept) < len(rows)
+    )
+    return pair._replace(base=base, new=new, left_out=left_out)
+
+
+def states(rows: Sequence[Row]) -> list[str]:
+    """The stamps that any of them has, worst first."""
+    return [state for state in STATES if any(state in row.flags for row in rows)]
+
+
+# ---------------------------------------------------------------- verdicts
+
+NEWLY: Mapping[str, Verdict] = {
+    "FAILED": "newly failed",
+    "OVERSUBSCRIBED": "newly oversubscribed",
+    "MISLABELLED": "newly mislabelled",
+    "AUDIT": "newly doubtful",
+    "UNSENT": "newly unsent",
+}
+
+
+class Rule(NamedTuple):
+    """By what is judged: the metric, the loss that counts (a fraction, or points / 100), what is repeated, whether
+    cells that were not measured alike are compared all the same, and what sets all cells of the sides apart."""
+
+    metric: Metric
+    fail_above: float
+    unit: Unit
+    although_different: bool = False
+    apart: tuple[str, ...] = ()
+
+    @property
+    def bound(self) -> float:
+        """The loss that counts, as differences are measured."""
+        return -log1p(-self.fail_above) if self.metric.is_ratio else self.fail_above
+
+
+def cells(base: Sequence[Sequence[Row]], new: Sequence[Sequence[Row]], rule: Rule) -> tuple[Cell, ...]:
+    """Return the verdict of every cell that either side has."""
+    found = [pairs_told(pair) for pair in pairs(base, new)]
+    context = labels.context([row for pair in found for row in (*pair.base, *pair.new)])
+    judged = [_untested(pair, context, rule) for pair in found]
+    differences = _differences([(at, found[at]) for at in range(len(found)) if judged[at].verdict == "same"], rule)
+    tested = [at for at, one in differences.items() if one.se is not None]
+    levels = dict(zip(tested, welch.holm([differences[at] for at in tested]), strict=True))
+    for at, difference in differences.items():
+        judged[at] = _tested(judged[at], difference, levels.get(at), rule)
+    return tuple(judged)
+
+
+def means(found: Sequence[Cell]) -> tuple[Mean, ...]:
+    """Return the geometric mean of the changes of each model that has several cells."""
+    by_model: dict[str, list[float]] = {}
+    for cell in found:
+        if cell.change is not None:
+            by_model.setdefault(cell.workload.model, []).append(log1p(cell.change.mean))
+    return tuple(
+        Mean(model=model, change=expm1(fmean(logs)), cells=len(logs))
+        for model, logs in by_model.items()
+        if len(logs) > 1
+    )
+
+
+# ---------------------------------------------------------------- without a test
+
+
+def _untested(pair: Pair, context: Context, rule: Rule) -> Cell:
+    """The cell with what can be said of it without any test; `same` where a test has the last word."""
+    verdict, reason = _standing(pair, rule)
+    row = pair.shown
+    return Cell(
+        name=f"{labels.title([row], context)} N={row.world_size}",
+        strategy=row.strategy,
+        interconnect=row.interconnect,
+        options=row.options,
+        world_size=row.world_size,
+        workload=row.workload,
+        hardware=row.hardware,
+        placement=row.placement,
+        servers=row.servers,
+        server_hosts=row.server_hosts,
+        unit=rule.metric.unit_of(row),
+        verdict=verdict,
+        reason="; ".join(filter(None, (reason, *pair.left_out, *_failures(pair)))),
+        base=_value(pair.base, rule),
+        new=_value(pair.new, rule),
+        flags=tuple(dict.fromkeys(flag for one in pair.new or pair.base for flag in one.flags)),
+    )
+
+
+def _standing(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
+    if not pair.new:
+        return "missing", "the new runs do not have it"
+    if not pair.base:
+        return "new", "the base does not have it"
+    if reason := _incomparable(pair, rule):
+        return "not comparable", reason
+    before, after = states(pair.base), states(pair.new)
+    if newly := [state for state in after if state not in before]:
+        return NEWLY[newly[0]], _why(pair.new)
+    if "FAILED" in after:
+        return "failed before and after", _why(pair.new)
+    if before != after:
+        return "mended", f"was {' '.join(state for state in before if state not in after)}"
+    return _known(pair, rule)
+
+
+def _known(pair: Pair, rule: Rule) -> tuple[Verdict, str]:
+    """Whether both sides claim a figure; what is no longer claimed is a loss, and not a gate that stays green."""
+    before, after = (bool(_estimates(rows, rule)) for rows in (pair.base, pair.new))
+    if before and not after:
+        return "newly unknown", f"the new runs claim no {rule.metric.title} here"
+    if not before:
+        return "cannot tell", f"the base claims no {rule.metric.title} here"
+    return "same", ""
+
+
+def _incomparable(pair: Pair, rule: Rule) -> str:
+    """What keeps two rows from being compared; empty where nothing does."""
+    if rule.metric.needs_same_unit and pair.base[0].workload.unit != pair.new[0].workload.unit:
+        return f"unit {pair.base[0].workload.unit} | {pair.new[0].workload.unit}"
+    return "" if rule.although_different else "; ".join((*pair.apart, *rule.apart))
+
+
+def _failures(pair: Pair) -> Iterator[str]:
+    """Rounds that failed of cells that others measured: their rates say nothing of it."""
+    for name, rows in (("base", pair.base), ("new", pair.new)):
+        tried, measured = sum(row.rounds_tried for row in rows), sum(row.rounds for row in rows)
+        if 0 < measured < tried:
+            yield f"{tried - measured} of {tried} {name} rounds failed"
+
+
+def _why(rows: Sequence[Row]) -> str:
+    failed = next((row.failed for row in rows if row.failed), None)
+    return f"{failed.cause}: {failed.message}" if failed else ""
+
+
+# ---------------------------------------------------------------- with one
+
+
+def _estimates(rows: Sequence[Row], rule: Rule) -> list[Estimate]:
+    found = (rule.metric.of(row) for row in rows)
+    return [one for one in found if one is not None and (one.mean > 0 or not rule.metric.is_ratio)]
+
+
+def _differences(found: Sequence[tuple[int, Pair]], rule: Rule) -> dict[int, Difference]:
+    """By place; of runs, with the noise of all cells that do the same work on as many of the same devices."""
+    differences = {at: _difference(pair, rule) for at, pair in found}
+    alike = defaultdict(list)
+    for at, pair in found:
+        row = pair.shown
+        alike[row.workload, row.hardware, row.world_size].append(at)
+    for places in alike.values() if rule.unit == "runs" else ():
+        differences.update(zip(places, welch.pooled([differences[at] for at in places]), strict=True))
+    return differences
+
+
+def _difference(pair: Pair, rule: Rule) -> Difference:
+    """Of the gain: below zero is a loss, whatever the metric."""
+    base, new = (_side(_estimates(rows, rule), rule) for rows in (pair.base, pair.new))
+    found = welch.welch(base, new)
+    return found._replace(mean=rule.metric.sign * found.mean)
+
+
+def _side(estimates: Sequence[Estimate], rule: Rule) -> welch.Side:
+    if rule.unit == "rounds":
+        return welch.of_estimate(estimates[0], logarithm=rule.metric.is_ratio)
+    return welch.of_values([log(one.mean) if rule.metric.is_ratio else one.mean for one in estimates])
+
+
+def _value(rows: Sequence[Row], rule: Rule) -> Value | None:
+    """A side's own figure and interval."""
+    estimates = _estimates(rows, rule)
+    if not estimates:
+        return None
+    if rule.unit == "rounds":
+        one = estimates[0]
+    else:
+        one = (geometric if rule.metric.is_ratio else interval)([estimate.mean for estimate in estimates])
+    return Value(mean=one.mean, low=one.low, high=one.high, n=one.n)
+
+
+def _tested(cell: Cell, found: Difference, level: float | None, rule: Rule) -> Cell:
+    half = None if level is None else found.half(level)
+    change = _change(found, half, level, rule)
+    if half is None or level is None:
+        reason = "; ".join(filter(None, (_no_interval(found, rule), cell.reason)))
+        return replace(cell, verdict="cannot tell", reason=reason, change=change)
+    verdict = _judged(found.mean, half, rule)
+    if verdict != "cannot tell":
+        return replace(cell, verdict=verdict, change=change)
+    loss = abs(found.mean)
+    wanted = loss if loss > rule.bound else rule.bound - loss
+    needed = welch.units_needed(found, level, wanted)
+    reason = "; ".join(filter(None, (_short(needed, rule), cell.reason)))
+    return replace(cell, verdict=verdict, change=change, needed=needed, reason=reason)
+
+
+def _no_interval(found: Difference, rule: Rule) -> str:
+    if found.n > 1:
+        return f"the {rule.metric.title} of one launch has no interval: compare three runs a side"
+    return f"a single {rule.unit.removesuffix('s')} on one side has no interval"
+
+
+def _judged(gain: float, half: float, rule: Rule) -> Verdict:
+    loss, win = rule.metric.verdicts
+    if gain + half < 0 and gain < -rule.bound:
+        return loss
+    if gain - half > 0 and gain > rule.bound:
+        return win
+    return "same" if abs(gain) + half <= rule.bound else "cannot tell"
+
+
+def _short(needed: int | None, rule: Rule) -> str:
+    count = f"over {welch.MOST_UNITS}" if needed is None else f"about {needed}"
+    return f"{count} {rule.unit} a side would tell"
+
+
+def _change(found: Difference, half: float | None, level: float | None, rule: Rule) -> Change:
+    """As people read it: of the figure, not of the gain."""
+    mean = rule.metric.sign * found.mean
+    shown = expm1 if rule.metric.is_ratio else float
+    return Change(
+        mean=shown(mean),
+        low=None if half is None else shown(mean - half),
+        high=None if half is None else shown(mean + half),
+        confidence=None if level is None else 1 - level,
+        p=None if half is None else found.p,
+    )

@@ -1,0 +1,93 @@
+"""The history of a folder as the parts of a report. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from scaling import text
+from scaling.report import quantities
+from scaling.report.parts import Cell, Column, Document, Entry, Line, Quantity, Section
+from scaling.tools.history.lines import RunLine, Unreadable
+
+TITLE = "Runs"
+# Groups that are explained; the others are in --format json.
+MOST_GROUPS = 12
+# What run folders begin with.
+_STAMP = re.compile(r"^\d{8}-\d{6}-")
+COLUMNS = (
+    Column(key="started", title="started, UTC", is_text=True),
+    Column(key="run", title="run", is_text=True),
+    Column(key="hosts", title="hosts", is_text=True),
+    Column(key="work", title="settings", is_text=True),
+    Column(key="strategy", title="fastest", is_text=True),
+    Column(key="world_size", title="N"),
+    Column(key="rate", title="samples/s"),
+    Column(key="efficiency", title="efficiency", unit=quantities.PERCENT, unit_in_cells=True),
+    Column(key="like", title="like", is_text=True),
+)
+
+
+def document(results: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> Document:
+    """Say every run in a line, the oldest first, and what the letters stand for."""
+    table = Section(title="Every run", columns=COLUMNS, lines=tuple(map(_line, lines)))
+    return Document(
+        title=TITLE,
+        facts=(Entry(label="folder", phrase=(results,)), *_groups(lines)),
+        notices=tuple(f"{one.run}: cannot be read: {one.reason}" for one in unreadable),
+        comparisons=(),
+        sections=(table,) if lines else (),
+        baselines=(),
+        footnotes=(),
+        how_to_read=(
+            Entry(
+                label="fastest",
+                phrase=("at the largest world size; of those with an efficiency, else of all",),
+            ),
+            Entry(
+                label="like", phrase=("scaling compare compares runs of one letter; code and hosts may differ",)
+            ),
+        ),
+    )
+
+
+def _groups(lines: Sequence[RunLine]) -> Iterator[Entry]:
+    """The newest groups."""
+    groups = {line.like: line.conditions for line in lines if line.like}
+    shown = list(groups.items())[-MOST_GROUPS:]
+    if len(groups) > len(shown):
+        yield Entry(label="groups", phrase=(f"{len(groups) - len(shown)} older ones are in --format json",))
+    yield from (Entry(label=letter, phrase=(conditions,)) for letter, conditions in shown)
+
+
+def _line(line: RunLine) -> Line:
+    found = line.headline
+    cells: dict[str, Cell] = {
+        "started": text.date(line.started_unix_s).removesuffix(" UTC"),
+        "run": _STAMP.sub("", line.run),
+        "hosts": line.hosts,
+        "work": line.work,
+        "strategy": found.strategy if found else _nothing(line),
+        "world_size": quantities.integer(found.world_size) if found else None,
+        "rate": _rate(found.samples_per_s) if found else None,
+        "efficiency": quantities.fraction(found.efficiency) if found and found.efficiency is not None else None,
+        "like": line.like or "-",
+    }
+    return Line(cells=cells, flags=found.flags if found else (), remark=(", ".join(_remarks(line)),))
+
+
+def _nothing(line: RunLine) -> str:
+    if any(name.startswith("imported:") for name in line.strategies):
+        return f"{line.strategies[0]} IMPORTED"
+    return f"N={line.world_sizes[-1]} failed" if line.world_sizes else "nothing ended"
+
+
+def _rate(samples_per_s: float) -> Quantity:
+    return Quantity(value=samples_per_s, digits=text.decimals(samples_per_s))
+
+
+def _remarks(line: RunLine) -> Iterator[str]:
+    if line.is_running:
+        yield "still being written"
+    if line.failed:
+        yield f"{text.counted(line.failed, 'point')} failed"

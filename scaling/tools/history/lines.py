@@ -1,0 +1,301 @@
+"""A run in one line: when, on what, with which settings, and the fastest exchange at its largest world size.
+
+The whole analysis of a run takes ten times as long as reading it. Only what the line says is computed here, by the
+functions that the report uses, so that rates and efficiencies are those of its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+
+from msgspec.structs import fields
+
+from scaling.analysis.analyse import kept
+from scaling.analysis.audit import in_order
+from scaling.analysis.cell import Cell
+from scaling.analysis.controls import Controls
+from scaling.analysis.curves import exchanges
+from scaling.analysis.imported import Imported, cells
+from scaling.analysis.joining import EXPECTED, launch
+from scaling.analysis.less_work import judge
+from scaling.analysis.rounds import efficiencies
+from scaling.analysis.rows import Contender
+from scaling.errors import UsageError
+from scaling.records.events import Failed
+from scaling.records.imported import ImportedUnit
+from scaling.records.other_code import revision
+from scaling.records.point import Point, Record, Workload
+from scaling.records.run import Header, PointRecord
+from scaling.records.store import FILE, is_being_written, load
+from scaling.text import readable, several
+
+# Of a workload, what is said in words of its own or follows from these.
+_SAID = frozenset({
+    "model", "data", "batch_rule", "batch_size", "precision", "memory_format", "compile", "unit", "node_devices",
+})  # fmt: skip
+# What the others are without a flag: once, since fields() reads all types anew, and there are 1,000 runs.
+_USUAL = {one.name: one.default for one in fields(Workload) if one.name not in _SAID}
+
+
+class Headline(Record, frozen=True, kw_only=True):
+    """The fastest exchange at a run's largest world size; means over rounds. `efficiency` is None where none is
+    claimed, a fraction of 1; a sample is `units_per_sample` of `unit`. `flags` are those that its own records put
+    on it: SUPERLINEAR and DRIFTING need the whole analysis."""
+
+    strategy: str
+    interconnect: str
+    world_size: int
+    samples_per_s: float
+    unit: ImportedUnit
+    efficiency: float | None
+    flags: tuple[str, ...] = ()
+    units_per_sample: int = 1
+
+
+class Sight(Record, frozen=True, kw_only=True):
+    """What a run has seen of one exchange at one world size: mean over rounds. `work` tells it from others that
+    a run of the same conditions may have measured: `digits-cnn, batch 32`."""
+
+    contender: Contender
+    work: str
+    world_size: int
+    units_per_s: float
+    unit: ImportedUnit
+    flags: tuple[str, ...] = ()
+
+
+class RunLine(Record, frozen=True, kw_only=True):
+    """What is said of one run. `like` names the group of runs that it may be compared with, in the order of their
+    first runs: A, B, ...; `conditions` is what all of the group share.
+
+    `failed` counts points, `is_running` says that a sweep still writes into it, `headline` is None before any
+    exchange has ended. `seen` are all exchanges that have a result, where these were asked for.
+    """
+
+    run: str
+    started_unix_s: float
+    hosts: str
+    devices: str
+    work: str
+    strategies: tuple[str, ...]
+    world_sizes: tuple[int, ...]
+    rounds: int
+    version: str
+    git: str
+    headline: Headline | None
+    failed: int = 0
+    is_running: bool = False
+    like: str = ""
+    conditions: str = ""
+    seen: tuple[Sight, ...] = ()
+
+
+class Unreadable(Record, frozen=True, kw_only=True):
+    """A run of which nothing can be said, and why."""
+
+    run: str
+    reason: str
+
+
+def read(results: Path, *, all_exchanges: bool = False) -> tuple[list[RunLine], list[Unreadable]]:
+    """Read every run of a folder, the oldest first, and what each has `seen` if asked for. UsageError where
+    it is no folder or has no run."""
+    try:
+        folders = sorted(filter(_may_be_run, results.iterdir()))
+    except OSError as error:
+        raise UsageError(f"RESULTS_DIR {results}: {error.strerror}; give the folder in which runs are") from None
+    if not folders:
+        own = (
+            f"it is a run itself: give {results.resolve().parent}"
+            if (results / FILE).is_file()
+            else "no run in it"
+        )
+        raise UsageError(f"RESULTS_DIR {results}: {own}")
+    lines, unreadable = [], []
+    for folder in folders:
+        try:
+            lines.append(line(folder, *load(folder), all_exchanges=all_exchanges))
+        except UsageError as error:
+            unreadable.append(Unreadable(run=readable(folder.name), reason=readable(str(error))))
+    return sorted(lines, key=lambda one: (one.started_unix_s, one.run)), unreadable
+
+
+def _may_be_run(path: Path) -> bool:
+    """Also another user's folder, into which nobody else may look: what is there is then told as unreadable."""
+    try:
+        return (path / FILE).is_file()
+    except PermissionError:
+        return True
+
+
+def line(folder: Path, header: Header, records: Sequence[PointRecord], *, all_exchanges: bool = False) -> RunLine:
+    """Say what a run says; the group is not known yet."""
+    latest = kept(records)
+    points = [record.point for record in latest if record.point.kind == "exchange"]
+    launched = launch(header)
+    if header.is_import:
+        return _imported(folder, header)
+    largest = max((point.world_size for point in points), default=0)
+    measured = exchanges(one for one in latest if all_exchanges or one.point.world_size == largest)
+    return RunLine(
+        run=readable(folder.name),
+        started_unix_s=header.created_unix_s,
+        hosts=several(sorted({host.hostname for host in header.hosts}), shown=2),
+        devices=launched["devices"],
+        work=_work(points),
+        strategies=tuple(dict.fromkeys(point.strategy for point in points)),
+        world_sizes=tuple(sorted({point.world_size for point in points})),
+        rounds=len({point.round for point in points}),
+        version=header.version,
+        git=header.git,
+        headline=_headline([cell for cell in measured if cell.point.world_size == largest], latest),
+        failed=sum(isinstance(record.outcome, Failed) for record in latest),
+        is_running=is_being_written(folder),
+        conditions=_conditions(launched, points),
+        seen=tuple(_sight(cell) for cell in measured if cell.times) if all_exchanges else (),
+    )
+
+
+def _imported(folder: Path, header: Header) -> RunLine:
+    """Of what was read from logs of other tools: it is like no other run, and failed rows are no points."""
+    found = cells(header.imported)
+    best = max((cell for cell in found if cell.rate), key=lambda one: (one.world_size, _mean(one)), default=None)
+    tools = [*(row.tool for row in header.imported), *(one.tool for one in header.bandwidths)]
+    works = dict.fromkeys(
+        ", ".join(filter(None, (cell.model or cell.tool, f"batch {cell.batch_size}" if cell.batch_size else "")))
+        for cell in found
+    )
+    first, *more = works or ("bandwidths of a network",)
+    return RunLine(
+        run=readable(folder.name),
+        started_unix_s=header.created_unix_s,
+        hosts="-",
+        devices="-",
+        work=f"{first} and {len(more)} more" if more else first,
+        strategies=tuple(dict.fromkeys(f"imported:{tool}" for tool in tools)),
+        world_sizes=(),
+        rounds=0,
+        version=header.version,
+        git=header.git,
+        headline=None if best is None else _said_by_log(best),
+    )
+
+
+def _mean(cell: Imported) -> float:
+    return cell.rate.mean if cell.rate else 0.0
+
+
+def _said_by_log(cell: Imported) -> Headline:
+    return Headline(
+        strategy=f"imported:{cell.tool}",
+        interconnect="auto",
+        world_size=cell.world_size,
+        samples_per_s=_mean(cell),
+        unit=cell.unit,
+        efficiency=cell.efficiency,
+        flags=cell.flags,
+    )
+
+
+def _work(points: Iterable[Point]) -> str:
+    """The first of its works, and how many there are."""
+    first, *more = _works(points) or ("no exchange",)
+    return f"{first} and {len(more)} more" if more else first
+
+
+def _works(points: Iterable[Point]) -> tuple[str, ...]:
+    """`digits-cnn, batch 32`; what goes without saying is left out."""
+    rules = {"weak": "", "strong": " in all", "node": " per node"}
+    found = (
+        f"{work.model}, batch {point.reference.batch_size}{rules[work.batch_rule]}"
+        f"{'' if work.precision == 'fp32' else f', {work.precision}'}{', compiled' if work.compile else ''}"
+        f"{_beside(work)}"
+        for point in points
+        for work in (point.workload,)
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _beside(work: Workload) -> str:
+    """`, image size 448`: what else is not as it is without a flag."""
+    return "".join(
+        f", {value}" if name == "pass_" else f", {name.replace('_', ' ')}{'' if value is True else f' {value}'}"
+        for name, usual in _USUAL.items()
+        if (value := getattr(work, name)) != usual
+    )
+
+
+def _conditions(launched: dict[str, str], points: Iterable[Point]) -> str:
+    """What two runs must share if `scaling compare` shall compare them."""
+    works = sorted({(point.reference, point.hardware, point.placement) for point in points})
+    said = [value if what == "devices" else f"{what.removeprefix('versions of ')} {value}"
+            for what, value in sorted(launched.items()) if what not in EXPECTED]  # fmt: skip
+    work = "; ".join(
+        f"{work.model} on {work.data}, {work.batch_rule}, batch {work.batch_size}, {work.precision}, "
+        f"{work.memory_format}, {'compiled' if work.compile else 'eager'}{_beside(work)}, {hardware.label}, "
+        f"{placement}"
+        for work, hardware, placement in works
+    )
+    return "; ".join(filter(None, (work, ", ".join(said))))
+
+
+def _sight(cell: Cell) -> Sight:
+    return Sight(
+        contender=_contender(cell.point),
+        work=_works([cell.point])[0],
+        world_size=cell.point.world_size,
+        units_per_s=_rate(cell) * cell.point.workload.units_per_sample,
+        unit=cell.point.workload.unit,
+        flags=_flags(cell),
+    )
+
+
+def _contender(point: Point) -> Contender:
+    return Contender(
+        strategy=point.strategy,
+        interconnect=point.interconnect,
+        options=point.options,
+        servers=point.servers,
+        server_hosts=point.server_hosts,
+    )
+
+
+def _headline(cells: Iterable[Cell], records: Iterable[PointRecord]) -> Headline | None:
+    """Of the cells of the largest world size."""
+    controls = Controls(one for one in records if one.point.kind in ("solo", "each"))
+    return max((_said(cell, controls) for cell in cells if cell.times), key=_rank, default=None)
+
+
+def _rank(one: Headline) -> tuple[bool, bool, float]:
+    """As report/headline.py: first those that claim an efficiency, wait for their ranks and are what their name
+    says, and of these the launch's own code."""
+    claims = one.efficiency is not None and not {"ASYNC", "MISLABELLED"} & set(one.flags)
+    return claims, not revision(one.strategy), one.samples_per_s
+
+
+def _said(cell: Cell, controls: Controls) -> Headline:
+    judge(cell, controls)
+    claimed = efficiencies(cell, controls) if cell.claims_efficiency else ()
+    return Headline(
+        strategy=cell.point.strategy,
+        interconnect=cell.point.interconnect,
+        world_size=cell.point.world_size,
+        samples_per_s=_rate(cell),
+        unit=cell.point.workload.unit,
+        efficiency=exp(fmean(map(log, claimed))) if claimed else None,
+        flags=_flags(cell),
+        units_per_sample=cell.point.workload.units_per_sample,
+    )
+
+
+def _rate(cell: Cell) -> float:
+    return exp(fmean(map(log, cell.rates)))
+
+
+def _flags(cell: Cell) -> tuple[str, ...]:
+    """Those that its own records put on it."""
+    receipt = (cell.receipt.verdict,) if cell.receipt else ()
+    return (*in_order(set(cell.flags)), *(() if cell.synchronous else ("ASYNC",)), *receipt)

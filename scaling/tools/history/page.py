@@ -1,0 +1,198 @@
+"""The history of a folder as a page: a series for each exchange and world size, and a line for every run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from scaling.report import labels, words
+from scaling.report.figures.parts import Figure, Table, Trend, Trends, Turn, mark_of, stamps
+from scaling.report.formats.html import shell
+from scaling.report.formats.html.tables import Shown, shown
+from scaling.report.parts import Column, Line
+from scaling.text import counted
+from scaling.tools.history import formats
+from scaling.tools.history.document import COLUMNS, TITLE, document
+from scaling.tools.history.lines import RunLine, Sight, Unreadable
+
+# ---------------------------------------------------------------- figures
+#
+# Series over the runs of a folder: each exchange at each world size, run after run.
+
+
+# Of one figure; more cannot be told apart.
+MOST_TRENDS = 16
+MOST_RUNS = 250
+# Of one page: about 100 bytes each.
+MOST_DOTS = 8000
+# Letter, unit, world size; and by the name of an exchange what each run saw of it, by the run's number.
+Key = tuple[str, str, int]
+Seen = Mapping[str, Mapping[int, Sight]]
+
+
+def figures(lines: Sequence[RunLine]) -> tuple[list[Figure], str]:
+    """Return a figure for each group of comparable runs and each world size, the newest group first and in it the
+    largest world size; and what is left out, "" for nothing. Runs are numbered from 1, the oldest."""
+    found: list[Figure] = []
+    dots = 0
+    groups = _groups(lines)
+    for key, seen in groups:
+        figure = _figure(key, seen)
+        dots += sum(len(trend.turns) for trend in _trends(seen))
+        if found and dots > MOST_DOTS:
+            break
+        found.append(figure)
+    more = len(groups) - len(found)
+    return found, f"{more} of {len(groups)} figures, those of the oldest groups, are left out" if more else ""
+
+
+def _groups(lines: Sequence[RunLine]) -> list[tuple[Key, Seen]]:
+    """The newest first, of exchanges that two runs have measured at least: one is no series."""
+    by_key: dict[Key, list[tuple[int, Sight]]] = {}
+    newest: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        newest[line.like] = number
+        for sight in line.seen:
+            by_key.setdefault((line.like, sight.unit, sight.world_size), []).append((number, sight))
+    several = [key for key, sights in by_key.items() if len({number for number, _ in sights}) > 1]
+    ordered = sorted(several, key=lambda key: (-newest[key[0]], key[1], -key[2]))
+    return [(key, _named(by_key[key])) for key in ordered]
+
+
+def _named(sights: Sequence[tuple[int, Sight]]) -> Seen:
+    """By name: what all of them share goes without saying."""
+    options = [frozenset(sight.contender.options.items()) for _, sight in sights]
+    shared = frozenset.intersection(*options)
+    works = {sight.work for _, sight in sights}
+    found: dict[str, dict[int, Sight]] = {}
+    for number, sight in sights:
+        name = _name(sight, shared, tells_work=len(works) > 1)
+        found.setdefault(name, {})[number] = sight
+    return found
+
+
+def _name(sight: Sight, shared: frozenset[labels.Option], *, tells_work: bool) -> str:
+    who = sight.contender
+    servers = f"{who.servers} servers {who.server_hosts}" if who.servers else ""
+    parts = (labels.exchange(who, shared), servers, sight.work if tells_work else "")
+    return ", ".join(filter(None, parts))
+
+
+def _figure(key: Key, seen: Seen) -> Figure:
+    like, unit, world_size = key
+    title = f"{like}, N={world_size}: {unit}/s of each run"
+    trends = _trends(seen)
+    left_out = [f"{len(seen) - len(trends)} exchanges that were measured least"] if len(seen) > len(trends) else []
+    longest = max(len(by_run) for by_run in seen.values())
+    if longest > MOST_RUNS:
+        left_out.append(f"runs before the last {MOST_RUNS}")
+    return Figure(
+        name="history",
+        title=title,
+        says=f"{title}: {'; '.join(_said(trend) for trend in trends)}",
+        body=Trends(upright=f"{unit}/s", across="run", trends=tuple(trends)),
+        table=_table(trends),
+        stamps=stamps({flag for by_run in seen.values() for sight in by_run.values() for flag in sight.flags}),
+        left_out=" and ".join(left_out),
+    )
+
+
+def _trends(seen: Seen) -> list[Trend]:
+    """Those that most runs have measured, in the order of the names."""
+    kept = sorted(seen, key=lambda name: -len(seen[name]))[:MOST_TRENDS]
+    return [
+        Trend(label=name, number=number, turns=tuple(_turns(by_run))[-MOST_RUNS:])
+        for number, (name, by_run) in enumerate(sorted(seen.items()))
+        if name in kept
+    ]
+
+
+def _turns(by_run: Mapping[int, Sight]) -> Iterator[Turn]:
+    return (Turn(number, sight.units_per_s, mark_of(sight.flags)) for number, sight in sorted(by_run.items()))
+
+
+def _said(trend: Trend) -> str:
+    """`fake:a 1174 in run 12, -4.9 % from the median of the 11 before`."""
+    *before, last = trend.turns
+    newest = f"{trend.label} {last.value:.4g} in run {last.at}"
+    if not before:
+        return newest
+    change = 100 * (last.value / median(turn.value for turn in before) - 1)
+    return f"{newest}, {words.number(change, 1)} % from the median of the {len(before)} before"
+
+
+def _table(trends: Sequence[Trend]) -> Table:
+    """A line for each run, the newest first."""
+    by_run: dict[int, dict[str, Turn]] = {}
+    for trend in trends:
+        for turn in trend.turns:
+            by_run.setdefault(turn.at, {})[trend.label] = turn
+    names = [trend.label for trend in trends]
+    lines = ((str(at), *_texts(names, by_run[at])) for at in sorted(by_run, reverse=True))
+    return Table(("run", *names), tuple(lines))
+
+
+def _texts(names: Iterable[str], turns: Mapping[str, Turn]) -> Iterator[str]:
+    for name in names:
+        turn = turns.get(name)
+        yield words.NONE if turn is None else f"{turn.value:,.4g} {turn.mark}".rstrip()
+
+
+# ---------------------------------------------------------------- page
+
+TEMPLATE = Path(__file__).with_name("page.html.j2")
+# Of the table; a browser is slow with more.
+MOST_LINES = 2000
+NUMBER = Column(key="number", title="run")
+# The number leads from a figure to its line.
+NAME = Column(key="run", title="name", is_text=True)
+MARKS = Column(key="marks", title="marks", is_text=True)
+
+
+def render(folder: str, lines: Sequence[RunLine], unreadable: Sequence[Unreadable]) -> str:
+    """Return the page of the runs in `folder`, the oldest first; the same runs give the same bytes."""
+    doc = document(folder, lines, unreadable)
+    found, left_out = figures(lines)
+    notices = [*doc.notices, *filter(None, [left_out])]
+    if len(lines) > MOST_LINES:
+        notices.append(f"the table has the last {MOST_LINES} of {len(lines)} runs; rows.csv has all")
+    drawn = list(shell.drawn(found))
+    values = {
+        "title": f"{TITLE}: {folder}",
+        "heading": TITLE,
+        "subject": f"{counted(len(lines), 'run')} in {folder}",
+        "notices": notices,
+        "drawn": drawn,
+        "columns": _columns(),
+        "rows": list(_rows(doc.sections[0].lines))[-MOST_LINES:][::-1] if lines else [],
+        "facts": shell.entries(doc.facts),
+        "reading": shell.entries(doc.how_to_read),
+        "csv": shell.data_link(formats.csv(lines)),
+        "parts": list(_parts(has_figures=bool(drawn))),
+    }
+    return shell.render(TEMPLATE.read_text(encoding="utf-8"), values)
+
+
+def _columns() -> tuple[Column, ...]:
+    return (NUMBER, *(NAME if column.key == "run" else column for column in COLUMNS), MARKS)
+
+
+def _rows(lines: Sequence[Line]) -> Iterator[tuple[Shown, ...]]:
+    """The oldest first."""
+    for number, line in enumerate(lines, start=1):
+        said = " ".join(filter(None, (words.stamped(*line.flags), words.text(line.remark))))
+        marks = Shown(text=said, is_text=True, is_mark=True)
+        yield Shown(text=str(number), value=str(number)), *(_cell(line, column) for column in COLUMNS), marks
+
+
+def _cell(line: Line, column: Column) -> Shown:
+    """Texts stand left, and are sorted as texts."""
+    cell = line.cells.get(column.key)
+    return Shown(text=str(cell), is_text=True) if column.is_text else shown(cell, column)
+
+
+def _parts(*, has_figures: bool) -> Iterator[tuple[str, str]]:
+    if has_figures:
+        yield "figures", "Figures"
+    yield from (("tables", "Runs"), ("groups", "Groups"), ("data", "Data"), ("reading", "How to read"))

@@ -1,0 +1,77 @@
+"""`python -m scaling import LOG... -o RUN`: logs of other tools as a run, its rows marked IMPORTED."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import scaling
+from scaling.command import complain, open_streams, show
+from scaling.errors import Interrupted, ScalingError, UsageError
+from scaling.records import store
+from scaling.records.run import SCHEMA, Header
+from scaling.report.formats import terminal
+from scaling.text import readable
+from scaling.tools.importers import flags
+from scaling.tools.importers.flags import NAME, Asked
+from scaling.tools.importers.tools import read_all
+
+
+def imported(asked: Asked, argv: Sequence[str], unix_s: float) -> Header:
+    """What the logs say as the header of a run. Raises UsageError for a log that is refused."""
+    found = read_all(asked.logs, asked.tool, asked.given)
+    return Header(
+        schema=SCHEMA,
+        version=scaling.__version__,
+        code="",
+        git="",
+        created_unix_s=unix_s,
+        command=("python", "-m", NAME, *map(readable, argv)),
+        launch_size=0,
+        mpi="",
+        seed=0,
+        config={},
+        hosts=(),
+        host_of_rank=(),
+        device="cpu",
+        imported=tuple(row for one in found for row in one.rows),
+        bandwidths=tuple(row for one in found for row in one.bandwidths),
+    )
+
+
+def _refuse_existing(output: Path) -> None:
+    if os.path.lexists(output):
+        raise UsageError(f"--output {output}: exists already; name a folder that does not")
+
+
+def _write(asked: Asked, argv: Sequence[str]) -> None:
+    _refuse_existing(asked.output)
+    header = imported(asked, argv, time.time())
+    store.create_import(asked.output, header)
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    show(terminal.render(header, (), color=color))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
+    open_streams()
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        if asked := flags.parse(arguments):
+            _write(asked, arguments)
+    except ScalingError as error:
+        complain(error, NAME)
+        return error.exit_code
+    except Interrupted as stop:
+        return stop.exit_code
+    except KeyboardInterrupt:  # while a log is read: nothing is written yet
+        return Interrupted(signal.SIGINT).exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

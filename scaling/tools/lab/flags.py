@@ -1,0 +1,125 @@
+"""The commands of a lab and their flags: up, down, status, rate, run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from scaling.command import command
+from scaling.errors import UsageError
+from scaling.tools.lab import changes, lifecycle, listing, running, shapes, state
+
+NAME = "scaling lab"
+ABOUT = (
+    "`python -m scaling lab up|down|status|run|rate`: a cluster on this machine, of namespaces and shaped links."
+)
+AFTER_RUN = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+app = typer.Typer(add_completion=False, help=ABOUT)
+_NAME = typer.Option("--name", help="Several labs can be up at a time, by name.", metavar="NAME")
+_NODES = typer.Option("--nodes", help="How many nodes.", metavar="N")
+_SLOTS = typer.Option("--slots", help="Ranks that mpirun puts on each.", metavar="N")
+_NIC = typer.Option(
+    "--nic",
+    help="A card of every node, repeated for each: ib0=10gbit or ib0=10gbit,10.10.0.0/24. "
+    f"MPI's own traffic takes the last. Default: {' and '.join(shapes.DEFAULT_NICS)}.",
+    metavar="NAME=RATE[,SUBNET]",
+    show_default=False,
+)
+_RATE = typer.Option("--rate", help="Reshape it once it is up, as the command `rate` does.", metavar="CARD=RATE")
+_FORCE = typer.Option("--force", help="Also while a run is on, which is ended.")
+_WHICH = typer.Option("--name", help="This lab alone.", metavar="NAME", show_default="all")
+_CHANGES = typer.Argument(
+    help="ib0=1gbit (all nodes), node2.ib0=10% (one node's link), node2.ib0=down, node2.ib0=up.",
+    metavar="[NODE.]CARD=RATE",
+    show_default=False,
+)
+_WORDS = typer.Argument(
+    help="What mpirun is given: -np 16 python -m scaling.run", metavar="-- ARGUMENT...", show_default=False
+)
+
+
+@app.command()
+def up(
+    name: Annotated[str, _NAME] = "lab",
+    nodes: Annotated[int, _NODES] = 4,
+    slots: Annotated[int, _SLOTS] = 4,
+    nic: Annotated[list[str] | None, _NIC] = None,
+    rate_: Annotated[list[str] | None, _RATE] = None,
+) -> int:
+    """Make a lab; one that is up already stays as it is."""
+    wanted = shapes.shape(name, nodes, slots, nic or ())
+    changing = changes.cards(wanted, rate_ or ())
+    lab = lifecycle.up(wanted, say, changing=changing)
+    if rate_:
+        lab = changes.change(name, rate_)
+    _warn(*listing.warnings_of(lab))
+    _print(*listing.described(lab), *listing.how_to_use(lab))
+    return 0
+
+
+@app.command()
+def down(name: Annotated[str, _NAME] = "lab", force: Annotated[bool, _FORCE] = False) -> int:
+    """End a lab and all that runs in it; nothing is left of it."""
+    shapes.check_name(name)
+    existed = lifecycle.down(name, force=force, say=say)
+    _print(f"lab {name} is down" if existed else f"there is no lab {name}")
+    return 0
+
+
+@app.command()
+def status(name: Annotated[str, _WHICH] = "") -> int:
+    """Show nodes, cards, rates, and the run that is on."""
+    if name:
+        shapes.check_name(name)
+        state.load(name)
+    shown = [line for each in ([name] if name else state.names()) for line in listing.status(each)]
+    _print(*(shown or ["no lab is up"]))
+    return 0
+
+
+@app.command()
+def rate(changed: Annotated[list[str] | None, _CHANGES] = None, name: Annotated[str, _NAME] = "lab") -> int:
+    """Reshape a running lab: a network, one node's link, or a card down and up."""
+    if not changed:
+        raise UsageError("rate: of what? write for example: python -m scaling lab rate ib0=1gbit")
+    shapes.check_name(name)
+    lifecycle.need_root("rate")
+    lab = changes.change(name, changed)
+    _warn(*listing.warnings_of(lab))
+    _print(*listing.described(lab))
+    return 0
+
+
+@app.command(context_settings=AFTER_RUN)
+def run(words: Annotated[list[str] | None, _WORDS] = None, name: Annotated[str, _NAME] = "lab") -> int:
+    """Run mpirun on the nodes; its exit code is this one's."""
+    if not words:
+        raise UsageError("run: what? write for example: python -m scaling lab run -- -np 16 python -m scaling.run")
+    shapes.check_name(name)
+    return running.run(name, words, say)
+
+
+def run_command(argv: Sequence[str]) -> int:
+    """Run the command that the command line names; returns the exit code. Raises ScalingError, Interrupted."""
+    status = command(app, argv or ["--help"], NAME)
+    return status if isinstance(status, int) else 0
+
+
+def say(text: str) -> None:
+    """A line about what goes on, on stderr."""
+    sys.stderr.write(f"{NAME}: {text}\n")
+    sys.stderr.flush()
+
+
+def _warn(*lines: str) -> None:
+    for line in lines:
+        say(line)
+
+
+def _print(*lines: str) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()

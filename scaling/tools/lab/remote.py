@@ -1,0 +1,168 @@
+"""What mpirun calls in place of ssh: `python -m scaling.tools.lab.remote HOST WORDS...` runs them on a node.
+
+As sshd does, it gives the command a shell and a clean environment, so that what a launcher forgets to forward
+is missing here too. The Python environment is on PATH, as a login script would have it, and the current
+directory is kept, where it is there. Only the standard library: it starts once per node and run.
+
+`--as-is HOST WORDS...` runs the words themselves, in this environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from scaling.tools.lab import namespaces as ns
+
+ROOT = Path("/run/scaling-lab")
+CHECKOUT = Path(__file__).resolve().parents[2]
+# What a lab tells its commands: its name, its networks, the run they belong to, what of /tmp is shared.
+NAME, FABRIC, RUN, PLACES = "SCALING_LAB", "SCALING_FABRIC", "SCALING_LAB_RUN", "SCALING_LAB_PLACES"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PRIVATE = "/tmp"
+
+
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Become the command. What cannot be reached exits with 255 and a line, as ssh does."""
+    as_is, host, words = parse(arguments)
+    name = os.environ.get(NAME, "lab")
+    here = current()
+    try:
+        enter(name, host)
+        share(ROOT / name, places(os.environ, here))
+    except (OSError, LookupError) as error:
+        _fail(f"{host}: cannot enter this node of lab {name}: {error}")
+    go_to(here)
+    try:
+        if as_is:
+            os.execvp(words[0], words)
+        environ = clean(os.environ, name)
+        os.execve("/bin/sh", ["sh", "-c", " ".join(words) or 'exec "$SHELL"'], environ)
+    except OSError as error:
+        _fail(f"{host}: {words[0]}: {error.strerror}")
+
+
+def parse(arguments: Sequence[str]) -> tuple[bool, str, list[str]]:
+    """Whether as it is, the host, the words; ssh's own flags without a value (-x, -q, ...) are skipped."""
+    words = list(arguments)
+    as_is = words[:1] == ["--as-is"]
+    while words and words[0].startswith("-"):
+        words.pop(0)
+    if not words or (as_is and len(words) == 1):
+        _fail("what to run, and where? write for example: python -m scaling.tools.lab.remote node1 hostname")
+    return as_is, words[0], words[1:]
+
+
+def enter(name: str, host: str) -> None:
+    """Go into all namespaces of a node. Raises LookupError, OSError."""
+    with ExitStack() as stack:
+        for descriptor in [_opened(stack, path) for path in namespace_files(name, host)]:
+            ns.enter(descriptor)
+
+
+def _opened(stack: ExitStack, path: str) -> int:
+    descriptor = os.open(path, os.O_RDONLY)
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def namespace_files(name: str, host: str) -> list[str]:
+    """Where the holder of a lab keeps a node's namespaces open. Raises LookupError."""
+    try:
+        state: dict[str, Any] = json.loads((ROOT / name / "state.json").read_text())
+    except FileNotFoundError:
+        raise LookupError("no such lab is up") from None
+    if host not in state["nodes"]:
+        raise LookupError(f"its nodes are {', '.join(state['nodes'])}")
+    program = state["holder"]["program"]
+    if _start_ticks(program["pid"]) != program["start_ticks"]:
+        raise LookupError("its holder process is gone")
+    kept = state["holder"]["namespaces"][host]
+    return [f"/proc/{program['pid']}/fd/{kept[kind]}" for kind in ns.KINDS]
+
+
+def _start_ticks(pid: int) -> int | None:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return None
+
+
+def clean(environ: Mapping[str, str], name: str) -> dict[str, str]:
+    """The environment that a login on a node would give."""
+    user = pwd.getpwuid(os.getuid())
+    programs = str(Path(sys.executable).parent)
+    kept = {key: environ[key] for key in ("LANG", NAME, FABRIC, RUN, PLACES) if key in environ}
+    return {
+        "HOME": user.pw_dir,
+        "LOGNAME": user.pw_name,
+        "USER": user.pw_name,
+        "SHELL": user.pw_shell or "/bin/sh",
+        NAME: name,
+        FABRIC: str(ROOT / name / "fabric.toml"),
+        **kept,
+        "PATH": reaching(programs, environ.get("PATH", DEFAULT_PATH)),
+    }
+
+
+def reaching(folder: str, path: str) -> str:
+    """A PATH that has this folder; first, unless it has it already: an mpirun before it is meant."""
+    return path if folder in path.split(":") else f"{folder}:{path}"
+
+
+# ---------------------------------------------------------------- what of /tmp all nodes see
+
+
+def places(environ: Mapping[str, str], here: str) -> list[str]:
+    """What a node must find although it lies under the /tmp outside: the current directory, this Python, this
+    package, and what the run names (PLACES)."""
+    wanted = [here, sys.prefix, sys.base_prefix, str(CHECKOUT), *environ.get(PLACES, "").split(":")]
+    found = dict.fromkeys(os.path.normpath(place) for place in wanted if place)
+    return [place for place in found if place.startswith(f"{PRIVATE}/")]
+
+
+def share(folder: Path, wanted: Sequence[str]) -> None:
+    """Show these of the outer /tmp, which the lab's folder holds, at their place in this node's own /tmp."""
+    for place in sorted(wanted):
+        outside = folder / "tmp" / place.removeprefix(f"{PRIVATE}/")
+        if not outside.is_dir() or same(outside, Path(place)):
+            continue
+        Path(place).mkdir(parents=True, exist_ok=True)
+        ns.mount(outside, place, flags=ns.MS_BIND | ns.MS_REC)
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether both are the same file."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def current() -> str:
+    """The current directory; the root when it has been removed."""
+    with suppress(OSError):
+        return str(Path.cwd())
+    return "/"
+
+
+def go_to(folder: str) -> None:
+    """Be there, or at home where there is no such folder, or at the root."""
+    for place in (folder, pwd.getpwuid(os.getuid()).pw_dir, "/"):
+        with suppress(OSError):
+            os.chdir(place)
+            return
+
+
+def _fail(text: str) -> NoReturn:
+    sys.stderr.write(f"scaling.tools.lab.remote: {text}\n")
+    raise SystemExit(255)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,156 @@
+"""`run`: launch/mpirun inside the first node, and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from scaling.errors import LaunchError, UsageError
+from scaling.tools.lab import files, processes, remote, shaping, state
+from scaling.tools.lab.lifecycle import Say, need_outside, need_root
+from scaling.tools.lab.processes import Run
+from scaling.tools.lab.state import Lab
+
+HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Where each MPI looks for hosts that its command line does not name: Open MPI 4 and 5, MPICH, Intel MPI.
+HOSTFILES = {
+    "OMPI_MCA_orte_default_hostfile": "hostfile",
+    "PRTE_MCA_prte_default_hostfile": "hostfile",
+    "HYDRA_HOST_FILE": "hostfile.mpich",
+    "I_MPI_HYDRA_HOST_FILE": "hostfile.mpich",
+}
+# Where temporary files go outside, while a node has a /tmp of its own; and what lets this one machine take more
+# ranks than cores, upon which Open MPI 5 would put them all on node1.
+OUTSIDE = ("TMPDIR", "TMP", "TEMP", "XDG_RUNTIME_DIR", "PRTE_MCA_rmaps_default_mapping_policy")
+
+
+def run(name: str, arguments: Sequence[str], say: Say) -> int:
+    """Run mpirun with these arguments in a lab; returns its exit code (128 + number after a signal). Raises
+    UsageError, LaunchError."""
+    need_root("run")
+    need_outside("run")
+    command = mpirun_command(state.load(name))
+    for path in lost(arguments):
+        say(f"warning: {path} will be in node1's own /tmp, which goes with the lab; write to a folder that exists")
+    lab, begun = _begin(name, arguments)
+    try:
+        return _obeying_signals([*command, *arguments], environment(os.environ, lab, begun, arguments))
+    finally:
+        processes.end(lambda: processes.of_run(lab, begun))
+        (lab.folder / "run.json").unlink(missing_ok=True)
+        _declared_again(name)
+
+
+def _declared_again(name: str) -> None:
+    """Links that a run of emulated devices has shaped, and did not live to shape back."""
+    lab = state.find(name)
+    if lab is not None and lab.holder.program.lives:
+        rates = {nic.name: nic.rate_bits_per_s for nic in lab.nics if nic.shaped_bits_per_s != nic.rate_bits_per_s}
+        if rates:
+            shaping.shape(lab, rates)
+
+
+def mpirun_command(lab: Lab) -> list[str]:
+    """As the first node's command. Raises LaunchError without the launcher."""
+    mpirun = files.CHECKOUT / "launch" / "mpirun"
+    if not mpirun.is_file():
+        raise LaunchError(f"no {mpirun}: `run` needs the repository that this package came from, and its launch/")
+    agent = str(lab.folder / "agent")
+    return [agent, "--as-is", lab.nodes[0], str(mpirun), "--agent", agent, "--interface", lab.nics[-1].name]
+
+
+def _begin(name: str, arguments: Sequence[str]) -> tuple[Lab, Run]:
+    """Note that a run is on. Raises UsageError when another one is."""
+    with state.locked():
+        lab = state.load(name)
+        if on := processes.run_on(lab):
+            raise UsageError(
+                f"lab {name}: a run is on already ({on.told}), and two slow each other down: wait for it, or take "
+                "another lab by --name"
+            )
+        own = state.program(os.getpid())
+        mark = f"{own.pid}-{own.start_ticks}"
+        begun = Run(program=own, mark=mark, since_unix_s=time.time(), command=tuple(arguments))
+        state.replace_file(lab.folder / "run.json", msgspec.json.encode(begun))
+        return lab, begun
+
+
+def environment(base: Mapping[str, str], lab: Lab, begun: Run, arguments: Sequence[str]) -> dict[str, str]:
+    """The caller's environment for mpirun, with this Python first and the lab's variables."""
+    environ = {key: value for key, value in base.items() if key not in OUTSIDE}
+    python, path = Path(sys.executable), base.get("PATH", remote.DEFAULT_PATH)
+    if sys.prefix != sys.base_prefix:
+        environ["VIRTUAL_ENV"] = sys.prefix
+    return {
+        **environ,
+        "PATH": path if shutil.which("python", path=path) == str(python) else f"{python.parent}:{path}",
+        **{variable: str(lab.folder / file) for variable, file in HOSTFILES.items()},
+        remote.NAME: lab.name,
+        remote.FABRIC: str(lab.folder / "fabric.toml"),
+        remote.RUN: begun.mark,
+        remote.PLACES: ":".join([*folders(arguments), *programs(base)]),
+    }
+
+
+def programs(environ: Mapping[str, str]) -> list[str]:
+    """Folders that mpirun and Python modules come from."""
+    mpirun = shutil.which("mpirun", path=environ.get("PATH"))
+    prefixes = [Path(mpirun).parents[1], Path(mpirun).resolve().parents[1]] if mpirun else []
+    return [*map(str, prefixes), *filter(None, environ.get("PYTHONPATH", "").split(":"))]
+
+
+def _obeying_signals(command: list[str], environ: Mapping[str, str]) -> int:
+    """Run to the end. Each signal is handed on once: in a session of its own, the command gets none from the
+    terminal. They are read from a pipe, as a handler alone is not run while a wait for the process blocks."""
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    wakeup = signal.set_wakeup_fd(told)
+    # What nohup has set to be ignored stays so.
+    hears = [one for one in HANDED_ON if one != signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda _number, _frame: None) for number in (*hears, signal.SIGCHLD)}
+    stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
+    try:
+        with subprocess.Popen(command, env=dict(environ), stdin=stdin, start_new_session=True) as process:
+            while process.poll() is None:
+                for number in os.read(heard, 64):
+                    if number != signal.SIGCHLD:
+                        process.send_signal(number)
+            code = process.returncode
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(heard)
+        os.close(told)
+    return code if code >= 0 else 128 - code
+
+
+# ---------------------------------------------------------------- what the command line names under /tmp
+
+
+def folders(arguments: Sequence[str]) -> list[str]:
+    """Folders under /tmp, those of files too, that the words name and that exist."""
+    paths = [path if path.is_dir() else path.parent for path in _named(arguments)]
+    return sorted({str(path) for path in paths if path.is_dir() and str(path) != remote.PRIVATE})
+
+
+def lost(arguments: Sequence[str]) -> list[str]:
+    """Paths under /tmp that the words name and that the nodes cannot share, as nothing holds them yet."""
+    return [str(path) for path in _named(arguments) if not path.is_dir() and not _is_shared(path.parent)]
+
+
+def _is_shared(folder: Path) -> bool:
+    return folder.is_dir() and str(folder) != remote.PRIVATE
+
+
+def _named(arguments: Sequence[str]) -> list[Path]:
+    words = [part for word in arguments for part in (word, word.partition("=")[2])]
+    return [Path(os.path.normpath(word)) for word in words if word.startswith(f"{remote.PRIVATE}/")]

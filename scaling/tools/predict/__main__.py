@@ -1,0 +1,129 @@
+"""`python -m scaling predict RUN`: what world sizes that nobody measured would do, from a run's file or cold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from scaling.command import deliver, obey
+from scaling.records.store import load_measured
+from scaling.text import as_json, printable, rounded
+from scaling.tools.predict import asking, flags, healthy, planner, preflight, priors
+from scaling.tools.predict.case import Case, Measured
+from scaling.tools.predict.flags import NAME, Asked
+from scaling.tools.predict.forecast import LEAST_DRAWS, WIDEST, Forecast, Next, forecasts, measure_next
+
+# ---------------------------------------------------------------- words
+#
+# Predictions in words: every row says PREDICTED and has its 80 % interval.
+
+
+HEAD = ("N", "nodes", "", "/s", "efficiency", "80 %", "contention", "straggling", "exposed", "rest", "most to")
+CHECKED = (
+    "80 %: of one run on a healthy cluster; how often such held published ones: scaling/tools/predict/README.md"
+)
+
+
+def prediction_table(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: Next | None) -> str:
+    """The table for people."""
+    lines = [f"PREDICTED, not measured: {case.title}"]
+    lines += [f"note: {text}" for text in (*case.notes, *extra)]
+    head = tuple(f"{case.unit}/s" if word == "/s" else word for word in HEAD)
+    cells = [head, *(_measured(one, case) for one in case.measured), *(_predicted(row, case) for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
+    lines += [_line(line, widths) for line in cells]
+    if any((row.high - row.low) / 2 > WIDEST for row in rows):
+        lines.append(f"not claimed: the interval is wider than ± {100 * WIDEST:.0f} points")
+    if any(not row.claimed and (row.high - row.low) / 2 <= WIDEST for row in rows):
+        lines.append(f"not claimed: fewer than {LEAST_DRAWS} even draws tell no interval")
+    if following is not None:
+        lines.append(
+            f"measure next: {following.what} (the interval at {following.asked:,} would be "
+            f"± {100 * following.then:.1f} instead of ± {100 * following.now:.1f})"
+        )
+    lines += ["losses are per cent of a step; PREDICTED rows are never ranked against measured ones", CHECKED]
+    return "\n".join(map(printable, lines)) + "\n"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    placed = (_placed(word, width, at) for at, (word, width) in enumerate(zip(cells, widths, strict=True)))
+    return "  ".join(placed).rstrip()
+
+
+def _placed(word: str, width: int, column: int) -> str:
+    return word.ljust(width) if column in (2, len(HEAD) - 1) else word.rjust(width)
+
+
+def _measured(one: Measured, case: Case) -> tuple[str, ...]:
+    rate, efficiency = f"{one.samples_per_s * case.units_per_sample:,.0f}", f"{100 * one.efficiency:.1f} %"
+    return (f"{one.at.world_size:,}", f"{one.at.nodes:,}", "measured", rate, efficiency, *[""] * 6)
+
+
+def _predicted(row: Forecast, case: Case) -> tuple[str, ...]:
+    where = (f"{row.at.world_size:,}", f"{row.at.nodes:,}", "PREDICTED")
+    between = f"{100 * row.low:.0f} to {100 * row.high:.0f}"
+    if not row.claimed:
+        return (*where, "not claimed", "not claimed", between, *[""] * 5)
+    return (
+        *where,
+        f"{row.samples_per_s * case.units_per_sample:,.0f}",
+        f"{100 * row.efficiency:.1f} %",
+        between,
+        *(f"{100 * part + 0.0:.1f}" for part in (row.contention, row.straggling, row.exposed, row.unexplained)),
+        row.cause,
+    )
+
+
+def prediction_json(case: Case, rows: Sequence[Forecast], extra: Sequence[str], following: Next | None) -> str:
+    """The same for programs; fractions are of 1."""
+    plain: dict[str, Any] = {
+        "kind": "PREDICTED",
+        "interval_percent": 80,
+        "title": case.title,
+        "notes": [*case.notes, *extra],
+        "unit": case.unit,
+        "units_per_sample": case.units_per_sample,
+        "measured": msgspec.to_builtins(case.measured),
+        "predicted": [msgspec.to_builtins(row) | {"kind": "PREDICTED", "cause": row.cause} for row in rows],
+        "measure_next": following._asdict() if following else None,
+    }
+    return as_json(rounded(plain))
+
+
+# ---------------------------------------------------------------- main
+
+
+def predict(asked: Asked) -> str:
+    """What is to be printed."""
+    run = None if asked.run is None else load_measured(asked.run)
+    case = asking.case_of(asked, run)
+    if asked.check is not None:
+        case = preflight.added(case, preflight.read(asked.check), run[0].networks if run else ())
+    believed = priors.read(asked.priors)
+    if asked.target is not None and asked.prices is not None:
+        return planner.planned(asked, case, believed)
+    relief = None
+    if run is not None and asked.without:
+        relief, case = healthy.without(asked.without, case, run[1])
+    look = asking.look(asked, case, believed)
+    sizes = asking.world_sizes(asked, case, relief)
+    rows = forecasts(look, sizes)
+    following = measure_next(look, sizes[-1])
+    write = prediction_json if asked.format == "json" else prediction_table
+    return write(case, rows, (*look.doubts, *asking.supposed(asked, case, relief)), following)
+
+
+def _act(argv: Sequence[str]) -> None:
+    if asked := flags.parse(argv):
+        deliver(predict(asked), asked.output)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
+    return obey(_act, argv, NAME)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,245 @@
+"""From what was asked to what is predicted: the case, the what-ifs, the world sizes, or why not. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import inf
+
+from msgspec.structs import replace
+
+from scaling.errors import UsageError, near
+from scaling.records.run import Header, PointRecord
+from scaling.tools.predict import evidence
+from scaling.tools.predict.case import Case, network
+from scaling.tools.predict.curve import Wanted
+from scaling.tools.predict.flags import Asked
+from scaling.tools.predict.forecast import FARTHEST, FARTHEST_COLD, Outlook, outlook
+from scaling.tools.predict.healthy import Relief
+from scaling.tools.predict.known import Known
+from scaling.tools.predict.models import KNOWN, KnownModel
+from scaling.tools.predict.priors import Priors
+from scaling.tools.predict.setting import At, Setting
+
+DOUBLINGS = 5
+# Beyond these a step or a compression is a slip of the pen.
+SHORTEST_S, LONGEST_S, MOST_COMPRESSION = 1e-5, 24 * 3600.0, 10_000
+
+
+def case_of(asked: Asked, run: tuple[Header, Sequence[PointRecord]] | None) -> Case:
+    """What is known: the run's curve, or one device and a data sheet. Raises UsageError."""
+    _alike(asked)
+    if run is None:
+        return _cold(asked)
+    header, records = run
+    found = evidence.case(header, records, _wanted(asked))
+    if asked.devices_per_node:
+        found = found._replace(devices_per_node=asked.devices_per_node)
+    if asked.model not in ("", found.model):  # whose samples may be of another length
+        found = found._replace(unit="samples", units_per_sample=1)
+    return found
+
+
+def _wanted(asked: Asked) -> Wanted:
+    return Wanted(asked.strategy, asked.interconnect, asked.up_to, model=asked.model, batch_size=asked.batch_size)
+
+
+def _alike(asked: Asked) -> None:
+    if asked.cold and asked.run is not None:
+        raise UsageError("--cold: predicts without a run; leave RUN or --cold out")
+    if not asked.cold and asked.run is None:
+        raise UsageError(
+            "RUN: give a run's folder, or --cold --rate R --model NAME --batch-size B --network KIND:GBIT"
+        )
+    if asked.device and not asked.cold:
+        raise UsageError(
+            "--device: names the device of --cold; a run's is its own, and another device must be measured: "
+            "mpirun -np 2 python -m scaling.run --world-sizes 1,2 on one of it"
+        )
+    if not 1 <= asked.compress <= MOST_COMPRESSION:
+        raise UsageError(f"--compress {asked.compress:g}: divides the gradients' bytes; 1 to {MOST_COMPRESSION:,}")
+    if asked.rate is not None and not 0 < asked.rate < inf:
+        raise UsageError(f"--rate {asked.rate:g}: samples/s of one device; above 0")
+    if asked.target is not None and not 0 < asked.target < inf:
+        raise UsageError(f"--target {asked.target:g}: samples/s; above 0")
+    if asked.target is not None:
+        _planning(asked)
+
+
+def _planning(asked: Asked) -> None:
+    if asked.prices is None:
+        raise UsageError("--target: needs --prices FILE; what it holds: scaling/tools/predict/README.md")
+    flags: dict[str, object] = {"--world-sizes": asked.world_sizes, "--without": asked.without}
+    if not asked.cold:
+        flags |= {
+            "--batch-size": asked.batch_size, "--model": asked.model, "--rate": asked.rate,
+            "--devices-per-node": asked.devices_per_node,
+        }  # fmt: skip
+    if given := [flag for flag, value in flags.items() if value]:
+        raise UsageError(
+            f"--target: tries world sizes, the run's batches and machines of --prices itself: leave {given[0]} out"
+        )
+
+
+def _cold(asked: Asked) -> Case:
+    needed = {
+        "--rate R": asked.rate, "--model NAME": asked.model, "--batch-size B": asked.batch_size,
+        "--devices-per-node D": asked.devices_per_node, "--network KIND:GBIT": asked.network,
+    }  # fmt: skip
+    missing = [flag for flag, value in needed.items() if not value]
+    if missing:
+        raise UsageError(f"--cold: needs {', '.join(missing)} as well")
+    if asked.without:
+        raise UsageError("--without: needs a run whose node can be left out; give RUN instead of --cold")
+    rate, batch, each = asked.rate or 0.0, asked.batch_size or 1, asked.devices_per_node or 1
+    known = known_by_name(asked.model)
+    link, line = network(asked.network)
+    _step(batch, rate)
+    setting = Setting(
+        gradient_bytes=4.0 * known.parameters, tail=known.tail, tensors=known.tensors, step_s=batch / rate,
+        bus="nvlink" if each > 4 else "pcie", link=link, line_bytes_per_s=line, overlap="ddp", messages="buckets",
+        compress=asked.compress,
+    )  # fmt: skip
+    return Case(
+        title=f"{known.name}, batch {batch} per device, {rate:g} samples/s on one, {each} a node, {asked.network}",
+        setting=setting, known=Known(At(world_size=1, nodes=1)), rate=rate, batch_size=batch, unit="samples",
+        devices_per_node=each, model=known.name, cold=True, rates=((known.name, batch, rate),),
+        device=asked.device,
+        notes=(f"nothing was measured; assumed: an all-reduce that overlaps as DDP's, float32, {_bus(each)}",),
+    )  # fmt: skip
+
+
+def _step(batch: int, rate: float) -> None:
+    """Raises UsageError for what no device takes for a step."""
+    if not SHORTEST_S <= batch / rate <= LONGEST_S:
+        raise UsageError(
+            f"--rate {rate:g}: a step of {batch} samples would take {batch / rate:.3g} s; from {SHORTEST_S:g} to "
+            f"{LONGEST_S:,.0f} s are predicted"
+        )
+
+
+def _bus(each: int) -> str:
+    return "NVLink" if each > 4 else "PCIe"
+
+
+def known_by_name(name: str) -> KnownModel:
+    """A model of the table; UsageError with the near match."""
+    names = {one.name: one for one in KNOWN}
+    if name not in names:
+        raise UsageError(f"--model {name}: its gradients are not known; {near(name, names)}")
+    return names[name]
+
+
+# ---------------------------------------------------------------- what if
+
+
+def look(asked: Asked, case: Case, priors: Priors) -> Outlook:
+    """Infer from the case, and carry it over to what is asked. Raises UsageError."""
+    if case.cold:
+        return outlook(case, priors)
+    setting, rate = _work(asked, case)
+    if asked.network:
+        link, line = network(asked.network, emulated=case.emulated)
+        setting = replace(setting, link=link, line_bytes_per_s=line)
+    setting = replace(setting, compress=asked.compress)
+    return outlook(case, priors, None if setting == case.setting else setting, rate)
+
+
+def _work(asked: Asked, case: Case) -> tuple[Setting, float]:
+    """Another model or batch: its gradients, and what one device does of it."""
+    model, batch = asked.model or case.model, asked.batch_size or case.batch_size
+    if (model, batch) == (case.model, case.batch_size) and asked.rate is None:
+        return case.setting, case.rate
+    measured = next((r for name, size, r in case.rates if (name, size) == (model, batch)), None)
+    rate = asked.rate / case.units_per_sample if asked.rate else measured
+    if rate is None:
+        command = re.sub(r"--model \S+", lambda _: f"--model {model}", case.command)
+        raise UsageError(
+            f"--{'model ' + model if asked.model else f'batch-size {batch}'}: one device has not run it; measure "
+            f"mpirun -np 1 {command} --batch-size {batch} --world-sizes 1 and give its {case.unit}/s as --rate"
+        )
+    _step(batch, rate)
+    setting = replace(case.setting, step_s=batch / rate / case.accumulation)
+    if model != case.model:
+        known = known_by_name(model)
+        size = 4.0 * known.parameters
+        setting = replace(setting, gradient_bytes=size, tail=known.tail, tensors=known.tensors)
+    return setting, rate
+
+
+# ---------------------------------------------------------------- world sizes
+
+
+def world_sizes(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[int, ...]:
+    """Those that are asked for, ascending, each within what may be claimed. Raises UsageError."""
+    usual = (relief.world_size,) if relief else _beyond(case)
+    sizes = _sizes(asked.world_sizes) if asked.world_sizes else usual
+    most = FARTHEST_COLD if case.cold else FARTHEST * case.largest
+    if sizes[-1] > most:
+        why = "the largest that was ever published" if case.cold else f"{FARTHEST} times the largest measured"
+        mend = (
+            ""
+            if case.cold
+            else f"; measure a larger one: mpirun -np {-(-sizes[-1] // FARTHEST)} {case.command} "
+            f"--batch-size {case.batch_size}"
+        )
+        raise UsageError(f"--world-sizes {sizes[-1]}: more than {most}, {why}{mend}")
+    crosses = sizes[-1] > case.devices_per_node
+    if crosses and not asked.network and case.setting.link in ("none", "unknown"):
+        raise UsageError(
+            f"--world-sizes {sizes[-1]}: only one node was measured, and nodes have {case.devices_per_node} "
+            "devices: say what is between them, --network ib:100, or measure two nodes"
+        )
+    return sizes
+
+
+def _beyond(case: Case) -> tuple[int, ...]:
+    first = case.devices_per_node if case.cold else 2 * case.largest
+    return tuple(first * 2**power for power in range(DOUBLINGS))
+
+
+def _sizes(words: str) -> tuple[int, ...]:
+    if spanned := re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", words):
+        first, last = int(spanned[1]), int(spanned[2])
+        if 0 < first <= last:
+            return tuple(size for power in range(40) if (size := first * 2**power) <= last)
+    elif re.fullmatch(r"\d{1,9}(,\d{1,9})*", words):
+        sizes = sorted({int(word) for word in words.split(",")})
+        if sizes[0] > 0:
+            return tuple(sizes)
+    raise UsageError(f"--world-sizes {words}: not 32,64,128 nor 32..1024")
+
+
+def supposed(asked: Asked, case: Case, relief: Relief | None = None) -> tuple[str, ...]:
+    """What was changed of what was measured, a line each."""
+    asked = Asked(compress=asked.compress) if case.cold else asked  # all else is the case itself
+    spread = "" if asked.devices_per_node else _spread(case)
+    said = (
+        (relief, _relieved(relief)),
+        (asked.network, f"over {asked.network}, which was not measured"),
+        (asked.batch_size not in (None, case.batch_size), f"batch {asked.batch_size} per device"),
+        (asked.model not in ("", case.model), f"model {asked.model}"),
+        (asked.rate, f"{asked.rate or 0:g} {case.unit}/s on one device, as --rate says"),
+        (
+            asked.compress > 1,
+            f"gradients / {asked.compress:g}; what compressing them costs is not known, nor counted",
+        ),
+        (asked.devices_per_node, f"{asked.devices_per_node} devices a node"),
+        (spread, f"nodes are filled; {spread}"),
+    )
+    return tuple(f"what if: {text}" for given, text in said if given)
+
+
+def _spread(case: Case) -> str:
+    """Where more nodes than that would fill were measured."""
+    found = (one.at for one in case.measured if one.at.nodes > case.layout(one.at.world_size).nodes)
+    return next((f"N={at.world_size} was measured on {at.nodes} nodes" for at in found), "")
+
+
+def _relieved(relief: Relief | None) -> str:
+    if relief is None:
+        return ""
+    saved = f"{100 * relief.share:.1f} % of a step"
+    apart = abs(relief.faster - 1) >= 0.001
+    alone = f"; alone the others' devices do {100 * (relief.faster - 1):+.1f} % of what all do" if apart else ""
+    return f"without {relief.node}, for whose ranks the others wait {saved}, as `together` tells{alone}"

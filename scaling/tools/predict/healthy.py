@@ -1,0 +1,118 @@
+"""What a cluster would do without one of its nodes, if the others are as they were measured. Pure.
+
+Ranks that exchange gradients wait for the slowest: what its node costs all of them is how much slower its ranks
+were beside the others (`together`) than the slowest of those. A node slow in its exchange alone is not seen. What
+was measured is predicted from as it would have been had nobody waited, against what the others do alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, harmonic_mean
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from scaling.analysis.analyse import kept
+from scaling.analysis.cell import Cell
+from scaling.analysis.controls import Controls
+from scaling.analysis.curves import exchanges
+from scaling.errors import UsageError, near
+from scaling.records.run import PointRecord
+from scaling.tools.predict.case import Case
+from scaling.tools.predict.setting import Observed
+
+
+class Relief(NamedTuple):
+    """`world_size` is what is left without the node, `share` the part of a step that nobody would wait then, and
+    `faster` by how much the others' devices are so alone than all of them."""
+
+    node: str
+    world_size: int
+    share: float
+    faster: float = 1.0
+
+    @property
+    def factor(self) -> float:
+        """By how much the efficiency grows: that of a shorter step, against a shorter one alone."""
+        return 1 / (1 - self.share) / self.faster
+
+
+def without(node: str, case: Case, records: Sequence[PointRecord]) -> tuple[Relief, Case]:
+    """What leaving `node` out changes at the largest measured world size, and the case as it would have been
+    measured then. Raises UsageError."""
+    latest = kept(records)
+    cells = {one.point.world_size: one for one in exchanges(latest) if _is_of(one, case)}
+    if case.largest not in cells:
+        raise UsageError(f"--without {node}: no exchange of {case.largest} devices is left: {case.command}")
+    hosts = set(_hosts(cells[case.largest]).values())
+    if node not in hosts:
+        raise UsageError(f"--without {node}: the run has no such node; {near(node, hosts)}")
+    if len(hosts) == 1:
+        raise UsageError(f"--without {node}: no other node took part")
+    controls = Controls(latest)
+    found = {size: relief for size, cell in cells.items() if (relief := _relief(cell, node, controls))}
+    if case.largest not in found:
+        raise UsageError(f"--without {node}: needs `together`: {case.command} --kinds exchange,solo,together")
+    return found[case.largest], _healthy(case, found)
+
+
+def _is_of(cell: Cell, case: Case) -> bool:
+    """Whether it is a point of the case's own curve."""
+    point = cell.point
+    work = (point.workload.model, point.workload.batch_size)
+    own = (case.strategy, case.interconnect, case.options, (case.model, case.batch_size))
+    return (point.strategy, point.interconnect, point.options, work) == own
+
+
+def _hosts(cell: Cell) -> dict[int, str]:
+    """By rank of the launch."""
+    return {rank.launch_rank: rank.host for record in cell.records for rank in record.ranks}
+
+
+def _relief(cell: Cell, node: str, controls: Controls) -> Relief | None:
+    """At one world size; None where that was not measured."""
+    hosts, together = _hosts(cell), controls.together(cell.point)
+    ours = {rank for rank, name in hosts.items() if name == node}
+    shares = [] if together is None else [_share(cell, together, number, ours) for number in together.times]
+    told = [share for share in shares if share is not None]
+    if not told:
+        return None
+    alone = controls.times_alone(cell, cell.point.workload.batch_size).values()
+    faster = fmean([_faster(one.seats, ours) for one in alone]) if alone else 1.0
+    return Relief(node, cell.point.world_size - len(ours), max(0.0, fmean(told)), faster)
+
+
+def _share(cell: Cell, together: Cell, number: int, ours: set[int]) -> float | None:
+    """How much of the exchange's step the node makes others wait, in one round."""
+    time, seats = cell.times.get(number), together.times[number].seats
+    theirs = [seat.step_s for rank, seat in seats.items() if rank not in ours]
+    own = [seat.step_s for rank, seat in seats.items() if rank in ours]
+    if time is None or not theirs:
+        return None
+    return min(0.9, (max(own) - max(theirs)) / time.step_s) if own else 0.0
+
+
+def _faster(seats: Mapping[int, float], ours: set[int]) -> float:
+    """All devices' time alone over that of the others; 1 where nobody measured each."""
+    theirs = [seconds for rank, seconds in seats.items() if rank not in ours]
+    return harmonic_mean(list(seats.values())) / harmonic_mean(theirs) if theirs else 1.0
+
+
+def _healthy(case: Case, found: Mapping[int, Relief]) -> Case:
+    """As it would have been measured if nobody had waited. Where somebody did, shares are of that."""
+    largest = found[case.largest]
+    observed = tuple(_relieved(one, found.get(one.at.world_size)) for one in case.known.observed)
+    waited = {size for size, one in found.items() if one.factor != 1}
+    shares = tuple(one for one in case.known.shares if one.at.world_size not in waited)
+    return case._replace(
+        known=case.known._replace(observed=observed, shares=shares),
+        setting=replace(case.setting, step_s=case.setting.step_s / largest.faster),
+        rate=case.rate * largest.faster,
+        rates=tuple((model, batch, rate * largest.faster) for model, batch, rate in case.rates),
+        without=largest.node,
+    )
+
+
+def _relieved(one: Observed, relief: Relief | None) -> Observed:
+    return one if relief is None else replace(one, value=one.value * relief.factor)

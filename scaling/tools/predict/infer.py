@@ -1,0 +1,307 @@
+"""From what is believed and what was measured to what is predicted: importance sampling with a fixed seed. Pure.
+
+Proposals adapt over a few rounds and count as one mixture (Cornuet et al., "Adaptive multiple importance
+sampling", 2012). The walk (`covariance`) is not sampled: given the constants it is Student's t, whose conditional
+is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import lgamma, log
+from typing import NamedTuple
+
+import numpy as np
+
+from scaling.tools.predict import latent, model
+from scaling.tools.predict.known import Constant, Exchange, Known, Share
+from scaling.tools.predict.model import Floats, Parts
+from scaling.tools.predict.priors import Priors, Walk
+from scaling.tools.predict.setting import At, Setting
+
+# ---------------------------------------------------------------- walk
+#
+# What the model lacks: a random walk of ln(efficiency) over world sizes, 0 where something is known.
+
+
+def covariance(walk: Walk, anchor: At, rows: Sequence[At], columns: Sequence[At]) -> Floats:
+    """Of the walk at `rows` and `columns`, where it is 0 at `anchor`; each entry a variance of ln(efficiency).
+
+    Doublings inside a node and doublings of nodes are walked independently, so that a point with few devices on
+    each of many nodes has its place as well.
+    """
+    ours, theirs, start = (np.array([_place(walk, at) for at in ats]) for ats in (rows, columns, [anchor]))
+    a, b = (ours - start)[:, None, :], (theirs - start)[None, :, :]
+    together = np.where(a * b > 0, np.minimum(np.abs(a), np.abs(b)), 0.0)
+    return np.asarray(together.sum(axis=2))
+
+
+def _place(walk: Walk, at: At) -> tuple[float, float]:
+    """How much variance lies between one device and here: inside nodes, and from node to node."""
+    inside = walk.inside**2 * float(np.log2(at.devices_per_node))
+    if at.nodes == 1:
+        return inside, 0.0
+    return inside, walk.leaving**2 + walk.beyond**2 * float(np.log2(at.nodes / 2))
+
+
+# ---------------------------------------------------------------- infer
+
+DRAWS, SEED = 4000, 20260101
+ROUNDS, MOST_ROUNDS = 4, 16
+# As many even draws shall be left, else more proposals are tried.
+ENOUGH = 250
+# Shares of a step differ from what the model calls so by more than rounds show: Student's t. The exchange alone is
+# what the model's T is.
+CONTROL_FREEDOM = 4.0
+# A proposal is fitted to weights that are this even at least, in draws for each constant.
+EVEN = 4.0
+PROPOSAL_FREEDOM = 8.0
+# No device does more among others than alone, or than was measured of it, but for what a report calls SUPERLINEAR
+# from here on (7 of 727 published efficiencies): the walk, which may go up as far as down, ends there.
+HIGHEST = 1.02
+
+
+class Posterior(NamedTuple):
+    """Weighted draws: `z` standard normal, `weights` sum to 1, `residuals` of what was observed. `likeness` is the
+    correlation of what the model lacks here with what it lacks where that was, 1 for the same, `widening` how many
+    times as much it varies."""
+
+    setting: Setting
+    names: Mapping[str, str]
+    priors: Priors
+    known: Known
+    z: Floats
+    weights: Floats
+    residuals: Floats
+    log_evidence: float
+    likeness: float = 1.0
+    widening: float = 1.0
+
+    @property
+    def even(self) -> float:
+        """As many draws of equal weight would be worth as much."""
+        return float(1 / np.sum(self.weights**2))
+
+
+class Predicted(NamedTuple):
+    """At each target: draws of ln(efficiency relative to the anchor), of which `weights` are given, and the parts
+    of the step without what the model lacks."""
+
+    log_efficiency: Floats
+    weights: Floats
+    parts: Parts
+
+
+def posterior(setting: Setting, known: Known, priors: Priors, draws: int = DRAWS, seed: int = SEED) -> Posterior:
+    """Weigh draws of the constants by what was measured."""
+    names = latent.keys(setting)
+    size = len(names) + (setting.step_spread > 0)
+    told = bool(known.observed or known.exchanges or known.shares or known.constants)
+    rounds = ROUNDS if told else 1
+    rng = np.random.default_rng(seed)
+
+    def likelihood(z: Floats) -> tuple[Floats, Floats]:
+        return _log_likelihood(setting, known, priors, names, z)
+
+    z, weights, residuals, evidence = _adapt(likelihood, size, rounds, draws // rounds, rng)
+    return Posterior(setting, names, priors, known, z, weights, residuals, evidence)
+
+
+def predict(found: Posterior, targets: Sequence[At], seed: int = SEED) -> Predicted:
+    """Draws of what the targets would do."""
+    setting, known, walk = found.setting, found.known, found.priors.walk
+    seen = [one.at for one in known.observed]
+    relative, parts = _relative(setting, known.anchor, found.priors, found.names, found.z, targets)
+    own = covariance(walk, known.anchor, targets, targets)
+    freedom, scale = walk.freedom, np.ones(len(found.z))
+    if seen:
+        cross = covariance(walk, known.anchor, targets, seen)
+        noise = _seen_covariance(walk, known)
+        gain = np.linalg.solve(noise, cross.T).T
+        relative = relative + found.likeness * found.residuals @ gain.T
+        own = own - found.likeness**2 * gain @ cross.T
+        distance = _distance(found.residuals, noise)
+        freedom += len(seen)
+        scale = (walk.freedom + distance) / freedom
+    own = found.widening**2 * own
+    highest = log(HIGHEST * max([1.0, *(one.value for one in known.observed)]))
+    drawn = np.minimum(relative + _walked(own, freedom, scale, seed), highest)
+    return Predicted(drawn, found.weights, parts)
+
+
+def relative(found: Posterior, at: Sequence[At]) -> Floats:
+    """ln(efficiency relative to the anchor), draws x world sizes, as the equations alone have it."""
+    return _relative(found.setting, found.known.anchor, found.priors, found.names, found.z, at)[0]
+
+
+def _walked(own: Floats, freedom: float, scale: Floats, seed: int) -> Floats:
+    rng = np.random.default_rng(seed + 1)
+    values, vectors = np.linalg.eigh(own)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    normal = rng.standard_normal((len(scale), len(own))) @ root.T
+    spread = np.sqrt(scale * freedom / rng.chisquare(freedom, len(scale)))
+    return np.asarray(normal * spread[:, None])
+
+
+def quantiles(values: Floats, weights: Floats, at: Sequence[float]) -> Floats:
+    """Of weighted draws (draws x anything): quantiles x anything."""
+    order = np.argsort(values, axis=0)
+    ranked = np.cumsum(weights[order], axis=0) - 0.5 * weights[order]
+    ordered = np.take_along_axis(values, order, axis=0)
+    columns = range(values.shape[1])
+    return np.array([[np.interp(q, ranked[:, k], ordered[:, k]) for k in columns] for q in at])
+
+
+# ---------------------------------------------------------------- what draws are worth
+
+
+def _relative(
+    setting: Setting, anchor: At, priors: Priors, names: Mapping[str, str], z: Floats, at: Sequence[At]
+) -> tuple[Floats, Parts]:
+    """ln(rate of a device here / at the anchor), draws x world sizes, and the parts of the steps."""
+    values = latent.values(names, priors.constants, z)
+    step_s = setting.step_s * (np.exp(setting.step_spread * z[:, -1]) if setting.step_spread else np.ones(len(z)))
+    alone_s = _alone_s(setting, values, anchor, step_s)
+    parts = model.parts(setting, values, model.sizes(at), alone_s)
+    each = np.array([float(one.accumulation) for one in at])
+    return np.log(step_s[:, None] * each / parts.step_s), parts
+
+
+def _alone_s(setting: Setting, values: model.Values, anchor: At, step_s: Floats) -> Floats:
+    """The micro step of one device, such that the model says what was measured at the anchor."""
+    if anchor.world_size == 1:
+        return step_s
+    at, alone_s = model.sizes([anchor]), step_s * 0.9
+    for _ in range(8):
+        there_s = model.parts(setting, values, at, alone_s).step_s[:, 0] / anchor.accumulation
+        alone_s = np.maximum(alone_s * np.clip(step_s / there_s, 0.5, 2.0), 0.02 * step_s)
+    return alone_s
+
+
+def _log_likelihood(
+    setting: Setting, known: Known, priors: Priors, names: Mapping[str, str], z: Floats
+) -> tuple[Floats, Floats]:
+    seen = [one.at for one in known.observed]
+    total, residuals = np.zeros(len(z)), np.zeros((len(z), len(seen)))
+    if seen:
+        relative, _ = _relative(setting, known.anchor, priors, names, z, seen)
+        residuals = np.log([one.value for one in known.observed]) - relative
+        total = _student(residuals, _seen_covariance(priors.walk, known), priors.walk.freedom)
+    controls: list[Exchange | Share] = [*known.exchanges, *known.shares]
+    for one in controls:
+        own = (one.setting if isinstance(one, Exchange) else None) or setting
+        _, parts = _relative(own, known.anchor, priors, names, z, [one.at])
+        off = (_miss(one, parts) / one.noise) ** 2
+        direct = isinstance(one, Exchange)
+        total = total - (0.5 * off if direct else 0.5 * (CONTROL_FREEDOM + 1) * np.log1p(off / CONTROL_FREEDOM))
+    return total + _of_constants(known.constants, latent.values(names, priors.constants, z)), residuals
+
+
+def _of_constants(measured: Sequence[Constant], values: model.Values) -> Floats:
+    """What draws are worth by constants that were measured by themselves."""
+    off = [(np.log(values[one.role][:, 0] / one.value) / one.noise) ** 2 for one in measured]
+    return np.asarray(-0.5 * np.sum(off, axis=0))
+
+
+def _miss(one: Exchange | Share, parts: Parts) -> Floats:
+    if isinstance(one, Exchange):
+        return np.asarray(np.log(one.seconds / np.maximum(parts.exchange_s[:, 0], 1e-9)))
+    part = parts.contention_s if one.part == "contention" else parts.straggling_s
+    return np.asarray(one.fraction - (part / parts.alone_s)[:, 0])
+
+
+def _seen_covariance(walk: Walk, known: Known) -> Floats:
+    seen = [one.at for one in known.observed]
+    noise = np.diag([one.noise**2 for one in known.observed]) + known.anchor_noise**2
+    return covariance(walk, known.anchor, seen, seen) + noise
+
+
+def _distance(residuals: Floats, noise: Floats) -> Floats:
+    return np.asarray(np.sum(residuals * np.linalg.solve(noise, residuals.T).T, axis=1))
+
+
+def _student(residuals: Floats, noise: Floats, freedom: float) -> Floats:
+    size = len(noise)
+    _, determinant = np.linalg.slogdet(noise)
+    distance = _distance(residuals, noise)
+    return np.asarray(-0.5 * (freedom + size) * np.log1p(distance / freedom) - 0.5 * determinant)
+
+
+# ---------------------------------------------------------------- adaptive importance sampling
+
+
+class _Proposal(NamedTuple):
+    mean: Floats
+    root: Floats  # lower triangular
+
+    def draw(self, count: int, rng: np.random.Generator) -> Floats:
+        spread = np.sqrt(PROPOSAL_FREEDOM / rng.chisquare(PROPOSAL_FREEDOM, (count, 1)))
+        return np.asarray(self.mean + (rng.standard_normal((count, len(self.mean))) * spread) @ self.root.T)
+
+    def log_density(self, z: Floats) -> Floats:
+        away = (z - self.mean) @ np.linalg.inv(self.root).T  # small: an inverse is cheaper than to solve for each
+        size = len(self.mean)
+        return np.asarray(
+            -0.5 * (PROPOSAL_FREEDOM + size) * np.log1p(np.sum(away**2, axis=1) / PROPOSAL_FREEDOM)
+            - np.sum(np.log(np.diag(self.root)))
+            + _student_constant(size)
+        )
+
+
+def _student_constant(size: int) -> float:
+    """What a normal density of this size leaves out and a Student's of PROPOSAL_FREEDOM does not."""
+    half = PROPOSAL_FREEDOM / 2
+    return lgamma(half + size / 2) - lgamma(half) - size / 2 * log(half)
+
+
+Likelihood = Callable[[Floats], tuple[Floats, Floats]]
+
+
+def _adapt(
+    likelihood: Likelihood, size: int, rounds: int, count: int, rng: np.random.Generator
+) -> tuple[Floats, Floats, Floats, float]:
+    """Draw from the prior, then from what fits the draws so far, until enough of them count evenly."""
+    proposals: list[_Proposal | None] = [None]
+    z = rng.standard_normal((count, size))
+    target, residuals = likelihood(z)
+    logs = _log_weights(z, target, proposals)
+    while len(proposals) < rounds or (rounds > 1 and _too_few(logs) and len(proposals) < MOST_ROUNDS):
+        proposal = _fitted(z, logs, size)
+        more = proposal.draw(count, rng)
+        extra, misses = likelihood(more)
+        proposals.append(proposal)
+        z, target = np.concatenate([z, more]), np.concatenate([target, extra])
+        residuals = np.concatenate([residuals, misses])
+        logs = _log_weights(z, target, proposals)
+    most = float(np.max(logs))
+    weights = np.exp(logs - most)
+    return z, weights / weights.sum(), residuals, most + float(np.log(np.mean(weights)))
+
+
+def _too_few(logs: Floats) -> bool:
+    weights = np.exp(logs - np.max(logs))
+    return float(weights.sum() ** 2 / np.sum(weights**2)) < ENOUGH
+
+
+def _log_weights(z: Floats, target: Floats, proposals: Sequence[_Proposal | None]) -> Floats:
+    """Of each draw under the mixture of all that were drawn from, its size apart."""
+    prior = -0.5 * np.sum(z**2, axis=1)
+    densities = [prior if one is None else one.log_density(z) for one in proposals]
+    mixture = np.logaddexp.reduce(densities, axis=0) - np.log(len(proposals))
+    return np.asarray(prior + target - mixture)
+
+
+def _fitted(z: Floats, logs: Floats, size: int) -> _Proposal:
+    """A normal fitted to weighted draws; the weights are evened out until enough of them count."""
+    logs = logs - np.max(logs)
+    power = 1.0
+    for _ in range(20):
+        weights = np.exp(power * logs)
+        weights /= weights.sum()
+        if 1 / np.sum(weights**2) >= EVEN * size:
+            break
+        power *= 0.75
+    mean = weights @ z
+    away = z - mean
+    spread = (away * weights[:, None]).T @ away + 0.02 * np.eye(size)
+    return _Proposal(mean, np.linalg.cholesky(spread))

@@ -1,0 +1,103 @@
+"""`python -m scaling predict learn PUBLISHED`: the file of priors, learned anew."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import exp, isfinite
+
+from scaling.command import obey, show
+from scaling.errors import UsageError
+from scaling.tools.predict import published
+from scaling.tools.predict.beliefs import BELIEFS, Belief
+from scaling.tools.predict.learn import fitting, flags
+from scaling.tools.predict.priors import Prior, Priors
+
+# ---------------------------------------------------------------- writing
+#
+# The file of priors as text.
+
+
+_HEAD = """\
+# What scaling predict believes of clusters before any is measured. Written by
+#     python -m scaling predict learn {name}
+# Expectation maximisation over random effects, one cluster being one draw; a series counts 1 / sqrt(series of its
+# source), half of that at trust B; `before` counts as one. `mean` and `sd` are of the logarithm (of the logit of
+# `hide.*`, of the value itself for `wire`); `value` and `factor` are the median and what one standard deviation
+# multiplies it by.
+"""
+
+
+def priors_toml(priors: Priors, name: str) -> str:
+    """The file: the walk, then each constant with what taught it."""
+    walk = priors.walk
+    lines = [
+        _HEAD.format(name=name),
+        "# Standard deviations of ln(efficiency): per doubling in a node, on leaving it, per doubling of nodes.",
+        "[walk]",
+        *(f"{kind} = {getattr(walk, kind):.4f}" for kind in ("inside", "leaving", "beyond")),
+        f"freedom = {walk.freedom:g}",
+    ]
+    for key, prior in priors.constants.items():
+        lines += ["", f'[constants."{key}"]', *_entry(prior, BELIEFS[key])]
+    return "\n".join(lines) + "\n"
+
+
+def priors_before(belief: Belief) -> str:
+    """What was believed, in words."""
+    sign = "±" if belief.unit == "logit" else "x/÷"
+    return f"{belief.value:g} {sign} {belief.factor:g}: {belief.source}"
+
+
+def _entry(prior: Prior, belief: Belief) -> list[str]:
+    logit = belief.unit == "logit"
+    value = 1 / (1 + exp(-prior.mean)) if logit else exp(prior.mean)
+    told = [] if belief.unit.startswith("above") else [f"value = {value:.4g}"]
+    told += [] if logit or belief.unit.startswith("above") else [f"factor = {exp(prior.sd):.3g}"]
+    unit = "share hidden, believed in as a logit" if logit else belief.unit
+    return [
+        f"mean = {prior.mean:.4f}",
+        f"sd = {prior.sd:.4f}",
+        *told,
+        f"unit = {json.dumps(unit)}",
+        f"before = {json.dumps(priors_before(belief), ensure_ascii=False)}",
+        f"series = {prior.series}",
+        f"sources = [{', '.join(json.dumps(source, ensure_ascii=False) for source in prior.sources)}]",
+    ]
+
+
+# ---------------------------------------------------------------- main
+
+
+def learn(asked: flags.Asked) -> str:
+    """Write the file; return what is said of it."""
+    tables = published.read(asked.published)
+    series = published.series(tables)
+    taught = [one for one in series if one.trust in ("A", "B")]
+    if not taught:
+        raise UsageError(f"{asked.published}: no series of trust A or B with two points and known gradients")
+    priors = fitting.learn(taught)
+    if wrong := [name for name, one in priors.constants.items() if not isfinite(one.mean + one.sd)]:
+        raise UsageError(f"{asked.published}: {wrong[0]} cannot be learned of these series; nothing was written")
+    try:
+        asked.output.write_text(priors_toml(priors, asked.published.name), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--output {asked.output}: {error.strerror}") from None
+    sources = len({one.source for one in taught})
+    said = f"{len(priors.constants)} priors from {len(taught)} series of {sources} sources"
+    rest = len(tables) - len(taught)
+    return f"{asked.output}: {said}{f'; {rest} taught nothing (trust C, or numbers missing)' if rest else ''}\n"
+
+
+def _act(argv: Sequence[str]) -> None:
+    if asked := flags.parse(argv):
+        show(learn(asked))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status. Users' mistakes are one line on stderr."""
+    return obey(_act, argv, flags.NAME)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

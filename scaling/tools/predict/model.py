@@ -1,0 +1,176 @@
+"""The time of a step at any world size, from constants of a cluster: arrays of draws x world sizes. Pure.
+
+    t(N)    = a t1 (1 + tax) (1 + straggling) + exposed          a micro steps of t1 between two exchanges
+    tax     = (0.3 s / t1)^0.75 [d1 + d2 log2(n)/3 + d3 [M > 1]]   n devices on each of M nodes
+    strag.  = s Z(N) + r log2(M),  Z(N) = Phi^-1((N - 3/8) / (N + 1/4))
+    T       = V(N) / b + messages x latency
+    exposed = (1 - h) T + h W e(T / W),  W = window x t1,  e(x) = max(x - 1, tail x)
+
+Sources: the ring's volume 2 (N-1)/N and latency of 2 (N-1) messages are Patarasuk and Yuan's ("Bandwidth optimal
+all-reduce algorithms", 2009), the tree's 2 log2(M) NCCL's (src/graph/tuning.cc), Z Blom's ("Statistical estimates
+and transformed beta-variables", 1958), the timeline of gradients Shi's (MG-WFBP, arXiv:1811.11141).
+The tax and the shape of the rest are this project's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaling.tools.predict.setting import At, Setting
+
+Floats = NDArray[np.float64]
+Values = Mapping[str, Floats]
+
+TAX_STEP_S, TAX_POWER = 0.3, 0.75
+BUCKET_BYTES, FUSION_BYTES, FUSION_CYCLE_S = 25e6, 64e6, 5e-3
+# Of one step inside a node, NVLink and PCIe: NCCL's src/graph/tuning.cc has 3.4 and 5.7 us.
+INSIDE_LATENCY_S: Mapping[str, float] = {
+    "nvlink": 3.4e-6, "nvswitch": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6, "loopback": 30e-6,
+}  # fmt: skip
+# How often servers of their own carry a gradient one after the other: pushes and pulls are full duplex.
+SERVERS_SERIAL, SERVERS_OVERLAPPED = 2.0, 1.1
+TREE_STEPS = 3.0
+SHARDED_VOLUME = 1.5
+TCP_EFFICIENCY = 0.95
+# Evidence that contradicts itself has draws whose rates vanish.
+LEAST_BYTES_PER_S = 1.0
+
+
+class Sizes(NamedTuple):
+    """World sizes as arrays, one entry each."""
+
+    world: Floats
+    nodes: Floats
+    each: Floats
+    accumulation: Floats
+    order: Floats
+
+
+class Parts(NamedTuple):
+    """Seconds of a step by cause, draws x world sizes; they add up to `step_s`."""
+
+    alone_s: Floats
+    contention_s: Floats
+    straggling_s: Floats
+    exposed_s: Floats
+    exchange_s: Floats
+
+    @property
+    def step_s(self) -> Floats:
+        """The whole step."""
+        return self.alone_s + self.contention_s + self.straggling_s + self.exposed_s
+
+
+def sizes(points: Sequence[At]) -> Sizes:
+    """World sizes as the arrays that the equations take."""
+    world = np.array([float(at.world_size) for at in points])
+    nodes = np.array([float(at.nodes) for at in points])
+    steps = np.array([float(at.accumulation) for at in points])
+    order = np.array([NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0 for n in world])
+    return Sizes(world, nodes, world / nodes, steps, order)
+
+
+def parts(setting: Setting, values: Values, at: Sizes, alone_s: Floats) -> Parts:
+    """The seconds of a step; `alone_s` is the micro step of one device, one for each draw."""
+    t1 = alone_s[:, None]
+    compute = at.accumulation * t1
+    several = at.world > 1
+    tax = (TAX_STEP_S / t1) ** TAX_POWER * (
+        values["tax"] * several
+        + values["tax_devices"] * np.log2(at.each) / 3
+        + values["tax_nodes"] * (at.nodes > 1)
+    )
+    straggling = values["jitter"] * at.order + values["growth"] * np.log2(at.nodes)
+    exchange = np.where(several, exchange_s(setting, values, at, t1), 0.0)
+    window = values["window"] * t1
+    hidden = np.maximum(exchange - window, setting.tail * exchange)
+    exposed = (1 - values["hide"]) * exchange + values["hide"] * hidden
+    return Parts(compute, compute * tax, compute * (1 + tax) * straggling, exposed, exchange)
+
+
+def exchange_s(setting: Setting, values: Values, at: Sizes, t1: Floats) -> Floats:
+    """What all gradients take with nothing beside them."""
+    size = np.asarray(setting.gradient_bytes / setting.compress * _wire(setting, values))
+    network = network_bytes_per_s(setting, values, at)
+    time = moved_s(setting, values["bus"], network, at, size)
+    time = time + messages(setting, size, t1 * values["window"]) * latency_s(setting, values, at)
+    if setting.sparse_bytes:
+        time = time + (at.world - 1) * setting.sparse_bytes / _slowest(values["bus"], network, at)
+    return time
+
+
+def _wire(setting: Setting, values: Values) -> Floats:
+    """The share of float32's bytes that travels."""
+    if setting.wire == "unknown":
+        return np.where(values["wire"] > 0, 1.0, 0.5)
+    return np.array(1.0 if setting.wire == "full" else 0.5)
+
+
+def network_bytes_per_s(setting: Setting, values: Values, at: Sizes) -> Floats:
+    """What a node's link carries for an exchange among these nodes."""
+    line = setting.line_bytes_per_s
+    fade = (np.maximum(at.nodes, 2) / 2) ** -values["fade"]
+    if setting.link == "tcp":
+        return np.asarray(np.minimum(TCP_EFFICIENCY * line, values["network"]) * fade)
+    if setting.link == "unknown":
+        return values["network"] * fade
+    return values["network"] * max(line, 1.0) * fade
+
+
+def _slowest(bus: Floats, network: Floats, at: Sizes) -> Floats:
+    inside = np.where(at.each > 1, bus, np.inf)
+    slowest = np.where(at.nodes > 1, np.minimum(network, inside), bus)
+    return np.maximum(slowest, LEAST_BYTES_PER_S)
+
+
+def moved_s(setting: Setting, bus: Floats, network: Floats, at: Sizes, size: Floats) -> Floats:
+    """The bytes of the exchange at their rates, latency apart."""
+    ring = 2 * (at.world - 1) / at.world
+    inside = 2 * (at.each - 1) / at.each * size / bus
+    crosses = at.nodes > 1
+    match setting.method:
+        case "ring" | "sharded":
+            factor = SHARDED_VOLUME if setting.method == "sharded" else 1.0
+            return np.asarray(factor * ring * size / _slowest(bus, network, at))
+        case "hierarchical":
+            return np.asarray(inside + np.where(crosses, 2 * (at.nodes - 1) / at.nodes * size / network, 0.0))
+        case "servers_apart":
+            often = SERVERS_SERIAL if setting.overlap == "serial" else SERVERS_OVERLAPPED
+            return np.asarray(inside + np.where(crosses, often * size / network, 0.0))
+        case "servers_beside":
+            between = 2 * (at.nodes - 1) / at.nodes * size / network
+            return np.asarray(at.each * size / bus * (at.each > 1) + np.where(crosses, between, 0.0))
+        case "servers_in_host":
+            return np.asarray(at.each * size / bus * (at.each > 1) + np.where(crosses, 2 * size / network, 0.0))
+
+
+def messages(setting: Setting, size: Floats, window_s: Floats) -> Floats | float:
+    """How many messages carry one step's gradients."""
+    match setting.messages:
+        case "one":
+            return 1.0
+        case "tensors":
+            return float(setting.tensors)
+        case "buckets":
+            return np.maximum(1.0, size / BUCKET_BYTES)
+        case "fusion":
+            most = min(float(setting.tensors), 1e9)
+            return np.minimum(np.maximum(1.0, size / FUSION_BYTES + window_s / FUSION_CYCLE_S), most)
+
+
+def latency_s(setting: Setting, values: Values, at: Sizes) -> Floats:
+    """What one message of the exchange takes at least."""
+    alpha, inside_s = values["alpha"], INSIDE_LATENCY_S[setting.bus]
+    if setting.method in ("servers_apart", "servers_beside", "servers_in_host"):
+        return np.where(at.nodes > 1, 2 * alpha, 2 * inside_s)
+    rings = 1 if setting.method != "hierarchical" else 0
+    ring = 2 * (at.nodes - 1) * alpha + 2 * (at.world - at.nodes) * inside_s * rings
+    if not setting.tree:
+        return ring
+    tree = 2 * np.log2(np.maximum(at.nodes, 1)) * TREE_STEPS * alpha + 2 * (at.each - 1) * inside_s
+    return np.where(at.nodes > 1, np.minimum(ring, tree), ring)

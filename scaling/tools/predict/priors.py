@@ -1,0 +1,96 @@
+"""What is believed of clusters before any is measured: the file of priors, read. Pure but for the file.
+
+Each entry is a normal distribution of the logarithm (of a logit for the shares called `hide`, of the value itself
+for `wire`) of a constant of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from pathlib import Path
+
+import msgspec
+
+from scaling import files
+from scaling.errors import UsageError
+from scaling.records.point import Record
+
+FILE = Path(__file__).with_name("priors.toml")
+
+# Of logarithms: e^100 is no rate.
+WIDEST_SD = 100.0
+# Every constant that a setting may have (latent.py, `keys`).
+NAMES = (
+    "network.tcp10.ring", "network.tcp10.servers", "network.tcp.ring", "network.tcp.servers",
+    "network.rdma", "network.rdma_several", "network.unknown",
+    "bus.pcie", "bus.nvlink", "bus.nvswitch", "bus.host", "bus.loopback",
+    "fade.tcp", "fade.rdma", "alpha.tcp", "alpha.rdma",
+    "hide.ddp", "hide.horovod", "hide.other", "hide.mwms", "hide.serial",
+    "window", "tax", "tax_devices", "tax_nodes", "jitter", "growth", "wire",
+    "network.emulated", "fade.emulated", "alpha.emulated", "hide.emulated", "tax.emulated", "straggling.emulated",
+)  # fmt: skip
+
+
+class Prior(Record, frozen=True, kw_only=True):
+    """A constant: `mean` and `sd` of the scale on which it is normal, `unit` and `value` for people, `series` and
+    `sources` that taught it, and what was believed before them."""
+
+    mean: float
+    sd: float
+    value: float = 0.0
+    factor: float = 0.0
+    unit: str = ""
+    series: int = 0
+    sources: tuple[str, ...] = ()
+    before: str = ""
+
+
+class Walk(Record, frozen=True, kw_only=True):
+    """What the model lacks, as steps of a random walk of ln(efficiency) over log2 N: standard deviations per
+    doubling inside a node, once on leaving it, and per doubling of nodes; `freedom` is Student's."""
+
+    inside: float
+    leaving: float
+    beyond: float
+    freedom: float = 5.0
+
+
+class Priors(Record, frozen=True, kw_only=True):
+    """All of them."""
+
+    walk: Walk
+    constants: Mapping[str, Prior]
+
+
+def read(path: Path = FILE) -> Priors:
+    """Read a file of priors; UsageError names what is wrong with it."""
+    try:
+        return _whole(path, msgspec.toml.decode(files.read(path), type=Priors))
+    except OSError as error:
+        raise UsageError(f"--priors {path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--priors {path}: {error}; python -m scaling predict learn writes such a file") from None
+
+
+def _whole(path: Path, priors: Priors) -> Priors:
+    missing = [name for name in NAMES if name not in priors.constants]
+    if missing:
+        raise UsageError(
+            f"--priors {path}: {missing[0]} is missing; python -m scaling predict learn writes them all"
+        )
+    wrong = [
+        name
+        for name, prior in priors.constants.items()
+        if not (0 <= prior.sd <= WIDEST_SD and abs(prior.mean) <= WIDEST_SD)
+    ]
+    if wrong:
+        raise UsageError(
+            f"--priors {path}: {wrong[0]}: sd must be 0 to {WIDEST_SD:g}, mean within ± {WIDEST_SD:g}"
+        )
+    walk = priors.walk
+    if not all(0 <= step <= 1 for step in (walk.inside, walk.leaving, walk.beyond)):
+        raise UsageError(f"--priors {path}: walk: inside, leaving and beyond must be 0 to 1")
+    if not 1 <= walk.freedom < inf:
+        raise UsageError(f"--priors {path}: walk: freedom must be 1 or more, and finite")
+    return priors

@@ -1,0 +1,272 @@
+"""Published tables of throughput as the model takes them: what their words mean. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+
+import msgspec
+
+from scaling import files
+from scaling.errors import UsageError
+from scaling.records.point import Record
+from scaling.tools.predict.models import known_model
+from scaling.tools.predict.setting import At, Bus, Link, Messages, Method, Observed, Overlap, Setting, Wire
+
+GBIT_BYTES = 1e9 / 8
+# How tables write gigabits a second, and (the group) terabits.
+UNIT = r"gb/s|gbe|gbit|gbps|gigabit|gb?\b|(tb/s|tbit|tbps)"
+# Of the logarithm of a step whose batch, or whose samples' length, was not published.
+GUESSED_STEP = 0.4
+TOKENS = (("llama", 8192), ("transformer-xl base", 192), ("transformer-xl", 384), ("gnmt", 50))
+
+
+class PublishedPoint(Record, frozen=True, kw_only=True):
+    """One world size of a table."""
+
+    gpus: int
+    nodes: int
+    throughput: float
+    unit: str = ""
+    step_ms: float | None = None
+    accum: int = 1
+    std: float | None = None
+    pm: float | None = None
+
+
+class Published(Record, frozen=True, kw_only=True):
+    """One curve of a table, in the words of whoever published it."""
+
+    id: str
+    source: str
+    model: str
+    points: tuple[PublishedPoint, ...]
+    gpus_per_node: int | None = None
+    params_millions: float | None = None
+    gpu: str = ""
+    intra_node: str = ""
+    network: str = ""
+    framework: str = ""
+    comm: str = ""
+    precision: str = "fp32"
+    batch_per_gpu: float | None = None
+    trust: str = "C"
+    notes: str = ""
+    grad_bytes_fp32: float | None = None
+
+
+class Series(Record, frozen=True, kw_only=True):
+    """A published curve as the model takes it: efficiencies are relative to `anchor`, its first point."""
+
+    name: str
+    source: str
+    trust: str
+    setting: Setting
+    anchor: At
+    observed: tuple[Observed, ...]
+
+    @property
+    def publisher(self) -> str:
+        """Whose cluster it is, as far as the source tells: the repository."""
+        return re.split(r"[\s]", self.source.removeprefix("github.com/"))[0].split("/issues")[0].split("/pull")[0]
+
+
+def read(path: Path) -> tuple[Published, ...]:
+    """Read a file of published series; UsageError names what is wrong with it."""
+    try:
+        return msgspec.json.decode(files.read(path), type=tuple[Published, ...])
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: {error}; an array of series as tests/published.json has them") from None
+
+
+def series(published: Sequence[Published]) -> list[Series]:
+    """Those of which the model can be told enough: a model of known size, two points at least."""
+    return [one for each in published if (one := _series(each)) is not None]
+
+
+def _series(one: Published) -> Series | None:
+    points = sorted(one.points, key=lambda point: (point.nodes, point.gpus))
+    if not _has_sense(one) or len(points) < 2:
+        return None
+    anchor, first = _at(points[0]), points[0]
+    each = first.throughput / first.gpus
+    return Series(
+        name=one.id,
+        source=one.source,
+        trust=one.trust,
+        setting=setting(one, first),
+        anchor=anchor,
+        observed=tuple(
+            Observed(at=_at(point), value=point.throughput / point.gpus / each, noise=_noise(point))
+            for point in points[1:]
+        ),
+    )
+
+
+def _has_sense(one: Published) -> bool:
+    """Whether there can be such a table: gradients that are known, no more nodes than devices, nothing below 0."""
+    known = (one.batch_per_gpu, *(point.step_ms for point in one.points))
+    return (
+        0 < _gradient_bytes(one) < inf
+        and all(value is None or 0 <= value < inf for value in known)
+        and all(point.gpus >= point.nodes >= 1 <= point.accum for point in one.points)
+        and all(0 < point.throughput < inf for point in one.points)
+    )
+
+
+def _at(point: PublishedPoint) -> At:
+    return At(world_size=point.gpus, nodes=point.nodes, accumulation=point.accum)
+
+
+def _noise(point: PublishedPoint) -> float:
+    spread = max(point.std or 0.0, 0.5 * (point.pm or 0.0)) / point.throughput
+    return max(0.005, min(spread, 0.1))
+
+
+def setting(one: Published, first: PublishedPoint) -> Setting:
+    """What a table says of its exchange, in the model's words."""
+    step_s, spread = _step_s(one, first)
+    known = known_model(one.model)
+    several = any(point.nodes > 1 for point in one.points)
+    link, line = _link(one) if several else ("none", 0.0)
+    overlap = _overlap(one)
+    return Setting(
+        gradient_bytes=_gradient_bytes(one),
+        tail=known.tail if known else 0.05,
+        step_s=step_s,
+        step_spread=spread,
+        bus=_bus(one),
+        link=link,
+        line_bytes_per_s=line,
+        method=_method(one),
+        overlap=overlap,
+        messages=_messages(one, overlap),
+        tensors=known.tensors if known else 200,
+        tree=not _old(one),
+        wire=_wire(one.precision),
+        sparse_bytes=_sparse_bytes(one) if overlap == "mwms" else 0.0,
+    )
+
+
+def _gradient_bytes(one: Published) -> float:
+    """In float32; 0 where the table does not tell them, nor the size of its model."""
+    return one.grad_bytes_fp32 or 4e6 * (one.params_millions or 0.0)
+
+
+def _step_s(one: Published, first: PublishedPoint) -> tuple[float, float]:
+    """Seconds of a micro step at the first point, and how sure that is."""
+    rate, text = first.throughput / first.gpus, one.model.lower()
+    tokens = "token" in first.unit
+    if tokens and "in tokens" in one.notes:
+        return 5120 / rate, GUESSED_STEP
+    batch = one.batch_per_gpu
+    if tokens and batch:
+        length = next((count for name, count in TOKENS if name in text), 0)
+        return batch * (length or 128) / rate, 0.0 if length else GUESSED_STEP
+    if batch:
+        return batch / rate, 0.0
+    if first.step_ms:
+        return first.step_ms / 1000 / first.accum, 0.0
+    return 64 / rate, GUESSED_STEP
+
+
+def _bus(one: Published) -> Bus:
+    text = one.intra_node.lower()
+    if "cpu" in one.comm.lower() and "parameter" in one.comm.lower():
+        return "host"
+    if "nvswitch" in text and "nvlink2/nvswitch" not in text:
+        return "nvswitch"
+    if "nvlink2/nvswitch" in text:
+        return "nvswitch" if (one.gpus_per_node or 0) > 8 else "nvlink"
+    if "no nvlink" in text:
+        return "pcie"
+    return "nvlink" if "nvlink" in text else "pcie"
+
+
+def _link(one: Published) -> tuple[Link, float]:
+    text = f"{one.network} {one.comm}".lower()
+    rate = re.search(rf"(\d+(?:\.\d+)?)(?:-(\d+))?\s*(?:{UNIT})", one.network.lower())
+    gbit = float(rate[2] or rate[1]) * (1000 if rate[3] else 1) if rate else 0.0
+    count = _cards(one)
+    line = gbit * count * GBIT_BYTES
+    tcp = re.search(r"tcp|ethernet|ipoib|ib_disable|\bvm\b|\d+\s*gbe", text) and not re.search(
+        r"roce|(?<!not )rdma", one.network.lower()
+    )
+    if not gbit:
+        rdma = re.search(r"infiniband|rdma|roce|mlx", text) and not tcp
+        return ("rdma", 100 * GBIT_BYTES) if rdma else ("unknown", 0.0)
+    if tcp:
+        return ("tcp10" if gbit <= 10 else "tcp"), line
+    if re.search(r"infiniband|rdma|roce|\bib\b|edr|hdr|ndr|fdr|omni-?path|\bopa\b|slingshot|\befa\b", text):
+        return ("rdma_several" if count > 1 else "rdma"), line
+    return "tcp" if gbit > 10 else "tcp10", line
+
+
+def _cards(one: Published) -> int:
+    """Of a node."""
+    text = one.network.lower()
+    if number := re.search(rf"(\d+)\s*[x×]\s*(?:[a-z]+\s*)?\d+\s*(?:{UNIT})", text):
+        return int(number[1])
+    if "per gpu" in text:
+        return one.gpus_per_node or 1
+    return 2 if re.search(r"\bdual\b", text) else 1
+
+
+def _method(one: Published) -> Method:
+    text = one.comm.lower()
+    several = any(point.nodes > 1 for point in one.points)
+    if "fsdp" in text:
+        return "sharded"
+    if re.search(r"\bps\b|parameter.server|pserver|kvstore dist|byteps", text):
+        if "cpu" in text and not several:
+            return "servers_in_host"
+        return "servers_beside" if "co-located" in text or "kvstore" in text else "servers_apart"
+    return "hierarchical" if "hierarchical" in text else "ring"
+
+
+def _overlap(one: Published) -> Overlap:
+    text = one.comm.lower()
+    if "no overlap" in text:
+        return "serial"
+    if "multiworkermirrored" in text or "little overlap" in text:
+        return "mwms"
+    if "merged" in text or "schedul" in text:
+        return "other"
+    if re.search(r"\bddp\b|fsdp", text):
+        return "ddp"
+    return "horovod" if "horovod" in text else "other"
+
+
+def _messages(one: Published, overlap: Overlap) -> Messages:
+    text = one.comm.lower()
+    if overlap == "serial":
+        return "one"
+    if overlap == "mwms" or ("per tensor" in text and "no fusion" in text):
+        return "tensors"
+    return "fusion" if overlap == "horovod" else "buckets"
+
+
+def _old(one: Published) -> bool:
+    """Before NCCL had trees between nodes (2.4, 2019)."""
+    if re.search(r"201[5-8]", one.source):
+        return True
+    return bool(re.search(r"tf 1\.[0-9]\b|nccl 2\.[0-3]|2017", one.framework.lower()))
+
+
+def _wire(precision: str) -> Wire:
+    text = precision.lower()
+    if text.startswith(("fp16", "bf16")):
+        return "half"
+    return "unknown" if "amp" in text or "mixed" in text else "full"
+
+
+def _sparse_bytes(one: Published) -> float:
+    length = re.search(r"seq(?: len)? (\d+)", one.model.lower())
+    if "bert" not in one.model.lower() or not length or not one.batch_per_gpu:
+        return 0.0
+    width = 1024 if "large" in one.model.lower() else 768
+    return one.batch_per_gpu * int(length[1]) * width * 4

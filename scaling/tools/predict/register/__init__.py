@@ -1,0 +1,1 @@
+"""`python -m scaling predict register`: what points of a sweep will do, before it measures them."""
