@@ -4,10 +4,10 @@
     python -m tests.bench.mutations --json after.json --only-list before.json  # the same faults, here
 
 Twelve faults each of agent, sweep, analysis, receipts and report are chosen by a hash of their names and the
-seed. First, the files of tests/unit and tests/process that import a folder of these faults run once, each up to
-UNIT_S: the script learns which functions each file runs. For each fault, files of tests/unit run that reach its
-function, those of its own folder first, up to UNIT_S. If they pass, up to PROCESS_FILES of tests/process do.
-Some faults change nothing that a test could notice: compare the counts of two commits.
+seed. First, the files of tests/unit that import a folder of these faults run once, each up to UNIT_S: the script
+learns which functions each file runs. For each fault, files of tests/unit run that reach its function, those of
+its own folder first, up to UNIT_S. If they pass, the files of tests/process do that import its module. Some
+faults change nothing that a test could notice: compare the counts of two commits.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ from typing import Any, NamedTuple, NoReturn
 
 import psutil
 
-from tests.support import mutants, touching_child
+from tests.support import mutants
 from tests.support.mutants import Mutant, Name
 
 HERE = Path(__file__).resolve().parents[2]
 GROUPS = ("agent", "sweep", "analysis", "receipts", "report")
 RECEIPTS = ("traffic_receipt", "less_work", "cpu_time", "audit")
-PARTS = ("tests/unit", "tests/process")
+UNIT, PROCESS = "tests/unit", "tests/process"
 UNIT_S = 60.0  # in the first run, which is slower
-PROCESS_FILES = 6
 TEST_S = 60  # of one test; pytest-timeout then fails it
 START_S = 60.0
 SLOWER = 5.0  # a run may take so many times what its files took at first
@@ -52,7 +51,7 @@ class Run(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """What the first run told: functions and seconds of each file of tests, tests that fail without a fault."""
+    """What the first run told: functions and seconds of each file of tests/unit, tests that fail anyway."""
 
     functions: Mapping[str, Collection[str]]
     seconds: Mapping[str, float]
@@ -62,10 +61,9 @@ class Reach(NamedTuple):
         """Files of tests that run the fault's function: of its folder first, then those that run little else."""
         where = f"{mutant.file}:{mutant.function_line}"
         files = [file for file, functions in self.functions.items() if where in functions]
-        folder = f"{PARTS[0]}/{Path(mutant.file).parts[1]}/"
+        folder = f"{UNIT}/{Path(mutant.file).parts[1]}/"
         files.sort(key=lambda file: (not file.startswith(folder), len(self.functions[file]), file))
-        unit = [file for file in files if file.startswith(PARTS[0])]
-        return [*self._short(unit), *[file for file in files if file not in unit][:PROCESS_FILES]]
+        return list(self._short(files))
 
     def _short(self, files: Sequence[str]) -> Iterator[str]:
         """Those that take UNIT_S together, and always the first."""
@@ -133,9 +131,7 @@ class Tree:
         self.touched = (touched or folder / "touched").absolute() / self.commit
         for made in (self.tools, self.touched):
             made.mkdir(parents=True, exist_ok=True)
-        own = Path(touching_child.__file__)
-        shutil.copy(own, self.tools / "sitecustomize.py")
-        shutil.copy(own.with_name("touching.py"), self.tools)
+        shutil.copy(Path(mutants.__file__).with_name("touching.py"), self.tools)
 
     def git(self, *arguments: str) -> str:
         return subprocess.run(
@@ -168,8 +164,7 @@ class Tree:
         paths = [str(self.path), *([str(self.tools)] if traced else [])]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         if traced:
-            environ |= {"SCALING_TOUCHED": str(self.touched), "SCALING_TOUCHED_ROOT": str(self.path)}
-            environ["SCALING_TOUCHED_S"] = str(UNIT_S)
+            environ |= {"SCALING_TOUCHED": str(self.touched), "SCALING_TOUCHED_S": str(UNIT_S)}
         command = (sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--tb=no")
         with tempfile.TemporaryFile("w+") as out:
             process = subprocess.Popen(
@@ -212,42 +207,45 @@ def reach(tree: Tree, folders: Collection[str]) -> Reach:
         if file in functions:
             functions[file].update(line["functions"])
             seconds[file] += line["seconds"]
-    children = tree.touched / "children"
-    for line in children.read_text().splitlines() if children.exists() else ():
-        file, _, function = line.partition(" ")
-        if file in functions:
-            functions[file].add(function)
     return Reach(functions, seconds, sorted(line["test"] for line in lines if line["failed"]))
 
 
 def concerned(root: Path, folders: Collection[str]) -> list[str]:
-    """Files of tests that import one of these folders of scaling, and all of tests/unit/FOLDER."""
+    """Files of tests/unit that import one of these folders of scaling, and all of tests/unit/FOLDER."""
     names = "|".join(sorted(folders))
-    imports = re.compile(rf"scaling\.({names})\b|from scaling import .*\b({names})\b")
-    files = [file for part in PARTS for file in sorted((root / part).rglob("test_*.py"))]
-    own = [root / PARTS[0] / folder for folder in folders]
-    chosen = (one for one in files if not {*own}.isdisjoint(one.parents) or imports.search(one.read_text()))
-    return [file.relative_to(root).as_posix() for file in chosen]
+    own = {root / UNIT / folder for folder in folders}
+    by_import = importing(root, UNIT, "scaling", names)
+    files = sorted((root / UNIT).rglob("test_*.py"))
+    return [one.relative_to(root).as_posix() for one in files if one in by_import or own.intersection(one.parents)]
+
+
+def importing(root: Path, part: str, package: str, names: str) -> set[Path]:
+    """Files of tests that import one of the modules from the package; both are regular expressions."""
+    imports = re.compile(rf"{package}\.({names})\b|from {package} import .*\b({names})\b")
+    return {file for file in (root / part).rglob("test_*.py") if imports.search(file.read_text())}
+
+
+def with_processes(root: Path, mutant: Mutant) -> list[str]:
+    """Files of tests/process that import the fault's module."""
+    path = Path(mutant.file).with_suffix("")
+    files = importing(root, PROCESS, re.escape(".".join(path.parent.parts)), path.name)
+    return sorted(file.relative_to(root).as_posix() for file in files)
 
 
 def tried(tree: Tree, mutant: Mutant, known: Reach) -> tuple[str, str, int]:
     """Outcome, the test that failed or why none did, and files run."""
-    files = known.files(mutant)
     done = 0
-    for part in PARTS:
-        some = [file for file in files if file.startswith(part)]
-        if not some:
-            continue
-        done += len(some)
-        if by := noticed(tree, some, known, again=part != PARTS[0]):
+    for files, again in ((known.files(mutant), False), (with_processes(tree.path, mutant), True)):
+        done += len(files)
+        if files and (by := noticed(tree, files, known, again=again)):
             return "caught", by, done
-    return "survived", "" if files else "no test runs the function", done
+    return "survived", "" if done else "no test runs the function", done
 
 
 def noticed(tree: Tree, files: Sequence[str], known: Reach, *, again: bool) -> str:
     """The test that fails, or "". With `again` it must fail twice: tests with processes may fail by chance."""
     skipped = [test for test in known.failing if test.partition("::")[0] in files]
-    limit_s = START_S + SLOWER * sum(known.seconds[file] for file in files)
+    limit_s = START_S + SLOWER * sum(known.seconds.get(file, TEST_S) for file in files)
     while True:
         run = tree.pytest("-x", *(f"--deselect={test}" for test in skipped), *files, limit_s=limit_s)
         if run.code is None:

@@ -1,7 +1,7 @@
 """A pytest plugin (`-p touching`): which functions of `scaling` does each test run?
 
 It imports nothing of this repository: tests.bench.mutations uses it with the tests of another commit.
-A function is scaling/FILE:LINE, its first line, decorators included. Processes write theirs by touching_child.py.
+A function is scaling/FILE:LINE, its first line, decorators included.
 """
 
 from __future__ import annotations
@@ -91,10 +91,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         _file, _file_s = file, 0.0
     if _file_s > LIMIT_S:
         item.add_marker(pytest.mark.skip(reason="its file takes too long to be chosen"))
-    if not file.startswith("tests/unit/"):  # those start no process
-        os.environ["SCALING_TOUCHED_BY"] = file
     try:
         return (yield from _traced(item.nodeid))
     finally:
         _file_s += sum(one.duration for one in _outcomes)
-        os.environ.pop("SCALING_TOUCHED_BY", None)

@@ -133,15 +133,13 @@ def test_all_of_scaling_can_be_parsed_and_changed() -> None:
             assert mutants.planted(one, source) != ast.unparse(ast.parse(source)) + "\n"
 
 
-def test_unit_tests_run_first_and_few_of_the_others() -> None:
+def test_files_that_run_little_else_come_first() -> None:
     where = {"scaling/a.py:3"}
     more = {*where, "scaling/a.py:9"}
-    process = {f"tests/process/test_{n}.py": where for n in range(9)}
     unit = {"tests/unit/b.py": more, "tests/unit/c.py": {"scaling/a.py:9"}, "tests/unit/a.py": where}
-    known = Reach({**process, **unit}, dict.fromkeys([*process, *unit], 1.0), ())
+    known = Reach(unit, dict.fromkeys(unit, 1.0), ())
     files = known.files(Mutant(Name("f", "< to <=", "a < b", 0), "scaling/a.py", 4, 3))
-    assert files[:2] == ["tests/unit/a.py", "tests/unit/b.py"]
-    assert len(files) == 2 + mutations.PROCESS_FILES
+    assert files == ["tests/unit/a.py", "tests/unit/b.py"]
 
 
 def test_the_first_file_runs_and_then_those_that_fit_into_the_time() -> None:
@@ -159,15 +157,18 @@ def test_tests_that_import_the_folder_or_mirror_it_are_concerned(tmp_path: Path)
         "unit/sweep/test_a.py": "",
         "unit/run/test_b.py": "from scaling.sweep.view import live",
         "unit/run/test_c.py": "from scaling.sweeper import live",
-        "process/test_d.py": "from scaling import agent, sweep",
-        "process/test_e.py": "from scaling import agent",
-        "system/test_f.py": "from scaling import sweep",
+        "unit/test_d.py": "from scaling import agent, sweep",
+        "unit/test_e.py": "from scaling import agent",
+        "process/test_f.py": "from scaling.sweep.view import live",
+        "process/test_g.py": "from scaling.sweep import live",
     }.items():
         path = tmp_path / "tests" / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    wanted = ["tests/unit/run/test_b.py", "tests/unit/sweep/test_a.py", "tests/process/test_d.py"]
+    wanted = ["tests/unit/run/test_b.py", "tests/unit/sweep/test_a.py", "tests/unit/test_d.py"]
     assert mutations.concerned(tmp_path, {"sweep"}) == wanted
+    mutant = Mutant(Name("f", "< to <=", "a < b", 0), "scaling/sweep/view/live.py", 4, 3)
+    assert mutations.with_processes(tmp_path, mutant) == ["tests/process/test_f.py"]
 
 
 def test_both_counts_of_each_group_are_told() -> None:
