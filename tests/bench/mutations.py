@@ -6,7 +6,7 @@
 Twelve faults each of agent, sweep, analysis, receipts and report are chosen by a hash of their names and the
 seed. First, the files of tests/unit that import a folder of these faults run once, each up to UNIT_S: the script
 learns which functions each file runs. For each fault, files of tests/unit run that reach its function, those of
-its own folder first, up to UNIT_S. If they pass, the files of tests/process do that import its module. Some
+its own folder first, up to UNIT_S. If there is none, the files of tests/process do that import its module. Some
 faults change nothing that a test could notice: compare the counts of two commits.
 """
 
@@ -234,12 +234,11 @@ def with_processes(root: Path, mutant: Mutant) -> list[str]:
 
 def tried(tree: Tree, mutant: Mutant, known: Reach) -> tuple[str, str, int]:
     """Outcome, the test that failed or why none did, and files run."""
-    done = 0
-    for files, again in ((known.files(mutant), False), (with_processes(tree.path, mutant), True)):
-        done += len(files)
-        if files and (by := noticed(tree, files, known, again=again)):
-            return "caught", by, done
-    return "survived", "" if done else "no test runs the function", done
+    unit = known.files(mutant)
+    if not (files := unit or with_processes(tree.path, mutant)):
+        return "survived", "no test runs the function", 0
+    by = noticed(tree, files, known, again=not unit)
+    return "caught" if by else "survived", by, len(files)
 
 
 def noticed(tree: Tree, files: Sequence[str], known: Reach, *, again: bool) -> str:
