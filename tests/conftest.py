@@ -30,6 +30,8 @@ TOGETHER = ("system/containers",)
 # What a test of these sees must have been planted by itself: no other is beside it.
 ALONE = ("system/mpi/test_planted.py",)
 MEETING = pytest.StashKey[str]()
+MATRIX = "matrix"
+LEFT_OUT = pytest.StashKey[int]()  # how many tests of the matrix
 
 
 def folder(path: Path) -> str:
@@ -79,8 +81,30 @@ def meeting(config: pytest.Config) -> str | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if MATRIX not in config.option.markexpr:
+        matrix = [item for item in items if item.get_closest_marker(MATRIX)]
+        items[:] = [item for item in items if not item.get_closest_marker(MATRIX)]
+        config.hook.pytest_deselected(items=matrix)
+        config.stash[LEFT_OUT] = len(matrix)
     if meeting(config):
         items.sort(key=lambda item: LONGEST_FIRST.index(folder(item.path)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of pytest-xdist tells the first one what it left out."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[MATRIX] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get(MATRIX, 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if count := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.line(f"{count} tests are left to the matrix: ./launch/test --matrix or pytest -m matrix")
 
 
 def quietly(item: pytest.Item) -> AbstractContextManager[None]:

@@ -25,6 +25,7 @@ from scaling.records.events import Announce, Exit, Ready, Result, Window
 from scaling.records.task import Finish, Run, Task
 from tests.support import ranks
 from tests.support.forked import end, ended, heard, is_forked
+from tests.support.matrix import cases
 from tests.support.waiting import eventually
 
 STEPS = 3
@@ -34,6 +35,7 @@ SYNCHRONOUS = [
     "torch:gloo", "torch:horovod", "torch:ps-sync", "tensorflow:ring", "tensorflow:horovod", "mxnet:dist_sync",
     "mxnet:horovod", "mxnet:local",
 ]  # fmt: skip
+FEW = ["torch:gloo", "torch:ps-sync", "tensorflow:ring", "mxnet:horovod"]
 
 
 # Long enough for a worker to need its helper.
@@ -129,7 +131,7 @@ def trained(name: str, *, fresh: bool) -> tuple[list[float | None], list[str | N
         return losses, digests(children)
 
 
-@pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.parametrize("name", cases(SYNCHRONOUS, FEW))
 def test_forked_ranks_train_as_fresh_ones_do(name: str) -> None:
     losses, found = trained(name, fresh=False)
     assert len(set(found)) == 1

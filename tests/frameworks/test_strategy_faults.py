@@ -19,8 +19,14 @@ from scaling.sweep.state import PointState
 from tests.support import kept_forks
 from tests.support.children import nothing_left
 from tests.support.inline import Launch
+from tests.support.matrix import cases
 from tests.support.ranks import ports_of, tasks
 
+# Workers alone, with servers, in one process, by Horovod: each of these once, each framework twice; and over NCCL.
+KINDS = [
+    "torch:gloo", "torch:ps-async", "tensorflow:ring", "tensorflow:ps", "mxnet:dist_async", "mxnet:horovod",
+    "mxnet:local", "torch:nccl", "tensorflow:nccl", "mxnet:nccl",
+]  # fmt: skip
 STALL_S = 60.0
 QUICK: dict[str, Any] = {
     "kinds": ["exchange"], "world_sizes": [2], "windows": 50, "window_s": 0.05, "batch_size": 4,
@@ -62,7 +68,7 @@ def helper_kinds(name: str) -> int:
     return len({helper.name.partition("-")[0] for helper in frameworks.load(name).helpers(task)})
 
 
-@pytest.mark.parametrize("name", frameworks.NAMES)
+@pytest.mark.parametrize("name", cases(frameworks.NAMES, KINDS))
 def test_whoever_is_killed_is_the_cause_and_the_sweep_goes_on(name: str, tmp_path: Path) -> None:
     module = frameworks.load(name)
     if reason := module.missing(name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -20,12 +21,20 @@ def install(*packages: str) -> str | None:
     if shutil.which("apt-get") is None:
         return f"no {' '.join(packages)}, and no apt-get to install them"
     environ = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    with no_daemons():
+    with alone(), no_daemons():
         for words in (["update"], ["install", "--yes", "--no-install-recommends", *packages]):
             command = ["timeout", str(LIMIT_S), "apt-get", "-qq", *words]
             done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     said = done.stderr.strip()[-300:] or f"exit code {done.returncode}"
     return f"apt-get cannot install {' '.join(packages)}: {said}" if done.returncode else None
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other test calls apt-get: it refuses to run twice at once."""
+    with Path(tempfile.gettempdir(), f"scaling-tests-{os.getuid()}.apt").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def unpacked(package: str, wanted: str) -> Path | str:
@@ -51,7 +60,8 @@ def _unpack(package: str, folder: Path) -> str | None:
     if os.geteuid() == 0:
         attempts += [["apt-get", "-qq", "update"], attempts[0]]
     for words in attempts:
-        done = subprocess.run([*limited, *words], cwd=folder, capture_output=True, text=True, check=False)
+        with alone():
+            done = subprocess.run([*limited, *words], cwd=folder, capture_output=True, text=True, check=False)
         if archives := list(folder.glob("*.deb")):
             subprocess.run(["dpkg", "-x", archives[0], folder / "files"], check=True)
             return None

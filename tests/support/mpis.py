@@ -10,12 +10,14 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, Any
 
 import psutil
+import pytest
 
 from launch import _mpi
 from scaling.records.point import Record
+from tests.support.matrix import cases
 
 # For python -c before `-m scaling.run FLAG...`: rank 0 has patience for some seconds alone.
 IMPATIENT = (
@@ -50,6 +52,19 @@ MPIS = (
     Mpi(name="openmpi5", banner="Open MPI v5.0"),
     Mpi(name="mpich", banner="MPICH Version"),
 )
+
+
+def on_mpi(*default: str) -> pytest.MarkDecorator:
+    """Run a test on these MPIs, and on the others in the matrix."""
+    return pytest.mark.parametrize("mpi", cases(MPIS, [mpi for mpi in MPIS if mpi.name in default]), ids=str)
+
+
+def on_mpi_each(argument: str, default: Mapping[Any, str]) -> pytest.MarkDecorator:
+    """Run a test with each value of `argument` on the MPI named, and on the others in the matrix."""
+    pairs = [(mpi, value) for value in default for mpi in MPIS]
+    chosen = [(mpi, value) for mpi, value in pairs if default[value] == mpi.name]
+    ids = [f"{mpi}-{getattr(value, 'name', value)}" for mpi, value in pairs]
+    return pytest.mark.parametrize(("mpi", argument), cases(pairs, chosen), ids=ids)
 
 
 def mpirun(

@@ -12,7 +12,8 @@ from scaling.records import store
 from tests.support import labs
 from tests.support.labs import needs_lab
 
-pytestmark = needs_lab
+# The large size of what test_sweeps.py tries on two nodes.
+pytestmark = [needs_lab, pytest.mark.matrix]
 LIMIT_S = 1200.0
 NETWORKS = ("ib0", "eth0")
 SWEEP = (

@@ -14,7 +14,7 @@ import pytest
 from tests.support import labs
 from tests.support.fresh_machine import REPOSITORY
 from tests.support.labs import needs_lab
-from tests.support.mpis import MPIS, Mpi
+from tests.support.mpis import Mpi, on_mpi_each
 
 pytestmark = needs_lab
 EXCHANGED_BYTES = 4_000_000
@@ -39,8 +39,7 @@ def folder() -> Iterator[Path]:
         yield made.folder
 
 
-@pytest.mark.parametrize("card", ["ib0", "eth0"])
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@on_mpi_each("card", {"ib0": "openmpi4", "eth0": "mpich"})
 def test_all_of_mpis_traffic_is_on_the_interface_that_was_named(folder: Path, mpi: Mpi, card: str) -> None:
     hosts = ["-f", f"{folder}/hostfile.mpich"] if mpi.name == "mpich" else ["--hostfile", f"{folder}/hostfile"]
     agent = f"{folder}/agent"

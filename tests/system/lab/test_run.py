@@ -17,7 +17,7 @@ from scaling.tools.lab import processes, state
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
-from tests.support.mpis import MPIS, Mpi
+from tests.support.mpis import Mpi, on_mpi
 from tests.support.waiting import eventually
 
 pytestmark = needs_lab
@@ -70,7 +70,7 @@ def waiting(lab: Lab, folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@on_mpi("openmpi5")
 def test_ranks_are_spread_over_the_nodes_and_the_exit_code_is_theirs(mpi: Mpi, lab: Lab, tmp_path: Path) -> None:
     words = run(lab, tmp_path, HELLO, str(tmp_path), "3")
     environ = {**os.environ, "PATH": f"{mpi.mpirun.parent}:{os.environ['PATH']}"}

@@ -43,8 +43,10 @@ def test_help_of_an_installed_clone_ends_in_the_flags(machine: Machine) -> None:
     assert machine.pip_calls == []
 
 
+CHANGING = ("tests/system/lab", "tests/system/containers", "tests/system/slurm")
 CHECKS = [
-    "ruff check", "ruff format --check", "mypy", "pytest -q -n 2 --ignore tests/system", "pytest -q tests/system",
+    "ruff check", "ruff format --check", "mypy", f"pytest -q -n 2 --ignore={' --ignore='.join(CHANGING)}",
+    f"pytest -q {' '.join(CHANGING)}",
 ]  # fmt: skip
 
 
@@ -131,3 +133,34 @@ def test_a_python_that_fails_is_named_and_the_others_are_tested(
     lines = done.stdout.splitlines()
     assert said in lines and sum(": passed: " in line for line in lines) == 5
     assert done.returncode == 1
+
+
+TORCH = "pytest -q tests/frameworks/pytorch tests/frameworks/test_contract.py -k torch or gloo"
+
+
+def test_the_matrix_runs_what_the_default_leaves_out(checks: Machine, pythons: Machine) -> None:
+    done = checks.run("launch/test", "--matrix", FAILING="nothing")
+    tests = [line.replace("pytest -q", "pytest -q -m matrix") for line in CHECKS[-2:]]
+    passed = [f"{name}: passed: 9 passed" for name in NAMES]
+    assert (done.stdout.splitlines()[-10:], done.returncode) == ([*tests, *passed, TORCH, TORCH], 0)
+    torches = [call[call.index("torchvision") - 1 :] for call in checks.pip_calls if "torchvision" in call]
+    rest = ["torchvision", "--editable", f"{checks.root}[test]"]
+    assert torches == [["torch==2.9.1", *rest], ["torch==2.14.1", *rest]]
+
+
+@pytest.mark.parametrize("failing", ["pytest", "3.12-oldest"])
+def test_a_part_of_the_matrix_that_fails_does_not_end_the_others(
+    checks: Machine, pythons: Machine, failing: str
+) -> None:
+    done = checks.run("launch/test", "--matrix", FAILING=failing)
+    assert (done.stdout.splitlines()[-1], done.returncode) == (TORCH, 1)
+
+
+def test_a_torch_that_is_not_to_be_had_fails_the_matrix(checks: Machine, pythons: Machine) -> None:
+    done = checks.run("launch/test", "--matrix", FAILING="nothing", PIP_LACKS="test")
+    assert (done.stdout.splitlines()[-1], done.returncode) == (f"{NAMES[-1]}: passed: 9 passed", 1)
+
+
+def test_arguments_choose_tests_of_the_matrix(checks: Machine) -> None:
+    done = checks.run("launch/test", "--matrix", "tests/system/mpi", FAILING="nothing")
+    assert done.stdout.splitlines()[-1] == "pytest -m matrix tests/system/mpi"

@@ -12,8 +12,12 @@ from tests.support.documented import Command
 from tests.support.fresh_machine import Machine
 
 LAUNCH = re.compile(r"\./launch/(?:install|local|test)\b")
-# --pythons is tried in test_checks.py.
-COMMANDS = [one for one in documented.commands() if LAUNCH.match(one.line) and "--pythons" not in one.line]
+ELSEWHERE = ("--pythons", "--matrix")  # test_checks.py
+COMMANDS = [
+    one
+    for one in documented.commands()
+    if LAUNCH.match(one.line) and not any(flag in one.line for flag in ELSEWHERE)
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.fresh_machine import REPOSITORY, usable_cores
-from tests.support.mpis import MPIS, Mpi, kill_tree
+from tests.support.mpis import MPIS, Mpi, kill_tree, on_mpi
 
 # A file per rank: MPICH mixes what several print at a time.
 SAY = """
@@ -80,7 +80,7 @@ def test_ranks_beyond_the_cores_start_in_the_callers_folder(mpi: Mpi, tmp_path: 
     assert {environ["SCALING_VIEW"] for _, _, environ in told} == {"plain"}
 
 
-@every_mpi
+@on_mpi("openmpi5")
 def test_printed_command_runs_in_a_shell(mpi: Mpi, tmp_path: Path) -> None:
     text = launch(mpi, "--print", "-np", "2", "python", "-c", SAY, cwd=tmp_path)
     assert said(tmp_path) == []
@@ -110,14 +110,14 @@ def test_ranks_on_other_hosts_have_the_environment_of_the_call(mpi: Mpi, tmp_pat
 
 
 @needs_root
-@every_mpi
+@on_mpi("mpich")
 def test_more_ranks_than_slots_spread_over_the_hosts(mpi: Mpi, tmp_path: Path, agent: Path) -> None:
     where = hostfile(mpi, tmp_path, ("far1", 1), ("far2", 1))
     launch(mpi, "--agent", str(agent), *where, "-np", "4", "python", "-c", SAY, cwd=tmp_path)
     assert sorted(host for host, _, _ in said(tmp_path)) == ["far1", "far1", "far2", "far2"]
 
 
-@every_mpi
+@on_mpi("openmpi5")
 def test_a_sweep(mpi: Mpi, tmp_path: Path) -> None:
     fake = ("--strategy", "fake:a", "--rounds", "1", "--windows", "3", "--window-s", "0.02")
     where = ("-f", str(REPOSITORY / "hostfiles" / "local"))

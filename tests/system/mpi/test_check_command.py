@@ -12,10 +12,9 @@ from pathlib import Path
 
 import msgspec
 import psutil
-import pytest
 
 from scaling.tools.check.facts import Findings
-from tests.support.mpis import MPIS, Mpi, mpirun
+from tests.support.mpis import MPIS, Mpi, mpirun, on_mpi
 from tests.support.waiting import eventually
 
 CHECK = ("-m", "scaling", "check")
@@ -30,7 +29,7 @@ def test_under_mpirun() -> None:
     assert "\x1b" not in done.stdout
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@on_mpi("mpich")
 def test_json_under_mpirun(mpi: Mpi) -> None:
     done = mpirun(mpi, 2, *CHECK, "--json")
     seen = msgspec.json.decode(done.stdout, type=Findings)
@@ -41,7 +40,7 @@ def test_json_under_mpirun(mpi: Mpi) -> None:
     assert one.everyone is not None and one.everyone.ranks == 2
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@on_mpi("openmpi4")
 def test_a_mistake_under_mpirun_is_one_line(mpi: Mpi) -> None:
     done = mpirun(mpi, 2, *CHECK, "--interconnect", "nonet9")
     assert done.returncode == 2
@@ -51,7 +50,7 @@ def test_a_mistake_under_mpirun_is_one_line(mpi: Mpi) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@on_mpi("openmpi5")
 def test_a_bug_under_mpirun_ends_all_ranks(mpi: Mpi) -> None:
     code = (
         "import sys\nfrom scaling.tools.check import __main__ as check, gather\n"
@@ -63,7 +62,7 @@ def test_a_bug_under_mpirun_ends_all_ranks(mpi: Mpi) -> None:
     assert "a planted bug" in done.stderr
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@on_mpi("openmpi4")
 def test_ctrl_c_leaves_nothing(mpi: Mpi, tmp_path: Path) -> None:
     code = (
         "import sys, time\nfrom scaling.tools.check import __main__ as check, gather\n"

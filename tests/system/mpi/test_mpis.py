@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.mpis import MPIS, Mpi, mpirun
+from tests.support.mpis import MPIS, Mpi, mpirun, on_mpi
 
 SAY = """
 import json, os
@@ -32,14 +32,14 @@ def test_ranks_beyond_the_cores_run_unbound_on_the_library_of_their_mpirun(mpi: 
     assert all(cpus == sorted(os.sched_getaffinity(0)) for _, cpus, _ in said)
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@on_mpi("openmpi4")
 def test_exit_code_environment_and_folder_pass(mpi: Mpi, tmp_path: Path) -> None:
     code = "import os, sys; print(os.getcwd(), os.environ['WORD']); sys.exit(3)"
     done = mpirun(mpi, 1, "-c", code, env={"WORD": "passed"}, cwd=tmp_path)
     assert (done.returncode, done.stdout.split()) == (3, [str(tmp_path), "passed"])
 
 
-@pytest.mark.parametrize("mpi", MPIS, ids=str)
+@on_mpi("mpich")
 def test_launch_that_hangs_is_killed_with_all_its_ranks(mpi: Mpi, tmp_path: Path) -> None:
     code = "import os, time; open(str(os.getpid()), 'w').close(); time.sleep(600)"
     with pytest.raises(TimeoutError, match=r"ran past 2 s"):
