@@ -15,7 +15,7 @@ class Tracer:
 
     A subclass overrides `start` and `stop`, which may raise whatever its framework raises: a trace that fails
     costs a note and no point. `end` ends its file's name. `tells_gpu`: the file tells of the rank's GPU, in
-    torch.profiler's words (analysis/trace_split.py).
+    torch.profiler's words (analysis/measured/trace_split.py).
     """
 
     end = ".json.gz"

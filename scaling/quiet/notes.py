@@ -33,7 +33,7 @@ FOREIGN_LOAD, SLOWER_CORES = "foreign load", "slower cores"
 
 
 class Cell(Protocol):
-    """What a note is about (analysis/cell.py)."""
+    """What a note is about (analysis/measured/cell.py)."""
 
     @property
     def load(self) -> Load: ...

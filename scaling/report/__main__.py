@@ -12,11 +12,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.analysis import prices
-from scaling.analysis.cost import Base, Pricing
-from scaling.analysis.cost_base import base, why_not
-from scaling.analysis.joining import join, joinable
-from scaling.analysis.rows import Row
+from scaling.analysis.table import prices
+from scaling.analysis.table.analyse import join, joinable
+from scaling.analysis.table.cost import Base, Pricing, base, why_not
+from scaling.analysis.table.rows import Row
 from scaling.command import deliver, obey
 from scaling.errors import UsageError
 from scaling.records.run import Header

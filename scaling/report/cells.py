@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from scaling.analysis.audit import CLAIMLESS, WRONG
-from scaling.analysis.causes import Breakdown
-from scaling.analysis.rows import Row
+from scaling.analysis.measured.audit import CLAIMLESS, WRONG
+from scaling.analysis.measured.breakdown import Breakdown
+from scaling.analysis.table.rows import Row
 from scaling.records.events import Failed
 from scaling.records.point import Unit
 from scaling.report import quantities

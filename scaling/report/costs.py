@@ -7,9 +7,9 @@ from math import floor, log10
 
 from msgspec.structs import replace
 
-from scaling.analysis.cost import Bill, Pricing, bill, knee
-from scaling.analysis.rows import Row
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.cost import Bill, Pricing, bill, knee
+from scaling.analysis.table.rows import Row
 from scaling.records.run import Header
 from scaling.report import cells, labels, quantities
 from scaling.report.curves import by_curve

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from scaling import text
-from scaling.analysis.bottleneck import Path
-from scaling.analysis.cost import relative
-from scaling.analysis.data_wait import DataWait
-from scaling.analysis.rows import Row, ServerUse
-from scaling.analysis.traces import GpuSplit, Traced
-from scaling.analysis.traffic_receipt import Receipt
+from scaling.analysis.measured.cpu import ServerUse
+from scaling.analysis.measured.rounds import DataWait
+from scaling.analysis.measured.traces import GpuSplit, Traced
+from scaling.analysis.measured.traffic import Path, Receipt
+from scaling.analysis.table.cost import relative
+from scaling.analysis.table.rows import Row
 from scaling.records.run import Emulation
 from scaling.report import cells, devices, labels, quantities
 from scaling.report.labels import Context

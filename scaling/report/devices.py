@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import floor, log10
 
-from scaling.analysis.device_use import DeviceUse
-from scaling.analysis.machine_energy import MachineUse
+from scaling.analysis.measured.device_use import DeviceUse, MachineUse
 from scaling.records.network import NcclChoice
 from scaling.records.point import Workload
 from scaling.records.run import PointRecord

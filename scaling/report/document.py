@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from scaling.analysis import rows as analysed
-from scaling.analysis.analyse import Analysis, analyse, kept
-from scaling.analysis.cost import Pricing
-from scaling.analysis.predictions import judged
-from scaling.analysis.rows import Minibatch, Resolution, Row
+from scaling.analysis.table import rows as analysed
+from scaling.analysis.table.analyse import Analysis, analyse, kept
+from scaling.analysis.table.cost import Pricing
+from scaling.analysis.table.predictions import judged
+from scaling.analysis.table.rows import Minibatch, Resolution, Row
 from scaling.records.point import Hardware, Unit, Workload
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report import cells, costs, imported, labels, minibatches, over_cpu, predicted, quantities, trainings

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
-from scaling.analysis import accuracy, clocks
-from scaling.analysis.revisions import Change, changes
-from scaling.analysis.rows import Row
+from scaling.analysis.measured import device_use
+from scaling.analysis.table import accuracy
+from scaling.analysis.table.analyse import Change, changes
+from scaling.analysis.table.rows import Row
 from scaling.quiet import canary
 from scaling.records import network
 from scaling.records.host import HostInfo
@@ -277,8 +278,8 @@ def _wandering(records: Sequence[PointRecord]) -> Phrase:
 
 def _clocks(records: Sequence[PointRecord]) -> str:
     """How fast GPUs were clocked, over all points."""
-    found = clocks.clocks(records)
-    return clocks.describe(found) if found else ""
+    found = device_use.clocks(records)
+    return device_use.describe(found) if found else ""
 
 
 def _versions(header: Header) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from scaling.analysis.cost import KNEE
+from scaling.analysis.table.cost import KNEE
 from scaling.command import command, output_flag, show
 from scaling.errors import UsageError
 from scaling.records.point import Record

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scaling.analysis import accuracy
-from scaling.analysis.rows import Row
-from scaling.analysis.training_rows import Training
+from scaling.analysis.table import accuracy
+from scaling.analysis.table.rows import Row, Training
 from scaling.records.other_code import revision
 from scaling.report import quantities
 from scaling.text import decimals

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scaling.analysis.imported import Imported, cells, curves
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.imported import Imported, cells, curves
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.report import quantities, words
 from scaling.report.cells import BATCH_SIZE, EFFICIENCY, SPEEDUP, WORLD_SIZE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from scaling.analysis.rows import Baseline, Contender, Row
+from scaling.analysis.table.rows import Baseline, Contender, Row
 from scaling.records.point import Pass, Record, Unit, Workload
 from scaling.report import quantities, words
 from scaling.report.parts import Phrase

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scaling import files
-from scaling.analysis.analyse import Analysis, analyse, kept
-from scaling.analysis.cell import Cell
-from scaling.analysis.controls import Controls
-from scaling.analysis.cost import Pricing
-from scaling.analysis.curves import exchanges
-from scaling.analysis.predictions import Judged, judged
-from scaling.analysis.rows import Row
+from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.controls import Controls
+from scaling.analysis.table.analyse import Analysis, analyse, kept
+from scaling.analysis.table.comparisons import exchanges
+from scaling.analysis.table.cost import Pricing
+from scaling.analysis.table.predictions import Judged, judged
+from scaling.analysis.table.rows import Row
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.records.store import FILE, folder_of
 from scaling.report import labels

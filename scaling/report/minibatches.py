@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scaling.analysis.rows import Minibatch
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.rows import Minibatch
 from scaling.report import cells, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Cell, Column, Line, Notes, Phrase, Quantity, Section

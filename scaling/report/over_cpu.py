@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scaling.analysis.rows import Baseline, OverCpu
+from scaling.analysis.table.rows import Baseline, OverCpu
 from scaling.report import cells, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Cell, Column, Line, Notes, Quantity, Section

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import gmtime, strftime
 
-from scaling.analysis.predictions import Judged, score
+from scaling.analysis.table.predictions import Judged, score
 from scaling.report import cells, quantities
 from scaling.report.parts import Cell, Column, Line, Notes, Section
 

@@ -7,8 +7,8 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from scaling.analysis.rows import Standing
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.rows import Standing
 from scaling.records.network import GBIT
 from scaling.records.point import Workload
 from scaling.report import words

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from scaling import frameworks
-from scaling.analysis.analyse import Analysis
-from scaling.analysis.audit import WRONG
-from scaling.analysis.rows import Baseline, Row
+from scaling.analysis.measured.audit import WRONG
+from scaling.analysis.table.analyse import Analysis
+from scaling.analysis.table.rows import Baseline, Row
 from scaling.quiet.notes import SLOWER_CORES
 from scaling.report import devices, labels, quantities
 from scaling.report.parts import Entry

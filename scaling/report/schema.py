@@ -18,11 +18,20 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Struct, UnsetType, defstruct
 from msgspec.structs import FieldInfo, fields
 
-from scaling.analysis.cost import Bill
-from scaling.analysis.imported import Imported
-from scaling.analysis.predictions import Judged
-from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Resolution, Row, Standing, Verdict
-from scaling.analysis.training_rows import Training
+from scaling.analysis.table.cost import Bill
+from scaling.analysis.table.imported import Imported
+from scaling.analysis.table.predictions import Judged
+from scaling.analysis.table.rows import (
+    Baseline,
+    Comparison,
+    Minibatch,
+    OverCpu,
+    Resolution,
+    Row,
+    Standing,
+    Training,
+    Verdict,
+)
 from scaling.records.point import Hardware, Workload
 from scaling.records.run import Header, ImportedBandwidth
 from scaling.text import as_json

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from scaling.analysis import accuracy
-from scaling.analysis.stats import Estimate
-from scaling.analysis.training_rows import Training
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table import accuracy
+from scaling.analysis.table.rows import Training
 from scaling.report import cells, labels, quantities
 from scaling.report.labels import Context
 from scaling.report.parts import Cell, Column, Line, Notes, Phrase, Quantity, Section

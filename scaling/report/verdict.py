@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scaling.analysis.audit import CLAIMLESS
-from scaling.analysis.rows import Row
+from scaling.analysis.measured.audit import CLAIMLESS
+from scaling.analysis.table.rows import Row
 from scaling.records.point import Record
 from scaling.report import cells, imported, quantities, words
 from scaling.report.cells import claimless

@@ -16,8 +16,7 @@ from typing import NamedTuple, TextIO
 import msgspec
 
 from scaling.agent.environment import outside_of_mpi
-from scaling.analysis.analyse import kept
-from scaling.analysis.revisions import changes
+from scaling.analysis.table.analyse import changes, kept
 from scaling.command import complain
 from scaling.errors import Interrupted, ScalingError, SilentRanks, StoreError, UsageError
 from scaling.plan import config

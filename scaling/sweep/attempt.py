@@ -11,7 +11,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from scaling import frameworks
-from scaling.analysis import accuracy
+from scaling.analysis.table import accuracy
 from scaling.errors import StrategyError
 from scaling.plan import defaults, placement, ports
 from scaling.plan.tasks import helper_task, rank_tasks, worker_tasks

@@ -50,8 +50,8 @@ from scaling.sweep.warmup import pace_of
 #
 # Where points take turns, a process is measured within its first seconds, which do not tell what it will do ten
 # seconds later. In the first round one exchange of each strategy and the plain loop behind it go on taking turns
-# for a while, as in a soak test. No figure counts these windows: `analysis/lasting.py` asks whether they become
-# quicker or slower.
+# for a while, as in a soak test. No figure counts these windows: `analysis/measured/lasting.py` asks whether they
+# become quicker or slower.
 
 
 SOAK_ROUND = 0

@@ -7,7 +7,7 @@ from itertools import chain
 
 from msgspec.structs import replace
 
-from scaling.analysis import clocks
+from scaling.analysis.measured import device_use
 from scaling.quiet import notes as quiet
 from scaling.records.events import Failed, Finished, Inspected, Outcome
 from scaling.records.run import HelperRecord, PointRecord, PointWarning, RankRecord
@@ -222,7 +222,7 @@ def _throttled(child: RankState | HelperState) -> Iterator[PointWarning]:
     """Of a rank whose GPU was too hot, or its power failing, in its worker or in the helper that computes for
     it."""
     samples = child.ended.telemetry.samples if child.ended else ()
-    if reasons := clocks.throttled(samples):
+    if reasons := device_use.throttled(samples):
         rank = child.task.rank
         text = f"rank {rank} on {child.task.hosts[rank]} was throttled: {', '.join(reasons)}"
         yield PointWarning(kind="throttled", text=text)

@@ -11,7 +11,7 @@ import math
 
 from msgspec.structs import replace
 
-from scaling.analysis import stats
+from scaling.analysis.statistics import intervals
 from scaling.plan import defaults
 from scaling.records.point import Point, Record
 from scaling.records.task import Run
@@ -82,7 +82,7 @@ def decide(state: PointState, pace: Pace) -> Run | Warm:
         return floor
     if not pace.judged:
         return Warm(steps=current)
-    settled = stats.steady(alike_s[-FLOOR_WINDOWS:])
+    settled = intervals.steady(alike_s[-FLOOR_WINDOWS:])
     if not exhausted and not (settled and sum(alike_s) >= pace.floor_s):
         return Run(windows=2, steps=current, measured=False)
     return Warm(steps=current, settled=settled)

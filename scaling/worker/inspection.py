@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from scaling.analysis import trace_split
+from scaling.analysis.measured import trace_split
 from scaling.frameworks.abilities import Overlapping, Unsynced
 from scaling.frameworks.base import Trainer
 from scaling.frameworks.tracing import Traceable, Tracer

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import msgspec
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.incremental import Analyser
+from scaling.analysis.table.analyse import rows
+from scaling.analysis.table.incremental import Analyser
 from scaling.records import store
 from scaling.records.events import Ready, Window
 from scaling.records.messages import Report

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scaling.analysis import analyse
+from scaling.analysis.table import analyse
 from scaling.records import store
 
 STEP_S, SLOWED, RANKS = 0.04, 1.0, 2

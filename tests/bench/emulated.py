@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 
-from scaling.analysis.step_time import step_time
+from scaling.analysis.measured.step_time import step_time
 from scaling.records import store
 from scaling.records.point import Point
 from scaling.records.run import PointRecord

@@ -23,7 +23,7 @@ import numpy as np
 from msgspec.structs import replace
 from PIL import Image
 
-from scaling.analysis.stats import geometric
+from scaling.analysis.statistics.intervals import geometric
 from scaling.records.task import Task
 from scaling.workloads import models
 from tests.support import written

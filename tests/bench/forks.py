@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from scaling import frameworks
 from scaling.agent.forks import Starter
-from scaling.analysis import stats
+from scaling.analysis.statistics import intervals
 from scaling.hosts.parents import adopt_orphans
 from tests.bench import paired, turns, workers
 from tests.bench.paired import Side
@@ -71,7 +71,7 @@ def compare(name: str) -> None:
     turns.say(f"{name}: {paired.summary(ratio, BLOCKS)}: {verdict(ratio)}")
 
 
-def verdict(found: stats.Estimate) -> str:
+def verdict(found: intervals.Estimate) -> str:
     """Whether the two are alike, as far as the interval can tell."""
     if found.half_width is None or found.half_width > WIDEST:
         return "too wide to tell"

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scaling.analysis import stats
-from scaling.analysis.step_time import step_time
+from scaling.analysis.measured.step_time import step_time
+from scaling.analysis.statistics import intervals
 from scaling.records.run import PointRecord
 from tests.bench.launching import measured
 
@@ -42,9 +42,9 @@ def _tell(model: str, records: Sequence[PointRecord]) -> None:
     out(f"{model}: {ready.gradient_bytes / 1e6:.1f} MB of gradients, {RANKS} ranks, {ROUNDS} rounds\n")
     steps_s = {name: _steps_s(records, name) for name in ("torch:gloo", "torch:horovod")}
     for name, by_round in steps_s.items():
-        mean = stats.interval(by_round).mean
+        mean = intervals.interval(by_round).mean
         out(f"  {name:14} {1e3 * mean:8.2f} ms a step, {ready.gradient_bytes / mean / 1e9:.3f} GB/s\n")
-    ratio = stats.interval([b / a for a, b in zip(*steps_s.values(), strict=True)])
+    ratio = intervals.interval([b / a for a, b in zip(*steps_s.values(), strict=True)])
     span = "" if ratio.low is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
     out(f"  torch:gloo is {ratio.mean:.2f}{span} times as fast\n")
 

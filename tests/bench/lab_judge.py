@@ -24,8 +24,8 @@ from statistics import median
 from time import monotonic
 from typing import Any, NamedTuple
 
-from scaling.analysis.analyse import analyse
-from scaling.analysis.predictions import judged
+from scaling.analysis.table.analyse import analyse
+from scaling.analysis.table.predictions import judged
 from scaling.records import store
 from scaling.records.point import Record
 from tests.support import labs

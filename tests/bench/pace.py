@@ -22,7 +22,7 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.analysis import stats
+from scaling.analysis.statistics import intervals
 from scaling.quiet import agent
 
 WATCH_S = float(os.environ.get("WATCH_S", "300"))
@@ -62,7 +62,7 @@ def main() -> None:
     for steps, blocks in DESIGNS:
         told = list(_runs(cores, steps, blocks, dice))
         seconds, error = fmean(run_s for run_s, _ in told), sqrt(fmean(error**2 for _, error in told))
-        half_width = 100 * stats.quantile(STARTS - 1) * error
+        half_width = 100 * intervals.quantile(STARTS - 1) * error
         print(
             f"  {blocks:3} windows of {steps} steps  {seconds:4.0f} s  ± {half_width:4.1f}  "
             f"(± {half_width * sqrt(seconds / 100):.1f} in 100 s)",
@@ -87,7 +87,7 @@ def _runs(cores: Sequence[Core], steps: int, blocks: int, dice: random.Random) -
         found = []
         for _ in range(STARTS):
             ratios, now_s = _start(cores, steps, blocks, now_s + START_S, dice)
-            found.append(stats.trimmed_mean(ratios))
+            found.append(intervals.trimmed_mean(ratios))
         yield now_s - begun_s, stdev(found) / sqrt(STARTS)
 
 

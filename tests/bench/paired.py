@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from scipy.stats import trim_mean  # type: ignore[import-untyped]
 
-from scaling.analysis import stats
+from scaling.analysis.statistics import intervals
 
 # The ratio is that of the first over the second.
 Side = Literal["subject", "reference"]
@@ -84,25 +84,25 @@ def quickest_of_start(start: Start) -> float:
     return log(subject / reference)
 
 
-def ratio(starts: Sequence[Start], of: Callable[[Start], float] = of_start) -> stats.Estimate:
+def ratio(starts: Sequence[Start], of: Callable[[Start], float] = of_start) -> intervals.Estimate:
     """Subject over reference with its 95 % interval over starts (Student's t of the logarithms)."""
-    found = stats.interval([of(start) for start in starts])
+    found = intervals.interval([of(start) for start in starts])
     low, high = (None if bound is None else exp(bound) for bound in (found.low, found.high))
-    return stats.Estimate(mean=exp(found.mean), low=low, high=high, n=found.n)
+    return intervals.Estimate(mean=exp(found.mean), low=low, high=high, n=found.n)
 
 
-def said(found: stats.Estimate, pairs: int) -> str:
+def said(found: intervals.Estimate, pairs: int) -> str:
     """In one line: `ratio 0.998 (0.992 to 1.004), 6 starts x 12 blocks: reached`."""
     return f"{summary(found, pairs)}: {verdict(found)}"
 
 
-def summary(found: stats.Estimate, pairs: int) -> str:
+def summary(found: intervals.Estimate, pairs: int) -> str:
     """The same where there is no bar."""
     span = "" if found.low is None else f" ({found.low:.3f} to {found.high:.3f})"
     return f"ratio {found.mean:.3f}{span}, {found.n} starts x {pairs} blocks"
 
 
-def verdict(found: stats.Estimate) -> str:
+def verdict(found: intervals.Estimate) -> str:
     """Whether it is 0.99 at least, by an interval of 1 % to either side or less. A wider one tells where all of it
     is on one side."""
     if found.low is None or found.high is None or found.half_width is None:

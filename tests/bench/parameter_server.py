@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scaling.analysis import stats
+from scaling.analysis.statistics import intervals
 from scaling.records.run import PointRecord
 from tests.bench.launching import measured
 
@@ -33,7 +33,7 @@ def main() -> None:
     out(f"parameter server: {MODEL}, {RANKS} workers, 1 server, 1 thread each, {ROUNDS} rounds\n")
     for kind, bar in (("comm", "  (must reach 1.0)"), ("exchange", "")):
         ours, theirs = (_rates(records, name, kind) for name in (OURS, THEIRS))
-        ratio = stats.interval([mine / other for mine, other in zip(ours, theirs, strict=True)])
+        ratio = intervals.interval([mine / other for mine, other in zip(ours, theirs, strict=True)])
         for name, rates in ((OURS, ours), (THEIRS, theirs)):
             out(f"  {kind:8} {name:15} {sum(rates) / len(rates):8.2f} steps/s")
             out(f", {_moved(records, name) * sum(rates) / len(rates) / GB:.2f} GB/s pushed and pulled\n")

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis.causes import CAUSES
-from scaling.analysis.rows import Row
+from scaling.analysis.measured.breakdown import CAUSES
+from scaling.analysis.table.rows import Row
 from scaling.records.events import Finished, Ready, Window
 from scaling.records.point import Point
 from scaling.records.run import HelperRecord, PointRecord, RankRecord

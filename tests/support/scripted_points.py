@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scaling.analysis.rows import Row
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.rows import Row
 from scaling.records.events import Failed, Finished, Hello, Ready, Window
 from scaling.records.host import HostInfo
 from scaling.records.messages import Report

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from scaling.analysis.step_time import ROUNDING, SETTLED_CONFIDENCE
+from scaling.analysis.measured.step_time import ROUNDING, SETTLED_CONFIDENCE
 from scaling.plan.defaults import PACE_ALONE
 from tests.support.simulated_intervals import (
     BESIDE_0,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.rows import Row
+from scaling.analysis.table.analyse import rows
+from scaling.analysis.table.rows import Row
 from scaling.tools.compare import verdicts
 from scaling.tools.compare.found import METRICS
 from scaling.tools.compare.verdicts import Rule

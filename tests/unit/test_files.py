@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from scaling import files
-from scaling.analysis import prices
+from scaling.analysis.table import prices
 from scaling.errors import UsageError
 from scaling.hosts import hostfile, networks
 from scaling.plan import config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from scaling.analysis.rows import Row
+from scaling.analysis.table.rows import Row
 from scaling.report import cells, words
 from scaling.report.figures.parts import Bar, Bars, Figure, Table, mark_of, shortened, stamps
 from scaling.report.headline import headline

@@ -7,10 +7,10 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from scaling.analysis.audit import WRONG
-from scaling.analysis.predictions import Judged
-from scaling.analysis.rows import Row
-from scaling.analysis.stats import Estimate
+from scaling.analysis.measured.audit import WRONG
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.predictions import Judged
+from scaling.analysis.table.rows import Row
 from scaling.report import labels, quantities, words
 from scaling.report.figures.parts import Cross, Curve, Curves, Dot, Figure, Table, mark_of, stamps
 from scaling.report.material import Material

@@ -10,15 +10,14 @@ import csv
 from collections.abc import Iterable, Sequence
 from io import StringIO
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.causes import Breakdown
-from scaling.analysis.cost import Bill, Pricing, bill
-from scaling.analysis.device_use import DeviceUse
-from scaling.analysis.imported import Imported, cells
-from scaling.analysis.machine_energy import MachineUse
-from scaling.analysis.predictions import of_row
-from scaling.analysis.rows import Row, Standing
-from scaling.analysis.stats import Estimate
+from scaling.analysis.measured.breakdown import Breakdown
+from scaling.analysis.measured.device_use import DeviceUse, MachineUse
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.analyse import rows
+from scaling.analysis.table.cost import Bill, Pricing, bill
+from scaling.analysis.table.imported import Imported, cells
+from scaling.analysis.table.predictions import of_row
+from scaling.analysis.table.rows import Row, Standing
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report import devices
 from scaling.text import one_line, rounded

@@ -11,12 +11,11 @@ from typing import Any
 
 import msgspec
 
-from scaling.analysis.analyse import Analysis, analyse
-from scaling.analysis.cost import Bill, Pricing, bill
-from scaling.analysis.imported import cells
-from scaling.analysis.predictions import Judged, judged
-from scaling.analysis.rows import Baseline, Comparison, Minibatch, OverCpu, Row
-from scaling.analysis.training_rows import Training
+from scaling.analysis.table.analyse import Analysis, analyse
+from scaling.analysis.table.cost import Bill, Pricing, bill
+from scaling.analysis.table.imported import cells
+from scaling.analysis.table.predictions import Judged, judged
+from scaling.analysis.table.rows import Baseline, Comparison, Minibatch, OverCpu, Row, Training
 from scaling.records.run import Header, PointRecord, Prediction
 from scaling.report.schema import FORMERLY, INTERNAL
 from scaling.text import as_json, rounded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from scaling.analysis.cost import Pricing
+from scaling.analysis.table.cost import Pricing
 from scaling.records.run import Header, PointRecord
 from scaling.report import words
 from scaling.report.document import document

@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from scaling.analysis.cost import Pricing
+from scaling.analysis.table.cost import Pricing
 from scaling.records.run import Header, PointRecord
 from scaling.report import words
 from scaling.report.cells import EFFICIENCY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TextIO
 
-from scaling.analysis.analyse import Row
+from scaling.analysis.table.analyse import Row
 from scaling.records.run import Header, PointRecord
 from scaling.sweep.state import PointState
 

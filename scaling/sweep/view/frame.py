@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scaling.analysis.analyse import Row
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.analyse import Row
 from scaling.records.events import Failed
 from scaling.sweep.state import PointState, RankState
 from scaling.sweep.view.plain import number, phase

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TextIO, cast
 
-from scaling.analysis.analyse import Row
+from scaling.analysis.table.analyse import Row
 from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord
 from scaling.sweep.state import PointState

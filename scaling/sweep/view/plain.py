@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TextIO
 
-from scaling.analysis import accuracy
-from scaling.analysis.analyse import Row
-from scaling.analysis.step_time import step_time
+from scaling.analysis.measured.step_time import step_time
+from scaling.analysis.table import accuracy
+from scaling.analysis.table.analyse import Row
 from scaling.hosts.info import cores_text
 from scaling.records.events import Failed
 from scaling.records.run import Header, PointRecord

@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaling.analysis import bottleneck
-from scaling.analysis.bottleneck import Path
-from scaling.analysis.step_time import step_time
+from scaling.analysis.measured import traffic
+from scaling.analysis.measured.step_time import step_time
+from scaling.analysis.measured.traffic import Path
 from scaling.records.point import Record
 from scaling.records.run import PointRecord
 
@@ -26,7 +26,7 @@ from scaling.records.run import PointRecord
 CHANCE = 0.01
 # How probable it is that a node is slow at which evidence points.
 SUSPECTED = 0.3
-# A path that carries less than this part of the fastest is worth a look; a verdict needs more (bottleneck.py).
+# A path that carries less than this part of the fastest is worth a look; a verdict needs more (traffic.py).
 DOUBTFUL_PART = 0.7
 
 
@@ -42,7 +42,7 @@ class Suspect(Record, frozen=True, kw_only=True):
 def suspects(together: PointRecord | None, exchange: PointRecord | None, noise: float) -> tuple[Suspect, ...]:
     """All of them, who computes slowly first; records that are None or failed tell nothing."""
     computing = list(_computing(together, noise)) if together else []
-    found = computing + (list(_sending(bottleneck.paths([exchange]))) if exchange else [])
+    found = computing + (list(_sending(traffic.paths([exchange]))) if exchange else [])
     return tuple({one.node: one for one in reversed(found)}[node] for node in dict.fromkeys(s.node for s in found))
 
 
@@ -87,7 +87,7 @@ def _sending(paths: Sequence[Path]) -> Iterator[Suspect]:
             worst = min(
                 (path for path in slow if node in (path.node, path.peer)), key=lambda path: path.bits_per_s
             )
-            carried = f"{worst} carried {bottleneck.rate(worst.bits_per_s)}"
+            carried = f"{worst} carried {traffic.path_rate(worst.bits_per_s)}"
             yield Suspect(node=node, why=f"{carried}, busy for {worst.busy_share:.0%} of the time")
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from scaling import frameworks
-from scaling.analysis import nccl
+from scaling.analysis.measured import traffic
 from scaling.records.network import ALONE, Place
 from scaling.records.point import Hardware, Point, Workload
 from scaling.records.task import AskedAllReduce, Clocks, RankAllReduce, Task
@@ -237,5 +237,5 @@ def found(ranks: Sequence[RankFacts], told: Mapping[int, RankAllReduce], frame: 
         library=told[0].library,
         everyone=told[0].everyone,
         inside=inside,
-        nccl=nccl.joined([one.nccl for one in told.values() if one.nccl is not None]),
+        nccl=traffic.joined_choices([one.nccl for one in told.values() if one.nccl is not None]),
     )

@@ -8,11 +8,11 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from scaling.analysis import prices
-from scaling.analysis.cost import Bill, Pricing, bill
-from scaling.analysis.joining import CODE
-from scaling.analysis.prices import ON_DEMAND
-from scaling.analysis.rows import Row
+from scaling.analysis.table import prices
+from scaling.analysis.table.analyse import CODE
+from scaling.analysis.table.cost import Bill, Pricing, bill
+from scaling.analysis.table.prices import ON_DEMAND
+from scaling.analysis.table.rows import Row
 from scaling.command import deliver, obey
 from scaling.errors import UsageError
 from scaling.report.formats import markdown, terminal

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.joining import EXPECTED, HOSTS, differing, join
-from scaling.analysis.rows import Row
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.analyse import EXPECTED, HOSTS, differing, join, rows
+from scaling.analysis.table.rows import Row
 from scaling.errors import UsageError
 from scaling.records.point import Hardware, Placement, Record, ServerHosts, Workload
 from scaling.records.run import Header, PointRecord

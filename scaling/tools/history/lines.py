@@ -13,16 +13,14 @@ from statistics import fmean
 
 from msgspec.structs import fields
 
-from scaling.analysis.analyse import kept
-from scaling.analysis.audit import in_order
-from scaling.analysis.cell import Cell
-from scaling.analysis.controls import Controls
-from scaling.analysis.curves import exchanges
-from scaling.analysis.imported import Imported, cells
-from scaling.analysis.joining import EXPECTED, launch
-from scaling.analysis.less_work import judge
-from scaling.analysis.rounds import efficiencies
-from scaling.analysis.rows import Contender
+from scaling.analysis.measured.audit import in_order
+from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.controls import Controls, find_less_work
+from scaling.analysis.measured.rounds import efficiencies
+from scaling.analysis.table.analyse import EXPECTED, kept, launch
+from scaling.analysis.table.comparisons import exchanges
+from scaling.analysis.table.imported import Imported, cells
+from scaling.analysis.table.rows import Contender
 from scaling.errors import UsageError
 from scaling.records.events import Failed
 from scaling.records.other_code import revision
@@ -273,7 +271,7 @@ def _rank(one: Headline) -> tuple[bool, bool, float]:
 
 
 def _said(cell: Cell, controls: Controls) -> Headline:
-    judge(cell, controls)
+    find_less_work(cell, controls)
     claimed = efficiencies(cell, controls) if cell.claims_efficiency else ()
     return Headline(
         strategy=cell.point.strategy,

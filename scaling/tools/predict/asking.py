@@ -12,8 +12,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from scaling.analysis import prices
-from scaling.analysis.prices import Price, Prices
+from scaling.analysis.table import prices
+from scaling.analysis.table.prices import Price, Prices
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
 from scaling.records.run import Header, PointRecord

@@ -14,13 +14,13 @@ from statistics import fmean, stdev
 from typing import NamedTuple, cast
 
 from scaling import frameworks
-from scaling.analysis.analyse import analyse, kept
-from scaling.analysis.audit import UNRANKED
-from scaling.analysis.controls import Controls
-from scaling.analysis.curves import exchanges
-from scaling.analysis.rounds import rounds
-from scaling.analysis.rows import Baseline, Row
-from scaling.analysis.stats import Estimate
+from scaling.analysis.measured.audit import UNRANKED
+from scaling.analysis.measured.controls import Controls
+from scaling.analysis.measured.rounds import rounds
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.analyse import analyse, kept
+from scaling.analysis.table.comparisons import exchanges
+from scaling.analysis.table.rows import Baseline, Row
 from scaling.errors import UsageError
 from scaling.frameworks.base import Exchange as Declared
 from scaling.records.point import Point, Record

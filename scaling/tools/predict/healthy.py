@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import kept
-from scaling.analysis.cell import Cell
-from scaling.analysis.controls import Controls
-from scaling.analysis.curves import exchanges
+from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.controls import Controls
+from scaling.analysis.table.analyse import kept
+from scaling.analysis.table.comparisons import exchanges
 from scaling.errors import UsageError, near
 from scaling.records.run import PointRecord
 from scaling.tools.predict.forecast import Case

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scaling.analysis import analyse
-from scaling.analysis.rows import Row
+from scaling.analysis.table import analyse
+from scaling.analysis.table.rows import Row
 from scaling.records import store
 from tests.support import labs
 from tests.support.labs import needs_lab

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scaling.analysis import traffic_receipt
+from scaling.analysis.measured import traffic
 from scaling.records import store
 from scaling.tools.check.facts import Findings
 from scaling.tools.lab import wires
@@ -67,7 +67,7 @@ def test_a_sweep_is_measured_and_verified(lab: Lab, tmp_path: Path, word: str, s
     header, (record,) = store.load(run)
     (network,) = header.networks
     assert (network.routed, network.connections) == (True, 2)
-    receipt = traffic_receipt.of(record)
+    receipt = traffic.of(record)
     assert receipt is not None
     assert (receipt.verdict, receipt.wanted) == ("VERIFIED", ("eth0",))
     assert "routed, proved by 2 connections" in " ".join(done.stdout.split())

@@ -14,7 +14,8 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from scaling import frameworks
-from scaling.analysis import analyse, traffic_receipt
+from scaling.analysis.measured import traffic
+from scaling.analysis.table import analyse
 from scaling.records import store
 from scaling.records.events import Failed, Finished
 from scaling.records.point import Point
@@ -73,7 +74,7 @@ def records(results: Path) -> list[PointRecord]:
 
 def verdicts(found: list[PointRecord]) -> dict[str, tuple[str, str]]:
     """By network: whether the bytes took it, and why not."""
-    told = {record.point.interconnect: traffic_receipt.of(record) for record in found}
+    told = {record.point.interconnect: traffic.of(record) for record in found}
     return {word: (one.verdict, one.why) for word, one in told.items() if one is not None}
 
 
@@ -86,7 +87,7 @@ def test_every_point_is_seen_on_the_network_that_it_asked_for(lab: Lab, tmp_path
     assert code == 0, (tmp_path / "said").read_text()
     assert len(found) == 4
     for record in found:
-        receipt = traffic_receipt.of(record)
+        receipt = traffic.of(record)
         assert receipt is not None
         card = {"ib": "ib0", "eth0": "eth0"}[record.point.interconnect]
         assert (receipt.verdict, receipt.wanted) == ("VERIFIED", (card,))

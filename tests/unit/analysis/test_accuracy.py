@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.analysis import accuracy
-from scaling.analysis.training_rows import Training
+from scaling.analysis.table import accuracy
+from scaling.analysis.table.rows import Training
 from scaling.records.events import Evaluated
 from scaling.records.run import PointRecord
 from tests.support.training_records import HELD_OUT, training_record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import baselines
+from scaling.analysis.table.analyse import baselines
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import STRONG, by_size, close, loss_of, mean, point, record
 

@@ -9,8 +9,8 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import baselines, comparisons, rows
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.analyse import baselines, comparisons, rows
 from scaling.records.run import PointRecord
 from tests.support.points import changed
 from tests.support.scripted_records import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import comparisons, rows
+from scaling.analysis.table.analyse import comparisons, rows
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import (
     STRONG,

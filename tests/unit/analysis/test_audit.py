@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import cost
-from scaling.analysis.analyse import rows
+from scaling.analysis.table import cost
+from scaling.analysis.table.analyse import rows
 from scaling.records.events import Failed, Result, Window
 from scaling.records.run import PointRecord, WarningKind
 from scaling.records.telemetry import Sample, Telemetry

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import bottleneck
-from scaling.analysis.bottleneck import Path
+from scaling.analysis.measured import traffic
+from scaling.analysis.measured.traffic import Path
 from scaling.records.events import Window
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Flow, Telemetry
@@ -30,7 +30,7 @@ def ring(busy: dict[tuple[int, int], float], sent_bytes: int = 1_000_000) -> Poi
 
 
 def test_paths_have_rates_and_shares_and_little_ones_are_left_out() -> None:
-    found = bottleneck.paths([ring({(1, 2): 0.8})])
+    found = traffic.paths([ring({(1, 2): 0.8})])
     # Nine steps in a second, and the one before them.
     watched_s = 10 / 9
     assert [str(path) for path in found] == [
@@ -49,7 +49,7 @@ def test_the_step_before_each_window_is_part_of_the_time_where_points_take_turns
     window = Window(index=0, measured=True, steps=2, samples=2, start_s=0.0, end_s=0.2, end_unix_s=1.0)
     three = tuple(replace(window, index=index) for index in range(3))
     ranks = tuple(replace(rank, windows=three, disturbed=(window,)) for rank in made.ranks)
-    found = bottleneck.paths([replace(made, ranks=ranks, measured_s=0.6, epoch=0)])
+    found = traffic.paths([replace(made, ranks=ranks, measured_s=0.6, epoch=0)])
     assert found[0].busy_share == pytest.approx(0.3)
 
 
@@ -59,28 +59,28 @@ def test_one_step_is_uncounted_before_all_windows_of_a_point_by_itself() -> None
     window = Window(index=0, measured=True, steps=2, samples=2, start_s=0.0, end_s=0.2, end_unix_s=1.0)
     both = (window, replace(window, index=1))
     ranks = tuple(replace(rank, windows=both, disturbed=both) for rank in made.ranks)
-    found = bottleneck.paths([replace(made, ranks=ranks, measured_s=0.4, epoch=None)])
+    found = traffic.paths([replace(made, ranks=ranks, measured_s=0.4, epoch=None)])
     assert found[0].busy_share == pytest.approx(0.3)
 
 
 def test_rounds_add_up() -> None:
-    found = bottleneck.paths([ring({(1, 2): 0.8}), ring({(1, 2): 0.4})])
+    found = traffic.paths([ring({(1, 2): 0.8}), ring({(1, 2): 0.4})])
     assert found[0].bits_per_s == pytest.approx(16e6 / 1.2)
 
 
 def test_a_node_at_both_slow_paths_is_named() -> None:
-    said = bottleneck.slow(bottleneck.paths([ring({(1, 2): 0.9, (2, 3): 1.0})]))
+    said = traffic.slow_path(traffic.paths([ring({(1, 2): 0.9, (2, 3): 1.0})]))
     assert said.startswith("slow link: node2; node2 to node3 carried 8 Mb/s and was busy for 90%")
     assert said.endswith("the fastest like it carried 80 Mb/s")
 
 
 def test_one_slow_path_is_named_as_such() -> None:
-    said = bottleneck.slow(bottleneck.paths([ring({(3, 4): 0.9})]))
+    said = traffic.slow_path(traffic.paths([ring({(3, 4): 0.9})]))
     assert said.startswith("slow link: node3 to node4; ")
 
 
 def test_slow_paths_without_a_common_end_are_both_named() -> None:
-    said = bottleneck.slow(bottleneck.paths([ring({(1, 2): 0.9, (3, 4): 0.9})]))
+    said = traffic.slow_path(traffic.paths([ring({(1, 2): 0.9, (3, 4): 0.9})]))
     assert said.startswith("slow link: node1 to node2 and node3 to node4; ")
 
 
@@ -88,19 +88,21 @@ def test_a_servers_answers_are_compared_with_each_other() -> None:
     """Three workers push one after the other, and pull at the same time, each a third of the link."""
     pushes = [Path(node=f"node{n}", peer="node1", bits_per_s=9e9, busy_share=0.3) for n in (2, 3, 4)]
     pulls = [Path(node="node1", peer=f"node{n}", bits_per_s=3e9, busy_share=0.9) for n in (2, 3, 4)]
-    assert bottleneck.slow([*pulls, *pushes]) == ""
+    assert traffic.slow_path([*pulls, *pushes]) == ""
     slow = [Path(node="node1", peer="node3", bits_per_s=1e9, busy_share=1.0), *pulls[:1], *pulls[2:]]
     late = [Path(node="node3", peer="node1", bits_per_s=1e9, busy_share=0.9), *pushes[:1], *pushes[2:]]
-    assert bottleneck.slow([*slow, *pushes]).startswith("slow link: node1 to node3; node1 to node3 carried 1 Gb/s")
-    assert bottleneck.slow([*slow, *late]).startswith("slow link: node1 to node3 and node3 to node1; ")
+    assert traffic.slow_path([*slow, *pushes]).startswith(
+        "slow link: node1 to node3; node1 to node3 carried 1 Gb/s"
+    )
+    assert traffic.slow_path([*slow, *late]).startswith("slow link: node1 to node3 and node3 to node1; ")
 
 
 @pytest.mark.parametrize("busy", [{}, {(1, 2): 0.2}, dict.fromkeys(RING, 1.0)])
 def test_like_paths_and_idle_ones_are_not_slow(busy: dict[tuple[int, int], float]) -> None:
-    assert bottleneck.slow(bottleneck.paths([ring(busy)])) == ""
+    assert traffic.slow_path(traffic.paths([ring(busy)])) == ""
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:
-    assert bottleneck.paths([]) == ()
-    assert bottleneck.slow(()) == ""
-    assert bottleneck.paths([point(HOSTS, {})]) == ()
+    assert traffic.paths([]) == ()
+    assert traffic.slow_path(()) == ""
+    assert traffic.paths([point(HOSTS, {})]) == ()

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import clocks
-from scaling.analysis.rows import Row
+from scaling.analysis.measured import device_use
+from scaling.analysis.table.rows import Row
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import POWER_CAP, Sample, Telemetry
 from scaling.report import facts
@@ -100,18 +100,19 @@ def test_older_records_tell_the_power_limit_among_the_reasons_and_no_highest_clo
     old = b'{"samples":[[1.0,98.0,249.0,1000.0,1,60.0,["sw power cap"]]]}'
     read = msgspec.json.decode(old, type=Telemetry)
     made = record(point("exchange", 2), 0.1)
-    found = clocks.clocks([replace(made, ranks=(replace(made.ranks[0], telemetry=read),))])
-    assert found == clocks.Clocks(sm_mhz=1000.0, of_max=None, power_limited=1.0)
+    found = device_use.clocks([replace(made, ranks=(replace(made.ranks[0], telemetry=read),))])
+    assert found == device_use.Clocks(sm_mhz=1000.0, of_max=None, power_limited=1.0)
 
 
 def test_a_report_tells_the_clock_of_the_whole_run_once() -> None:
     made = with_samples(record(point("exchange", 2), 0.1), sample(1005.0, POWER_CAP), sample(1005.0))
-    found = clocks.clocks([made])
+    found = device_use.clocks([made])
     assert found is not None
     assert (
-        clocks.describe(found) == "SM clock 1005 MHz, 71 % of the highest, at the power limit in 50 % of readings"
+        device_use.describe(found)
+        == "SM clock 1005 MHz, 71 % of the highest, at the power limit in 50 % of readings"
     )
-    assert facts._clocks([made]) == clocks.describe(found)
+    assert facts._clocks([made]) == device_use.describe(found)
     assert facts._clocks([record(point("exchange", 2), 0.1)]) == ""
 
 

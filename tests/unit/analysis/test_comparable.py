@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scaling.analysis.controls import Controls
-from scaling.analysis.curves import comparable, curve_keys
+from scaling.analysis.measured.controls import Controls
+from scaling.analysis.table.comparisons import comparable, curve_keys
 from scaling.records.point import Hardware, Workload
 from tests.support.points import changed
 from tests.support.scripted_records import point, record

@@ -6,8 +6,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import comparisons, rows
-from scaling.analysis.curves import curve_keys
+from scaling.analysis.table.analyse import comparisons, rows
+from scaling.analysis.table.comparisons import curve_keys
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import by_size, close, failed, loss_of, mean, point, record, served, sweep
 

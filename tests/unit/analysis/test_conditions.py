@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import analyse
+from scaling.analysis.table.analyse import analyse
 from scaling.records.events import Finished
 from scaling.records.point import Kind
 from scaling.records.run import HelperRecord, PointRecord

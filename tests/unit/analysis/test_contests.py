@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import analyse, comparisons, rows
-from scaling.analysis.contests import contests
-from scaling.analysis.curves import exchanges
-from scaling.analysis.rows import Row, Standing
+from scaling.analysis.table.analyse import analyse, comparisons, rows
+from scaling.analysis.table.comparisons import contests, exchanges
+from scaling.analysis.table.rows import Row, Standing
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import asynchronous, carried, failed, mean, point, record, with_losses
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import analyse, step_time
+from scaling.analysis.measured import step_time
+from scaling.analysis.table import analyse
 from scaling.records.events import Failed
 from scaling.records.point import Kind
 from tests.support.inline import Launch

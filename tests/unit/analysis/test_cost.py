@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import cost, prices
-from scaling.analysis.analyse import rows
-from scaling.analysis.cost import Base, Bill, Pricing, bill, knee, paid, relative
-from scaling.analysis.cost_base import why_not
-from scaling.analysis.prices import Match, Price, Prices
-from scaling.analysis.rows import Row
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table import cost, prices
+from scaling.analysis.table.analyse import rows
+from scaling.analysis.table.cost import Base, Bill, Pricing, bill, knee, paid, relative, why_not
+from scaling.analysis.table.prices import Match, Price, Prices
+from scaling.analysis.table.rows import Row
 from scaling.records.host import Gpu
 from scaling.workloads import data
 from tests.support.compared_runs import without_noise

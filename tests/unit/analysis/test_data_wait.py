@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scaling.analysis.rows import Row
+from scaling.analysis.table.rows import Row
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import asynchronous, by_size, close, failed, loss_of, point, record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from scaling.analysis import clocks, device_use
+from scaling.analysis.measured import device_use
 from scaling.records.run import HelperRecord, PointRecord
 from scaling.records.telemetry import Telemetry
 from tests.support.gpu_records import GIB, sample, with_gpus
@@ -29,7 +29,10 @@ def test_an_idle_gpu_tells_no_clock() -> None:
     made = two()
     idle = sample(sm_clock_mhz=210.0, utilisation_percent=0.0)
     first = replace(made.ranks[0], telemetry=Telemetry(samples=(idle, sample(sm_clock_mhz=1400.0))))
-    found, same = device_use.of([replace(made, ranks=(first,))]), clocks.clocks([replace(made, ranks=(first,))])
+    found, same = (
+        device_use.of([replace(made, ranks=(first,))]),
+        device_use.clocks([replace(made, ranks=(first,))]),
+    )
     assert found is not None and same is not None
     assert found.sm_clock_mhz == found.slowest_sm_clock_mhz == same.sm_mhz == 1400.0
 

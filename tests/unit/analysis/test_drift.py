@@ -10,9 +10,9 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.drift import Drift, drifts, slope
-from scaling.analysis.step_time import Blocks, step_time, truncation
+from scaling.analysis.measured.pools import Drift, drifts, slope
+from scaling.analysis.measured.step_time import Blocks, step_time, truncation
+from scaling.analysis.table.analyse import rows
 from scaling.records.events import Window
 from scaling.records.point import Kind
 from scaling.records.run import PointRecord

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import analyse, rows
+from scaling.analysis.table.analyse import analyse, rows
 from scaling.records.run import Emulation, PointRecord
 from scaling.records.telemetry import Telemetry
 from scaling.report import words

@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from scaling.analysis import cell
+from scaling.analysis.measured import cell
 from scaling.records.events import Ready
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import point

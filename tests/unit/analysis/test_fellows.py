@@ -7,8 +7,8 @@ from math import log
 
 import pytest
 
-from scaling.analysis.footnotes import odd
-from scaling.analysis.pooling import Layout
+from scaling.analysis.statistics.intervals import Layout
+from scaling.analysis.table.footnotes import odd
 from tests.support import planted
 from tests.support.scripted_records import by_size, point, record
 

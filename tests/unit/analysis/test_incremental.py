@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.incremental import Analyser
+from scaling.analysis.table.analyse import rows
+from scaling.analysis.table.incremental import Analyser
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import Telemetry
 from tests.support.report_scenes import SCENES

@@ -9,11 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scaling.analysis.controls import Controls
-from scaling.analysis.curves import exchanges
-from scaling.analysis.pooling import Residual, additive, contrast, residual
-from scaling.analysis.pools import shared
-from scaling.analysis.stats import interval, trimmed_mean, trimmed_variance
+from scaling.analysis.measured.controls import Controls
+from scaling.analysis.measured.pools import shared
+from scaling.analysis.statistics.intervals import (
+    Residual,
+    additive,
+    contrast,
+    interval,
+    residual,
+    trimmed_mean,
+    trimmed_variance,
+)
+from scaling.analysis.table.comparisons import exchanges
 from scaling.records.events import Finished, Window
 from scaling.records.point import Point
 from scaling.records.run import PointRecord, RankRecord

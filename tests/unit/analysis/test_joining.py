@@ -6,7 +6,7 @@ from math import sqrt
 
 import pytest
 
-from scaling.analysis.analyse import comparisons, join, joinable
+from scaling.analysis.table.analyse import comparisons, join, joinable
 from scaling.records.host import Gpu
 from scaling.records.run import Header
 from tests.support.scripted_records import by_size, close, header, host, mean, point, record, sweep

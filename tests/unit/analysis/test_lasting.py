@@ -10,11 +10,11 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.drift import drifts
-from scaling.analysis.lasting import LATE, Lasting, lasting
-from scaling.analysis.rows import Row
-from scaling.analysis.step_time import Blocks
+from scaling.analysis.measured.lasting import LATE, Lasting, lasting
+from scaling.analysis.measured.pools import drifts
+from scaling.analysis.measured.step_time import Blocks
+from scaling.analysis.table.analyse import rows
+from scaling.analysis.table.rows import Row
 from scaling.plan import defaults
 from scaling.records.events import Window
 from scaling.records.point import Kind

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.incremental import Analyser
+from scaling.analysis.table.analyse import rows
+from scaling.analysis.table.incremental import Analyser
 from scaling.records.run import PointRecord
 from tests.support.planted import Plan, run
 from tests.support.scripted_records import by_size, point, record

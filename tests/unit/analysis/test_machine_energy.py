@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.machine_energy import MachineUse
+from scaling.analysis.measured.device_use import MachineUse
+from scaling.analysis.table.analyse import rows
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import MachineEnergy
 from scaling.report import words

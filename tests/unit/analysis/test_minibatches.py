@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import analyse
-from scaling.analysis.rows import Minibatch
+from scaling.analysis.table.analyse import analyse
+from scaling.analysis.table.rows import Minibatch
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import carried, failed, mean, point, record
 

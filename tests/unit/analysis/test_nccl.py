@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from scaling.analysis import nccl
+from scaling.analysis.measured import traffic
 from scaling.records.network import NcclChoice, Place
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import by_size, point, record
@@ -22,10 +22,10 @@ def chosen(*choices: NcclChoice | None, hca: str = "") -> PointRecord:
 
 
 def test_ranks_that_chose_apart_are_told_together() -> None:
-    assert nccl.of([chosen(IB, SOCKET, None)]) == NcclChoice(
+    assert traffic.nccl_choices([chosen(IB, SOCKET, None)]) == NcclChoice(
         network="IB, Socket", cards=("eth0", "mlx5_0"), transports={"NET/IB": 2, "NET/Socket": 2}, gpu_direct=2
     )
-    assert nccl.of([chosen(None)]) is None
+    assert traffic.nccl_choices([chosen(None)]) is None
 
 
 def test_algorithms_are_those_that_the_comm_control_wrote_down() -> None:
@@ -40,20 +40,20 @@ def test_algorithms_are_those_that_the_comm_control_wrote_down() -> None:
 
 
 def test_sockets_where_rdma_was_to_be_had_are_noted() -> None:
-    (note,) = nccl.notes([chosen(IB, SOCKET, hca="any")])
+    (note,) = traffic.nccl_notes([chosen(IB, SOCKET, hca="any")])
     assert note == "NCCL took sockets on node1, where RDMA was to be had"
     assert note in by_size([chosen(IB, SOCKET, hca="any")])[2].footnotes
-    assert not list(nccl.notes([chosen(SOCKET, SOCKET)]))
-    assert not list(nccl.notes([chosen(IB, IB, hca="any")]))
+    assert not list(traffic.nccl_notes([chosen(SOCKET, SOCKET)]))
+    assert not list(traffic.nccl_notes([chosen(IB, IB, hca="any")]))
 
 
 def test_libfabric_over_tcp_is_noted() -> None:
     over_tcp = NcclChoice(network="AWS Libfabric", provider="tcp", transports={"NET/AWS Libfabric": 2})
-    (note,) = nccl.notes([chosen(over_tcp, over_tcp)])
+    (note,) = traffic.nccl_notes([chosen(over_tcp, over_tcp)])
     assert note == "NCCL's plugin AWS Libfabric took libfabric's provider tcp, which is no RDMA"
-    assert not list(nccl.notes([chosen(*[replace(over_tcp, provider="efa")] * 2)]))
+    assert not list(traffic.nccl_notes([chosen(*[replace(over_tcp, provider="efa")] * 2)]))
 
 
 def test_the_first_warning_is_noted() -> None:
-    (note,) = nccl.notes([chosen(replace(IB, warnings=("NET/IB : Got completion with error 12",)), IB)])
+    (note,) = traffic.nccl_notes([chosen(replace(IB, warnings=("NET/IB : Got completion with error 12",)), IB)])
     assert note == "NCCL warned: NET/IB : Got completion with error 12"

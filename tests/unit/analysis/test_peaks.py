@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import cell_rows
-from scaling.analysis.analyse import analyse
+from scaling.analysis.table import cell_rows
+from scaling.analysis.table.analyse import analyse
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import point, record
 

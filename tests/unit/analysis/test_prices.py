@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.analysis import prices
+from scaling.analysis.table import prices
 from scaling.errors import UsageError
 
 GOOD = """

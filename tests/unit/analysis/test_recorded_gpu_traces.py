@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from scaling.analysis.trace_split import Event, gpu_time
-from scaling.analysis.traces import split
+from scaling.analysis.measured.trace_split import Event, gpu_time
+from scaling.analysis.measured.traces import split
 from scaling.records.telemetry import TRACED, GpuTime
 
 RECORDED = Path(__file__).parents[2] / "traces"

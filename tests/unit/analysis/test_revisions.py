@@ -8,8 +8,8 @@ from math import exp
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.revisions import Change, changes
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.analyse import Change, changes
 from scaling.records.run import PointRecord
 from scaling.report.document import document
 from scaling.report.formats import terminal

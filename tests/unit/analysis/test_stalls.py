@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import cell
+from scaling.analysis.measured import cell
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import by_size, point, record, with_window
 

@@ -6,7 +6,7 @@ from math import sqrt
 
 import pytest
 
-from scaling.analysis.stats import Estimate, interval, is_distinguishable, steady
+from scaling.analysis.statistics.intervals import Estimate, interval, is_distinguishable, steady
 
 
 def test_interval_of_three_rounds() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scaling.analysis.trace_split import gpu_time, union
+from scaling.analysis.measured.trace_split import gpu_time, union
 from scaling.records.telemetry import Collective, GpuTime, Kernels
 from tests.support.cuda_traces import ALL_REDUCE, COPY, GEMM, kernel, nccl, trace
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.traces import GpuSplit, split, traced
+from scaling.analysis.measured.traces import GpuSplit, split, traced
+from scaling.analysis.table.analyse import rows
 from tests.support.scripted_records import point, record
 from tests.support.traced_records import STEPS_TRACED, gpu, of_two_devices, runs, with_traces
 

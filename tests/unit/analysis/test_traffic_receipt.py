@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import traffic_receipt
-from scaling.analysis.traffic_receipt import Receipt
+from scaling.analysis.measured import traffic
+from scaling.analysis.measured.traffic import Receipt
 from scaling.records.events import Failed
 from scaling.records.telemetry import Telemetry
 from tests.support.scripted_traffic import STEPS, S, carried, point
 
 
 def receipt(*args: Any, **fields: Any) -> Receipt:
-    found = traffic_receipt.of(point(*args, **fields))
+    found = traffic.of(point(*args, **fields))
     assert found is not None
     return found
 
@@ -194,7 +194,7 @@ def test_ranks_that_do_not_wait_for_each_other_tell_each_for_itself() -> None:
         if rank.ready is not None
     )
     fewer = replace(ranks[1], windows=tuple(replace(window, steps=4) for window in ranks[1].windows))
-    found = traffic_receipt.of(replace(record, synchronous=False, ranks=(ranks[0], fewer)))
+    found = traffic.of(replace(record, synchronous=False, ranks=(ranks[0], fewer)))
     assert found is not None
     assert (found.expected_bytes, found.verdict) == (2 * S * (4 + 1), "VERIFIED")
 
@@ -203,17 +203,17 @@ def test_ranks_that_do_not_wait_for_each_other_tell_each_for_itself() -> None:
 
 
 def test_inside_a_node_and_after_a_failure_there_is_none() -> None:
-    assert traffic_receipt.of(point(("a", "a"), both(ib0=1))) is None
-    assert traffic_receipt.of(point(("a", "b"), both(ib0=1), pattern="inside")) is None
-    assert traffic_receipt.of(point(("a", "b"), both(ib0=1), pattern="")) is None
+    assert traffic.of(point(("a", "a"), both(ib0=1))) is None
+    assert traffic.of(point(("a", "b"), both(ib0=1), pattern="inside")) is None
+    assert traffic.of(point(("a", "b"), both(ib0=1), pattern="")) is None
     failed = replace(point(("a", "b"), both(ib0=1)), outcome=Failed(cause="hang", message=""))
-    assert traffic_receipt.of(failed) is None
-    assert traffic_receipt.of_row([failed]) is None
+    assert traffic.of(failed) is None
+    assert traffic.of_row([failed]) is None
 
 
 def test_a_row_is_as_good_as_its_worst_round() -> None:
     good, bad = point(("a", "b"), both(ib0=ENOUGH)), point(("a", "b"), both(ib0=1, eth0=ENOUGH))
-    found = traffic_receipt.of_row([good, bad])
+    found = traffic.of_row([good, bad])
     assert found is not None
     assert (found.verdict, found.why) == ("MISLABELLED", "100% of the bytes went over eth0")
     assert found.over_expected == pytest.approx((0.5, 0.5), abs=1e-3)
@@ -243,6 +243,6 @@ def test_what_windows_sent_that_were_measured_again_must_have_moved_too(epoch: i
     both = {host: carried(ib0=1) for host in ("a", "b")}
     record = replace(point(("a", "b"), both), epoch=epoch)
     ranks = tuple(replace(rank, disturbed=rank.windows) for rank in record.ranks)
-    once, twice = traffic_receipt.of(record), traffic_receipt.of(replace(record, ranks=ranks))
+    once, twice = traffic.of(record), traffic.of(replace(record, ranks=ranks))
     assert once is not None and twice is not None
     assert (once.expected_bytes, twice.expected_bytes) == (2 * S * (STEPS + 1), 2 * 2 * S * (STEPS + 1))

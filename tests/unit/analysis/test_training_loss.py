@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis import cell
-from scaling.analysis.analyse import rows
+from scaling.analysis.measured import cell
+from scaling.analysis.table.analyse import rows
 from scaling.records.run import PointRecord
 from tests.support.scripted_records import (
     asynchronous,

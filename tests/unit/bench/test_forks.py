@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
 from tests.bench import forks
 
 

@@ -7,7 +7,7 @@ from math import exp, inf, nan
 
 import pytest
 
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
 from tests.bench import paired
 from tests.bench.paired import Answer, Start
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import analyse
+from scaling.analysis.table.analyse import analyse
 from scaling.errors import Interrupted, UsageError
 from scaling.plan.groups import Group
 from scaling.records import store

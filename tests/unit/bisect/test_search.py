@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from scaling.analysis.stats import interval
+from scaling.analysis.statistics.intervals import interval
 from scaling.tools.bisect import leading
 from scaling.tools.bisect.leading import Promise, Proof
 from scaling.tools.bisect.searching import (

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.rows import Row
+from scaling.analysis.table.analyse import rows
+from scaling.analysis.table.rows import Row
 from scaling.records.run import PointRecord
 from scaling.tools.compare import verdicts
 from scaling.tools.compare.found import METRICS, Cell, Name

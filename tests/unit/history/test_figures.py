@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import rows
-from scaling.analysis.rows import Contender
+from scaling.analysis.table.analyse import rows
+from scaling.analysis.table.rows import Contender
 from scaling.report.figures.parts import Trends
 from scaling.tools.history import page as module
 from scaling.tools.history.__main__ import lettered

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import rows
+from scaling.analysis.table.analyse import rows
 from scaling.records.run import PointRecord
 from scaling.report import words
 from scaling.report.headline import headline as of_report

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scaling.analysis.curves import comparable, curve_keys
+from scaling.analysis.table.comparisons import comparable, curve_keys
 from scaling.errors import UsageError
 from scaling.plan import plan
 from scaling.plan.plan import Plan

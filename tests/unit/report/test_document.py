@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from scaling.analysis.analyse import analyse
-from scaling.analysis.stats import Estimate
-from scaling.analysis.traffic_receipt import Receipt
+from scaling.analysis.measured.traffic import Receipt
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.analyse import analyse
 from scaling.report import cells, curves, quantities, words
 from scaling.report.document import document
 from scaling.report.formats import markdown, terminal

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from scaling.agent import device_probe
-from scaling.analysis import analyse, joining
+from scaling.analysis.table import analyse
 from scaling.records.events import Ended
 from scaling.records.telemetry import Telemetry
 from scaling.report.formats import csv, json, markdown, terminal
@@ -69,9 +69,9 @@ def test_every_row_of_every_export_is_stamped() -> None:
 def test_emulated_and_measured_runs_are_joined_only_when_asked() -> None:
     head, _ = emulated_run()
     other, _ = emulated_run(dilate=8.0)
-    assert any("devices differ" in reason for reason in joining.joinable([head, header()]))
-    assert any("times x 8" in reason for reason in joining.joinable([head, other]))
-    assert joining.joinable([head, head]) == ()
+    assert any("devices differ" in reason for reason in analyse.joinable([head, header()]))
+    assert any("times x 8" in reason for reason in analyse.joinable([head, other]))
+    assert analyse.joinable([head, head]) == ()
 
 
 def test_controls_of_another_setting_or_of_real_devices_explain_nothing() -> None:

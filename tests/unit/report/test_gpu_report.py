@@ -9,7 +9,7 @@ import json as json_module
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.device_use import DeviceUse
+from scaling.analysis.measured.device_use import DeviceUse
 from scaling.records.network import NcclChoice
 from scaling.report import devices, words
 from scaling.report.document import document

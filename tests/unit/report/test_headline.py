@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import rows
+from scaling.analysis.table.analyse import rows
 from scaling.report.headline import headline, last_line
 from tests.support.report_scenes import SCENES, rendered
 from tests.support.scripted_records import asynchronous, carried, failed, point, record, with_losses

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scaling.analysis.rows import Row
+from scaling.analysis.table.rows import Row
 from scaling.command import complain
 from scaling.errors import UsageError
 from scaling.report import __main__ as report

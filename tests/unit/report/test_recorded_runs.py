@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from scaling.analysis.analyse import analyse
-from scaling.analysis.cost import relative
-from scaling.analysis.rows import Row
-from scaling.analysis.trace_split import gpu_time
+from scaling.analysis.measured.trace_split import gpu_time
+from scaling.analysis.table.analyse import analyse
+from scaling.analysis.table.cost import relative
+from scaling.analysis.table.rows import Row
 from scaling.records import store
 from scaling.records.run import Header, PointRecord
 from scaling.records.telemetry import GpuTime

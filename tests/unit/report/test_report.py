@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.causes import Breakdown
+from scaling.analysis.measured.breakdown import Breakdown
 from scaling.records import store
 from scaling.records.run import PointRecord
 from scaling.report.formats import csv, json, markdown, terminal

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from scaling.analysis.revisions import Change
-from scaling.analysis.stats import Estimate
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.table.analyse import Change
 from scaling.plan import config, plan
 from scaling.records import store
 from scaling.records.messages import SWEEP_DECODER, ToAgent, ToSweep

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scaling.analysis import analyse
-from scaling.analysis.analyse import Row
-from scaling.analysis.incremental import Analyser
+from scaling.analysis.table import analyse
+from scaling.analysis.table.analyse import Row
+from scaling.analysis.table.incremental import Analyser
 from scaling.report.formats import terminal
 from tests.support.inline import Launch, Run
 from tests.support.scripted_records import loss_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from scaling.analysis.analyse import rows
+from scaling.analysis.table.analyse import rows
 from scaling.errors import Interrupted, SilentRanks
 from scaling.records import store
 from scaling.records.events import Failed, Finished

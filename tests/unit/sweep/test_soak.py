@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaling.analysis.analyse import rows
+from scaling.analysis.table.analyse import rows
 from scaling.errors import UsageError
 from scaling.plan import config as configuration
 from scaling.plan import defaults, plan, validation

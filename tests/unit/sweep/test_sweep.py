@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import pytest
 
 from scaling.agent.agent import Agent
-from scaling.analysis import analyse
+from scaling.analysis.table import analyse
 from scaling.records.events import Failed, Finished
 from scaling.records.host import Nic
 from scaling.records.run import PointRecord

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from scaling.analysis.analyse import analyse
+from scaling.analysis.table.analyse import analyse
 from scaling.plan import config
 from scaling.records.events import Failed, Finished
 from scaling.records.task import Evaluate, Finish, Train

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from scaling.analysis.rows import Row
+from scaling.analysis.table.rows import Row
 from scaling.records.point import Record
 from scaling.report import cells, document, words
 from scaling.report.material import Material

@@ -7,7 +7,7 @@ from itertools import pairwise
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
-from scaling.analysis.audit import WRONG
+from scaling.analysis.measured.audit import WRONG
 from scaling.report.figures.parts import Curve, Curves, shortened
 from scaling.report.formats.plots.ends import (
     LABEL_WIDTH,

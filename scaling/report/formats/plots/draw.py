@@ -15,7 +15,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from scaling.analysis.audit import WRONG
+from scaling.analysis.measured.audit import WRONG
 from scaling.report.figures.parts import (
     Bar,
     Bars,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
-from scaling.analysis.audit import WRONG
+from scaling.analysis.measured.audit import WRONG
 from scaling.report.figures.parts import shortened
 from scaling.report.formats.plots.sheet import Sheet, apart
 from scaling.report.formats.plots.style import GREY, MARKS, RED

@@ -1,0 +1,1 @@
+"""Records -> the facts of one cell: its step times, controls, causes of loss, traffic, devices. Pure."""

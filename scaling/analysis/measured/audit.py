@@ -1,0 +1,113 @@
+"""Whether a row's numbers can be right: two independent counts, and the stamps that warn of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Literal, get_args
+
+from scaling.analysis.statistics.intervals import Estimate
+from scaling.records.events import Finished, Window
+from scaling.records.run import PointRecord, RankRecord
+
+Flag = Literal[
+    "FAILED", "EMULATED", "AUDIT", "OVERSUBSCRIBED", "SUPERLINEAR", "UNSETTLED", "THROTTLED", "DRIFTING"
+]
+FLAGS: tuple[Flag, ...] = get_args(Flag)
+# Marks of rows that claim no speedup, efficiency, loss or rank and have no cost, worst first: by mark, why.
+CLAIMLESS: Mapping[str, str] = {
+    "UNSENT": "the gradients did not cross the network",
+    "AUDIT": "its own counts disagree",
+    "OVERSUBSCRIBED": "ranks share cores or a GPU",
+}
+# Those that are neither ranked nor priced. A MISLABELLED row claims an efficiency: that of another network.
+UNRANKED: Mapping[str, str] = {**CLAIMLESS, "MISLABELLED": "another network carried it"}
+# Those of rows that are not what their names say, or whose counts disagree.
+WRONG = UNRANKED.keys() - {"OVERSUBSCRIBED"}
+TOLERANCE = 0.01
+SUPERLINEAR = 1.02
+# Below this span a wall clock's own steps and slews are more than the tolerance.
+CLOCK_SPAN_S = 1.0
+
+
+def audit(record: PointRecord) -> tuple[str, ...]:
+    """Check a finished exchange against two independent counts; return what is off by more than 1 %.
+
+    Samples per second x time must be the samples that the ranks really fed, and every rank's monotonic clock must
+    have run as its wall clock did. A single worker that drives all devices feeds those of all; an
+    asynchronous rank's own rate and time count, and not what it fed when its windows were over.
+    """
+    if not isinstance(record.outcome, Finished):
+        return ()
+    return (
+        *_samples(record),
+        *_unchanged(record),
+        *(text for rank in record.ranks for text in _clock(rank)),
+    )
+
+
+def _samples(record: PointRecord) -> Iterator[str]:
+    steps = [sum(window.steps for window in rank.windows) for rank in record.ranks]
+    waits = record.synchronous and record.point.kind != "each"
+    done = max(steps, default=0) if waits else fmean(steps or [0])
+    timed = round(record.point.global_batch_size * done)
+    fed = sum(window.samples for rank in record.ranks for window in rank.windows)
+    if abs(fed - timed) > TOLERANCE * timed:
+        yield f"audit: {record.point.workload.unit}/s x time is {timed} samples, the ranks fed {fed}"
+
+
+def _unchanged(record: PointRecord) -> Iterator[str]:
+    """Steps that train change the parameters."""
+    results = [rank.result for rank in record.ranks if rank.result]
+    if any(one.first_digest is not None and one.first_digest == one.digest for one in results):
+        yield "audit: the parameters never changed"
+
+
+def _clock(rank: RankRecord) -> Iterator[str]:
+    if len(rank.windows) < 2:
+        return
+    first, last = min(rank.windows, key=_end_s), max(rank.windows, key=_end_s)
+    steady_s, wall_s = last.end_s - first.end_s, last.end_unix_s - first.end_unix_s
+    if steady_s > CLOCK_SPAN_S and abs(wall_s - steady_s) > TOLERANCE * steady_s:
+        yield (
+            f"audit: rank {rank.rank} on {rank.host} measured {steady_s:.2f} s "
+            f"while its wall clock moved by {wall_s:.2f} s"
+        )
+
+
+def _end_s(window: Window) -> float:
+    return window.end_s
+
+
+def flags(
+    records: Sequence[PointRecord], audits: Collection[object], throttled: Collection[str]
+) -> frozenset[Flag]:
+    """The stamps that records put on a cell, given what the audit found in them and why they were throttled."""
+    found: dict[Flag, bool] = {
+        "EMULATED": any(record.point.hardware.device == "emulated" for record in records),
+        "AUDIT": bool(audits),
+        "OVERSUBSCRIBED": oversubscribed(records),
+        "UNSETTLED": any(not record.settled for record in records),
+        "THROTTLED": bool(throttled),
+    }
+    return frozenset(flag for flag, is_set in found.items() if is_set)
+
+
+def superlinear(efficiency: Estimate | None) -> bool:
+    """Whether an efficiency is above what noise explains: more than 102 %, and all of its interval above 100 %.
+
+    Without an interval nobody knows; by the mean alone one run of twenty was stamped for nothing.
+    """
+    if efficiency is None or efficiency.low is None:
+        return False
+    return efficiency.mean > SUPERLINEAR and efficiency.low > 1
+
+
+def in_order(found: Collection[Flag]) -> tuple[Flag, ...]:
+    """The stamps of a row, worst first."""
+    return tuple(flag for flag in FLAGS if flag in found)
+
+
+def oversubscribed(records: Sequence[PointRecord]) -> bool:
+    """Whether workers shared cores or a GPU in any round; then no efficiency is claimed."""
+    return any(record.oversubscribed for record in records)

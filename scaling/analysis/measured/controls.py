@@ -1,0 +1,431 @@
+"""Whether an exchange computes less than a plain loop does for as many samples. Pure.
+
+Half of the work with a count of all samples looks like a perfect exchange. An honest exchange computes what the
+plain loop computes at the same batch, so that caches favour neither. On CPUs the evidence is the CPU time of a
+step, which does not grow by waiting; elsewhere it is the step's time, of which computing is a part. Nothing is
+said of strategies whose ranks update some parameters or none: they compute less.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from math import exp, log
+from statistics import fmean
+from typing import Any
+
+from scaling.analysis.measured.audit import Flag
+from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.cpu import CpuStep, Use, mean_of
+from scaling.analysis.measured.step_time import Blocks, StepTime, by_rate, harmonic, lock_step, step_time
+from scaling.analysis.statistics.intervals import Layout, additive
+from scaling.records.events import Failed
+from scaling.records.network import NcclChoice
+from scaling.records.point import BESIDE, Kind, Point, Record
+from scaling.records.run import PointRecord
+from scaling.records.telemetry import GpuTime
+
+# ---------------------------------------------------------------- controls
+#
+# The controls of a sweep: which of them an exchange rests on. Pure.
+
+
+# ---------------------------------------------------------------- alone
+#
+# What devices do alone: the plain loop on the first of them (`solo`), or on every seat in turn (`each`). Pure.
+#
+# The ideal of a row is the sum of the rates of its own seats, so that a step's ideal time is the harmonic mean
+# of theirs. Where seats take turns over the rounds, those that a round lacks are filled by an additive fit of
+# seats and rounds to logarithms; where only one seat was ever measured, it stands for all.
+
+
+class AloneTime(Record, frozen=True, kw_only=True):
+    """Seconds of one step of a row's seats, each alone, in one round: means of rates and of times.
+
+    `blocks` are the windows' own logarithms (step_time.by_rate); `seats_measured` is how many of the seats this
+    round has; `use` is the CPU time of a step, if known.
+    """
+
+    harmonic_s: float
+    mean_s: float
+    seats: Mapping[int, float]
+    blocks: Blocks
+    epoch: int | None
+    use: Use | None
+    seats_measured: int
+
+
+class Alone:
+    """The records of plain loops alone of one framework, work and kind of device; at least one."""
+
+    def __init__(self, records: Sequence[PointRecord]) -> None:
+        self.records = records
+        by_cell: dict[str, list[PointRecord]] = {}
+        for record in records:
+            by_cell.setdefault(record.point.cell, []).append(record)
+        self.cells = [Cell(found) for found in by_cell.values()]
+        self._found: dict[tuple[frozenset[int], int], dict[int, AloneTime]] = {}
+
+    @cached_property
+    def whole(self) -> Cell:
+        """All of its records as one: for flags and what is said of a baseline."""
+        return Cell(self.records)
+
+    @cached_property
+    def first_cause(self) -> str:
+        """Of the first round that failed; empty where none did."""
+        failed = {r.point.round: r.outcome.cause for r in self.records if isinstance(r.outcome, Failed)}
+        return failed[min(failed)] if failed else ""
+
+    def seats(self, world_size: int) -> frozenset[int]:
+        """All that were measured at this world size, or else anywhere."""
+        own = [cell for cell in self._by_nearness(world_size) if cell.point.world_size == world_size]
+        times = (time for cell in own or self.cells for time in cell.times.values())
+        return frozenset(seat for time in times for seat in time.seats)
+
+    def times(self, seats: Collection[int], world_size: int) -> Mapping[int, AloneTime]:
+        """By round, of these seats; measured at this world size where they were."""
+        key = (frozenset(seats), world_size)
+        if key not in self._found:
+            self._found[key] = self._times(key[0], world_size)
+        return self._found[key]
+
+    def by_seat(self, seats: Collection[int], world_size: int) -> dict[str, dict[int, float]]:
+        """Logarithms of the step times that were measured, by seat and round."""
+        found: dict[str, dict[int, float]] = {}
+        for number, time in self._sources(seats, world_size).items():
+            for seat, one in sorted(time.seats.items()):
+                if seat in seats:
+                    found.setdefault(str(seat), {})[number] = log(one.step_s)
+        return found
+
+    # ------------------------------------------------------------ one round after the other
+
+    def _by_nearness(self, world_size: int) -> list[Cell]:
+        """At this world size first, then the widest; `solo` last."""
+        return sorted(
+            self.cells,
+            key=lambda cell: (
+                cell.point.kind != "each", cell.point.world_size != world_size, -cell.point.world_size, cell.name
+            ),
+        )  # fmt: skip
+
+    def _sources(self, seats: Collection[int], world_size: int) -> dict[int, StepTime]:
+        """By round, the nearest that has any of these seats; else the nearest there is."""
+        found: dict[int, StepTime] = {}
+        nearest = self._by_nearness(world_size)
+        for wanted in (frozenset(seats), None):
+            for cell in nearest:
+                for number, time in cell.times.items():
+                    if wanted is None or wanted & time.seats.keys():
+                        found.setdefault(number, time)
+        return dict(sorted(found.items()))
+
+    def _cpu(self, number: int, time: StepTime) -> CpuStep | None:
+        return next((cell.cpu.get(number) for cell in self.cells if cell.times.get(number) is time), None)
+
+    def _times(self, seats: frozenset[int], world_size: int) -> dict[int, AloneTime]:
+        sources = self._sources(seats, world_size)
+        if not sources:
+            return {}
+        layout: Layout = self.by_seat(seats, world_size)
+        if not layout:  # another seat stands for these
+            layout = {"": {number: log(time.harmonic_s) for number, time in sources.items()}}
+        fit = additive(layout)
+        return {
+            number: _alone(number, time, layout, fit.columns, fit.rows, self._cpu(number, time))
+            for number, time in sources.items()
+            if number in fit.rows
+        }
+
+
+def _alone(
+    number: int,
+    time: StepTime,
+    layout: Layout,
+    columns: Mapping[str, float],
+    rows: Mapping[int, float],
+    cpu: CpuStep | None,
+) -> AloneTime:
+    filled = {seat: exp(column.get(number, columns[seat] + rows[number])) for seat, column in layout.items()}
+    known = {int(seat): value for seat, value in filled.items() if seat}
+    return AloneTime(
+        harmonic_s=harmonic(filled.values()),
+        mean_s=fmean(filled.values()),
+        seats=known,
+        blocks=_blocks(time, columns) if known else time.blocks,
+        epoch=time.epoch,
+        use=_use(cpu, known),
+        seats_measured=max(1, len(known.keys() & time.seats.keys())),
+    )
+
+
+def _blocks(time: StepTime, columns: Mapping[str, float]) -> Blocks:
+    """Of the seats that had a turn in each block: what one of them is apart from the others is known from all
+    rounds."""
+    apart = {int(seat): exp(column) for seat, column in columns.items()}
+    known = [(apart[seat], one.blocks) for seat, one in time.seats.items() if seat in apart]
+    return by_rate(harmonic(apart.values()), known)
+
+
+def _use(cpu: CpuStep | None, seats: Mapping[int, float]) -> Use | None:
+    """Of the seats that were measured; all there are where another stands for them."""
+    if cpu is None:
+        return None
+    found = [use for seat, use in cpu.seats.items() if seat in seats] or list(cpu.seats.values())
+    return mean_of(found, len(found))
+
+
+# ---------------------------------------------------------------- controls
+
+Key = tuple[Any, ...]
+
+
+def key_of(point: Point) -> Key:
+    """By which an exchange finds this control. A plain loop uses no network and no strategy's options."""
+    if point.kind in ("solo", "each"):
+        return _alone_key(point, point.strategy, point.workload.batch_size)
+    if point.kind in BESIDE:
+        return _beside_key(point.kind, point, point.strategy, point.world_size)
+    return _comm_key(point)
+
+
+def _alone_key(point: Point, plain: str, batch_size: int) -> Key:
+    return ("solo", plain, point.workload.alone(batch_size), point.hardware)
+
+
+def _beside_key(kind: Kind, point: Point, plain: str, world_size: int) -> Key:
+    work = point.workload.alone(point.workload.batch_size)
+    return (kind, plain, work, point.hardware, world_size, point.placement)
+
+
+def _comm_key(point: Point) -> Key:
+    # Gradients are as large at any batch.
+    work = point.workload.alone(0)
+    where = (point.interconnect, point.sorted_options, point.world_size, point.placement)
+    return ("comm", point.strategy, work, point.hardware, *where, point.servers, point.server_hosts)
+
+
+class Control(Cell):
+    """One control over its rounds; where a round has several records of it, the last by key counts."""
+
+    def __init__(self, records: Sequence[PointRecord]) -> None:
+        super().__init__(list({record.point.round: record for record in records}.values()))
+        self._all = records
+
+    @cached_property
+    def times(self) -> dict[int, StepTime]:
+        """Step time by round; plain loops side by side are timed as if they waited for each other."""
+        timed = lock_step if self.point.kind in BESIDE else step_time
+        found = ((record.point.round, timed(record)) for record in self._all)
+        return {number: time for number, time in found if time is not None}
+
+    @cached_property
+    def first_cause(self) -> str:
+        """Of the first round that failed; empty where none did."""
+        failed = {r.point.round: r.outcome.cause for r in self._all if isinstance(r.outcome, Failed)}
+        return failed[min(failed)] if failed else ""
+
+
+class Controls:
+    """The controls of a sweep by what an exchange asks for; what is read from their records is kept until another
+    one comes."""
+
+    def __init__(self, records: Iterable[PointRecord] = ()) -> None:
+        self._records: dict[Key, dict[str, PointRecord]] = defaultdict(dict)
+        self._control: dict[Key, Control] = {}
+        self._alone: dict[Key, Alone] = {}
+        self.plains: set[str] = set()
+        for record in records:
+            if record.point.kind != "exchange" and not record.point.hosts:
+                self.put(record)
+
+    def put(self, record: PointRecord) -> Key:
+        """Take the record of a control, in place of an older one of its point; return by which it is found."""
+        key = key_of(record.point)
+        self._records[key][record.point.key] = record
+        self._control.pop(key, None)
+        self._alone.pop(key, None)
+        if record.point.kind in ("solo", "each"):
+            self.plains.add(record.point.strategy)
+        return key
+
+    def _sorted(self, key: Key) -> list[PointRecord]:
+        by_point = sorted(self._records[key].items(), key=lambda item: (item[1].point.round, item[0]))
+        return [record for _, record in by_point]
+
+    def _found(self, key: Key) -> Control | None:
+        if key not in self._control and key in self._records:
+            self._control[key] = Control(self._sorted(key))
+        return self._control.get(key)
+
+    def _plain_loops(self, key: Key) -> Alone | None:
+        if key not in self._alone and key in self._records:
+            self._alone[key] = Alone(self._sorted(key))
+        return self._alone.get(key)
+
+    def baselines(self) -> list[Alone]:
+        """All plain loops alone, in the order of a table."""
+        keys = sorted(key for key in self._records if key[0] == "solo")
+        return [alone for key in keys if (alone := self._plain_loops(key))]
+
+    def plain(self, strategy: str) -> str:
+        """The plain loop that is the strategy's baseline: its framework's; of a strategy from outside
+        (`package.module:mode`), which may rest on any framework, the only one there is."""
+        framework = strategy.partition(":")[0]
+        return next(iter(self.plains)) if "." in framework and len(self.plains) == 1 else f"{framework}:plain"
+
+    def is_plain(self, point: Point) -> bool:
+        """Whether an exchange is that of a plain loop, beside which no other was tried."""
+        return point.strategy == self.plain(point.strategy) and self.baseline(point) is None
+
+    def alone(self, point: Point, batch_size: int) -> Alone | None:
+        """The plain loops alone at `batch_size`, failed rounds too; None if not tried."""
+        return self._plain_loops(_alone_key(point, self.plain(point.strategy), batch_size))
+
+    def baseline(self, point: Point) -> Alone | None:
+        """The plain loops alone behind the efficiency of `point`."""
+        return self.alone(point, point.reference.batch_size)
+
+    def times_alone(self, cell: Cell, batch_size: int) -> Mapping[int, AloneTime]:
+        """By round, what the devices of a cell do alone at `batch_size`."""
+        alone = self.alone(cell.point, batch_size)
+        if alone is None:
+            return {}
+        size = cell.point.world_size
+        return alone.times(cell.seats or alone.seats(size), size)
+
+    def by_seat(self, cell: Cell, batch_size: int) -> Mapping[str, Mapping[int, float]]:
+        """Logarithms of what each device of a cell takes alone for a step, by seat and round."""
+        alone = self.alone(cell.point, batch_size)
+        if alone is None:
+            return {}
+        size = cell.point.world_size
+        return alone.by_seat(cell.seats or alone.seats(size), size)
+
+    def together(self, point: Point) -> Control | None:
+        """As many plain loops as the point has ranks, at once, at its batch per device."""
+        return self._beside("together", point, point.world_size)
+
+    def held(self, point: Point, world_size: int) -> Control | None:
+        """So many of these plain loops at once, each on one batch that stays on its device."""
+        return self._beside("held", point, world_size)
+
+    def feed(self, point: Point, world_size: int) -> Control | None:
+        """What feeds so many of these plain loops, by itself."""
+        return self._beside("feed", point, world_size)
+
+    def _beside(self, kind: Kind, point: Point, world_size: int) -> Control | None:
+        return self._found(_beside_key(kind, point, self.plain(point.strategy), world_size))
+
+    def comm(self, point: Point) -> Mapping[int, StepTime]:
+        """The exchange of the model's gradients without compute."""
+        found = self._found(_comm_key(point))
+        return found.times if found else {}
+
+    def nccl(self, point: Point) -> NcclChoice | None:
+        """What NCCL chose in the exchange of the model's gradients without compute."""
+        found = self._found(_comm_key(point))
+        return found.nccl if found else None
+
+    def gpu_times(self, point: Point) -> tuple[GpuTime, ...]:
+        """Of the profiled steps of the plain loop on as many devices as the point has, by rank."""
+        plain = self.plain(point.strategy)
+        alone = point.world_size == 1
+        key = _alone_key(point, plain, point.workload.batch_size)
+        found = self._found(key) if alone else self.together(point)
+        return found.gpu_times if found else ()
+
+    def keys_behind(self, point: Point) -> Mapping[Kind, set[Key]]:
+        """By which the controls are found that a row's efficiency and losses rest on."""
+        plain = self.plain(point.strategy)
+        sizes = (point.workload.batch_size, point.reference.batch_size)
+        return {
+            "solo": {_alone_key(point, plain, size) for size in sizes},
+            "together": {_beside_key("together", point, plain, point.world_size)},
+            "comm": {_comm_key(point)},
+            "held": {_beside_key("held", point, plain, size) for size in (1, point.world_size)},
+            "feed": {_beside_key("feed", point, plain, size) for size in (1, point.world_size)},
+        }
+
+    def cells_behind(self, point: Point, kinds: Iterable[Kind] = ("solo", "together")) -> list[Cell]:
+        """The controls of these kinds that a row rests on, by default the plain loops."""
+        found = self.keys_behind(point)
+        return [cell for kind in kinds for key in sorted(found[kind]) for cell in self._cells(key)]
+
+    def flags_behind(self, point: Point) -> Mapping[Kind, frozenset[Flag]]:
+        """The stamps of the controls that a row's efficiency and losses rest on, by their kind."""
+        found: dict[Kind, frozenset[Flag]] = {}
+        for kind, keys in self.keys_behind(point).items():
+            for key in sorted(keys):
+                for cell in self._cells(key):
+                    named = cell.point.kind if kind == "solo" else kind
+                    found[named] = found.get(named, frozenset()) | cell.flags
+        return found
+
+    def _cells(self, key: Key) -> Sequence[Cell]:
+        if key[0] == "solo":
+            alone = self._plain_loops(key)
+            return alone.cells if alone else ()
+        control = self._found(key)
+        return (control,) if control else ()
+
+    def why_missing(self, kind: Kind, point: Point, batch_size: int) -> str:
+        """The cause of the first failure of the control that `point` lacks; empty where it was not tried."""
+        if kind in ("solo", "each"):
+            alone = self.alone(point, batch_size)
+            return alone.first_cause if alone else ""
+        tried = [self._found(key) for key in sorted(self.keys_behind(point)[kind])]
+        return next((one.first_cause for one in tried if one and one.first_cause), "")
+
+
+# ---------------------------------------------------------------- less work
+
+# Of the plain loop's, in every round.
+LEAST_PART = 0.85
+# Of a step: CPU time below it is not that of computing (a scripted step sleeps).
+LEAST_BUSY = 0.2
+
+
+def find_less_work(cell: Cell, controls: Controls) -> bool:
+    """Tell a cell what its plain loops say of its work; returns whether that is new."""
+    before, cell.less_work = cell.less_work, _said(cell, controls)
+    return bool(before) != bool(cell.less_work)
+
+
+def _said(cell: Cell, controls: Controls) -> str:
+    on_cpu = cell.point.hardware.device == "cpu"
+    alone = controls.baseline(cell.point)
+    if not cell.updates_all or alone is None or "THROTTLED" in alone.whole.flags:
+        return ""
+    if not cell.devices <= alone.whole.devices:
+        return ""
+    parts = list(_of_cpu_time(cell, controls) if on_cpu else _of_step_time(cell, controls))
+    if not parts or max(parts) >= LEAST_PART:
+        return ""
+    what = "CPU time of a step" if on_cpu else "time of a step"
+    return (
+        f"audit: the {what} is at most {100 * max(parts):.0f} % of the plain loop's in all rounds: it computes "
+        "less than its samples take, or by other code than its baseline"
+    )
+
+
+def _of_cpu_time(cell: Cell, controls: Controls) -> Iterator[float]:
+    """By round, over the lesser of plain loops alone and beside each other."""
+    own = controls.times_alone(cell, cell.point.workload.batch_size)
+    together = controls.together(cell.point)
+    for number, cpu in cell.cpu.items():
+        alone = own.get(number)
+        if alone is None or alone.use is None or alone.use.run_s < LEAST_BUSY * alone.mean_s:
+            continue
+        beside = together.cpu.get(number) if together else None
+        yield cpu.mean.run_s / min(alone.use.run_s, beside.mean.run_s if beside else alone.use.run_s)
+
+
+def _of_step_time(cell: Cell, controls: Controls) -> Iterator[float]:
+    """By round, over the fastest device alone."""
+    own = controls.times_alone(cell, cell.point.workload.batch_size)
+    for number, time in cell.times.items():
+        if number in own:
+            yield time.step_s / min(own[number].harmonic_s, *own[number].seats.values())

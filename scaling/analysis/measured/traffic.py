@@ -1,0 +1,412 @@
+"""Which card carried the bytes: counters of every node over the measured windows against what the exchange must
+move. Pure.
+
+What a step must move, its strategy says (`Strategy.bytes_per_step`; records/crossing.py has the usual formulas),
+and the worker's `Ready` keeps it. Only NCCL's bytes may go by RDMA, and are then in a port's counters and in no
+interface's: all other libraries send TCP over the interface, over that of an InfiniBand card too. The counters
+have headers, acknowledgements and all else that the nodes said meanwhile: TCP's framing is 4.6 % at an MTU of 1500
+where every frame is counted; between nodes of a lab 1.00 to 1.01 of the expectation was measured.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Literal
+
+from msgspec.structs import replace
+
+from scaling.records.crossing import Bounds
+from scaling.records.events import Finished
+from scaling.records.network import GBIT, NcclChoice, Place
+from scaling.records.point import SERVER, Record
+from scaling.records.run import HelperRecord, PointRecord, RankRecord
+from scaling.records.telemetry import Telemetry, Traffic
+from scaling.text import several
+
+# ---------------------------------------------------------------- nccl
+#
+# What NCCL chose in all ranks and rounds of a cell, and what of that a reader of its row must know. Pure.
+
+
+def nccl_choices(records: Iterable[PointRecord]) -> NcclChoice | None:
+    """The choices of all ranks of these records as one; None where none is known."""
+    return joined_choices([rank.nccl for record in records for rank in record.ranks if rank.nccl is not None])
+
+
+def joined_choices(told: Sequence[NcclChoice]) -> NcclChoice | None:
+    """Several choices as one; None where there is none."""
+    if not told:
+        return None
+    transports, algorithms = Counter[str](), Counter[str]()
+    for one in told:
+        transports.update(one.transports)
+        algorithms.update(one.algorithms)
+    return NcclChoice(
+        version=", ".join(_each(one.version for one in told)),
+        network=", ".join(_each(one.network for one in told)),
+        provider=", ".join(_each(one.provider for one in told)),
+        cards=tuple(sorted({card for one in told for card in one.cards})),
+        transports=dict(transports),
+        gpu_direct=sum(one.gpu_direct for one in told),
+        algorithms=dict(algorithms),
+        nvls=any(one.nvls for one in told),
+        warnings=tuple(dict.fromkeys(text for one in told for text in one.warnings)),
+    )
+
+
+def _each(words: Iterable[str]) -> list[str]:
+    return sorted({word for word in words if word})
+
+
+def with_algorithms(exchange: NcclChoice | None, comm: NcclChoice | None) -> NcclChoice | None:
+    """The choice of an exchange with the algorithms of its `comm` control, which alone writes them down: the same
+    gradients between the same ranks."""
+    if exchange is None or comm is None or exchange.algorithms:
+        return exchange
+    return replace(exchange, algorithms=comm.algorithms)
+
+
+def nccl_notes(records: Sequence[PointRecord]) -> Iterator[str]:
+    """What a reader must know: sockets where RDMA was to be had, warnings of NCCL's own."""
+    ranks = [rank for record in records for rank in record.ranks]
+    found = nccl_choices(records)
+    if found is None:
+        return
+    if lost := _without_rdma(ranks):
+        yield f"NCCL took sockets on {several(lost)}, where RDMA was to be had"
+    if found.provider == "tcp" and found.over_network:
+        yield f"NCCL's plugin {found.network} took libfabric's provider tcp, which is no RDMA"
+    for text in found.warnings[:1]:
+        yield f"NCCL warned: {text}"
+
+
+def _without_rdma(ranks: Iterable[RankRecord]) -> list[str]:
+    """The hosts on which NCCL connected over sockets though their place on the network has a card for RDMA."""
+    return _each(
+        rank.host for rank in ranks if rank.nccl and rank.place.hca and "NET/Socket" in rank.nccl.transports
+    )
+
+
+# ---------------------------------------------------------------- traffic receipt
+
+# ---------------------------------------------------------------- bottleneck
+#
+# Which path between nodes an exchange waited for, and whether one of them is slower than the others. Pure.
+#
+# In a ring every rank waits for the slowest path, so that all steps are equally long and no rank looks like the
+# straggler. But while the slow path has something to send all the time, the others are soon done and wait.
+
+
+# Of the path with most bytes: what carries less is not part of the exchange.
+LEAST_PART = 0.2
+# Chosen: a link at a tenth carries 0.07 of the others (tests/system/lab/test_sweeps.py).
+# A path is slow that carries less than this part of its fastest rival's and is busy for this part of the time.
+SLOW_PART = 0.4
+LEAST_BUSY = 0.25
+
+
+class Path(Record, frozen=True, kw_only=True):
+    """From one node to another, over the measured windows: the bytes that arrived there, and for how long there
+    were some to send. Rates and shares are those of the cluster that is emulated, if one is."""
+
+    node: str
+    peer: str
+    bits_per_s: float
+    busy_share: float
+
+    def __str__(self) -> str:
+        return f"{self.node} to {self.peer}"
+
+
+def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
+    """Those that carried the exchange, over all rounds, busiest first."""
+    sent: defaultdict[tuple[str, str], float] = defaultdict(float)
+    busy_s: defaultdict[tuple[str, str], float] = defaultdict(float)
+    watched_s, slowed = 0.0, 1.0
+    for record in records:
+        found = list(_flows(record))
+        if not found or not isinstance(record.outcome, Finished):
+            continue
+        watched_s += max(_watched_s(rank, record.epoch) for rank in record.ranks)
+        slowed = record.point.hardware.link_divisor
+        for path, count, seconds in found:
+            sent[path] += count
+            busy_s[path] += seconds
+    least = LEAST_PART * max(sent.values(), default=0.0)
+    carried = [
+        Path(
+            node=node,
+            peer=peer,
+            bits_per_s=8 * count / busy_s[node, peer] * slowed,
+            busy_share=min(1.0, busy_s[node, peer] / watched_s),
+        )
+        for (node, peer), count in sent.items()
+        if count >= least and busy_s[node, peer] > 0 and watched_s > 0
+    ]
+    return tuple(sorted(carried, key=lambda path: (-path.busy_share, path.node, path.peer)))
+
+
+def _watched_s(rank: RankRecord, epoch: int | None) -> float:
+    """How long connections were read: its windows, those that were measured again, and a step's time for the one
+    before them that is not counted; where points take turns there is one before each window."""
+    windows = (*rank.windows, *rank.disturbed)
+    seconds, steps = sum(window.seconds for window in windows), sum(window.steps for window in windows)
+    return seconds * (1 + rank.uncounted_steps(epoch) / steps) if steps else 0.0
+
+
+def slow_path(found: Sequence[Path]) -> str:
+    """`slow link: node2 ...` where some paths are much slower than their like and hold up the exchange; else "".
+
+    A node is named that is an end of all slow paths, of two at least; else the paths are.
+    """
+    held = [
+        path
+        for path in found
+        if path.bits_per_s < SLOW_PART * _fastest_rival(path, found) and path.busy_share >= LEAST_BUSY
+    ]
+    if not held:
+        return ""
+    common = set.intersection(*({path.node, path.peer} for path in held)) if len(held) > 1 else set()
+    which = common.pop() if len(common) == 1 else " and ".join(map(str, held))
+    worst = min(held, key=lambda path: path.bits_per_s)
+    busy = f"{path_rate(worst.bits_per_s)} and was busy for {worst.busy_share:.0%} of the time"
+    like = path_rate(_fastest_rival(worst, found))
+    return f"slow link: {which}; {worst} carried {busy}, the fastest like it carried {like}"
+
+
+def _fastest_rival(path: Path, found: Sequence[Path]) -> float:
+    """bits/s of the fastest path with one of its ends, or, in a ring, of all: what servers send goes to many at
+    once, what they get may come one after the other."""
+    like = [other for other in found if other.node == path.node or other.peer == path.peer]
+    return max(other.bits_per_s for other in (like if len(like) > 1 else found))
+
+
+def path_rate(bits_per_s: float) -> str:
+    """`9.4 Gb/s`, `38 Mb/s`."""
+    if bits_per_s >= GBIT:
+        return f"{bits_per_s / GBIT:.3g} Gb/s"
+    return f"{bits_per_s / 1e6:.3g} Mb/s"
+
+
+def _flows(record: PointRecord) -> Iterator[tuple[tuple[str, str], float, float]]:
+    """(node, peer), bytes and busy seconds of each path between two of its nodes."""
+    children = [*chain[RankRecord | HelperRecord](record.ranks, record.helpers)]
+    nodes = {flow.address: one.host for one in children for flow in one.telemetry.flows}
+    for one in children:
+        for flow in one.telemetry.flows:
+            if flow.peer in nodes:
+                yield (one.host, nodes[flow.peer]), flow.sent_bytes, flow.busy_s
+
+
+# ---------------------------------------------------------------- traffic receipt
+
+Verdict = Literal["VERIFIED", "MISLABELLED", "UNSENT", "UNVERIFIED"]
+LEAST_SHARE = 0.95
+# Less than this of the least that must have moved was seen by any counter. Parameter servers are reckoned as if
+# each node had as many ranks and each server as many bytes.
+LEAST_SEEN = 0.5
+# Set for whom NCCL carries the exchange (frameworks/network_env.py), and for nobody else.
+BY_NCCL = "NCCL_SOCKET_IFNAME"
+ORDER: tuple[Verdict, ...] = ("UNSENT", "MISLABELLED", "UNVERIFIED", "VERIFIED")
+
+
+class Receipt(Record, frozen=True, kw_only=True):
+    """Proof of the network of one record, or of all rounds of a row.
+
+    `sent_bytes` are by card over all nodes, `expected_bytes` the least that must be sent between nodes and
+    `expected_most_bytes` the most, where the library chooses how; None where that is not known. `wanted` are the
+    cards of the network that was asked for, `why` explains a verdict other than VERIFIED.
+    """
+
+    verdict: Verdict
+    wanted: tuple[str, ...]
+    sent_bytes: dict[str, int]
+    expected_bytes: float | None
+    expected_most_bytes: float | None = None
+    why: str = ""
+
+    @property
+    def share(self) -> float:
+        """Of all bytes sent, on the cards that were asked for."""
+        total = sum(self.sent_bytes.values())
+        return sum(self.sent_bytes.get(card, 0) for card in self.wanted) / total if total else 0.0
+
+    @property
+    def over_expected(self) -> Bounds | None:
+        """Bytes sent on the cards that were asked for, over the most and over the least that must be sent."""
+        if not self.expected_bytes:
+            return None
+        sent = sum(self.sent_bytes.get(card, 0) for card in self.wanted)
+        return sent / (self.expected_most_bytes or self.expected_bytes), sent / self.expected_bytes
+
+
+def of_row(records: Iterable[PointRecord]) -> Receipt | None:
+    """Of all rounds together; a row is as good as the worst of them. None where nothing crosses nodes."""
+    found = [one for record in records if (one := of(record)) is not None]
+    if not found:
+        return None
+    worst = min(found, key=lambda one: ORDER.index(one.verdict))
+    return Receipt(
+        verdict=worst.verdict,
+        wanted=tuple(dict.fromkeys(chain.from_iterable(one.wanted for one in found))),
+        sent_bytes=dict(sum((Counter(one.sent_bytes) for one in found), Counter())),
+        expected_bytes=_sum([one.expected_bytes for one in found]),
+        expected_most_bytes=_sum([one.expected_most_bytes for one in found]),
+        why=worst.why,
+    )
+
+
+def _sum(found: Sequence[float | None]) -> float | None:
+    """None where one of them is not known."""
+    known = [one for one in found if one is not None]
+    return sum(known) if len(known) == len(found) else None
+
+
+def of(record: PointRecord) -> Receipt | None:
+    """Of one record; None where it failed, and where nothing crosses nodes."""
+    hosts = set(record.hosts) | {one.host for one in _servers(record)}
+    if not isinstance(record.outcome, Finished) or len(hosts) < 2 or record.pattern in ("", "inside"):
+        return None
+    counted = _counted(record)
+    by_nccl = any(BY_NCCL in rank.environ for rank in record.ranks)
+    wanted = {
+        name: _wanted(place, counted.get(name, ())) if by_nccl else (place.interface,)
+        for name, place in _places(record).items()
+    }
+    sent: Counter[str] = Counter()
+    wrong: Counter[str] = Counter()
+    for name, carried in counted.items():
+        sent.update({one.name: one.sent_bytes for one in carried})
+        wrong.update({one.name: one.sent_bytes for one in carried if one.name not in wanted[name]})
+    least, most = _expected(record)
+    verdict, why = _judged(hosts - set(counted), sent, wrong, least, sees_all=_sees_all(record, counted))
+    cards = tuple(sorted({card for cards in wanted.values() for card in cards}))
+    return Receipt(
+        verdict=verdict,
+        wanted=cards,
+        sent_bytes=dict(sent),
+        expected_bytes=least,
+        expected_most_bytes=most,
+        why=why,
+    )
+
+
+def _judged(
+    silent: set[str],
+    sent: Mapping[str, int],
+    wrong: Mapping[str, int],
+    expected: float | None,
+    *,
+    sees_all: bool,
+) -> tuple[Verdict, str]:
+    total = sum(sent.values())
+    if silent:
+        return "UNVERIFIED", f"no counters of {', '.join(sorted(silent))}"
+    if expected is None:
+        return "UNVERIFIED", f"the counters saw {total / 1e6:.1f} MB; what must have moved is not known"
+    if total < LEAST_SEEN * expected:
+        why = f"the counters saw {total / 1e6:.1f} MB of the {expected / 1e6:.1f} MB that must have moved"
+        other = "and no node has an RDMA card; a strategy that sends less says so by bytes_per_step"
+        return ("UNSENT", f"{why}, {other}") if sees_all else ("UNVERIFIED", why)
+    if not total:
+        return "UNVERIFIED", "the counters saw nothing"
+    if (total - sum(wrong.values())) / total >= LEAST_SHARE:
+        return "VERIFIED", ""
+    other = max(wrong, key=lambda card: wrong[card])
+    return "MISLABELLED", f"{wrong[other] / total:.0%} of the bytes went over {other}"
+
+
+# ---------------------------------------------------------------- what was counted
+
+
+def _sees_all(record: PointRecord, counted: Mapping[str, Sequence[Traffic]]) -> bool:
+    """Whether bytes between the hosts cannot pass the counters: no RDMA card on any, counters that move on each,
+    and an address of its own for each, since one address leads over the loopback."""
+    places = _places(record)
+    has_cards = any(place.hca or place.plugin for place in places.values())
+    has_ports = any("/" in one.name for carried in counted.values() for one in carried)
+    own = len({place.address for place in places.values()}) == len(places)
+    moves = all(any(one.sent_bytes for one in child.telemetry.traffic) for child in _first_children(record))
+    return own and moves and not has_cards and not has_ports
+
+
+def _servers(record: PointRecord) -> Iterable[HelperRecord]:
+    return (one for one in record.helpers if one.name.startswith(SERVER))
+
+
+def _children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
+    return chain[RankRecord | HelperRecord](record.ranks, record.helpers)
+
+
+def _counted(record: PointRecord) -> dict[str, Sequence[Traffic]]:
+    """The counters of each host, from the one child beside which they were read, less what its cards carry while
+    nothing runs."""
+    return {one.host: _own(one.telemetry) for one in _first_children(record)}
+
+
+def _first_children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
+    """Of each host the child beside which its counters were read."""
+    found: dict[str, RankRecord | HelperRecord] = {}
+    for one in _children(record):
+        if one.telemetry.traffic:
+            found.setdefault(one.host, one)
+    return found.values()
+
+
+def _own(telemetry: Telemetry) -> tuple[Traffic, ...]:
+    idle = {one.name: one for one in telemetry.idle_traffic}
+    return tuple(
+        replace(
+            one,
+            received_bytes=max(0, one.received_bytes - idle[one.name].received_bytes),
+            sent_bytes=max(0, one.sent_bytes - idle[one.name].sent_bytes),
+        )
+        if one.name in idle
+        else one
+        for one in telemetry.traffic
+    )
+
+
+def _places(record: PointRecord) -> dict[str, Place]:
+    """For each host, which card its children were told to take."""
+    found: dict[str, Place] = {}
+    for one in _children(record):
+        found.setdefault(one.host, one.place)
+    return found
+
+
+def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
+    """Where NCCL's bytes were to go: the ports of the cards that RDMA was to take, or else the interface."""
+    ports = [one.name for one in carried if "/" in one.name]
+    if place.hca == "any":
+        return (place.interface, *ports)
+    cards = {card.replace(":", "/") for card in place.hca.split(",") if card}
+    return tuple(port for port in ports if {port, port.partition("/")[0]} & cards) if cards else (place.interface,)
+
+
+# ---------------------------------------------------------------- what must have moved
+
+
+def _expected(record: PointRecord) -> tuple[float | None, float | None]:
+    """The least and the most bytes that must have crossed nodes while the counters ran; None where the strategy
+    did not know them.
+
+    Rank 0's strategy says it of the whole point; where ranks do not wait for each other, each of itself: others go
+    on until all are measured, so that it is the least.
+    """
+    ranks = record.ranks[:1] if record.synchronous else record.ranks
+    least, most = zip(*(_of_rank(rank, record.epoch) for rank in ranks), strict=True)
+    return _sum(least), _sum(most)
+
+
+def _of_rank(rank: RankRecord, epoch: int | None) -> tuple[float | None, float | None]:
+    """In its measured steps, and in the one before them that gives all ranks a common start, before each window
+    where points take turns; in those too that were measured again."""
+    if rank.ready is None or rank.ready.crossing_bytes_per_step is None:
+        return None, None
+    windows = (*rank.windows, *rank.disturbed)
+    steps = sum(window.steps for window in windows) + rank.uncounted_steps(epoch)
+    least, most = rank.ready.crossing_bytes_per_step
+    return least * steps, most * steps

@@ -1,0 +1,1 @@
+"""Estimates and tests: intervals, contests between rivals, differences between launches. Pure."""

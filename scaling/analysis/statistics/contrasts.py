@@ -1,0 +1,285 @@
+"""Which of several rivals differ, over the rounds that they share, at 95 % for a whole table at once. Pure.
+
+A contest's layout is round x rival, of logarithms of step times: a difference of logarithms is a ratio, and what
+hits a whole round cancels in it. The mean difference of a pair over its R shared rounds has two half-widths:
+
+    own      t(R-1) sqrt(D / R), where D is the variance of the pair's own differences
+    Tukey's  q sqrt(s2 F / R), where q is the studentized range of the contest's K rivals (Tukey-Kramer)
+
+and the wider of them counts: Tukey's keeps the promise for all pairs, the pair's own guards against noise that is
+not the same for all. The family is the table: each of its m contests has the confidence 0.95^(1/m) (Sidak, 1967).
+
+    s2  variance of one logarithm beyond round and rival: half the mean D of all pairs, which in a complete layout
+        is the residual mean square on (K-1)(R-1) degrees of freedom. A contest of few (below `ENOUGH`) takes that
+        of all contests of the table, on the degrees of freedom of all, unless its own is larger. Where contests
+        or rivals are not equally noisy, degrees of freedom are fewer (`pooled`).
+    F   how much noisier than the mean of the contest the two rivals are, at least 1: the mean of their shares in
+        s2, each by Shukla's estimate ("Some statistical aspects of partitioning genotype-environmental components
+        of variability", Heredity 29, 1972), mean over all contests of the table in which the rival takes part.
+
+Rounds that a rival lacks are missed by its own pairs alone. scaling/analysis/README.md has the coverage;
+`tests.bench.comparisons` prints it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import combinations
+from math import expm1, pi, prod, sqrt
+from statistics import fmean
+from typing import NamedTuple
+
+from scaling.analysis.statistics.intervals import Estimate
+
+# ---------------------------------------------------------------- studentized range
+#
+# Quantiles of the studentized range, on which Tukey's test of all pairs rests.
+
+
+# Nodes of each of the two integrals: 2e-6 of the quantile, for up to 30 means and from 2 degrees of freedom on.
+NODES = 64
+# Beyond so many standard deviations too little is left of either density to matter.
+REACH = 7.0
+
+
+@lru_cache(maxsize=1024)
+def range_quantile(confidence: float, count: int, df: int) -> float:
+    """Return what the range of `count` equal means, over their standard error on `df` degrees of freedom, stays
+    below with this confidence.
+
+    scipy.stats.studentized_range says the same in 0.1 s, after an import of 1 s; this takes a few ms, on cores
+    that are about to be measured.
+    """
+    # Imported here: every rank of a launch starts with the analysis, only rank 0 compares.
+    from scipy.optimize import brentq  # type: ignore[import-untyped]
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+    of_two = sqrt(2) * float(stdtrit(df, (1 + confidence) / 2))
+    if count == 2:
+        return of_two
+    upper = sqrt(2) * float(stdtrit(df, 1 - (1 - confidence) / (count * (count - 1))))  # Bonferroni's
+    below = _distribution(count, df)
+    return float(brentq(lambda value: below(value) - confidence, of_two, 1.001 * upper, rtol=1e-10))
+
+
+def _distribution(count: int, df: int) -> Callable[[float], float]:
+    """P(range <= q s): over the density of s, a chi of `df` over its root, of `count` normal means within q s.
+
+    Lund & Lund, "Algorithm AS 190", Applied Statistics 32 (1983): the integral of
+    count phi(z) (Phi(z) - Phi(z - q s))^(count - 1) over z.
+    """
+    import numpy as np
+    from scipy.special import gammaln, ndtr
+
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)  # type: ignore[no-untyped-call]
+    z = REACH * nodes
+    of_z = REACH * weights * count * np.exp(-z * z / 2) / sqrt(2 * pi)
+    low, high = max(0.0, 1 - REACH / sqrt(2 * df)), 1 + REACH / sqrt(2 * df)
+    s = (low + high) / 2 + (high - low) / 2 * nodes
+    log_density = df / 2 * np.log(df / 2) + np.log(2) - gammaln(df / 2) + (df - 1) * np.log(s) - df * s * s / 2
+    of_s = (high - low) / 2 * weights * np.exp(log_density)
+    below_z = ndtr(z)
+    return lambda q: float(of_s @ (below_z - ndtr(z - q * s[:, None])) ** (count - 1) @ of_z)
+
+
+# ---------------------------------------------------------------- contrasts
+
+CONFIDENCE = 0.95
+# Degrees of freedom on which a contest's own variance is known well enough: t is 3.1 there, 5.8 on 3 (99 %).
+ENOUGH = 12
+POWER = 0.8
+# Degrees of freedom are whole numbers but for rounding.
+SLACK = 1e-9
+
+
+class Difference(NamedTuple):
+    """Of two rivals' logarithms, over the rounds that they share: mean, variance in one round, their number."""
+
+    mean: float
+    variance: float | None
+    rounds: int
+
+
+class Layout:
+    """Round x rival: logarithms of step times by round. `series` says who is the same in another contest; no two
+    rivals of one contest share it."""
+
+    def __init__(self, logs: Sequence[Mapping[int, float]], series: Sequence[Hashable]) -> None:
+        self.series = series
+        pairs = {(i, j): _difference(logs[i], logs[j]) for i, j in combinations(range(len(logs)), 2)}
+        self._pairs = pairs
+        tested = [one for one in pairs.values() if one is not None and one.variance is not None]
+        self.rivals = sorted({n for at, one in pairs.items() if one and one.variance is not None for n in at})
+        self._freedom = sum(one.rounds - 1 for one in tested)
+        self._variances = [((one.rounds - 1) * (one.variance or 0.0)) for one in tested]
+
+    def difference(self, one: int, other: int) -> Difference | None:
+        """The second's logarithm less the first's; None without a shared round."""
+        if one > other:
+            found = self._pairs[other, one]
+            return found and found._replace(mean=-found.mean)
+        return self._pairs[one, other]
+
+    @property
+    def count(self) -> int:
+        """Rivals that share two rounds with another; below 2 nothing is tested."""
+        return len(self.rivals)
+
+    @cached_property
+    def df(self) -> int:
+        """Degrees of freedom of `variance`: (K-1)(R-1), fewer where rounds are missing."""
+        return max(1, 2 * self._freedom // self.count) if self.rivals else 0
+
+    @cached_property
+    def variance(self) -> float:
+        """Of one logarithm, beyond its round and its rival."""
+        return sum(self._variances) / self._freedom / 2 if self._freedom else 0.0
+
+    @cached_property
+    def rounds(self) -> int:
+        """The most that two rivals share."""
+        return max((one.rounds for one in self._pairs.values() if one), default=0)
+
+    @cached_property
+    def shares(self) -> Mapping[Hashable, float]:
+        """By series, its variance over that of all, at least 0; of two rivals nobody can tell whose it is."""
+        if self.count < 3 or not self.variance:
+            return {}
+        of = {n: [self._variance(n, other) for other in self.rivals if other != n] for n in self.rivals}
+        whole = sum(map(sum, of.values())) / 2 / (self.count - 1)
+        return {
+            self.series[n]: max(0.0, (sum(found) - whole) / (self.count - 2) / self.variance)
+            for n, found in of.items()
+        }
+
+    def _variance(self, one: int, other: int) -> float:
+        found = self.difference(one, other)
+        return 2 * self.variance if found is None or found.variance is None else found.variance
+
+
+def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> Difference | None:
+    values = [other[number] - one[number] for number in sorted(one.keys() & other.keys())]
+    if not values:
+        return None
+    mean, n = fmean(values), len(values)
+    variance = sum((value - mean) ** 2 for value in values) / (n - 1) if n > 1 else None
+    return Difference(mean, variance, n)
+
+
+@lru_cache(maxsize=256)
+def _student(df: int) -> float:
+    # Imported here: every rank of a launch starts with the analysis, only rank 0 compares.
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, (1 + CONFIDENCE) / 2))
+
+
+class _Variance(NamedTuple):
+    """A mean square and its degrees of freedom."""
+
+    value: float
+    df: float
+
+
+def pooled(found: Sequence[_Variance]) -> _Variance:
+    """Their mean by degrees of freedom, on those of its own: fewer than their sum where they are not equal.
+
+    Satterthwaite, "An approximate distribution of estimates of variance components", Biometrics 2 (1946), with the
+    unbiased square df / (df + 2) s^4 of each.
+    """
+    whole = sum(one.df for one in found)
+    squares = sum(one.df * one.value**2 * one.df / (one.df + 2) for one in found)
+    total = sum(one.df * one.value for one in found)
+    return _Variance(total / max(1.0, whole), min(whole, total**2 / squares) if squares else whole)
+
+
+def _shares(layouts: Iterable[Layout]) -> Mapping[Hashable, _Variance]:
+    """By series, its share in the variance of its contests: mean over all in which it takes part."""
+    found: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
+    for layout in layouts:
+        for series, share in layout.shares.items():
+            found[series].append((share, layout.df / layout.count))
+    return {
+        series: _Variance(sum(share * df for share, df in of) / sum(df for _, df in of), sum(df for _, df in of))
+        for series, of in found.items()
+    }
+
+
+class Table:
+    """All contests of a table: the family in which no equal rivals shall be told apart in 95 of 100 tables."""
+
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        tested = [layout for layout in layouts if layout.rivals]
+        self._confidence = CONFIDENCE ** (1 / max(1, len(tested)))
+        self._shares = _shares(tested)
+        whole = pooled([_Variance(layout.variance, layout.df) for layout in tested])
+        self._pooled = {layout: self._of_contest(layout, whole) for layout in tested}
+
+    def _of_contest(self, layout: Layout, whole: _Variance) -> _Variance:
+        """The variance of one logarithm and its degrees of freedom: fewer where some rivals make most of it."""
+        own = _Variance(layout.variance, layout.df)
+        variance, df = own if own.df >= ENOUGH else _Variance(max(own.value, whole.value), whole.df)
+        shares = [self._shares[name] for n in layout.rivals if (name := layout.series[n]) in self._shares]
+        kept = pooled(shares).df / sum(share.df for share in shares) if shares else 1.0
+        return _Variance(variance, max(2.0 if layout.count > 2 else 1.0, df * kept))
+
+    def estimate(self, layout: Layout, one: int, other: int) -> Estimate | None:
+        """The second's step time / the first's - 1, with its interval if there are two shared rounds; None without
+        any."""
+        found = layout.difference(one, other)
+        if found is None:
+            return None
+        if found.variance is None:
+            return Estimate(mean=expm1(found.mean), low=None, high=None, n=1)
+        half, df = max(self._own(found), self._tukey(layout, one, other, found.rounds))
+        low, high = expm1(found.mean - half), expm1(found.mean + half)
+        return Estimate(mean=expm1(found.mean), low=low, high=high, n=found.rounds, df=df)
+
+    def _own(self, found: Difference) -> tuple[float, int]:
+        """Half the pair's own interval, and its degrees of freedom."""
+        df = found.rounds - 1
+        return _student(df) * sqrt((found.variance or 0.0) / found.rounds), df
+
+    def _tukey(self, layout: Layout, one: int, other: int, rounds: int) -> tuple[float, int]:
+        """The same of all pairs."""
+        variance, known = self._pooled[layout]
+        df = int(known + SLACK)
+        names = layout.series[one], layout.series[other]
+        noisier = max(1.0, fmean(self._shares[name].value if name in self._shares else 1.0 for name in names))
+        return range_quantile(self._confidence, layout.count, df) * sqrt(variance * noisier / rounds), df
+
+    def smallest(self, layout: Layout, rounds: int) -> float | None:
+        """The smallest true difference that `rounds` of this noise would tell in 80 of 100 tables, as a fraction;
+        None where nothing is tested.
+
+        Both half-widths must be passed: noncentral t (Cohen, "Statistical Power Analysis", 1988), each by itself.
+        Simulated, 77 to 85 of 100 tables find it (`tests.bench.comparisons`).
+        """
+        if not layout.rivals or rounds < 2:
+            return None
+        variance, known = self._pooled[layout]
+        df = int(known * (rounds - 1) / (layout.rounds - 1) + SLACK)
+        limits = [(df, range_quantile(self._confidence, layout.count, df) / sqrt(2))]
+        if (layout.count, df) != (2, rounds - 1):  # else the pair's own variance is the pooled one
+            limits.append((rounds - 1, _student(rounds - 1)))
+        return expm1(_shift(limits) * sqrt(2 * variance / rounds))
+
+
+def _shift(limits: Sequence[tuple[int, float]]) -> float:
+    """How many standard errors off zero a difference passes all limits, each on its df, in 80 of 100 cases."""
+    from scipy.optimize import brentq
+    from scipy.special import nctdtr, nctdtrinc
+
+    def found(shift: float) -> float:
+        return float(prod(1 - nctdtr(df, shift, limit) for df, limit in limits))
+
+    # Between what each limit asks for alone, and what each would if all were as hard to pass.
+    low, high = (
+        max(float(nctdtrinc(df, 1 - power, limit)) for df, limit in limits)
+        for power in (POWER, POWER ** (1 / len(limits)))
+    )
+    if len(limits) == 1:
+        return low
+    return float(brentq(lambda shift: found(shift) - POWER, 0.99 * low, 1.01 * high))

@@ -1,0 +1,1 @@
+"""Cells -> the rows of a table, their notes, comparisons, costs and predictions. Pure."""

@@ -1,0 +1,370 @@
+"""A cell, with the controls of its rounds -> its row; and what rows say of each other. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from scaling.analysis.measured import audit, cpu, traces
+from scaling.analysis.measured.breakdown import intervals, split, told
+from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.controls import Alone, Controls
+from scaling.analysis.measured.cpu import new_threads
+from scaling.analysis.measured.device_use import Clocks, of_baseline
+from scaling.analysis.measured.lasting import Lasting, lasting
+from scaling.analysis.measured.pools import Drift, Shared
+from scaling.analysis.measured.rounds import DataWait, Round, cell_variances, floor, logs, part, relative, rounds
+from scaling.analysis.measured.traces import Traced
+from scaling.analysis.measured.traffic import with_algorithms
+from scaling.analysis.statistics.intervals import (
+    Estimate,
+    Residual,
+    contrast,
+    geometric,
+    interval,
+    is_distinguishable,
+)
+from scaling.analysis.table import footnotes
+from scaling.analysis.table.comparisons import Beside
+from scaling.analysis.table.rows import Baseline, Row
+from scaling.records.point import Precision, Record
+
+# ---------------------------------------------------------------- peaks
+#
+# How many floating-point operations a device did, and its published peak.
+#
+# Operations are counted from the layers of the network (Ready.operations_per_sample), never 6 x parameters. MFU,
+# model FLOPs utilisation, is what the model needs over what the device could do (Chowdhery 2022, appendix B):
+# what is computed again or left out is not counted.
+
+
+PEAKS_FILE = Path(__file__).with_name("peaks.toml")
+# What may follow a name without making it another: `-SXM4-80GB`, ` 80GB HBM3`, ` 144G HBM3e`, `-PCIE-16GB`.
+_SAME = re.compile(r"(?:[ -](?:SXM\d?|PCIe|\d+GB?|HBM\d\w?))*", re.IGNORECASE)
+
+
+class Peak(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A device's dense peaks in TFLOP/s by precision, the names that drivers give it, and who publishes them."""
+
+    names: tuple[str, ...]
+    peaks: dict[Precision, float]
+    source: str
+
+
+class _File(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    device: tuple[Peak, ...]
+
+
+@lru_cache(maxsize=1)
+def read_peaks() -> tuple[Peak, ...]:
+    """All devices whose peaks are known."""
+    return msgspec.toml.decode(PEAKS_FILE.read_bytes(), type=_File).device
+
+
+def find_peak(device_name: str) -> Peak | None:
+    """The entry of a device by its driver's name, `NVIDIA A100-SXM4-80GB`; None for one that is not known."""
+    return next((one for one in read_peaks() if any(_is(device_name, name) for name in one.names)), None)
+
+
+def peak_tflops(device_name: str, precision: Precision) -> float | None:
+    """A device's dense peak; None where it is not known."""
+    found = find_peak(device_name)
+    return found.peaks.get(precision) if found else None
+
+
+def _is(device_name: str, name: str) -> bool:
+    """Whole, or up to its memory and form factor: `NVIDIA L4` is no `NVIDIA L40S`, and neither a `Ti`, a laptop's
+    GPU nor a slice (`NVIDIA A100-SXM4-40GB MIG 1g.5gb`) has the peak of the card that it is named after."""
+    return device_name.startswith(name) and _SAME.fullmatch(device_name.removeprefix(name)) is not None
+
+
+# ---------------------------------------------------------------- exchange cpu
+#
+# What is known of the exchange's own CPU time: communication threads by name, the wrapper.
+
+
+# Less than this part of a step is not worth a name.
+LEAST_PART = 0.002
+
+
+def exchange_cpu_parts(cell: Cell, measured: Sequence[Round], single: Sequence[Round]) -> dict[str, float]:
+    """Fractions of the row's step: threads that plain loops do not have, the wrapper with a single rank (`single`
+    are its rounds), the wrapper beside the others without any exchange; the wrapper where its 95 % interval over
+    rounds tells it from nothing."""
+    known = [one for one in measured if one.cpu is not None]
+    if not known:
+        return {}
+    step_s = fmean(one.exchange_s for one in known)
+    found = {name: seconds / step_s for name, seconds in _threads(known).items()}
+    if cell.point.world_size > 1:
+        alone = [told(one)["exchange_cpu"] * one.exchange_s for one in single if "exchange_cpu" in told(one)]
+        found["wrapper at N=1"] = _beyond_noise(alone) / step_s
+    found["wrapper without exchange"] = _beyond_noise(_unsynced(cell, known)) / step_s
+    return {name: part for name, part in found.items() if abs(part) >= LEAST_PART}
+
+
+def _beyond_noise(by_round: Sequence[float]) -> float:
+    """Their mean, where their interval leaves zero; a single round has none."""
+    if not by_round:
+        return 0.0
+    found = interval(by_round)
+    return found.mean if is_distinguishable(found) else 0.0
+
+
+def _threads(measured: Sequence[Round]) -> dict[str, float]:
+    """Seconds of a step by name, means over the rounds that tell what plain loops have."""
+    both = [one.uses for one in measured if one.uses is not None]
+    told = [new_threads(cpu.mean, plain) for cpu, plain in both if plain.threads]
+    names = sorted({name for new in told for name in new})
+    return {name: fmean(new.get(name, 0.0) for new in told) for name in names}
+
+
+def _unsynced(cell: Cell, measured: Sequence[Round]) -> list[float]:
+    """By how much a step inside the wrapper took longer than a plain one, by round."""
+    return [
+        cell.unsynced[one.number] - one.together_s
+        for one in measured
+        if one.number in cell.unsynced and one.together_s is not None
+    ]
+
+
+# ---------------------------------------------------------------- cell rows
+
+
+class Measured(NamedTuple):
+    """A row, and the efficiency of each round where one is claimed."""
+
+    row: Row
+    efficiencies: Mapping[int, float]
+
+
+def measured(cell: Cell, controls: Controls, single: Cell | None, pool: Shared) -> Measured:
+    """Make the row of a cell; `single` is that of its strategy with a single rank, `pool` what all cells that
+    share its work tell together."""
+    pooled = pool.residual
+    by_round = rounds(cell, controls)
+    claimed = by_round if cell.claims_efficiency else ()
+    efficiency = _efficiency(claimed, pooled) if claimed else None
+    clocks = _clocks(cell, controls)
+    later = _lasting(cell, controls, pool) if claimed else None
+    flags = _flags(cell, efficiency, pool.drifts if claimed else (), clocks, later)
+    row = replace(
+        _own_row(cell),
+        speedup=efficiency.times(cell.point.world_size) if efficiency else None,
+        efficiency=efficiency,
+        strategy_efficiency=_strategy_efficiency(cell, single, pooled) if cell.claims_efficiency else None,
+        **_lost(claimed, efficiency, pooled),
+        exchange_cpu_parts=exchange_cpu_parts(
+            cell, claimed, rounds(single, controls) if claimed and single else ()
+        ),
+        flags=(*flags, *_marks(cell)),
+        traced=_traced(cell, controls),
+        clocks=clocks,
+        is_plain=controls.is_plain(cell.point),
+        data_wait=_data(claimed, cell, controls),
+        nccl=with_algorithms(cell.nccl, controls.nccl(cell.point)),
+        lasting=later,
+        footnotes=tuple(footnotes.of_row(cell, controls, by_round, flags, efficiency, pool.drifts, clocks, later)),
+    )
+    return Measured(row, {one.number: one.efficiency for one in claimed})
+
+
+def _efficiency(claimed: Sequence[Round], pooled: Residual | None) -> Estimate:
+    found = contrast(logs(claimed), pooled, floor=floor(claimed), cell_variances=cell_variances(claimed))
+    return found.exp()
+
+
+def _lasting(cell: Cell, controls: Controls, pool: Shared) -> Lasting | None:
+    """How its efficiency changed when it went on; None where it did not."""
+    alone = controls.baseline(cell.point) if cell.soaked else None
+    found = lasting(cell.records, alone.whole.records) if alone else None
+    return found and replace(found, among=pool.soaked)
+
+
+def _data(claimed: Sequence[Round], cell: Cell, controls: Controls) -> DataWait | None:
+    """How long plain loops wait for data; None where that was not measured."""
+    told = [(one, one.data, one.alone.mean_s) for one in claimed if one.data and one.alone]
+    if not told:
+        return None
+    feed = controls.feed(cell.point, cell.point.world_size)
+    rates = [cell.point.global_batch_size / time.harmonic_s for time in feed.times.values()] if feed else []
+    return DataWait(
+        of_step=part([(data.beside_s, data.most_s, one.exchange_s) for one, data, _ in told]),
+        of_alone=part([(data.alone_s, data.most_alone_s, alone_s) for _, data, alone_s in told]),
+        feed_samples_per_s=geometric(rates).mean if rates else None,
+    )
+
+
+def _lost(claimed: Sequence[Round], efficiency: Estimate | None, pooled: Residual | None) -> dict[str, Any]:
+    """Where the lost efficiency went."""
+    if efficiency is None:
+        return {}
+    return {
+        "breakdown": split(claimed, efficiency.mean),
+        "breakdown_intervals": intervals(claimed, efficiency.mean, pooled),
+    }
+
+
+def among(one: Measured, *, curve: int, group: int, beside: Beside) -> Measured:
+    """The row with what it says in comparison with others, and the numbers of its curve and group."""
+    return one._replace(row=replace(one.row, curve=curve, group=group, **beside._asdict()))
+
+
+def _own_row(cell: Cell) -> Row:
+    """What its own records say: what was to be measured, on what it ran, how fast it was."""
+    point = cell.point
+    first_loss, last_loss = cell.first_and_last_loss
+    return Row(
+        workload=point.workload,
+        hardware=point.hardware,
+        strategy=point.strategy,
+        interconnect=point.interconnect,
+        options=point.options,
+        placement=point.placement,
+        global_batch_size=point.global_batch_size,
+        world_size=point.world_size,
+        nodes=cell.nodes,
+        rounds=len(cell.times),
+        rounds_tried=len(cell.records),
+        samples_per_s=geometric(cell.rates) if cell.times else None,
+        **_operations(cell),
+        synchronous=cell.synchronous,
+        first_loss=first_loss,
+        last_loss=last_loss,
+        staleness=cell.staleness,
+        waited_s=cell.fed.waited_s,
+        fed_by=cell.fed.fed_by,
+        read_from=cell.fed.read_from,
+        **_servers(cell),
+        machine_cpu_percent=cell.machine_cpu_percent,
+        device_use=cell.device_use,
+        machine_energy=cell.machine_energy,
+        emulation=cell.emulation,
+        receipt=cell.receipt,
+        paths=cell.paths,
+        failed=cell.failure,
+    )
+
+
+def _operations(cell: Cell) -> dict[str, Any]:
+    """TFLOP/s of one device, and their part of its peak."""
+    if not cell.times or not cell.operations_per_sample:
+        return {}
+    devices = cell.gpus or cell.point.world_size
+    tflops = geometric(cell.rates).mean * cell.operations_per_sample / devices / 1e12
+    found = {peak_tflops(name, cell.point.workload.precision) for name in cell.device_names}
+    peak = found.pop() if len(found) == 1 else None
+    return {"tflops": tflops, "mfu": peak and tflops / peak}
+
+
+def _servers(cell: Cell) -> dict[str, Any]:
+    """Its parameter servers."""
+    return {
+        "servers": cell.point.servers,
+        "server_hosts": cell.point.server_hosts,
+        "server_use": cell.server_use,
+        "server_cpu_percent": cpu.of_servers(cell.server_use),
+    }
+
+
+def _traced(cell: Cell, controls: Controls) -> Traced | None:
+    """Its profiled steps, on the GPU against those of the plain loop."""
+    found = cell.traced
+    return found and replace(found, gpu=traces.split(cell.gpu_times, controls.gpu_times(cell.point)))
+
+
+def _clocks(cell: Cell, controls: Controls) -> Clocks | None:
+    """Those of its GPUs, beside the clock of the plain loops that it is compared with."""
+    alone = controls.baseline(cell.point)
+    ratio = of_baseline(cell.clocks, alone.whole.clocks if alone else None)
+    return cell.clocks and replace(cell.clocks, of_baseline=ratio)
+
+
+def _flags(
+    cell: Cell,
+    efficiency: Estimate | None,
+    drifts: Sequence[Drift],
+    clocks: Clocks | None,
+    later: Lasting | None,
+) -> tuple[audit.Flag, ...]:
+    """The stamps of a row, worst first."""
+    found = set(cell.flags)
+    if cell.failure is not None:
+        found.add("FAILED")
+    if audit.superlinear(efficiency):
+        found.add("SUPERLINEAR")
+    if drifts or (later is not None and later.is_told):
+        found.add("DRIFTING")
+    if clocks is not None and clocks.differ:
+        found.add("THROTTLED")
+    return audit.in_order(found)
+
+
+def _marks(cell: Cell) -> Iterator[str]:
+    """What is no warning: that ranks do not wait for each other, what the network's counters prove."""
+    if not cell.synchronous:
+        yield "ASYNC"
+    if cell.receipt is not None:
+        yield cell.receipt.verdict
+
+
+def _strategy_efficiency(cell: Cell, single: Cell | None, pooled: Residual | None) -> Estimate | None:
+    """Against the strategy's own single rank, over the rounds that have both."""
+    if cell.point.world_size == 1 and cell.times:
+        return Estimate(mean=1.0, low=None, high=None, n=len(cell.times))
+    share = cell.point.workload.share(cell.point.world_size)
+    times = single.times if single else {}
+    both = []
+    for number, time in sorted(cell.times.items()):
+        if (own := times.get(number)) is not None:
+            own_s = relative(time, own.blocks, own.epoch, own.step_s)
+            both.append(log(own_s / share / time.step_s))
+    return contrast(both, pooled).exp() if both else None
+
+
+def across_nodes(curve: Sequence[Measured]) -> Iterator[Row]:
+    """The rows of one curve, by world size; the efficiency of those on several nodes is split by that of the
+    largest world size on one node."""
+    inside = None
+    for each in curve:
+        if each.row.nodes == 1 and each.efficiencies:
+            inside = each
+    return (_by_nodes(each, inside) for each in curve)
+
+
+def _by_nodes(across: Measured, inside: Measured | None) -> Row:
+    """The two factors, over the rounds that have both: what is missing in one must not look like the other."""
+    row = across.row
+    if row.nodes < 2 or inside is None or inside.row.world_size * row.nodes != row.world_size:
+        return row  # without as many ranks as each of its nodes has, nothing is known of the inside of a node
+    shared = across.efficiencies.keys() & inside.efficiencies.keys()
+    if not shared:
+        return row
+    intra, whole = (
+        exp(fmean(log(of.efficiencies[number]) for number in sorted(shared))) for of in (inside, across)
+    )
+    return replace(row, intra_node=intra, inter_node=whole / intra)
+
+
+def baseline(alone: Alone) -> Baseline:
+    """Make what is said of a plain loop on one device: the mean of all seats that were measured alone."""
+    cell = alone.whole
+    point = cell.point
+    times = alone.times(alone.seats(0), 0)
+    rates = [point.workload.batch_size / time.harmonic_s for _, time in sorted(times.items())]
+    return Baseline(
+        workload=point.workload,
+        hardware=point.hardware,
+        strategy=point.strategy,
+        samples_per_s=geometric(rates) if rates else None,
+        footnotes=tuple(footnotes.of_baseline(cell)),
+        failed=None if rates else cell.failure,
+    )

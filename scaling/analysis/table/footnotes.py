@@ -1,0 +1,507 @@
+"""What a row must say beside its numbers: failures, the audit, its network, controls in doubt, warnings. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from math import exp, log, sqrt
+from statistics import median
+
+from scaling.analysis.measured import traffic
+from scaling.analysis.measured.audit import CLAIMLESS, Flag, in_order
+from scaling.analysis.measured.cell import Cell
+from scaling.analysis.measured.controls import Alone, Controls
+from scaling.analysis.measured.device_use import Clocks, difference
+from scaling.analysis.measured.lasting import Lasting
+from scaling.analysis.measured.pools import Drift
+from scaling.analysis.measured.rounds import Round
+from scaling.analysis.measured.step_time import NO_RESULT
+from scaling.analysis.measured.traffic import Receipt
+from scaling.analysis.statistics.intervals import Estimate, Layout, additive, interval, quantile
+from scaling.quiet.notes import notes
+from scaling.records.events import Failed
+from scaling.records.point import Kind, Point, Record
+from scaling.records.run import Emulation, PointRecord, WarningKind
+from scaling.text import counted, plural
+
+# ---------------------------------------------------------------- fellows
+#
+# Ranks that are slower or faster than their fellows, alone or beside them: who, where, by how much.
+
+
+# Below this a difference is not worth a note.
+ODD_LEAST = 0.015
+# With few rounds three standard errors happen by chance, Student's quantile does not: in a layout of equal seats
+# none is told with at least this confidence, however many they are (Bonferroni).
+ODD_CONFIDENCE = 0.99
+# Of hundreds of ranks a name each would hide all other notes of a row.
+ODD_NAMED = 4
+
+
+class Odd(Record, frozen=True, kw_only=True):
+    """A seat that is apart from the median of the others by this part of their time."""
+
+    seat: int
+    apart: float
+
+
+def slow_ranks(cell: Cell, controls: Controls) -> Iterator[str]:
+    """Name the ranks of a row that are slower (or faster) than their fellows alone, or lose more beside them."""
+    size = cell.point.world_size
+    control = controls.together(cell.point)
+    beside = _by_seat(control) if control else {}
+    alone = controls.alone(cell.point, cell.point.workload.batch_size)
+    each = alone.by_seat(cell.seats, size) if alone and len(cell.seats) > 1 else {}
+    known = len(each) > 1
+    where = {**cell.where, **(control.where if control else {})}
+    how = "alone" if known else "beside the others"
+    yield from _apart(odd(each if known else beside), where, how, waits=cell.synchronous)
+    if known:
+        shared = {seat: _difference(beside[seat], column) for seat, column in each.items() if seat in beside}
+        more = odd({seat: column for seat, column in shared.items() if column})
+        yield from _contention([one for one in more if one.apart > 0], where)
+
+
+def odd(layout: Layout) -> list[Odd]:
+    """The columns that differ from the median of the others by more than noise does; of two seats the slow one."""
+    repeated = {seat: column for seat, column in layout.items() if len(column) > 1}
+    if len(repeated) < 2:
+        return []
+    fit = additive(repeated)
+    if fit.df < 1:
+        return []
+    # The difference of two seats is one and the same for both.
+    tests = len(repeated) if len(repeated) > 2 else 1
+    beyond = quantile(fit.df, 1 - (1 - ODD_CONFIDENCE) / tests)
+    found = []
+    for seat, effect in fit.columns.items():
+        others = [other for name, other in fit.columns.items() if name != seat]
+        apart = effect - median(others)
+        error = sqrt(fit.variance / len(repeated[seat]) * (1 + 1 / len(others)))
+        is_told = abs(apart) > max(log(1 + ODD_LEAST), beyond * error)
+        if is_told and (apart > 0 or len(others) > 1):
+            found.append(Odd(seat=int(seat), apart=exp(apart) - 1))
+    return sorted(found, key=lambda one: one.seat)
+
+
+def _by_seat(control: Cell) -> dict[str, dict[int, float]]:
+    found: dict[str, dict[int, float]] = {}
+    for number, time in sorted(control.times.items()):
+        for seat, one in sorted(time.seats.items()):
+            found.setdefault(str(seat), {})[number] = log(one.step_s)
+    return found
+
+
+def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
+    return {number: one[number] - other[number] for number in sorted(one.keys() & other.keys())}
+
+
+# ---------------------------------------------------------------- in words
+
+
+def _apart(found: Sequence[Odd], where: Mapping[int, str], how: str, *, waits: bool) -> Iterator[str]:
+    """`slow rank: rank 3 on node2 (CPU 3) takes 20.0 % longer alone than its fellows`; one note of several."""
+    if not found:
+        return
+    kinds = [kind for kind, sign in (("slow", 1), ("fast", -1)) if any(sign * one.apart > 0 for one in found)]
+    ranks = "rank" if len(found) == 1 else "ranks"
+    waiting = ""
+    if waits and "fast" in kinds:
+        waiting = ", and waits for them" if len(found) == 1 else "; the fast ones wait"
+    listed = _worst(found, where, lambda one: f"takes {_size(one)} {how} than its fellows", _size)
+    yield f"{' and '.join(kinds)} {ranks}: {listed}{waiting}"
+
+
+def _contention(found: Sequence[Odd], where: Mapping[int, str]) -> Iterator[str]:
+    """`contention: rank 3 on node2 (CPU 3) loses 15.0 % more beside the others than they do`; one note too."""
+    if found:
+        listed = _worst(found, where, lambda one: f"loses {_lost(one)} more beside the others than they do", _lost)
+        yield f"contention: {listed}"
+
+
+def _lost(one: Odd) -> str:
+    return f"{100 * one.apart:.1f} %"
+
+
+def _size(one: Odd) -> str:
+    return f"{100 * abs(one.apart):.1f} % {'longer' if one.apart > 0 else 'less'}"
+
+
+def _worst(
+    found: Sequence[Odd], where: Mapping[int, str], first: Callable[[Odd], str], further: Callable[[Odd], str]
+) -> str:
+    """The farthest apart by name, each with what is said of it; how many others, and by how much."""
+    ranked = sorted(found, key=lambda one: -abs(one.apart))
+    said = (first, *[further] * (ODD_NAMED - 1))
+    names = [
+        f"{where.get(one.seat, f'rank {one.seat}')} {text(one)}" for one, text in zip(ranked, said, strict=False)
+    ]
+    return f"{', '.join(names)}{_others(ranked[ODD_NAMED:])}"
+
+
+def _others(left: Sequence[Odd]) -> str:
+    """`, and 5 others, by 2 to 6 %`."""
+    if not left:
+        return ""
+    sizes = [f"{100 * abs(one.apart):.0f}" for one in left]
+    low, high = min(sizes, key=int), max(sizes, key=int)
+    return f", and {counted(len(left), 'other')}, by {low if low == high else f'{low} to {high}'} %"
+
+
+# ---------------------------------------------------------------- missing
+#
+# What the split of a row's loss had to do without: controls, and CPU time.
+
+
+# What a missing control leaves inside the rest.
+LEFT_OVER = {
+    "solo": "contention and small batch",
+    "together": "contention, straggling and exposed communication",
+    "comm": "exposed communication",
+}
+
+
+def missing_controls(point: Point, measured: Sequence[Round], controls: Controls) -> tuple[str, ...]:
+    """Say which controls the split had to do without, and which CPU time; a single device has none to miss, and
+    where a round tells CPU time `comm` is not needed."""
+    if point.world_size == 1:
+        return ()
+    kinds: dict[Kind, int] = {
+        "solo": sum(one.alone is None for one in measured),
+        "together": sum(one.together is None for one in measured),
+        "comm": 0 if any(one.grown is not None for one in measured) else sum(one.needs_comm for one in measured),
+    }
+    missing = (_missing(kind, count, point, measured, controls) for kind, count in kinds.items() if count)
+    return (*missing, *_not_by_cpu(measured), *_not_held(point, measured, controls))
+
+
+def _not_by_cpu(measured: Sequence[Round]) -> Iterator[str]:
+    """Why the loss is not split by CPU time, or by that of fewer rounds, where some of it is known."""
+    whose = [one.untold_cpu for one in measured if one.untold_cpu]
+    if not whose:
+        return
+    if any(one.grown is not None for one in measured):
+        count = f"{len(whose)} of {len(measured)} rounds"
+        yield f"no CPU time {whose[0]} in {count}; from the others: exchange's CPU and waiting"
+    else:
+        yield f"no CPU time {whose[0]}: the loss is split without, into exposed communication and the rest"
+
+
+def _not_held(point: Point, measured: Sequence[Round], controls: Controls) -> Iterator[str]:
+    """Why waiting for data is not told, or by fewer rounds, where that was tried."""
+    count = sum(one.data is None for one in measured)
+    if not count or not (cause := controls.why_missing("held", point, point.workload.batch_size)):
+        return
+    if count == len(measured):
+        yield f"no held control (failed: {cause}): what ranks wait for data counts as contention"
+    else:
+        yield (
+            f"no held control in {count} of {len(measured)} rounds (failed: {cause}); from the others: what ranks "
+            "wait for data"
+        )
+
+
+def _missing(kind: Kind, count: int, point: Point, measured: Sequence[Round], controls: Controls) -> str:
+    cause = controls.why_missing(kind, point, point.workload.batch_size)
+    failed = f" (failed: {cause})" if cause else ""
+    is_async = kind == "together" and not measured[0].synchronous
+    left = "contention and exposed communication" if is_async else LEFT_OVER[kind]
+    if count == len(measured):
+        return f"no {kind} control{failed}; counted in the rest: {left}"
+    return f"no {kind} control in {count} of {len(measured)} rounds{failed}; from the others: {left}"
+
+
+# ---------------------------------------------------------------- emulating
+#
+# What an emulated row cannot know, and by how much the emulating machine may be wrong.
+
+
+# Of a step; a machine that is later than that tells networks apart that are alike, or the other way round.
+MOST_LATE = 0.005
+
+
+def emulation_notes(cell: Cell) -> Iterator[str]:
+    """Say what of a row was not measured but assumed, and what is left out of it."""
+    found = cell.emulation
+    if found is not None:
+        yield from _of_the_device(found, cell.point)
+        yield from _of_the_exchange(found, cell.point, cell.nodes)
+
+
+def _of_the_device(found: Emulation, point: Point) -> Iterator[str]:
+    if found.fitted:
+        work = point.workload
+        yield (
+            f"FITTED: nobody published {work.unit}/s of one device at batch {work.batch_size}; it sleeps by "
+            f"{found.fitted}"
+        )
+
+
+def _of_the_exchange(found: Emulation, point: Point, nodes: int) -> Iterator[str]:
+    if point.world_size == 1:
+        return
+    step_s = point.workload.batch_size / found.samples_per_s
+    if found.error_fraction is not None and found.error_fraction > MOST_LATE * (1 + 1e-6):
+        share = _percent(found.error_fraction)
+        yield (
+            f"the last bucket takes {_ms(found.tail_s)} here, {_ms(found.wire_s)} on the links that are emulated: "
+            f"up to {share} of the step is the emulator's; give more --dilate, or leave it out"
+        )
+    if point.world_size > nodes and not found.inside:
+        yield "not emulated: the links inside a node, whose bandwidth its profile does not know"
+    elif found.inside_s > found.wire_s:
+        beside = f", {_ms(found.wire_s)} of it beside the links between nodes" if found.wire_s else ""
+        bucket = "the last bucket" if found.error_fraction is not None else "DDP's last bucket"
+        yield (
+            f"not emulated: {found.inside} inside a node, which takes {bucket} {_ms(found.inside_s)} at "
+            f"least, {_percent(found.inside_s / step_s)} of a step{beside}"
+        )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
+
+
+# ---------------------------------------------------------------- footnotes
+
+# Flags that say nothing against a control: it is as emulated as its row, and `comm` feeds nothing.
+HARMLESS: Mapping[str, tuple[Flag, ...]] = {
+    "solo": ("EMULATED",), "each": ("EMULATED",), "together": ("EMULATED",), "comm": ("EMULATED", "AUDIT"),
+    "held": ("EMULATED",), "feed": ("EMULATED",),
+}  # fmt: skip
+# Less of the exchange's own time is not worth a note.
+SLOWER_BESIDE = 1.05
+# An efficiency whose interval is wider to either side tells little, and reaches farther up than down.
+WIDE = 0.10
+# The kind of warning that a row's own note of all its rounds makes needless.
+TOLD: WarningKind = "foreign-load"
+
+
+def of_row(
+    cell: Cell,
+    controls: Controls,
+    rounds: Sequence[Round],
+    flags: Sequence[Flag],
+    efficiency: Estimate | None,
+    drifts: Sequence[Drift],
+    clocks: Clocks | None = None,
+    later: Lasting | None = None,
+) -> Iterator[str]:
+    """Say what a reader of a row must know, worst first; `rounds` are those that have a baseline."""
+    point, measured = cell.point, len(cell.times)
+    yield from _findings(cell, flags)
+    if "SUPERLINEAR" in flags:
+        yield f"SUPERLINEAR: {_superlinear(cell, controls.baseline(point))}"
+    yield from _stamps(cell, flags)
+    if clocks is not None and (text := difference(clocks)):
+        yield f"THROTTLED: {text}"
+    if "DRIFTING" in flags:
+        yield from (f"DRIFTING: {one}" for one in drifts)
+        yield from _later(later)
+    yield from _network(cell.receipt)
+    yield from cell.nccl_notes
+    if efficiency:
+        yield from _wide(efficiency)
+        yield from missing_controls(point, rounds, controls)
+    yield from _no_baseline(point, controls, measured - len(rounds), measured)
+    yield from _failed_controls(controls, point)
+    if efficiency:
+        yield from _controls(controls.flags_behind(point))
+        yield from slow_ranks(cell, controls)
+    yield from _comm_beside(rounds)
+    yield from emulation_notes(cell)
+    yield from cell.fed.notes
+    yield from _conditions(cell, controls if efficiency else None)
+    yield from _warnings(cell)
+    yield from filter(None, [traffic.slow_path(cell.paths)])
+
+
+def of_baseline(cell: Cell) -> Iterator[str]:
+    """Say what a reader of a baseline must know, worst first."""
+    flags = in_order(cell.flags)
+    yield from _findings(cell, flags)
+    yield from _stamps(cell, flags)
+    yield from emulation_notes(cell)
+    yield from cell.fed.notes
+    yield from cell.kernel_notes
+    yield from notes(cell)
+    yield from _warnings(cell)
+
+
+def _later(later: Lasting | None) -> Iterator[str]:
+    """What its efficiency became, if that is told."""
+    if later is not None and later.is_told:
+        change = later.change.mean
+        yield (
+            f"DRIFTING: after {later.after_s:.0f} s more of training its efficiency was {100 * abs(change):.1f} % "
+            f"of itself {'higher' if change > 0 else 'lower'}: what is measured in the first seconds does not last"
+        )
+
+
+def _wide(efficiency: Estimate) -> Iterator[str]:
+    """The ends of an interval that half its width does not tell."""
+    low, high = efficiency.low, efficiency.high
+    if low is not None and high is not None and high - low > 2 * WIDE:
+        yield (
+            f"{efficiency.n} rounds do not tell its efficiency: 95 % interval {100 * low:.0f} to {100 * high:.0f} "
+            "%; more --rounds, or a machine without others, narrow it"
+        )
+
+
+# ---------------------------------------------------------------- of its own records
+
+
+def _findings(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
+    """What failed, and what the audit found."""
+    yield from _failures(cell)
+    yield from _counted(cell, cell.audits)
+    yield from filter(None, [cell.less_work])
+    for mark in flags:
+        if mark in CLAIMLESS:
+            why = _sharing(cell) if mark == "OVERSUBSCRIBED" else CLAIMLESS[mark]
+            yield f"{mark}: {why}; no speedup, efficiency, loss or rank is claimed"
+
+
+def _sharing(cell: Cell) -> str:
+    if crowding := next((record.crowding for record in cell.records if record.crowding), ""):
+        return crowding
+    if cell.gpus:
+        return f"{cell.point.world_size} ranks on {counted(cell.gpus, 'GPU')}"
+    return "more workers than cores"
+
+
+def _failures(cell: Cell) -> Iterator[str]:
+    """One note per cause of failure, with how often, where, and the log. A baseline has the records of several
+    points: of one beside others its kind and size are said."""
+    by_cause: dict[tuple[str, str], list[tuple[Point, Failed]]] = {}
+    for record in cell.records:
+        point, outcome = record.point, record.outcome
+        failed = outcome if isinstance(outcome, Failed) else None if point.round in cell.times else NO_RESULT
+        if failed is not None:
+            by_cause.setdefault((point.cell, failed.cause), []).append((point, failed))
+    tried = Counter(record.point.cell for record in cell.records)
+    for (name, _), failures in by_cause.items():
+        point, failed = failures[0]
+        which = f"{point.kind} N={point.world_size}: " if len(tried) > 1 else ""
+        yield f"{which}{_often(len(failures), tried[name])}: {describe(failed)}"
+
+
+def _often(count: int, rounds: int) -> str:
+    if count == rounds:
+        return "failed" if rounds == 1 else f"all {rounds} rounds failed"
+    return f"{count} of {rounds} rounds failed"
+
+
+def describe(failed: Failed) -> str:
+    """`oom: out of memory (rank 3 on node2; log: logs/...)`: cause, message, where, and where to look."""
+    where = f"rank {failed.rank} on {failed.host}" if failed.host else ""
+    log = f"log: {failed.log}" if failed.log else ""
+    details = "; ".join(text for text in (where, log) if text)
+    text = f"{failed.cause}: {failed.message}" if failed.message else failed.cause
+    return f"{text} ({details})" if details else text
+
+
+def _counted(cell: Cell, said: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """Each text once, with the number of rounds of the cell that say it."""
+    rounds = len({record.point.round for record in cell.records})
+    for text, count in Counter(text for _, text in dict.fromkeys(said)).items():
+        yield text if rounds == 1 else f"{text} ({count} of {rounds} rounds)"
+
+
+def _stamps(cell: Cell, flags: Sequence[Flag]) -> Iterator[str]:
+    """Why it is stamped, unless a warning of its records says that already."""
+    warned = {warning.kind for record in cell.records for warning in record.warnings}
+    if "UNSETTLED" in flags and "unsettled" not in warned:
+        yield "UNSETTLED: the windows were still drifting when they began to count"
+    if cell.throttle_reasons and "throttled" not in warned:
+        yield f"THROTTLED: {', '.join(cell.throttle_reasons)}"
+
+
+def _network(receipt: Receipt | None) -> Iterator[str]:
+    """What is wrong with the network that the bytes took, or why nobody knows."""
+    if receipt is not None and receipt.why:
+        yield f"{receipt.verdict}: asked for {' and '.join(receipt.wanted) or 'RDMA'}; {receipt.why}"
+
+
+def _comm_beside(rounds: Sequence[Round]) -> Iterator[str]:
+    """By how much compute slows the exchange down, where its interval tells that."""
+    logs = [log(one.comm_beside_s / one.comm_s) for one in rounds if one.comm_beside_s and one.comm_s]
+    found = interval(logs) if logs else None
+    if found is not None and found.low is not None and found.low > log(SLOWER_BESIDE):
+        yield f"communication takes {exp(found.mean):.2g} times as long beside compute as alone"
+
+
+def _warnings(cell: Cell) -> Iterator[str]:
+    """What the records themselves warn of, and what was tried again."""
+    # Older sweeps warned of the power limit too.
+    is_fine = cell.clocks is not None and not cell.throttle_reasons
+    told: tuple[WarningKind, ...] = (TOLD, "throttled") if is_fine else (TOLD,)
+    said = ((record.point.round, text) for record in cell.records for text in _warned(record, told))
+    yield from _counted(cell, said)
+
+
+def _warned(record: PointRecord, told: Collection[WarningKind]) -> Iterator[str]:
+    yield from (warning.text for warning in record.warnings if warning.kind not in told)
+    yield from (f"tried again: {text}" for text in record.retries)
+
+
+# ---------------------------------------------------------------- of what it rests on
+
+
+def _superlinear(cell: Cell, alone: Alone | None) -> str:
+    """The probable cause of more than N times one device, by the evidence at hand."""
+    point, baseline = cell.point, alone.whole if alone else None
+    if baseline is not None and baseline.throttle_reasons:
+        return f"the baseline's device was throttled ({', '.join(baseline.throttle_reasons)})"
+    if baseline is not None and baseline.devices and not cell.devices <= baseline.devices:
+        return f"the baseline ran on {_names(baseline.devices)}, the row on {_names(cell.devices)} as well"
+    if point.workload.share(point.world_size) > 1:
+        batch = point.workload.batch_size
+        return f"probably the smaller batch of {batch} per device, whose data fit the caches better"
+    return "probably the baseline's machine was busier or its clocks lower; measure on an idle machine"
+
+
+def _conditions(cell: Cell, controls: Controls | None) -> Iterator[str]:
+    """What else the machine did, while the row was measured and while what it rests on was."""
+    yield from cell.kernel_notes
+    beside = controls.together(cell.point) if controls else None
+    yield from (f"its together control: {note}" for note in (beside.kernel_notes if beside else ()))
+    yield from notes(cell)
+    behind = [one for one in controls.cells_behind(cell.point) if any(notes(one))] if controls else []
+    kinds = list(dict.fromkeys(one.point.kind for one in behind))
+    whose = f"its {' and '.join(kinds)} {plural(len(kinds), 'control')}"
+    yield from (f"{whose}: {note}" for note in notes(*behind))
+
+
+def _names(devices: frozenset[str]) -> str:
+    return ", ".join(sorted(devices))
+
+
+def _no_baseline(point: Point, controls: Controls, count: int, measured: int) -> Iterator[str]:
+    """Why `count` of the `measured` rounds of a row have no efficiency; nothing when all have."""
+    if count == 0 or controls.is_plain(point):
+        return
+    batch_size = point.reference.batch_size
+    cause = controls.why_missing("solo", point, batch_size)
+    why = f"failed: {cause}" if cause else "was not measured"
+    rounds = "" if count == measured else f" in {count} of {measured} rounds"
+    yield f"no efficiency{rounds}: the baseline {controls.plain(point.strategy)} at batch {batch_size} {why}"
+
+
+def _failed_controls(controls: Controls, point: Point) -> Iterator[str]:
+    """Which controls of a row failed, whether the row can do without them or not; `solo` has a line of its own."""
+    for control in controls.cells_behind(point, controls.keys_behind(point)):
+        if control.point.kind != "solo":
+            name = f"{control.point.kind} control at n{control.point.world_size}"
+            yield from (f"its {name}: {text}" for text in _failures(control))
+
+
+def _controls(behind: Mapping[Kind, frozenset[Flag]]) -> Iterator[str]:
+    """Which controls of a row are themselves in doubt: its efficiency and losses are no better than they."""
+    for kind, flags in behind.items():
+        if doubts := in_order(flags - frozenset(HARMLESS[kind])):
+            yield f"its {kind} control is {', '.join(doubts)}"
