@@ -17,7 +17,14 @@ from collections.abc import Iterable, Sequence
 from math import expm1, sqrt
 
 from scaling.analysis.measured.step_time import Blocks, step_time
-from scaling.analysis.statistics.intervals import Estimate, quantile, trimmed_df, trimmed_mean, trimmed_variance
+from scaling.analysis.statistics.intervals import (
+    Estimate,
+    quantile,
+    satterthwaite,
+    trimmed_df,
+    trimmed_mean,
+    trimmed_variance,
+)
 from scaling.quiet import notes as quiet
 from scaling.records.events import Window
 from scaling.records.point import Record
@@ -124,6 +131,6 @@ def _change(before: Sequence[float], late: Sequence[float]) -> Estimate:
     mean, n = trimmed_mean(late) - trimmed_mean(before), min(len(before), len(late))
     parts = [((trimmed_variance(values) or 0.0), trimmed_df(len(values))) for values in (before, late)]
     variance = sum(part for part, _ in parts)
-    df = max(1, int(variance**2 / sum(part**2 / df for part, df in parts))) if variance else n - 1
+    df = max(1, int(satterthwaite(parts))) if variance else n - 1
     half = quantile(df) * sqrt(variance)
     return Estimate(mean=expm1(mean), low=expm1(mean - half), high=expm1(mean + half), n=n, df=df)

@@ -31,7 +31,7 @@ from math import expm1, pi, prod, sqrt
 from statistics import fmean
 from typing import NamedTuple
 
-from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.statistics.intervals import Estimate, quantile, satterthwaite
 
 # ---------------------------------------------------------------- studentized range
 #
@@ -54,12 +54,11 @@ def range_quantile(confidence: float, count: int, df: int) -> float:
     """
     # Imported here: every rank of a launch starts with the analysis, only rank 0 compares.
     from scipy.optimize import brentq  # type: ignore[import-untyped]
-    from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-    of_two = sqrt(2) * float(stdtrit(df, (1 + confidence) / 2))
+    of_two = sqrt(2) * quantile(df, confidence)
     if count == 2:
         return of_two
-    upper = sqrt(2) * float(stdtrit(df, 1 - (1 - confidence) / (count * (count - 1))))  # Bonferroni's
+    upper = sqrt(2) * quantile(df, 1 - 2 * (1 - confidence) / (count * (count - 1)))  # Bonferroni's
     below = _distribution(count, df)
     return float(brentq(lambda value: below(value) - confidence, of_two, 1.001 * upper, rtol=1e-10))
 
@@ -71,7 +70,7 @@ def _distribution(count: int, df: int) -> Callable[[float], float]:
     count phi(z) (Phi(z) - Phi(z - q s))^(count - 1) over z.
     """
     import numpy as np
-    from scipy.special import gammaln, ndtr
+    from scipy.special import gammaln, ndtr  # type: ignore[import-untyped]
 
     nodes, weights = np.polynomial.legendre.leggauss(NODES)  # type: ignore[no-untyped-call]
     z = REACH * nodes
@@ -168,14 +167,6 @@ def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differe
     return Difference(mean, variance, n)
 
 
-@lru_cache(maxsize=256)
-def _student(df: int) -> float:
-    # Imported here: every rank of a launch starts with the analysis, only rank 0 compares.
-    from scipy.special import stdtrit
-
-    return float(stdtrit(df, (1 + CONFIDENCE) / 2))
-
-
 class _Variance(NamedTuple):
     """A mean square and its degrees of freedom."""
 
@@ -186,13 +177,12 @@ class _Variance(NamedTuple):
 def pooled(found: Sequence[_Variance]) -> _Variance:
     """Their mean by degrees of freedom, on those of its own: fewer than their sum where they are not equal.
 
-    Satterthwaite, "An approximate distribution of estimates of variance components", Biometrics 2 (1946), with the
-    unbiased square df / (df + 2) s^4 of each.
+    Satterthwaite's, with the unbiased square df / (df + 2) s^4 of each.
     """
     whole = sum(one.df for one in found)
-    squares = sum(one.df * one.value**2 * one.df / (one.df + 2) for one in found)
-    total = sum(one.df * one.value for one in found)
-    return _Variance(total / max(1.0, whole), min(whole, total**2 / squares) if squares else whole)
+    parts = [(one.df * one.value, one.df + 2) for one in found]
+    total = sum(part for part, _ in parts)
+    return _Variance(total / max(1.0, whole), min(whole, satterthwaite(parts)))
 
 
 def _shares(layouts: Iterable[Layout]) -> Mapping[Hashable, _Variance]:
@@ -240,7 +230,7 @@ class Table:
     def _own(self, found: Difference) -> tuple[float, int]:
         """Half the pair's own interval, and its degrees of freedom."""
         df = found.rounds - 1
-        return _student(df) * sqrt((found.variance or 0.0) / found.rounds), df
+        return quantile(df) * sqrt((found.variance or 0.0) / found.rounds), df
 
     def _tukey(self, layout: Layout, one: int, other: int, rounds: int) -> tuple[float, int]:
         """The same of all pairs."""
@@ -263,7 +253,7 @@ class Table:
         df = int(known * (rounds - 1) / (layout.rounds - 1) + SLACK)
         limits = [(df, range_quantile(self._confidence, layout.count, df) / sqrt(2))]
         if (layout.count, df) != (2, rounds - 1):  # else the pair's own variance is the pooled one
-            limits.append((rounds - 1, _student(rounds - 1)))
+            limits.append((rounds - 1, quantile(rounds - 1)))
         return expm1(_shift(limits) * sqrt(2 * variance / rounds))
 
 

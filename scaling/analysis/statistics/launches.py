@@ -23,7 +23,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from scaling.analysis.statistics import intervals
-from scaling.analysis.statistics.intervals import Estimate
+from scaling.analysis.statistics.intervals import Estimate, quantile, satterthwaite
 
 ALPHA = 0.05
 # More units than this nobody starts: the answer is then that there are too many.
@@ -51,7 +51,7 @@ class Difference(NamedTuple):
 
     def half(self, level: float) -> float | None:
         """Half of the interval that misses the truth in a fraction `level` of cases; None without an error."""
-        return None if self.se is None else quantile(self.df, level) * self.se
+        return None if self.se is None else quantile(self.df, 1 - level) * self.se
 
     @property
     def p(self) -> float:
@@ -65,13 +65,6 @@ class Difference(NamedTuple):
         return float(2 * stdtr(self.df, -abs(self.mean) / self.se))
 
 
-def quantile(df: float, level: float) -> float:
-    """Of Student's t, two-sided: what |t| exceeds in a fraction `level` of cases. `df` need not be whole."""
-    from scipy.special import stdtrit
-
-    return float(stdtrit(df, 1 - level / 2))
-
-
 def of_estimate(estimate: Estimate, *, logarithm: bool = True) -> Side:
     """A side that is one launch, of an estimate over its rounds: mean and variance as its interval was formed, of
     logarithms for ratios and rates."""
@@ -80,7 +73,7 @@ def of_estimate(estimate: Estimate, *, logarithm: bool = True) -> Side:
         return Side(mean, None, 0.0, estimate.n)
     width = log(estimate.high / estimate.low) if logarithm else estimate.high - estimate.low
     df = estimate.df or estimate.n - 1
-    return Side(mean, (width / 2 / intervals.quantile(df)) ** 2, df, estimate.n)
+    return Side(mean, (width / 2 / quantile(df)) ** 2, df, estimate.n)
 
 
 def of_values(values: Sequence[float]) -> Side:
@@ -94,9 +87,8 @@ def welch(base: Side, new: Side) -> Difference:
     mean, n = new.mean - base.mean, min(base.n, new.n)
     if base.variance is None or new.variance is None:
         return Difference(mean, None, 0.0, n)
-    whole = base.variance + new.variance
-    squares = base.variance**2 / base.df + new.variance**2 / new.df
-    return Difference(mean, sqrt(whole), whole**2 / squares if squares else base.df + new.df, n)
+    df = satterthwaite([(base.variance, base.df), (new.variance, new.df)])
+    return Difference(mean, sqrt(base.variance + new.variance), df, n)
 
 
 def pooled(found: Sequence[Difference]) -> list[Difference]:
@@ -134,6 +126,6 @@ def units_needed(found: Difference, level: float, half: float) -> int | None:
         return None
     for n in range(found.n + 1, MOST_UNITS + 1):
         df = found.df * (n - 1) / (found.n - 1)
-        if quantile(df, level) * found.se * sqrt(found.n / n) < half:
+        if quantile(df, 1 - level) * found.se * sqrt(found.n / n) < half:
             return n
     return None

@@ -1,8 +1,4 @@
-"""What another revision of this package changes, in a launch that measured both (`--against REV`). Pure.
-
-Cells of both revisions are rivals of one contest (comparisons.py): they shared the rounds, so that the difference is
-paired by round, and its interval holds for all differences of the report at once.
-"""
+"""Turn the records of one or several runs into all that a table shows: rows, baselines, comparisons. Pure."""
 
 from __future__ import annotations
 
@@ -470,6 +466,9 @@ def _rows(cells: Sequence[Cell], controls: Controls, said: Mapping[str, Beside])
 
 
 # ---------------------------------------------------------------- revisions
+#
+# Two revisions of this package in one launch (`--against REV`). The cells of both are rivals in one contest: they
+# share the rounds, so differences are paired by round. Intervals hold for all differences of the report at once.
 
 # The loss that counts, as scaling compare has it where nobody says another.
 LOSS = 0.02

@@ -90,7 +90,7 @@ def test_the_units_that_are_needed_narrow_the_interval_to_what_is_wanted() -> No
     needed = launches.units_needed(found, 0.05, 0.02)
     assert needed is not None
     for units, narrow in ((needed, True), (needed - 1, False)):
-        half = launches.quantile(8.0 * (units - 1) / 4, 0.05) * 0.02 * sqrt(5 / units)
+        half = intervals.quantile(8.0 * (units - 1) / 4) * 0.02 * sqrt(5 / units)
         assert (half < 0.02) is narrow
 
 
