@@ -84,5 +84,17 @@ def told(found: Mapping[tuple[str, ...], Sequence[str]]) -> str | None:
     return f"overwritten by each other: {'; '.join(whose)}; make the environment anew (rm -r {sys.prefix})"
 
 
+def namesake(installed: Iterable[metadata.Distribution]) -> str | None:
+    """Name PyPI's `scaling`, another project with a module of our name; None if it is not installed.
+
+    Ours is `scaling-bench`; an editable install of ours owns no file of the module.
+    """
+    for one in installed:
+        if one.metadata["Name"] == "scaling" and "scaling/__init__.py" in map(str, one.files or ()):
+            version, mend = one.version, f"{sys.executable} -m pip uninstall scaling"
+            return f"PyPI's scaling {version} is another project with a module of this name: {mend}"
+    return None
+
+
 def some(files: Sequence[str]) -> str:
     return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")

@@ -12,7 +12,7 @@ import difflib
 import re
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from typing import NoReturn
 
 from launch import _cuda, _environments, _horovod, _imports, _install, _table
@@ -47,6 +47,8 @@ def main(arguments: Sequence[str]) -> int:
         row, other = _environments.bring(name, its, choice.wheels if choice.is_cuda else "12")
         rows |= {name: row} if row else {}
         problems |= other
+    if stranger := _environments.namesake(distributions()):
+        problems["scaling"] = stranger
     remind(own)
     sys.stdout.write(_table.render(rows, extras, horovod_version()))
     for name, reason in (refused | problems).items():

@@ -27,6 +27,11 @@ def test_the_law_holds() -> None:
     assert law.breaches(FILES) == []
 
 
+def test_no_imports_run_in_a_circle() -> None:
+    assert law.circle(FILES) == []
+    assert law.circle({"a.py": "from scaling import b", "b.py": "def f():\n    from scaling.a import x"}) != []
+
+
 @pytest.mark.parametrize(
     ("file", "source", "said"),
     [

@@ -21,5 +21,6 @@ python -m tests.bench.predict       errors of predictions on published series, o
 python -m tests.bench.bisect        how often slow nodes are found, and by how many points, simulated
 python -m tests.bench.gates         how often scaling compare is red on nothing and on a true loss, simulated
 python -m tests.bench.mutations     sixty small faults planted one by one: how many do the tests notice?
+python -m tests.bench.figures       size of the package: files, lines, floors, functions, pages
 python -m tests.bench.importers     seconds and memory of 100 MB of each log, a thousand damages of each sample
 """

@@ -1,4 +1,4 @@
-"""How long `python -m scaling.run --help` takes against importing what it stands on, alternating.
+"""How long `python -m scaling run --help` takes against importing what it stands on, alternating.
 
 python -m tests.bench.startup
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from statistics import median
 
 RUNS = 10
-HELP = ("-m", "scaling.run", "--help")
+HELP = ("-m", "scaling", "run", "--help")
 IMPORTS = ("-c", "import typer, rich, msgspec, mpi4py.MPI")  # the last of which initialises MPI
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
 PACKAGE = "scaling"
@@ -165,6 +166,28 @@ def agent_side(files: Files, found: list[Import]) -> set[str]:
             reached.add(file)
             waiting += targets.get(file, ())
     return reached
+
+
+def graph(files: Files) -> dict[str, set[str]]:
+    """Return the files of the package that each file imports."""
+    found: dict[str, set[str]] = {file: set() for file in files}
+    for one in imports(files):
+        found[one.file].update(file for file in _files_of(one.name, files) if not _is_around(file, one.file))
+    return found
+
+
+def _is_around(file: str, inner: str) -> bool:
+    """Whether a file is the other one, or the `__init__.py` of a folder around it."""
+    return file == inner or (file.endswith("__init__.py") and inner.startswith(file.removesuffix("__init__.py")))
+
+
+def circle(files: Files) -> list[str]:
+    """Return the files of one circle of imports, empty if there is none. Imports inside functions count."""
+    try:
+        list(TopologicalSorter(graph(files)).static_order())
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
 def listed(files: Files) -> Iterator[str]:

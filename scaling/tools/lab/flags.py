@@ -55,7 +55,7 @@ def up(
     changing = shapes.cards(wanted, rate_ or ())
     lab = lifecycle.up(wanted, say, changing=changing)
     if rate_:
-        lab = shapes.change(name, rate_)
+        lab = lifecycle.change(name, rate_)
     _warn(*files.warnings_of(lab))
     _print(*files.described(lab), *files.how_to_use(lab))
     return 0
@@ -88,7 +88,7 @@ def rate(changed: Annotated[list[str] | None, _CHANGES] = None, name: Annotated[
         raise UsageError("rate: of what? write for example: python -m scaling lab rate ib0=1gbit")
     shapes.check_name(name)
     lifecycle.need_root("rate")
-    lab = shapes.change(name, changed)
+    lab = lifecycle.change(name, changed)
     _warn(*files.warnings_of(lab))
     _print(*files.described(lab))
     return 0

@@ -253,6 +253,23 @@ def _holder(wanted: Shape) -> Iterator[Holder]:
             raise
 
 
+def change(name: str, texts: Sequence[str]) -> Lab:
+    """Obey the words in their order, all or, at a wrong one, none. Raises UsageError, LaunchError."""
+    with state.locked():
+        lab = state.load(name)
+        wanted = [shapes.parse(lab, text) for text in texts]
+        for one in wanted:
+            lab = shapes.switched(lab, one) if one.value else shapes.rated(lab, one)
+        wires.apply(lab, lab.nics)
+        for one in wanted:
+            for node in shapes.nodes_of(lab, one):
+                if one.value:
+                    wires.switch_card(lab, node, one.nic, one.value)
+        state.save(lab)
+        files.write(lab)
+        return lab
+
+
 def down(name: str, *, force: bool, say: Say) -> bool:
     """End a lab and all that lives in it; whether there was one. Raises UsageError while a run is on, unless
     forced."""

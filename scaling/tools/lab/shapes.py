@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from scaling.errors import UsageError, near
 from scaling.records.point import Record
-from scaling.tools.lab import files, state, wires
+from scaling.tools.lab import wires
 from scaling.tools.lab.state import Holder, Lab, Nic, Program
 
 # ---------------------------------------------------------------- changes
@@ -27,23 +27,6 @@ class Change(Record, frozen=True, kw_only=True):
     value: str = ""
     rate_bits_per_s: float = 0.0
     share: float = 0.0
-
-
-def change(name: str, texts: Sequence[str]) -> Lab:
-    """Obey the words in their order, all or, at a wrong one, none. Raises UsageError, LaunchError."""
-    with state.locked():
-        lab = state.load(name)
-        wanted = [parse(lab, text) for text in texts]
-        for one in wanted:
-            lab = switched(lab, one) if one.value else rated(lab, one)
-        wires.apply(lab, lab.nics)
-        for one in wanted:
-            for node in _nodes(lab, one):
-                if one.value:
-                    wires.switch_card(lab, node, one.nic, one.value)
-        state.save(lab)
-        files.write(lab)
-        return lab
 
 
 def cards(wanted: Shape, texts: Sequence[str]) -> set[str]:
@@ -78,7 +61,7 @@ def _share(value: str, text: str, node: str) -> float:
     return percent / 100
 
 
-def _nodes(lab: Lab, one: Change) -> tuple[str, ...]:
+def nodes_of(lab: Lab, one: Change) -> tuple[str, ...]:
     return (one.node,) if one.node else lab.nodes
 
 
@@ -99,7 +82,7 @@ def rated(lab: Lab, one: Change) -> Lab:
 
 
 def switched(lab: Lab, one: Change) -> Lab:
-    cards = [f"{node}.{one.nic.name}" for node in _nodes(lab, one)]
+    cards = [f"{node}.{one.nic.name}" for node in nodes_of(lab, one)]
     others = tuple(card for card in lab.down if card not in cards)
     return replace(lab, down=(*others, *cards) if one.value == "down" else others)
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from scaling.records import store
-from scaling.tools.lab import shapes
+from scaling.tools.lab import lifecycle
 from tests.support import labs
 from tests.support.labs import needs_lab
 
@@ -23,7 +23,7 @@ QUICK = (
 
 def test_a_planted_slow_link_is_found_promised_removed_and_proved(tmp_path: Path) -> None:
     with labs.lab("bisect", nodes=4, slots=1, nics=("ib0=100gbit", "eth0=10gbit")) as lab:
-        shapes.change(lab.name, ["node2.eth0=25%"])
+        lifecycle.change(lab.name, ["node2.eth0=25%"])
         words = ["run", "--name", lab.name, "--", "-np", "4", "python", "-m", "scaling", "bisect", *QUICK]
         done = subprocess.run(
             [sys.executable, "-m", "scaling", "lab", *words, "--results", str(tmp_path)],

@@ -20,7 +20,7 @@ from scaling.records import store
 from scaling.records.events import Failed, Finished
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
-from scaling.tools.lab import shapes, wires
+from scaling.tools.lab import lifecycle, wires
 from scaling.tools.lab.state import Lab
 from tests.support import labs
 from tests.support.labs import needs_lab
@@ -148,7 +148,7 @@ def test_a_slow_link_is_named_by_the_row_that_waits_for_it(tmp_path: Path) -> No
     """In a ring all ranks are equally slow: the connections tell."""
     flags = ("--strategy", "torch:gloo", "--world-sizes", "4", "--interconnect", "ib0", *QUICK)
     with labs.lab("slow", nodes=4, slots=1, nics=("ib0=500mbit", "eth0=100mbit")) as lab:
-        shapes.change(lab.name, ["node2.ib0=10%"])
+        lifecycle.change(lab.name, ["node2.ib0=10%"])
         (tmp_path / "results").mkdir()
         with sweeping(lab, tmp_path / "results", *flags) as process:
             assert process.wait(LIMIT_S) == 0, (tmp_path / "said").read_text()
@@ -169,11 +169,11 @@ def test_a_card_that_goes_down_costs_its_point_alone(lab: Lab, tmp_path: Path) -
             (tmp_path / "said").read_text,
             of=process,
         )
-        shapes.change(lab.name, ["node2.ib0=down"])
+        lifecycle.change(lab.name, ["node2.ib0=down"])
         try:
             code = process.wait(LIMIT_S)
         finally:
-            shapes.change(lab.name, ["node2.ib0=up"])
+            lifecycle.change(lab.name, ["node2.ib0=up"])
     outcomes = {record.point.interconnect: record.outcome for record in records(results)}
     assert isinstance(outcomes["eth0"], Finished), (tmp_path / "said").read_text()
     assert isinstance(outcomes["ib0"], Failed)
@@ -187,11 +187,11 @@ def test_a_node_that_falls_silent_ends_the_run_with_its_table_and_leaves_nothing
     flags = ("--strategy", "fake:a", "--world-sizes", "2", *QUICK, "--rounds", "50")
     with sweeping(lab, results, *flags, python=("python", "-c", IMPATIENT)) as process:
         eventually(lambda: len(records(results)) > 1, (tmp_path / "said").read_text, of=process)
-        shapes.change(lab.name, [f"node2.{card}=down" for card in ("ib0", "eth0")])
+        lifecycle.change(lab.name, [f"node2.{card}=down" for card in ("ib0", "eth0")])
         try:
             code = process.wait(LIMIT_S)
         finally:
-            shapes.change(lab.name, [f"node2.{card}=up" for card in ("ib0", "eth0")])
+            lifecycle.change(lab.name, [f"node2.{card}=up" for card in ("ib0", "eth0")])
     assert code != 0
     said = (tmp_path / "said").read_text()
     assert "no word from rank 1 on node2 for 8 s" in said

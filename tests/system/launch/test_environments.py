@@ -205,3 +205,15 @@ def test_what_is_overwritten_is_told_after_installing(machine: Machine) -> None:
         "launch: CUDA's libraries: overwritten by each other: nvidia/nccl/lib/libnccl.so.2 of nvidia_nccl_cu12 "
         f"and nvidia_nccl_cu13; make the environment anew (rm -r {machine.root}/.venv)"
     )
+
+
+def test_another_project_of_this_name_is_told_after_installing(machine: Machine) -> None:
+    machine.distribution("scaling", "0.4")
+    done = machine.run("launch/install", "torch")
+    assert done.returncode == 0  # an editable install owns no file of the module
+    (machine.packages / "scaling-0.dist-info/RECORD").write_text("scaling/__init__.py,,\n")
+    done = machine.run("launch/install", "torch")
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("launch: scaling: ")]
+    assert line.startswith("launch: scaling: PyPI's scaling 0.4 is another project with a module of this name: ")
+    assert line.endswith("/.venv/bin/python -m pip uninstall scaling")
