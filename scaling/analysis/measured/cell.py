@@ -280,7 +280,7 @@ class Cell:
 
     @cached_property
     def at_first(self) -> tuple[tuple[int, StepTime], ...]:
-        """Step times by round of the first try of every window, disturbed or not."""
+        """Step times by round of the first tries of windows, without those on a slow core."""
         found = ((one.point.round, step_time(one)) for one in quiet.at_first(self.records))
         return tuple((number, time) for number, time in found if time is not None)
 
