@@ -112,6 +112,7 @@ POOLED = ("contention", "small_batch")
 # Names of the values of one round. Those after `_EXACT` are bounded after averaging.
 #   off       growth of the time off the CPU, less straggling
 #   behind_*  queued behind servers or communication threads, bounded by what these ran (*_ran)
+#   data*     waiting for data, bounded by what feeds alone take (feed*)
 #   beyond    exchange less the slowest of `together`; `comm` is its bound
 _EXACT = ("small_batch", "contention", "straggling", "exchange_cpu")
 _DATA = ("data", "data_alone", "feed", "feed_alone")

@@ -394,7 +394,6 @@ def _said(cell: Cell, controls: Controls) -> str:
 
 
 def _of_cpu_time(cell: Cell, controls: Controls) -> Iterator[float]:
-    """By round, over the smaller of plain loops alone and at once."""
     own = controls.times_alone(cell, cell.point.workload.batch_size)
     together = controls.together(cell.point)
     for number, cpu in cell.cpu.items():
@@ -406,7 +405,6 @@ def _of_cpu_time(cell: Cell, controls: Controls) -> Iterator[float]:
 
 
 def _of_step_time(cell: Cell, controls: Controls) -> Iterator[float]:
-    """By round, over the fastest device alone."""
     own = controls.times_alone(cell, cell.point.workload.batch_size)
     for number, time in cell.times.items():
         if number in own:

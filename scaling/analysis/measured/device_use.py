@@ -166,12 +166,12 @@ def _of_max(telemetry: Telemetry) -> Iterator[float]:
 
 
 class DeviceUse(Record, frozen=True, kw_only=True):
-    """Means over devices and rounds; None if no device has a value.
+    """Means over devices and rounds; None if no device has a value. Clocks are of GPUs at work.
 
-    sm_clock_mhz        of GPUs at work; slowest_: the slowest device's mean; max_: highest reading
-    peak_memory_bytes   most that a framework used on a device, or else that NVML saw
-    samples_per_j       by energy of devices alone; None unless every device has it in some round
-    energy_is_integral  some GPU has no energy counter, so power readings are integrated
+    slowest_sm_clock_mhz  mean of the slowest device; max_: highest reading
+    peak_memory_bytes     most that a framework used on a device, or else that NVML saw
+    samples_per_j         energy of devices alone; None unless every device has it in some round
+    energy_is_integral    some GPU has no energy counter, so power readings are integrated
     """
 
     sm_clock_mhz: float | None = None

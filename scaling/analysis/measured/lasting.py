@@ -1,10 +1,9 @@
 """Whether an efficiency lasts while the same processes train on (soak).
 
 The ratio of plain loop and exchange, which take turns (sweep/epoch.py), is tested block by block for a trend by
-rank (Mann, "Nonparametric tests against trend", Econometrica 13, 1945; Kendall's tau). Machine effects hit both in
-a block, and a stall is only one rank. The change is the trimmed mean of the last blocks less that of all rounds'
-measured ones (Yuen & Dixon, "The approximate behaviour and performance of the two-sample trimmed t", Biometrika
-60, 1973), with Welch's degrees of freedom (1947). Units are rounds before and blocks after.
+rank (Mann, "Nonparametric tests against trend", Econometrica 13, 1945; Kendall's tau). The change is the trimmed
+mean of the last blocks less that of the measured ones of all rounds, with Welch's degrees of freedom (Yuen &
+Dixon, "The approximate behaviour and performance of the two-sample trimmed t", Biometrika 60, 1973).
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ LATE = 2 / 3
 
 
 class Lasting(Record, frozen=True, kw_only=True):
-    """Relative change of an efficiency after `after_s` more seconds; p-value of its trend, one of `among` tests."""
+    """Relative change of an efficiency after `after_s` more seconds; p-value of its trend, of `among` tests."""
 
     change: Estimate
     after_s: float

@@ -80,11 +80,9 @@ class Plain(Record, frozen=True, kw_only=True):
 class Round(Record, frozen=True, kw_only=True):
     """The step times of one round that explain an exchange, in seconds; None if not measured.
 
-    ideal_s          a step at efficiency 1
-    alone, together  plain loops on the row's devices at the point's batch: one by one, at once
-    comm_s           one exchange alone; comm_beside_s: while the devices compute
-    noise            variance of the logarithm of efficiency, implied by the scatter of windows
-    seats            number of seats whose independent noise is averaged in `ideal_s`
+    `ideal_s` is a step at efficiency 1. `alone` and `together` are plain loops one by one and at once. `noise` is
+    the variance of ln(efficiency) implied by windows. `seats` counts the seats with independent noise in
+    `ideal_s`.
     """
 
     number: int
@@ -244,7 +242,6 @@ def _ideal_s(time: StepTime, reference: AloneTime, own: AloneTime | None, point:
 
 
 def _alone(time: StepTime, own: AloneTime | None, ideal_s: float | None) -> Plain | None:
-    """`ideal_s` is the known harmonic mean, if it is the row's ideal."""
     if own is None:
         return None
     harmonic_s = ideal_s if ideal_s is not None else relative(time, own.blocks, own.epoch, own.harmonic_s)

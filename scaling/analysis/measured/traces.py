@@ -32,8 +32,8 @@ MOST_SLOWED = 0.03
 class GpuSplit(Record, frozen=True, kw_only=True):
     """Seconds of a traced step, means over ranks, which add up to it; None if unknown.
 
-    Without `alone`, `compute_s` and `idle_s` are the exchange's. If ranks' collectives differ, `transfer_s` is all
-    exposed time.
+    Without `alone`, `compute_s` and `idle_s` are the exchange's. Without `waiting_s`, `transfer_s` is all exposed
+    time.
     """
 
     compute_s: float

@@ -1,9 +1,9 @@
 """NCCL's choices, paths between nodes, and the traffic receipt: which card carried the bytes.
 
-The receipt compares every node's byte counters over the measured windows with the bytes that the strategy must
-move (`Strategy.bytes_per_step`, kept in the worker's `Ready`; records/crossing.py has the usual formulas). Only
-NCCL may use RDMA, which is counted by a card's port and not by its interface. All other libraries send TCP over
-the interface. The counters include headers (4.6 % with TCP at an MTU of 1500), acknowledgements and other traffic.
+The receipt compares every node's byte counters over the measured windows with what the strategy must move
+(`Strategy.bytes_per_step`; records/crossing.py). Only NCCL may use RDMA, which is counted by a card's port and not
+by its interface. The counters include headers (4.6 % with TCP at an MTU of 1500), acknowledgements and other
+traffic.
 """
 
 from __future__ import annotations
@@ -97,10 +97,7 @@ LEAST_BUSY = 0.25
 
 
 class Path(Record, frozen=True, kw_only=True):
-    """From one node to another over the measured windows, scaled to the emulated cluster.
-
-    `busy_share` is the part of the time with bytes to send; `bits_per_s` is the rate in that time.
-    """
+    """From one node to another, scaled to an emulated cluster: bits/s while there are bytes to send."""
 
     node: str
     peer: str
@@ -193,7 +190,7 @@ def _flows(record: PointRecord) -> Iterator[tuple[tuple[str, str], float, float]
 
 Verdict = Literal["VERIFIED", "MISLABELLED", "UNSENT", "UNVERIFIED"]
 LEAST_SHARE = 0.95
-# UNSENT below this part of the least bytes. For parameter servers these assume even ranks and servers.
+# Least part of the expected bytes that counters must see. For parameter servers these assume equal nodes.
 LEAST_SEEN = 0.5
 # Set only if NCCL carries the exchange (frameworks/network_env.py).
 BY_NCCL = "NCCL_SOCKET_IFNAME"
@@ -247,7 +244,6 @@ def of_row(records: Iterable[PointRecord]) -> Receipt | None:
 
 
 def _sum(found: Sequence[float | None]) -> float | None:
-    """None if one value is unknown."""
     known = [one for one in found if one is not None]
     return sum(known) if len(known) == len(found) else None
 
@@ -328,12 +324,10 @@ def _children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
 
 
 def _counted(record: PointRecord) -> dict[str, Sequence[Traffic]]:
-    """Counters of each host, less the idle traffic of its cards."""
     return {one.host: _own(one.telemetry) for one in _first_children(record)}
 
 
 def _first_children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
-    """One child of each host, with that host's counters."""
     found: dict[str, RankRecord | HelperRecord] = {}
     for one in _children(record):
         if one.telemetry.traffic:

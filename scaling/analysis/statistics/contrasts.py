@@ -1,22 +1,14 @@
 """Pairwise tests of rivals over shared rounds, at 95 % for a whole table.
 
-A contest is a layout of rounds x rivals of logarithms of step times. A difference of logarithms is a ratio, and
-the effect of a round cancels in it. The mean difference of a pair over its R shared rounds has two half-widths,
-and the wider one counts:
+The data are logarithms of step times by round and rival. The mean difference of a pair over its R shared rounds
+has two half-widths, and the wider one counts ("Comparisons" in scaling/analysis/README.md):
 
-    own      t(R-1) sqrt(D / R)    D: variance of the pair's own differences
-    Tukey's  q sqrt(s2 F / R)      q: studentized range of the contest's K rivals (Tukey-Kramer)
-
-Each of the m contests of a table has the confidence 0.95^(1/m) (Sidak, 1967).
-
-    s2  variance of one logarithm beyond round and rival: half the mean D of all pairs. In a complete layout it is
-        the residual mean square on (K-1)(R-1) degrees of freedom. A contest with less than `ENOUGH` of them takes
-        the table's pooled variance and degrees of freedom, unless its own variance is larger.
-    F   mean of the two rivals' shares in s2, at least 1. A share is Shukla's estimate ("Some statistical aspects
-        of partitioning genotype-environmental components of variability", Heredity 29, 1972), averaged over all
-        contests with this rival.
-
-`tests.bench.comparisons` prints the coverage.
+    own      t(R-1) sqrt(D / R)  D: variance of the pair's own differences
+    Tukey's  q sqrt(s2 F / R)    q: studentized range of the contest's K rivals (Tukey-Kramer)
+    s2       variance of one logarithm: half the mean D of all pairs, in a complete layout the residual mean square
+             on (K-1)(R-1) degrees of freedom; with fewer than `ENOUGH` at least the table's
+    F        mean of the two rivals' shares in s2 (Shukla, "Some statistical aspects of partitioning
+             genotype-environmental components of variability", Heredity 29, 1972), at least 1
 """
 
 from __future__ import annotations
@@ -41,10 +33,7 @@ REACH = 7.0
 
 @lru_cache(maxsize=1024)
 def range_quantile(confidence: float, count: int, df: int) -> float:
-    """Return the quantile of the studentized range of `count` means on `df` degrees of freedom.
-
-    Faster than scipy.stats.studentized_range: some ms, without its import of 1 s.
-    """
+    """Return the quantile of the studentized range of `count` means. SciPy's takes 0.1 s, and 1 s to import."""
     # Imported here, because every rank imports this module and only rank 0 compares.
     from scipy.optimize import brentq  # type: ignore[import-untyped]
 
@@ -196,7 +185,6 @@ class Table:
         self._pooled = {layout: self._of_contest(layout, whole) for layout in tested}
 
     def _of_contest(self, layout: Layout, whole: _Variance) -> _Variance:
-        """Degrees of freedom are fewer if few rivals make most of the variance."""
         own = _Variance(layout.variance, layout.df)
         variance, df = own if own.df >= ENOUGH else _Variance(max(own.value, whole.value), whole.df)
         shares = [self._shares[name] for n in layout.rivals if (name := layout.series[n]) in self._shares]

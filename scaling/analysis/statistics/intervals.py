@@ -1,17 +1,8 @@
 """Confidence intervals over rounds, steady state, and variances pooled over the cells that share a work.
 
-Windows of one point are not independent, so no interval is formed from them. With three rounds a row's own
-variance has only 2 degrees of freedom. So logarithms of step times are put in a layout of rounds x cells, y =
-round + cell + rest, whose rest has (rounds - 1) (cells - 1) degrees of freedom (a randomized block design: Box,
-Hunter & Hunter, "Statistics for Experimenters", chapter 4). This assumes independent, equally noisy cells
-(`pools.py` chooses them) and is guarded:
-
-* A contrast whose own variance is over 3 x the pooled one keeps its own, with its own degrees of freedom.
-* Otherwise three fifths of its variance are its own (shrinkage as in Smyth's "Linear models and empirical Bayes
-  methods", 2004). The sum has Satterthwaite's degrees of freedom, at most those of the pooled one.
-* No interval is narrower than the scatter of the cells' windows implies.
-
-The weights were chosen by simulation (tests/bench/intervals.py): intervals hold the truth in 93 to 97 % of runs.
+Windows of one point are not independent, so no interval is formed from them. A row of three rounds has only 2
+degrees of freedom. So the model y = round + cell + rest of logarithms of step times over all cells gives (rounds -
+1) (cells - 1) of them, with guards against unequal noise ("Intervals" in scaling/analysis/README.md).
 """
 
 from __future__ import annotations
@@ -33,7 +24,7 @@ TRIMMED = 0.2
 
 
 class Estimate(Record, frozen=True, kw_only=True):
-    """A mean over `n` rounds with its confidence interval on `df` degrees of freedom; no interval if n < 2.
+    """A mean over `n` rounds with its interval (Student's t or studentized range, on `df`); none if n < 2.
 
     The mean of ratios and rates is geometric, so their interval is not symmetric.
     """
@@ -162,7 +153,8 @@ def steady(seconds: Sequence[float], tolerance: float = 0.05) -> bool:
 
 # ---------------------------------------------------------------- pooling
 
-# A contrast keeps its own variance if that is over GUARD times the pooled one; else OWN_SHARE of it.
+# A contrast keeps its own variance if that is over GUARD times the pooled one; else OWN_SHARE of it (shrinkage:
+# Smyth, "Linear models and empirical Bayes methods", 2004). Chosen by simulation (tests/bench/intervals.py).
 GUARD = 3.0
 OWN_SHARE = 0.6
 # Part of the variance implied by windows: this is an estimate too, and the larger of two estimates is biased up.
