@@ -1,8 +1,6 @@
-"""Everything about cores that other programs disturb, behind three calls.
+"""Detection of cores that other programs disturb. Turns without canaries, as on GPUs, are unaffected.
 
-    before(turn)    turns.py, agent.py: try a canary, wait until the cores are idle
-    after(turn)     turns.py, agent.py: judge the turn, plan another try
-    notes(cell)     notes.py: what a reader of a table must know
-
-A turn without canaries, as on GPUs, passes through all of it.
+before(turn)  turns.py, agent.py: try a canary, wait until the cores are idle
+after(turn)   turns.py, agent.py: judge the turn, plan another try
+notes(cell)   notes.py: notes for the reader of a table
 """

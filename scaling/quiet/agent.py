@@ -1,11 +1,8 @@
-"""Find out on an agent's host whether another program uses the cores of its rank.
+"""Canaries and a census of processes on an agent's host: whether another program uses the cores of its rank.
 
-A canary is a fixed piece of work that is timed on all cores of a rank while its point stands still. It always does
-the same and touches little memory. So it is slower only if its core is: by other processes, another hyperthread's
-work, the hypervisor or the clock.
-
-The agent reads all of /proc, some 15 us a process, only while another program is suspected: after a slow or shared
-canary, or if others ran on a rank's CPUs.
+A canary is a fixed piece of work on all cores of a rank, timed while its point is paused. It touches little
+memory, so it is slow only if its core is: by other processes, another hyperthread, the hypervisor or the clock.
+The agent reads all of /proc (some 15 us per process) only if another program is suspected.
 """
 
 from __future__ import annotations
@@ -34,15 +31,14 @@ from scaling.text import one_line
 
 # ---------------------------------------------------------------- one child
 
-# Of a CPU, in one stretch of windows: two of the kernel's ticks in a tenth of a second.
+# Share of a CPU in one stretch of windows: two kernel ticks in 0.1 s.
 OTHERS = 0.2
 
 
 class Suspicion:
     """Whether another program may use the CPUs of one rank, over all points of a launch.
 
-    A canary finds a program that comes and goes. A program that is there all the time without being waited for, as
-    on the other hyperthread of a core, is found by what the rank's CPUs ran while nothing else of the run did.
+    Canaries detect a program that comes and goes. A constant one is detected by its CPU time on the rank's CPUs.
     """
 
     def __init__(self) -> None:
@@ -50,16 +46,13 @@ class Suspicion:
         self._others = False
 
     def is_raised(self, found: Canary | None, *, again: bool) -> bool:
-        """Return whether to look during the next windows, before which this canary was tried.
-
-        `again`: these windows were measured before.
-        """
+        """Return whether to take a census in the next windows; `again`: they are repeated ones."""
         if found is not None and (self._canaries.disturbed([(0, "", found)], again=again) or found.is_shared):
             return True
         return self._others
 
     def ran_alone(self, others: float) -> None:
-        """Note what share of a CPU others ran in a stretch in which nothing of the run was beside the rank."""
+        """Store the share of a CPU that others ran in a stretch without other parts of the run."""
         self._others = others > OTHERS
 
 
@@ -75,7 +68,7 @@ class Quiet:
         self._foreign: list[Foreign] = []
 
     def before(self, command: Command) -> None:
-        """Try the canary that a command asks for; look who runs if the measured windows may be disturbed."""
+        """Try the canary of a command; begin a census if measured windows may be disturbed."""
         self._canary = None
         if isinstance(command, Run):
             self._canary = tried(self.task.cpus) if command.canary else None
@@ -85,7 +78,7 @@ class Quiet:
                 self._measured.add(command.first)
 
     def look(self) -> None:
-        """Look who runs until the next measured windows are done."""
+        """Begin a census that ends after the next measured windows."""
         self._census = census()
 
     def noted(self, window: Window) -> Window:
@@ -94,7 +87,7 @@ class Quiet:
         return window if found is None else replace(window, canary_s=found.seconds, canary_queued_s=found.queued_s)
 
     def after(self, others: float) -> None:
-        """Note that measured windows are done, beside which other processes ran this share of a CPU."""
+        """End a stretch of measured windows in which others ran this share of a CPU."""
         if self.task.role == "worker" and self.task.point.has_own_cpus:
             self._suspicion.ran_alone(others)
         if self._census is not None:
@@ -102,7 +95,7 @@ class Quiet:
             self._census = None
 
     def foreign(self) -> tuple[Foreign, ...]:
-        """Return the processes that were seen, the sum of each by name, busiest first."""
+        """Return the processes seen, summed by name, busiest first."""
         by_name: dict[str, Foreign] = {}
         for one in self._foreign:
             old = by_name.get(one.name, Foreign(name=one.name, run_s=0.0, over_s=0.0))
@@ -111,7 +104,7 @@ class Quiet:
 
 
 def stood(order: Pause, launch_rank: int, cpus: Collection[int] | None) -> Paused:
-    """Return the answer once a point stands still, with a canary on a worker's CPUs if the order asks for one."""
+    """Return the answer of a paused point, with a canary on a worker's CPUs if requested."""
     answer = Paused(attempt=order.attempt, launch_rank=launch_rank)
     if cpus is None or not order.canary:
         return answer
@@ -121,19 +114,18 @@ def stood(order: Pause, launch_rank: int, cpus: Collection[int] | None) -> Pause
 
 # ---------------------------------------------------------------- canary
 #
-# The piece of work takes longer than two of the kernel's slices of time (4 ms where the clock ticks 250 times a
-# second): a process that has slept gets its first slice at once, and may be asked to leave only at its second.
+# The work takes over two kernel time slices (4 ms at 250 Hz): a process that slept always gets its first slice.
 
 NS = 1e9
 PIECE = bytes(1 << 20)
 PIECES = 14
-TOGETHER_S = 1.0  # until the canaries of several cores are all there; none begins before
+TOGETHER_S = 1.0  # longest wait until the canaries of several cores begin together
 
 
 def measure(cpus: Collection[int]) -> float:
-    """Return the seconds that the piece of work takes on the first of these CPUs; on any if none are given."""
+    """Return the seconds of the work on the first of these CPUs; on any if none are given."""
     before = os.sched_getaffinity(0)
-    with contextlib.suppress(OSError):  # a cgroup that forbids it: any CPU will do
+    with contextlib.suppress(OSError):  # forbidden by a cgroup: use any CPU
         os.sched_setaffinity(0, list(cpus)[:1] or before)
     try:
         return _once()
@@ -155,24 +147,24 @@ def _once() -> float:
 
 
 def queued_s() -> float:
-    """Return how long this thread has waited so far for CPUs that others had; 0 if the kernel does not tell."""
+    """Return how long this thread has waited for CPUs; 0 if unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / NS
     return 0.0
 
 
 def tried(cpus: Collection[int]) -> Canary:
-    """Time a canary on a hardware thread of each core of these CPUs, all at the same time; return the slowest."""
+    """Time a canary on one hardware thread of each core, all at once; return the slowest."""
     firsts = [core[0] for core in proc.physical_cores(cpus)] if len(cpus) > 1 else []
     if len(firsts) > 1:
-        with contextlib.suppress(RuntimeError):  # no more threads: any core will do
+        with contextlib.suppress(RuntimeError):  # no more threads: use one core
             if found := _side_by_side(firsts):
                 return max(found)
     return _tried(cpus)
 
 
 def _tried(cpus: Collection[int]) -> Canary:
-    """Time a canary in this thread. A CPU quota makes no core slow: if it held this up, what it ran counts."""
+    """A CPU quota does not make a core slow: after a pause by it only the CPU time counts."""
     throttled, before_s, ran_before_s = _throttled(), queued_s(), time.thread_time()
     seconds = measure(cpus)
     ran_s, waited_s = time.thread_time() - ran_before_s, queued_s() - before_s
@@ -180,23 +172,19 @@ def _tried(cpus: Collection[int]) -> Canary:
 
 
 def _throttled() -> int:
-    """Return in how many periods so far a CPU quota has held this process up."""
     return sum(one.throttled for one in proc.throttling().values())
 
 
 def _side_by_side(cpus: Sequence[int]) -> list[Canary]:
-    """Time a canary on each of these CPUs in a thread of its own.
-
-    None on a CPU that is forbidden: two on one CPU would wait for each other. Raises RuntimeError without threads.
-    """
+    """No canary on a forbidden CPU: two on one CPU would wait. Raises RuntimeError without threads."""
     together = Barrier(len(cpus), timeout=TOGETHER_S)
 
     def one(cpu: int) -> Canary | None:
         is_there = False
         with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, [cpu])  # this thread's alone
+            os.sched_setaffinity(0, [cpu])  # this thread only
             is_there = True
-        together.wait()  # no thread's start is part of what is timed
+        together.wait()  # exclude the start of threads from the timing
         return _tried([cpu]) if is_there else None
 
     with ThreadPoolExecutor(len(cpus)) as threads:
@@ -206,7 +194,7 @@ def _side_by_side(cpus: Sequence[int]) -> list[Canary]:
 # ---------------------------------------------------------------- census
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# Of a core: a process that uses less is not named.
+# Least share of a core at which a process is named.
 LEAST_CORES = 0.1
 NAMED = 3
 INIT = 1
@@ -215,43 +203,36 @@ NAME_LENGTH = 40
 
 
 class _Process(NamedTuple):
-    """One process: the kernel's name, its parent, and its CPU seconds.
-
-    `children_s` are those of its descendants that have ended and were waited for.
-    """
-
     name: str
     parent: int
     used_s: float
-    children_s: float = 0.0
+    children_s: float = 0.0  # of descendants that ended and were waited for
 
 
-# A process that is new has used all of its time since.
+# Earlier state of a new process.
 NEW = _Process("", 0, 0.0)
 
 
 class Census(NamedTuple):
-    """All processes at one time."""
-
     at_s: float
     processes: dict[int, _Process]
 
 
 def census(root: Path = Path("/proc")) -> Census:
-    """Read all processes that this one sees."""
+    """Read all visible processes."""
     found = {int(folder.name): process for folder in root.iterdir() for process in _read(folder)}
     return Census(time.monotonic(), found)
 
 
 def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[Foreign, ...]:
-    """Return who used the CPUs between the two, busiest first, processes of one name together.
+    """Return the processes that used the CPUs between the two, summed by name, busiest first.
 
-    The launch's own are left out: descendants of `launcher` (by default this process's parent), of this process,
-    and of its twins. A process that waited for children which have ended, as `make` does, has used their time too.
+    Descendants of `launcher` (default: this process's parent), of this process and of its twins are left out. A
+    process that waited for its children, such as `make`, has their time too.
     """
     ours = {os.getpid(), os.getppid() if launcher is None else launcher} - {0}
     if os.getpid() != INIT:
-        ours -= {INIT}  # init's are nobody's
+        ours -= {INIT}  # children of init are not ours
     over_s = now.at_s - before.at_s
     by_name: defaultdict[str, float] = defaultdict(float)
     gone_s = _gone_s(before, now)
@@ -265,10 +246,9 @@ def busiest(before: Census, now: Census, launcher: int | None = None) -> tuple[F
 
 
 def _gone_s(before: Census, now: Census) -> defaultdict[int, float]:
-    """Return by process what its descendants that have ended since had used before.
+    """Earlier CPU seconds of descendants that have ended since, by ancestor.
 
-    The process that waited for them is given all their time. Which one that was is unknown if parents ended too:
-    the time is subtracted from all.
+    The process that waited for them gets all their time. It is unknown which one, so this is subtracted from all.
     """
     found: defaultdict[int, float] = defaultdict(float)
     for pid, process in before.processes.items():
@@ -279,7 +259,6 @@ def _gone_s(before: Census, now: Census) -> defaultdict[int, float]:
 
 
 def _read(folder: Path) -> Iterator[_Process]:
-    """Yield one process, if it is still there. The command's name may hold spaces and brackets."""
     if not folder.name.isdecimal():
         return
     with suppress(OSError, IndexError, ValueError):
@@ -290,10 +269,9 @@ def _read(folder: Path) -> Iterator[_Process]:
 
 
 def _is_ours(pid: int, ours: Set[int], processes: dict[int, _Process]) -> bool:
-    """Return whether a process is one of `ours`, or a descendant of one or of a twin of this process.
+    """Whether it or an ancestor is one of `ours` or a twin of this process.
 
-    A twin is another rank of the launch: it runs the same command under the same launcher, behind a shell or a
-    container's starter of its own.
+    A twin is another rank: the same command under the same launcher, perhaps in a shell or container of its own.
     """
     line = _line(pid, processes)
     if not ours.isdisjoint(line):
@@ -304,10 +282,7 @@ def _is_ours(pid: int, ours: Set[int], processes: dict[int, _Process]) -> bool:
 
 
 def _line(pid: int, processes: dict[int, _Process]) -> list[int]:
-    """Return a process, its parent, and so on.
-
-    Processes end and begin while they are read: one may seem to be its own ancestor.
-    """
+    """The process, its parent, and so on; it ends at a loop, which a race may cause."""
     found = [pid]
     while found[-1] in processes and (parent := processes[found[-1]].parent) not in found:
         found.append(parent)
@@ -315,10 +290,7 @@ def _line(pid: int, processes: dict[int, _Process]) -> list[int]:
 
 
 def _command(pid: int, name: str) -> str:
-    """Return the program and its first arguments: they tell programs apart, but not each run of one.
-
-    The kernel's name if there are none (kernel threads).
-    """
+    """The program and its first arguments; the kernel's name without arguments (kernel threads)."""
     with suppress(ValueError):
         program, *arguments = _arguments(pid)
         text = one_line(" ".join((Path(program).name, *arguments[:ARGUMENTS])))
@@ -327,7 +299,6 @@ def _command(pid: int, name: str) -> str:
 
 
 def _arguments(pid: int) -> list[str]:
-    """Return the words with which a process was started; none if the kernel does not tell."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         return [word for word in words if word]

@@ -1,7 +1,4 @@
-"""Tell from records what disturbed a cell: slow canaries, foreign load, and one note about both. Pure.
-
-Foreign load is what programs outside the launch ran on its cores.
-"""
+"""Notes from records on what disturbed a cell: slow canaries, and foreign load (programs outside the launch)."""
 
 from __future__ import annotations
 
@@ -20,20 +17,19 @@ from scaling.records.run import PointRecord, PointWarning, RankRecord
 from scaling.records.telemetry import CpuTime, Foreign
 from scaling.text import counted, several
 
-# Shares of the time below it are not noted.
+# Least share of the time for a note.
 LEAST = 0.01
-# Of a core: a program that uses less in all did not slow a rank down.
+# Least share of a core at which a program is named.
 LEAST_CORES = 0.2
-# Of a CPU: on an idle one the run's own agents, which wake now and then, and the kernel's ticks of 10 ms are up to
-# 2 % of a round.
+# Least share of a CPU. Agents and the kernel's ticks of 10 ms make up to 2 % of a round on an idle CPU.
 LEAST_OTHERS = 0.05
 NAMED = 3
-# How a note begins; the second if only canaries tell, and no other program was seen.
+# Begin of a note; the second if only canaries were slow and no other program was seen.
 FOREIGN_LOAD, SLOWER_CORES = "foreign load", "slower cores"
 
 
 class Cell(Protocol):
-    """What a note is about (analysis/measured/cell.py)."""
+    """The part of a cell (analysis/measured/cell.py) that notes need."""
 
     @property
     def load(self) -> Load: ...
@@ -45,31 +41,26 @@ def notes(*cells: Cell) -> Iterator[str]:
 
 
 def warnings(used: Iterable[tuple[str, tuple[Foreign, ...]]], again: int) -> Iterator[PointWarning]:
-    """Yield a warning of a point that names the programs that `used` its hosts' cores meanwhile, if any did much.
-
-    `again` counts the windows that were measured again.
-    """
+    """Yield a warning that names the programs on a point's hosts; `again` is the number of repeated windows."""
     if named := who(used):
         aside = f"; {counted(again, 'window')} measured again" if again else ""
         yield PointWarning(kind="foreign-load", text=f"{FOREIGN_LOAD}: {named}{aside}")
 
 
 class Seat(NamedTuple):
-    """A rank, and where it ran."""
-
     rank: int
     host: str
 
 
 class Load(Record, frozen=True, kw_only=True):
-    """What else the machine did while one cell, or several, were measured.
+    """Disturbances of one or several cells; shares of time are by rank, of several cells the worst.
 
-    `used`: processes by host. `slower`: by how much the core was slower, for each slow one of `windows`;
-    `slower_again`: the same for the `again` windows that were measured again. `shared`: how many of all these
-    canaries were slow because another program had the core. `queued` and `stolen`: by rank the share of the time
-    that other processes, or the hypervisor, had its CPUs; of several cells the worst. `others`: by rank what other
-    processes ran on its CPUs, as a share of one, if the rank did not wait for most of that (as on the other
-    hyperthreads of its cores).
+    used             foreign processes, by host
+    windows, slower  number of windows; relative slowdown of each slow canary before them
+    again            number of repeated windows (`slower_again`: before these)
+    shared           number of slow canaries whose core another program shared
+    queued, stolen   share of the time that other processes, or the hypervisor, had the rank's CPUs
+    others           use of its CPUs by others without making it wait, as a share of one CPU
     """
 
     used: Mapping[str, tuple[Foreign, ...]] = {}
@@ -84,10 +75,10 @@ class Load(Record, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
 
     def notes(self) -> Iterator[str]:
-        """Yield one note about all of it; none if there is nothing to tell.
+        """Yield one note about all disturbances, if any.
 
-        Canaries alone tell of foreign load if the core was shared in half of the slow ones: a single one may have
-        met the run's own agents.
+        Slow canaries alone mean foreign load if half of them shared the core; the run's own agents may disturb
+        one.
         """
         where = f" on {several(self.hosts)}" if self.hosts else ""
         named, slower, taken = (
@@ -103,7 +94,6 @@ class Load(Record, frozen=True, kw_only=True):
 
     @property
     def _slow_windows(self) -> int:
-        """How many windows had a slow core, at first or again."""
         return len(self.slower) + len(self.slower_again)
 
     def _shared(self) -> Iterator[str]:
@@ -127,15 +117,14 @@ class Load(Record, frozen=True, kw_only=True):
         yield _listed(self._worst(self.stolen), "lost {} of its CPUs' time to the hypervisor")
 
     def _worst(self, parts: Mapping[Seat, float]) -> list[tuple[str, float]]:
-        """Return the shares by rank, largest first; the rank has its host if there are several."""
         found = sorted(parts.items(), key=lambda item: -item[1])
         return [(f"rank {seat.rank}{_on(seat.host, self.hosts)}", part) for seat, part in found]
 
 
 def of(records: Sequence[PointRecord]) -> Load:
-    """Return what the records of a cell tell."""
+    """Return the load of one cell's records."""
     found = joined(_of_seat(ranks, records[0].point) for ranks in _by_seat(records).values())
-    # Ranks that share a core queue behind each other there.
+    # With oversubscription, ranks queue behind each other.
     return replace(found, shared=0) if any(record.oversubscribed for record in records) else found
 
 
@@ -157,7 +146,6 @@ def joined(loads: Iterable[Load]) -> Load:
 
 
 def _most(parts: Iterable[Mapping[Seat, float]]) -> dict[Seat, float]:
-    """Return each rank's largest share, of several controls in which it ran."""
     found: dict[Seat, float] = {}
     for seat, part in chain.from_iterable(one.items() for one in parts):
         found[seat] = max(part, found.get(seat, 0.0))
@@ -165,10 +153,7 @@ def _most(parts: Iterable[Mapping[Seat, float]]) -> dict[Seat, float]:
 
 
 def who(used: Iterable[tuple[str, Iterable[Foreign]]]) -> str:
-    """Return the busiest processes of these hosts, `` `make all` used 97 % of a core, `gcc` 45 % ``.
-
-    Empty if none did much.
-    """
+    """Return the busiest processes, `` `make all` used 97 % of a core, `gcc` 45 % ``; empty if use is small."""
     summed = _added(used)
     found = [(one, host) for host, processes in summed.items() for one in processes if one.cores >= LEAST_CORES]
     found.sort(key=lambda pair: -pair[0].run_s)
@@ -177,7 +162,6 @@ def who(used: Iterable[tuple[str, Iterable[Foreign]]]) -> str:
 
 
 def _added(found: Iterable[tuple[str, Iterable[Foreign]]]) -> dict[str, tuple[Foreign, ...]]:
-    """Add up the use of processes by host and name."""
     by_host: dict[str, dict[str, Foreign]] = {}
     for host, processes in found:
         by_name = by_host.setdefault(host, {})
@@ -188,7 +172,6 @@ def _added(found: Iterable[tuple[str, Iterable[Foreign]]]) -> dict[str, tuple[Fo
 
 
 def _listed(found: Sequence[tuple[str, float]], phrase: str, *, decimals: int = 1) -> str:
-    """Return the first few names with their shares; the first has the whole phrase."""
     said = [(name, _percent(part, decimals)) for name, part in found[:NAMED]]
     texts = [f"{name} {phrase.format(size) if index == 0 else size}" for index, (name, size) in enumerate(said)]
     return ", ".join(texts)
@@ -202,14 +185,10 @@ def _percent(part: float, decimals: int = 0) -> str:
     return f"{100 * part:.{decimals}f} %"
 
 
-# ---------------------------------------------------------------- of one rank
+# ---------------------------------------------------------------- one rank
 
 
 def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
-    """Return what one rank's records tell, over rounds.
-
-    A rank that has no other rank of the run beside it can only queue behind other programs.
-    """
     host, seat = ranks[0].host, Seat(ranks[0].rank, ranks[0].host)
     windows = [window for rank in ranks for window in rank.windows]
     again = [window for rank in ranks for window in rank.disturbed]
@@ -234,28 +213,24 @@ def _of_seat(ranks: Sequence[RankRecord], point: Point) -> Load:
 
 
 def _slow(windows: Iterable[Window], limit_s: float) -> list[Canary]:
-    """Return the canaries before these windows that took longer."""
     return [one for one in _before_each(windows) if one and one.seconds > limit_s]
 
 
 def _above(slow: Iterable[Canary], known_s: Sequence[float]) -> tuple[float, ...]:
-    """Return by how much each was above the usual time, relatively."""
     usual = usual_s(known_s) if known_s else inf
     return tuple(one.seconds / usual - 1 for one in slow)
 
 
 def _share(ranks: Iterable[RankRecord], seconds: Callable[[CpuTime, int], float]) -> float:
-    """Return a share of the time that windows were measured, per core."""
     told = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
     wall_s = sum(threads * cpu.wall_s for threads, cpu in told)
     return sum(seconds(cpu, threads) for threads, cpu in told) / wall_s if wall_s else 0.0
 
 
 def _kept_waiting_s(cpu: CpuTime, cores: int) -> float:
-    """Return for how long threads queued behind other programs.
+    """Seconds behind other programs, at most the cores' idle time: threads also queue behind their own rank.
 
-    Threads also queue behind threads of their own rank: no more counts than its cores had left. The kernel counts
-    a CPU quota's pauses as queueing: they are subtracted.
+    The kernel counts a CPU quota's pauses as queueing; they are subtracted.
     """
     idle_s = cores * cpu.wall_s - sum(thread.run_s for thread in cpu.threads)
     queued_s = sum(thread.queued_s for thread in cpu.threads) - cpu.throttled_s
@@ -267,10 +242,7 @@ def _stolen_s(cpu: CpuTime, _: int) -> float:
 
 
 def _others(ranks: Iterable[RankRecord]) -> float:
-    """Return what other processes ran on the rank's CPUs, as a share of one.
-
-    0 if that is little more than the time that the rank queued for, which is noted itself.
-    """
+    """Share of one CPU; 0 if it is little more than the time that the rank queued, which has its own note."""
     told = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
     wall_s, others_s = sum(cpu.wall_s for _, cpu in told), sum(cpu.others_s or 0.0 for _, cpu in told)
     unnoticed_s = others_s - sum(_kept_waiting_s(cpu, threads) for threads, cpu in told)
@@ -282,7 +254,7 @@ def _others(ranks: Iterable[RankRecord]) -> float:
 
 
 def at_first(records: Sequence[PointRecord]) -> Iterator[PointRecord]:
-    """Yield the records with the first try of each window, without windows whose canary was slow on any rank."""
+    """Yield the records with the first try of each window, without windows with a slow canary on any rank."""
     limits_s = {seat: _limit_s(_known_s(ranks)) for seat, ranks in _by_seat(records).items()}
     for record in records:
         ranks = [replace(rank, windows=_first(rank)) for rank in record.ranks]
@@ -293,7 +265,7 @@ def at_first(records: Sequence[PointRecord]) -> Iterator[PointRecord]:
 
 
 def later(record: PointRecord) -> PointRecord:
-    """Return the record with the windows of its soak as its windows, without those whose canary was slow."""
+    """Return the record with the windows of its soak as its windows, without those with a slow canary."""
     return replace(record, ranks=tuple(replace(rank, windows=_later(rank)) for rank in record.ranks))
 
 
@@ -311,17 +283,14 @@ def _by_seat(records: Iterable[PointRecord]) -> dict[int, list[RankRecord]]:
 
 
 def _before_each(windows: Iterable[Window]) -> list[Canary | None]:
-    """Return the canary before each window; windows that ran in one go have that of the first."""
+    """Windows that ran in one go have the canary of the first."""
     own = (None if one.canary_s is None else Canary(one.canary_s, one.canary_queued_s) for one in windows)
     found: Iterator[Canary | None] = accumulate(own, lambda before, own: own or before)
     return list(found)
 
 
 def _known_s(ranks: Iterable[RankRecord]) -> list[float]:
-    """Return the canaries from which the usual time is read: of each window the try that counts and the first one.
-
-    Tries that waited for a burner's end would make its slowness usual.
-    """
+    """Only counted and first tries: tries that waited for a burner's end would make its slowness usual."""
     windows = chain.from_iterable((*rank.windows, *_first_tries(rank).values()) for rank in ranks)
     return [window.canary_s for window in windows if window.canary_s is not None]
 
@@ -332,17 +301,15 @@ def _first(rank: RankRecord) -> tuple[Window, ...]:
 
 
 def _first_tries(rank: RankRecord) -> dict[int, Window]:
-    """Return the first try by index, of windows of which another try counts."""
+    """By index, only of windows whose first try is not the counted one."""
     first = {window.index: window for window in reversed(rank.disturbed)}
     return {one.index: first[one.index] for one in rank.windows if first.get(one.index, one).start_s < one.start_s}
 
 
 def _limit_s(canaries_s: Sequence[float]) -> float:
-    """Return the seconds above which one of these canaries was slow; infinity if there are none."""
     return slow_above_s(canaries_s) if canaries_s else inf
 
 
 def _slow_blocks(windows: Sequence[Window], limit_s: float) -> frozenset[int]:
-    """Return the indices of the windows before which a canary took longer."""
     found = zip(windows, _before_each(windows), strict=True)
     return frozenset(window.index for window, one in found if one and one.seconds > limit_s)

@@ -1,9 +1,8 @@
-"""Measure disturbed turns again, on rank 0: which turns, when, for how long in all, and which try counts. Pure.
+"""Repetition of disturbed turns, on rank 0: which, when, within which budget, and which try counts.
 
-The sweep asks before and after each turn (sweep/epoch.py). A turn is disturbed if a canary on one of its cores was
-slow just before it. It is repeated, on record, once a canary alone is quick; others have their turns meanwhile. If
-another program had the core then, the turns just before on these cores are repeated too: it may have come within
-them. Without canaries no turn is disturbed, and nothing here happens.
+The sweep calls `before` and `after` each turn (sweep/epoch.py). A turn is disturbed if a canary on its cores was
+slow just before it. It is repeated once a probe is fast; other turns go on meanwhile. If another program shared
+the core, the turns just before on these cores are repeated too. Without canaries nothing is repeated.
 """
 
 from __future__ import annotations
@@ -20,17 +19,15 @@ from scaling.records.events import Window
 from scaling.records.messages import Paused
 from scaling.records.task import Task
 
-# Before a canary is tried again on a disturbed core. Of two cores whose hyperthreads other machines share, a slow
-# one was slow again after a quarter of a second in 37 and 64 of 100 cases, after a second in 18 and 39.
+# Wait before another try on a disturbed core. After 0.25 s a slow core was slow again in 37 to 64 % of cases.
 PATIENCE_S = 0.25
-# The retry budget, of the time that all rounds were planned to take. Waiting for a burner that has a core for 10 s
-# of every 40 takes a third; with tries meanwhile and a host's other machines it took two thirds. One group may
-# spend all that is left, up to so many times its own planned time.
+# Retry budget over the planned time of all rounds; most that one group may spend, over its own planned time.
+# A burner that has a core for 10 s of every 40 costs a third to two thirds.
 BUDGET, MOST_OF_GROUP = 1.0, 2.0
 
 
 class Rank(Protocol):
-    """A rank as rank 0 knows it (`RankState`): the tries of windows that count, and the others."""
+    """A rank as rank 0 sees it (`RankState`): counted windows, and disturbed tries."""
 
     @property
     def task(self) -> Task: ...
@@ -41,8 +38,6 @@ class Rank(Protocol):
 
 
 class State(Protocol):
-    """What rank 0 knows of a point (`PointState`)."""
-
     @property
     def ranks(self) -> Sequence[Rank]: ...
     @property
@@ -52,7 +47,7 @@ class State(Protocol):
 
 
 class Attempt(Protocol):
-    """An attempt at a point (sweep/attempt.py); `stood`: the answers to the last probe, by launch rank."""
+    """An attempt at a point (sweep/attempt.py); `stood` has the answers to the last probe by launch rank."""
 
     @property
     def state(self) -> State: ...
@@ -64,7 +59,7 @@ class Attempt(Protocol):
 
 
 class Turn(Protocol):
-    """Whose windows are measured, from the `first` on (sweep/turns.py). Equal turns are tries of one turn."""
+    """The ranks of a turn and its `first` window (sweep/turns.py). Equal turns are tries of one turn."""
 
     @property
     def attempt(self) -> Attempt: ...
@@ -87,13 +82,13 @@ class Quiet:
         self.spare_s = 0.0
 
     def allow(self, planned_s: float) -> None:
-        """Add to the budget what points may spend that were planned to take so long."""
+        """Add the retry budget of points with this planned time."""
         self.spare_s += BUDGET * planned_s
 
 
 @dataclass(frozen=True)
 class _Try(Generic[T]):
-    """A try of a turn; `took_s` is what the try before it took, `began_s` includes waiting."""
+    """`took_s` is the duration of the try before; `began_s` includes waiting."""
 
     turn: T
     is_again: bool = False
@@ -104,10 +99,9 @@ class _Try(Generic[T]):
 
 
 class Turns(Generic[T]):
-    """The turns of one epoch, which was planned to take `planned_s`; each has `windows` windows.
+    """The turns of one epoch; each has `windows` windows. `probe` tries a canary on the cores of a paused turn.
 
-    `probe` has a canary tried on the cores of a turn while all of it stands still. No point is repeated that would
-    then reach `deadline_s` after its start.
+    A point is not repeated past `deadline_s` after its start.
     """
 
     def __init__(
@@ -128,10 +122,10 @@ class Turns(Generic[T]):
         self._left_s = max(0.0, min(quiet.spare_s, MOST_OF_GROUP * planned_s))
         self._again: deque[_Try[T]] = deque()
         self._tries: dict[T, _Try[T]] = {}
-        self._newest: dict[int, T] = {}  # by launch rank, undisturbed as far as is known
+        self._newest: dict[int, T] = {}  # by launch rank: last turn not known as disturbed
 
     def before(self, turns: Iterable[T]) -> Iterator[T | None]:
-        """Yield the turns to measure: those that come, and disturbed ones again; None while it waits."""
+        """Yield the turns to measure, new and disturbed ones; None while it waits."""
         for turn in turns:
             while self._again and self._again[0].not_before_s <= self._clock():
                 yield from self._repeat(self._again.popleft())
@@ -141,13 +135,13 @@ class Turns(Generic[T]):
             yield from self._repeat(self._again.popleft())
 
     def after(self, turn: T) -> None:
-        """Judge a turn that was just measured: plan another try of the turns that were disturbed."""
+        """Judge a measured turn and plan another try of the disturbed turns."""
         tried = self._tries.pop(turn)
         found, took_s = self._disturbed(tried), self._clock() - tried.started_s
         self._plan(tried, found, took_s)
 
     def _repeat(self, again: _Try[T]) -> Iterator[T | None]:
-        """Yield the turn once that may help: a probe is quicker than a measurement beside another program."""
+        """Probe first: that is faster than measuring a turn on a disturbed core."""
         began_s, turn = self._clock(), again.turn
         while self._clock() < again.not_before_s:
             yield None
@@ -163,12 +157,12 @@ class Turns(Generic[T]):
         return tried.turn
 
     def _disturbed(self, tried: _Try[T]) -> list[T]:
-        """Return the turns that a measured one shows to be disturbed: none, itself, or also the ones before it."""
+        """None, the turn itself, or also the turns before it."""
         turn, canaries = tried.turn, list(_canaries(tried.turn))
         if self._is_slow(turn, canaries, again=tried.is_again):
             before = self._taken_before(turn)
             return [turn, *before] if any(one.is_shared for _, one in canaries) else [turn]
-        if not turn.attempt.state.oversubscribed:  # nothing is claimed about such a point
+        if not turn.attempt.state.oversubscribed:  # such a point claims nothing
             self._newest.update(dict.fromkeys(turn.launch_ranks, turn))
         return []
 
@@ -177,14 +171,13 @@ class Turns(Generic[T]):
         return self._quiet.canaries.disturbed(((rank, company, one) for rank, one in canaries), again=again)
 
     def _taken_before(self, turn: T) -> list[T]:
-        """Take the undisturbed turns just before it on its cores: they are repeated once, not for each turn."""
+        """Remove them, so that they are repeated once and not for each turn."""
         ranks = turn.launch_ranks
         found = list(dict.fromkeys(one for rank, one in self._newest.items() if rank in ranks))
         self._newest = {rank: one for rank, one in self._newest.items() if one not in found}
         return [one for one in found if not one.attempt.fails]
 
     def _plan(self, tried: _Try[T], disturbed: Iterable[T], took_s: float) -> None:
-        """Plan another try of disturbed turns if there is time, else choose the try that counts."""
         if tried.is_again:
             spent_s = self._clock() - tried.began_s
             self._left_s -= spent_s
@@ -198,7 +191,7 @@ class Turns(Generic[T]):
                 _keep(turn, quietest(_ranks(turn), indices))
 
     def _has_time(self, turn: T, took_s: float) -> bool:
-        """Return whether a turn may be repeated: a point alone repeats all its windows, and must stay in time."""
+        """A point measured alone repeats all its windows and must end before its deadline."""
         ends_s = turn.attempt.state.started_s + self._deadline_s
         return self._left_s > 0 and self._clock() + 2 * took_s < ends_s
 
@@ -207,7 +200,6 @@ class Turns(Generic[T]):
 
 
 def _canaries(turn: Turn) -> Iterator[tuple[int, Canary]]:
-    """Yield the canaries before its windows, by launch rank."""
     for rank in _ranks(turn):
         for window in rank.windows:
             if window.index == turn.first and window.canary_s is not None:
@@ -215,31 +207,29 @@ def _canaries(turn: Turn) -> Iterator[tuple[int, Canary]]:
 
 
 def _probed(turn: Turn) -> Iterator[tuple[int, Canary]]:
-    """Yield the canaries that were tried on its cores while it stood still, by launch rank."""
     for rank, said in turn.attempt.stood.items():
         if said.canary_s is not None:
             yield rank, _canary(turn, said.canary_s, said.canary_queued_s)
 
 
 def _canary(turn: Turn, seconds: float, queued_s: float) -> Canary:
-    """Ranks that share a core queue behind each other: that tells nothing of other programs."""
+    """With oversubscription ranks queue behind each other, so queueing is ignored."""
     return Canary(seconds, 0.0 if turn.attempt.state.oversubscribed else queued_s)
 
 
 # ---------------------------------------------------------------- tries
 #
-# The last try of a window counts if it was undisturbed. If the budget is spent before, the try whose canary was
-# quickest counts: canaries choose it, not what its windows took.
+# Use the last try. If the retry budget is spent, use the try whose canary was fastest, whatever its windows took.
 
 
 class Tries(NamedTuple):
-    """The windows of a rank that count, and the other tries."""
+    """Counted windows of a rank, and its other tries."""
 
     windows: tuple[Window, ...]
     disturbed: tuple[Window, ...]
 
 
-# The windows of one rank in one turn.
+# Windows of one rank in one turn.
 Try = tuple[Window, ...]
 
 
@@ -253,16 +243,13 @@ def _keep(turn: Turn, tries: Iterable[Tries]) -> None:
 
 
 def set_aside(rank: Rank, indices: Collection[int]) -> Tries:
-    """Return the tries of a rank if these windows do not count: they will be measured again."""
+    """Return the tries of a rank without these windows, which will be repeated."""
     aside = (window for window in rank.windows if window.index in indices)
     return Tries(tuple(_others(rank.windows, indices)), (*rank.disturbed, *aside))
 
 
 def quietest(ranks: Sequence[Rank], indices: Collection[int]) -> list[Tries]:
-    """Return the tries of ranks if that try of these windows counts before which the slowest core was quickest.
-
-    All ranks keep the same try; of several equal ones the last.
-    """
+    """Return all ranks' tries if the one counts whose slowest canary was fastest (of equal ones the last)."""
     tries = [_tries(rank, indices) for rank in ranks]
     place = _quietest([[_canary_s(one) for one in of_rank] for of_rank in tries])
     found = []
@@ -278,7 +265,6 @@ def _others(windows: Iterable[Window], indices: Collection[int]) -> Iterator[Win
 
 
 def _tries(rank: Rank, indices: Collection[int]) -> list[Try]:
-    """Return all tries of these windows, the oldest first."""
     by_index: dict[int, list[Window]] = {}
     for window in (*rank.disturbed, *rank.windows):
         if window.index in indices:
@@ -287,12 +273,12 @@ def _tries(rank: Rank, indices: Collection[int]) -> list[Try]:
 
 
 def _canary_s(one: Try) -> float:
-    """Return the canary of a try; windows that run in one go have it at the first."""
+    """Windows that ran in one go have it at the first."""
     return next((window.canary_s for window in one if window.canary_s is not None), inf)
 
 
 def _quietest(by_rank: Sequence[Sequence[float]]) -> int:
-    """Return the place of the try whose slowest canary is quickest, each relative to its rank's quickest."""
+    """Index of the try with the fastest slowest canary, each relative to its rank's fastest."""
     told = [canaries_s for canaries_s in by_rank if min(canaries_s) < inf]
     slowness = [max(by_try) for by_try in zip(*([one / min(of) for one in of] for of in told), strict=True)]
     return min(range(len(by_rank[0])), key=lambda place: (slowness[place] if slowness else 1.0, -place))

@@ -1,1 +1,1 @@
-"""Records -> the facts of one cell: its step times, controls, causes of loss, traffic, devices. Pure."""
+"""From records to the facts of one cell: step times, controls, causes of loss, traffic, devices."""

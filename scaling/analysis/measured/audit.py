@@ -1,4 +1,4 @@
-"""Whether a row's numbers can be right: two independent counts, and the stamps that warn of it. Pure."""
+"""Audit of a row's numbers by independent counts, and the stamps (flags) that warn of wrong numbers."""
 
 from __future__ import annotations
 
@@ -14,28 +14,26 @@ Flag = Literal[
     "FAILED", "EMULATED", "AUDIT", "OVERSUBSCRIBED", "SUPERLINEAR", "UNSETTLED", "THROTTLED", "DRIFTING"
 ]
 FLAGS: tuple[Flag, ...] = get_args(Flag)
-# Marks of rows that claim no speedup, efficiency, loss or rank and have no cost, worst first: by mark, why.
+# Mark -> reason, worst first. Rows with these marks claim no speedup, efficiency, loss or rank and have no cost.
 CLAIMLESS: Mapping[str, str] = {
     "UNSENT": "the gradients did not cross the network",
     "AUDIT": "its own counts disagree",
     "OVERSUBSCRIBED": "ranks share cores or a GPU",
 }
-# Those that are neither ranked nor priced. A MISLABELLED row claims an efficiency: that of another network.
+# Mark -> reason for rows without rank or price. A MISLABELLED row has an efficiency, but of another network.
 UNRANKED: Mapping[str, str] = {**CLAIMLESS, "MISLABELLED": "another network carried it"}
-# Those of rows that are not what their names say, or whose counts disagree.
+# Marks of rows that are not what they are called, or whose counts disagree.
 WRONG = UNRANKED.keys() - {"OVERSUBSCRIBED"}
 TOLERANCE = 0.01
 SUPERLINEAR = 1.02
-# Below this span a wall clock's own steps and slews are more than the tolerance.
+# In a shorter span, adjustments of the wall clock may exceed the tolerance.
 CLOCK_SPAN_S = 1.0
 
 
 def audit(record: PointRecord) -> tuple[str, ...]:
-    """Check a finished exchange against two independent counts; return what is off by more than 1 %.
+    """Return what is off by more than 1 % in a finished exchange, by two independent counts.
 
-    Samples per second x time must be the samples that the ranks really fed, and every rank's monotonic clock must
-    have run as its wall clock did. A single worker that drives all devices feeds those of all; an
-    asynchronous rank's own rate and time count, and not what it fed when its windows were over.
+    Samples per second x time must be the samples fed; monotonic and wall clocks must agree.
     """
     if not isinstance(record.outcome, Finished):
         return ()
@@ -57,7 +55,7 @@ def _samples(record: PointRecord) -> Iterator[str]:
 
 
 def _unchanged(record: PointRecord) -> Iterator[str]:
-    """Steps that train change the parameters."""
+    """Training steps must change the parameters."""
     results = [rank.result for rank in record.ranks if rank.result]
     if any(one.first_digest is not None and one.first_digest == one.digest for one in results):
         yield "audit: the parameters never changed"
@@ -82,7 +80,7 @@ def _end_s(window: Window) -> float:
 def flags(
     records: Sequence[PointRecord], audits: Collection[object], throttled: Collection[str]
 ) -> frozenset[Flag]:
-    """The stamps that records put on a cell, given what the audit found in them and why they were throttled."""
+    """Return the stamps of a cell's records, its audit findings and its throttle reasons."""
     found: dict[Flag, bool] = {
         "EMULATED": any(record.point.hardware.device == "emulated" for record in records),
         "AUDIT": bool(audits),
@@ -94,20 +92,17 @@ def flags(
 
 
 def superlinear(efficiency: Estimate | None) -> bool:
-    """Whether an efficiency is above what noise explains: more than 102 %, and all of its interval above 100 %.
-
-    Without an interval nobody knows; by the mean alone one run of twenty was stamped for nothing.
-    """
+    """Return whether an efficiency is over 102 % and its interval over 100 %; False without an interval."""
     if efficiency is None or efficiency.low is None:
         return False
     return efficiency.mean > SUPERLINEAR and efficiency.low > 1
 
 
 def in_order(found: Collection[Flag]) -> tuple[Flag, ...]:
-    """The stamps of a row, worst first."""
+    """Return the stamps of a row, worst first."""
     return tuple(flag for flag in FLAGS if flag in found)
 
 
 def oversubscribed(records: Sequence[PointRecord]) -> bool:
-    """Whether workers shared cores or a GPU in any round; then no efficiency is claimed."""
+    """Return whether workers shared cores or a GPU in any round."""
     return any(record.oversubscribed for record in records)

@@ -1,8 +1,4 @@
-"""One cell of a sweep, exchange or control, over its rounds: what its own records say, each thing read once. Pure.
-
-A cell is what is repeated round by round. What follows from its records alone stands here, so that a running sweep
-need not read them again when a point elsewhere ends.
-"""
+"""One cell of a sweep, exchange or control, over its rounds: loss, stalls, feeds, and all facts of its records."""
 
 from __future__ import annotations
 
@@ -28,19 +24,17 @@ from scaling.records.telemetry import GpuTime
 from scaling.text import counted, several
 
 # ---------------------------------------------------------------- training loss
-#
-# What training came to: its loss, the loss after equal numbers of samples, staleness.
 
 
 def staleness(records: Iterable[PointRecord]) -> float | None:
-    """Return the mean over ranks, measured windows and rounds; None for synchronous modes."""
+    """Return the mean staleness over ranks, measured windows and rounds; None for synchronous modes."""
     windows = (window for record in _finished(records) for rank in record.ranks for window in rank.windows)
     known = [window.staleness for window in windows if window.staleness is not None]
     return fmean(known) if known else None
 
 
 def first_and_last_loss(records: Iterable[PointRecord]) -> tuple[float | None, float | None]:
-    """Return the means over ranks and rounds of the first and of the last window that has a loss."""
+    """Return the means over ranks and rounds of the first and the last window with a loss."""
     ends = [found for record in _finished(records) for rank in record.ranks if (found := _ends(rank)) is not None]
     if not ends:
         return None, None
@@ -48,23 +42,20 @@ def first_and_last_loss(records: Iterable[PointRecord]) -> tuple[float | None, f
 
 
 def trained_samples(record: PointRecord) -> int:
-    """Return how many samples all ranks have trained on up to their last loss, warm-up included; 0 without a
-    loss. What ranks of an asynchronous mode go on doing when their own windows are over is not counted."""
+    """Return the samples of all ranks up to their last loss, warm-up included; 0 without a loss."""
     return min((curve[-1][0] for curve in _curves(record) if curve), default=0)
 
 
 def equal_samples(cells: Iterable[Iterable[PointRecord]]) -> int | None:
-    """Return the smallest number of samples that any finished record of these cells was trained on."""
+    """Return the smallest number of samples of any finished record of these cells; None without a loss."""
     found = [count for records in cells for record in _finished(records) if (count := trained_samples(record))]
     return min(found, default=None)
 
 
 def loss_after(records: Iterable[PointRecord], count: int) -> float | None:
-    """Return the training loss after `count` samples, mean over ranks and rounds; None where none reached it.
+    """Return the training loss after `count` samples, mean over ranks and rounds; None if no rank reached it.
 
-    A rank's curve is the loss of each window over the samples that all ranks had done by that window's end,
-    linear in between. Ranks that do not wait for each other end the same window at different times; the
-    samples are then those that all have done when each has ended it.
+    A rank's curve: loss of its windows over the samples of all ranks at the same window's end, linear between.
     """
     curves = (curve for record in _finished(records) for curve in _curves(record))
     known = [loss for curve in curves if (loss := _at(curve, count)) is not None]
@@ -76,25 +67,22 @@ def _finished(records: Iterable[PointRecord]) -> Iterable[PointRecord]:
 
 
 def _windows(rank: RankRecord) -> tuple[Window, ...]:
-    """In which it was trained, one after the other: also in those that were then measured again."""
+    """In order of time, repeated windows included: they trained too."""
     measured = sorted((*rank.windows, *rank.disturbed), key=lambda window: window.start_s)
     return (*rank.warmup, *measured)
 
 
 def _curves(record: PointRecord) -> list[list[tuple[int, float]]]:
-    """The curve of each rank."""
     totals = _totals(record)
     return [_curve(rank, totals) for rank in record.ranks]
 
 
 def _totals(record: PointRecord) -> list[int]:
-    """Samples of all ranks up to the end of each window."""
     same = zip(*map(_windows, record.ranks), strict=False)
     return list(accumulate(sum(w.samples + w.uncounted_samples for w in windows) for windows in same))
 
 
 def _curve(rank: RankRecord, totals: Sequence[int]) -> list[tuple[int, float]]:
-    """(samples, loss) of the windows that have a loss."""
     both = zip(totals, _windows(rank), strict=False)
     return [(total, window.loss) for total, window in both if window.loss is not None]
 
@@ -115,20 +103,16 @@ def _ends(rank: RankRecord) -> tuple[float, float] | None:
 
 # ---------------------------------------------------------------- stalls
 #
-# Windows far longer than the others of their rank: which, how long, and whether all stood still.
-#
-# No window is left out for being slow: a note tells what the numbers do not.
+# Slow windows are counted like all others; a note names them.
 
-
-# A window is named if it takes so many times as long as the median of the others of its rank and round: a program
-# that has half of a rank's core makes its windows twice as long.
+# In medians of the other windows of the rank and round. A program on half of a core only doubles the time.
 STALL_FAR = 3.0
-# Windows of a rank, of which the others' median tells something.
+# Fewest windows of a rank for a useful median.
 STALL_LEAST = 3
 
 
 class Stall(NamedTuple):
-    """A window of a record that was far too long for some of its ranks; `usual_s` is what their others took."""
+    """A window that was far too long for some ranks; `usual_s` is the median of their other windows."""
 
     record: PointRecord
     ranks: tuple[RankRecord, ...]
@@ -137,7 +121,7 @@ class Stall(NamedTuple):
 
 
 def stall_notes(records: Sequence[PointRecord]) -> Iterator[str]:
-    """The longest such window, with how many others there are; and machines that were suspended."""
+    """Yield notes on the longest stalled window, with the number of others, and on suspended machines."""
     found = sorted(_found(records), key=lambda one: one.usual_s - one.seconds)
     if found:
         others = f"; {counted(len(found) - 1, 'other')} like it" if len(found) > 1 else ""
@@ -162,7 +146,7 @@ def _found(records: Iterable[PointRecord]) -> Iterator[Stall]:
 
 
 def _far(rank: RankRecord) -> Iterator[tuple[int, float, float]]:
-    """Of a rank, the index of each such window, its seconds, and those of as many steps of the others."""
+    """(index, seconds, usual seconds) of each stalled window of a rank."""
     step_s = [one.seconds / one.steps for one in rank.windows if one.steps]
     if len(step_s) < STALL_LEAST or len(step_s) < len(rank.windows):
         return
@@ -170,9 +154,6 @@ def _far(rank: RankRecord) -> Iterator[tuple[int, float, float]]:
         usual_s = window.steps * median(step_s[:place] + step_s[place + 1 :])
         if window.seconds > STALL_FAR * usual_s:
             yield window.index, window.seconds, usual_s
-
-
-# ---------------------------------------------------------------- in words
 
 
 def _told(stall: Stall) -> str:
@@ -190,7 +171,7 @@ def _name(rank: RankRecord) -> str:
 
 
 def _stood_still(stall: Stall) -> str:
-    """Whose agents stood still too for most of what was too long: of all ranks of some hosts, or of all."""
+    """Names hosts whose agents stood still too, for over half of the excess time."""
     hosts = dict.fromkeys(rank.host for rank in stall.record.ranks)
     still_s = {
         host: min(rank.telemetry.still_s for rank in stall.record.ranks if rank.host == host) for host in hosts
@@ -205,19 +186,14 @@ def _stood_still(stall: Stall) -> str:
 
 # ---------------------------------------------------------------- feeds
 #
-# What fed a cell: its pipeline, where its files came from, how long its ranks were blocked.
-#
-# Seconds blocked in a feed are a diagnosis and no part of a loss: a device may compute meanwhile, and decoding
-# takes cores from computing without blocking anybody (rounds.py).
+# Seconds blocked in a feed are a diagnosis and not a part of a loss. A device may compute meanwhile, and decoding
+# takes cores without blocking a rank (rounds.py).
 
-
-# Of its bytes: what is no longer cold.
+# Part of the bytes in the page cache above which a note says so.
 STILL_CACHED = 0.01
 
 
 class Fed(NamedTuple):
-    """What is known of a cell's feeds; `notes` are what a reader of its row must know."""
-
     waited_s: float | None
     fed_by: str
     read_from: str
@@ -225,13 +201,11 @@ class Fed(NamedTuple):
 
 
 def fed(records: Sequence[PointRecord]) -> Fed:
-    """Return what these records of one cell tell."""
     return Fed(waited_s(records), fed_by(records), read_from(records), tuple(feed_notes(records)))
 
 
 def waited_s(records: Iterable[PointRecord]) -> float | None:
-    """Seconds of a step in which a rank was blocked in its feed, mean over ranks, windows and rounds; None where
-    batches stay on the device, or nobody has told."""
+    """Return mean seconds of a step in which a rank was blocked in its feed; None if unknown."""
     finished = (record for record in records if isinstance(record.outcome, Finished))
     windows = [window for record in finished for rank in record.ranks for window in rank.windows]
     told = [(window.waited_s, window.steps) for window in windows if window.waited_s is not None]
@@ -240,17 +214,16 @@ def waited_s(records: Iterable[PointRecord]) -> float | None:
 
 
 def fed_by(records: Iterable[PointRecord]) -> str:
-    """What its native feeds are, "" for the reference feed: `DataLoader, 2 processes a rank; Pillow ...`."""
+    """Return the native feeds, such as `DataLoader, 2 processes a rank; Pillow ...`; "" for the reference feed."""
     return " or ".join(dict.fromkeys(ready.fed_by for ready in _ready(records) if ready.fed_by))
 
 
 def read_from(records: Iterable[PointRecord]) -> str:
-    """`page cache` or `disk`; "" for data in memory."""
+    """Return `page cache` or `disk`; "" for data in memory."""
     return " or ".join(dict.fromkeys(ready.read_from for ready in _ready(records) if ready.read_from))
 
 
 def feed_notes(records: Sequence[PointRecord]) -> Iterator[str]:
-    """What a reader of its row must know."""
     if own := fed_by(records):
         yield f"native feed: {own}"
     found = read_from(records)
@@ -261,7 +234,6 @@ def feed_notes(records: Sequence[PointRecord]) -> Iterator[str]:
 
 
 def _kept(records: Iterable[PointRecord]) -> str:
-    """`, of which 12 % stayed there`, at most."""
     known = [ready.cached_fraction for ready in _ready(records) if ready.read_from == "disk"]
     if not known or None in known:
         return ", as far as the kernel obeys, which it does not tell this user"
@@ -277,23 +249,22 @@ def _ready(records: Iterable[PointRecord]) -> Iterator[Ready]:
 
 
 class Cell:
-    """The records of one cell by round, at least one; `times` has the step times of those that ended well."""
+    """The records of one cell by round, at least one. Each fact is computed once."""
 
     def __init__(self, records: Sequence[PointRecord]) -> None:
         self.records = records
         self._loss_after: dict[int, float | None] = {}
         self._losses_after: dict[int, dict[int, float]] = {}
-        # What the plain loops beside it say of its work (controls.py), "" for nothing.
+        # Text of the comparison with plain loops (controls.py); "" if the work is enough.
         self.less_work = ""
 
     @property
     def point(self) -> Point:
-        """Of one of its rounds."""
+        """The point of its first record."""
         return self.records[0].point
 
     @cached_property
     def name(self) -> str:
-        """Which cell it is."""
         return self.point.cell
 
     @cached_property
@@ -303,25 +274,25 @@ class Cell:
 
     @cached_property
     def times(self) -> dict[int, StepTime]:
-        """Step time by round, of the records that have one."""
+        """Step time by round, of the finished records."""
         found = ((record.point.round, step_time(record)) for record in self.records)
         return {number: time for number, time in found if time is not None}
 
     @cached_property
     def at_first(self) -> tuple[tuple[int, StepTime], ...]:
-        """Step times by round of the windows as they were at first, where no core was slow."""
+        """Step times by round of the first tries of windows, without those on a slow core."""
         found = ((one.point.round, step_time(one)) for one in quiet.at_first(self.records))
         return tuple((number, time) for number, time in found if time is not None)
 
     @cached_property
     def cpu(self) -> dict[int, CpuStep]:
-        """CPU time of a step by round, of the records that tell it."""
+        """CPU time of a step by round, if known."""
         found = ((record.point.round, cpu_step(record)) for record in self.records)
         return {number: cpu for number, cpu in found if cpu is not None}
 
     @cached_property
     def unsynced(self) -> dict[int, float]:
-        """Seconds of a step inside the wrapper without any exchange, by round, mean over ranks."""
+        """Seconds of a step in the wrapper without an exchange, by round."""
         found = ((record.point.round, unsynced_s(record)) for record in self.records)
         return {number: step_s for number, step_s in found if step_s is not None}
 
@@ -333,28 +304,26 @@ class Cell:
 
     @cached_property
     def seats(self) -> frozenset[int]:
-        """The ranks of the launch on whose devices it ran; empty where one worker drove several."""
+        """Ranks of the launch on whose devices it ran; empty if one worker drove several."""
         whole = (r for r in self.records if len(r.ranks) == r.point.world_size)
         return frozenset(rank.launch_rank for record in whole for rank in record.ranks)
 
     @cached_property
     def soaked(self) -> tuple[PointRecord, ...]:
-        """Its records that went on after their measured windows."""
         return tuple(one for one in self.records if any(rank.later for rank in one.ranks))
 
     @cached_property
     def kernel_notes(self) -> tuple[str, ...]:
-        """What a CPU quota, memory faults and the kernel cost, and which windows stalled."""
+        """Notes on CPU quota, memory faults, kernel time and stalled windows."""
         return (*cpu.condition_notes(self.records), *stall_notes(self.records))
 
     @cached_property
     def load(self) -> quiet.Load:
-        """What else used the machine."""
         return quiet.of(self.records)
 
     @cached_property
     def where(self) -> dict[int, str]:
-        """By rank of the launch, which rank it was, on which host and device."""
+        """By rank of the launch: its rank, host and device, as text."""
         return {
             rank.launch_rank: f"rank {rank.rank} on {rank.host}{f' ({name})' if name else ''}"
             for record in self.records
@@ -364,12 +333,10 @@ class Cell:
 
     @property
     def rates(self) -> list[float]:
-        """Samples per second of each round."""
         return [self.point.global_batch_size / time.step_s for time in self.times.values()]
 
     @cached_property
     def failure(self) -> Failed | None:
-        """Why no round has a result; None where one has."""
         if self.times:
             return None
         failures = (record.outcome for record in self.records if isinstance(record.outcome, Failed))
@@ -377,22 +344,22 @@ class Cell:
 
     @cached_property
     def gpus(self) -> int:
-        """On how many GPUs it ran; 0 on other devices, and in older records."""
+        """Number of GPUs; 0 on other devices and in older records."""
         return max(len(set(record.gpus)) for record in self.records)
 
     @property
     def marks(self) -> frozenset[str]:
-        """Its flags, and what the network's counters prove."""
+        """Its flags, and the verdict of its receipt."""
         return self.flags | ({self.receipt.verdict} if self.receipt else set())
 
     @property
     def claims_efficiency(self) -> bool:
-        """Whether no mark takes all claims from it."""
+        """Whether no mark forbids claims."""
         return not audit.CLAIMLESS.keys() & self.marks
 
     @property
     def competes(self) -> bool:
-        """Whether it may be ranked: it has a result, and no mark against that."""
+        """Whether it may be ranked: it has a result and no mark against it."""
         return bool(self.times) and not audit.UNRANKED.keys() & self.marks
 
     @property
@@ -402,32 +369,29 @@ class Cell:
 
     @cached_property
     def audits(self) -> tuple[tuple[int, str], ...]:
-        """What the audit found in single rounds, each with its round."""
+        """(round, finding) of the audit."""
         return tuple((record.point.round, text) for record in self.records for text in audit.audit(record))
 
     @cached_property
     def fed(self) -> Fed:
-        """What fed its ranks, and how long they waited for it."""
         return fed(self.records)
 
     @cached_property
     def machine_energy(self) -> MachineUse | None:
-        """What its machines' processors and memory used."""
+        """Energy of its machines' processors and memory."""
         return device_use.machine_use(self.records, self.times)
 
     @cached_property
     def clocks(self) -> Clocks | None:
-        """How fast its GPUs were clocked."""
         return clocks(self.records)
 
     @property
     def throttle_reasons(self) -> tuple[str, ...]:
-        """What lowered its GPUs' clocks beside the power limit, in any round."""
+        """Reasons other than the power limit that lowered GPU clocks in any round."""
         return self.clocks.throttled if self.clocks else ()
 
     @property
     def flags(self) -> frozenset[Flag]:
-        """The stamps that its records put on it."""
         return self._flags | {"AUDIT"} if self.less_work else self._flags
 
     @cached_property
@@ -436,29 +400,27 @@ class Cell:
 
     @cached_property
     def devices(self) -> frozenset[str]:
-        """On which devices it ran."""
         ranks = (rank for record in self.records for rank in record.ranks)
         return frozenset(rank.ready.device_name for rank in ranks if rank.ready)
 
     @cached_property
     def nodes(self) -> int:
-        """The most hosts whose devices took part in a round."""
+        """The most hosts with devices in a round."""
         return max(1, *(record.nodes for record in self.records))
 
     @cached_property
     def server_use(self) -> tuple[ServerUse, ...]:
-        """Its parameter servers."""
         return cpu.server_use(self.records)
 
     @property
     def emulation(self) -> Emulation | None:
-        """How well it is emulated; None for real devices, and where it was not measured."""
+        """Quality of the emulation; None for real devices or if unknown."""
         found = next((record.emulation for record in self.records if record.emulation), None)
         return found and found.of(self.point)
 
     @cached_property
     def machine_cpu_percent(self) -> float | None:
-        """Of all cores of the machine that emulated; None for real devices."""
+        """CPU use of all cores of the emulating machine; None for real devices."""
         return cpu.of_machine(self.records)
 
     @cached_property
@@ -467,72 +429,67 @@ class Cell:
 
     @cached_property
     def operations_per_sample(self) -> int:
-        """Floating-point operations of both passes; 0 where nobody has counted them."""
+        """Floating-point operations of both passes; 0 if unknown."""
         return max((each.operations_per_sample for each in self._ready), default=0)
 
     @cached_property
     def device_names(self) -> frozenset[str]:
-        """As frameworks call what they ran on."""
+        """Devices by the names of the frameworks."""
         return frozenset(each.device_name for each in self._ready)
 
     @cached_property
     def device_use(self) -> DeviceUse | None:
-        """How its GPUs ran; None where none was read."""
+        """Clocks, power and memory of its GPUs; None without readings."""
         return device_use.of(self.records)
 
     @cached_property
     def nccl(self) -> NcclChoice | None:
-        """What NCCL chose; None where it has not told."""
         return traffic.nccl_choices(self.records)
 
     @cached_property
     def nccl_notes(self) -> tuple[str, ...]:
-        """What of NCCL's choices a reader must know."""
         return tuple(traffic.nccl_notes(self.records))
 
     @cached_property
     def receipt(self) -> Receipt | None:
-        """Which card carried its bytes; None where none crossed nodes."""
+        """Traffic receipt; None if no bytes crossed nodes."""
         return traffic.of_row(self.records)
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """The paths between nodes that carried its bytes."""
         return traffic.paths(self.records)
 
     @cached_property
     def traced(self) -> Traced | None:
-        """Its profiled steps; None where no round has any."""
+        """Its profiled steps; None without any."""
         return traces.traced(self.records)
 
     @cached_property
     def gpu_times(self) -> tuple[GpuTime, ...]:
-        """What GPUs did in them, by rank."""
+        """GPU times of the profiled steps, by rank."""
         return traces.gpu_times(self.records)
 
     @cached_property
     def staleness(self) -> float | None:
-        """Of its parameters, mean; None in synchronous modes."""
+        """Mean staleness of its parameters; None in synchronous modes."""
         return staleness(self.records)
 
     @cached_property
     def first_and_last_loss(self) -> tuple[float | None, float | None]:
-        """The training loss of the first and of the last window, means."""
         return first_and_last_loss(self.records)
 
     @cached_property
     def fewest_samples(self) -> int | None:
-        """The smallest number of samples that any of its rounds was trained on; None without a training loss."""
+        """Smallest number of trained samples of a round; None without a training loss."""
         return equal_samples([self.records])
 
     def loss_after(self, count: int) -> float | None:
-        """The training loss after `count` samples, mean over ranks and rounds."""
         if count not in self._loss_after:
             self._loss_after = {count: loss_after(self.records, count)}
         return self._loss_after[count]
 
     def losses_after(self, count: int) -> Mapping[int, float]:
-        """The same by round, of those that have got so far."""
+        """Return the training loss after `count` samples by round, of the rounds that reached it."""
         if count not in self._losses_after:
             each = ((one.point.round, loss_after([one], count)) for one in self.records)
             self._losses_after = {count: {number: loss for number, loss in each if loss is not None}}
@@ -540,7 +497,7 @@ class Cell:
 
 
 def cells(records: Iterable[PointRecord]) -> list[Cell]:
-    """The cells of these records, in the order in which they first come."""
+    """Return the cells of these records, in order of their first record."""
     by_name: dict[str, list[PointRecord]] = {}
     for record in records:
         by_name.setdefault(record.point.cell, []).append(record)

@@ -1,10 +1,4 @@
-"""Whether an exchange computes less than a plain loop does for as many samples. Pure.
-
-Half of the work with a count of all samples looks like a perfect exchange. An honest exchange computes what the
-plain loop computes at the same batch, so that caches favour neither. On CPUs the evidence is the CPU time of a
-step, which does not grow by waiting; elsewhere it is the step's time, of which computing is a part. Nothing is
-said of strategies whose ranks update some parameters or none: they compute less.
-"""
+"""The control runs of a sweep: plain loops alone, other controls, and the check for less work."""
 
 from __future__ import annotations
 
@@ -26,25 +20,17 @@ from scaling.records.point import BESIDE, Kind, Point, Record
 from scaling.records.run import PointRecord
 from scaling.records.telemetry import GpuTime
 
-# ---------------------------------------------------------------- controls
+# ---------------------------------------------------------------- plain loops alone
 #
-# The controls of a sweep: which of them an exchange rests on. Pure.
-
-
-# ---------------------------------------------------------------- alone
-#
-# What devices do alone: the plain loop on the first of them (`solo`), or on every seat in turn (`each`). Pure.
-#
-# The ideal of a row is the sum of the rates of its own seats, so that a step's ideal time is the harmonic mean
-# of theirs. Where seats take turns over the rounds, those that a round lacks are filled by an additive fit of
-# seats and rounds to logarithms; where only one seat was ever measured, it stands for all.
+# The ideal rate of a row is the sum of its seats' rates alone (`each`), so its ideal step time is their harmonic
+# mean. Seats that a round lacks are filled by an additive fit of seats and rounds to logarithms. If only one seat
+# was measured (`solo`), it represents all.
 
 
 class AloneTime(Record, frozen=True, kw_only=True):
-    """Seconds of one step of a row's seats, each alone, in one round: means of rates and of times.
+    """Seconds of a step of a row's seats, each alone, in one round: harmonic mean, mean, and by seat.
 
-    `blocks` are the windows' own logarithms (step_time.by_rate); `seats_measured` is how many of the seats this
-    round has; `use` is the CPU time of a step, if known.
+    `blocks` are logarithms by window (step_time.by_rate); `seats_measured` counts the seats of this round.
     """
 
     harmonic_s: float
@@ -57,7 +43,7 @@ class AloneTime(Record, frozen=True, kw_only=True):
 
 
 class Alone:
-    """The records of plain loops alone of one framework, work and kind of device; at least one."""
+    """Plain loops alone of one framework, work and kind of device; at least one record."""
 
     def __init__(self, records: Sequence[PointRecord]) -> None:
         self.records = records
@@ -69,30 +55,28 @@ class Alone:
 
     @cached_property
     def whole(self) -> Cell:
-        """All of its records as one: for flags and what is said of a baseline."""
         return Cell(self.records)
 
     @cached_property
     def first_cause(self) -> str:
-        """Of the first round that failed; empty where none did."""
         failed = {r.point.round: r.outcome.cause for r in self.records if isinstance(r.outcome, Failed)}
         return failed[min(failed)] if failed else ""
 
     def seats(self, world_size: int) -> frozenset[int]:
-        """All that were measured at this world size, or else anywhere."""
+        """Return the seats measured at this world size, or else at any."""
         own = [cell for cell in self._by_nearness(world_size) if cell.point.world_size == world_size]
         times = (time for cell in own or self.cells for time in cell.times.values())
         return frozenset(seat for time in times for seat in time.seats)
 
     def times(self, seats: Collection[int], world_size: int) -> Mapping[int, AloneTime]:
-        """By round, of these seats; measured at this world size where they were."""
+        """Return the times of these seats by round, preferably measured at this world size."""
         key = (frozenset(seats), world_size)
         if key not in self._found:
             self._found[key] = self._times(key[0], world_size)
         return self._found[key]
 
     def by_seat(self, seats: Collection[int], world_size: int) -> dict[str, dict[int, float]]:
-        """Logarithms of the step times that were measured, by seat and round."""
+        """Return logarithms of the measured step times, by seat and round."""
         found: dict[str, dict[int, float]] = {}
         for number, time in self._sources(seats, world_size).items():
             for seat, one in sorted(time.seats.items()):
@@ -100,10 +84,8 @@ class Alone:
                     found.setdefault(str(seat), {})[number] = log(one.step_s)
         return found
 
-    # ------------------------------------------------------------ one round after the other
-
     def _by_nearness(self, world_size: int) -> list[Cell]:
-        """At this world size first, then the widest; `solo` last."""
+        """This world size first, then the widest; `solo` last."""
         return sorted(
             self.cells,
             key=lambda cell: (
@@ -112,7 +94,7 @@ class Alone:
         )  # fmt: skip
 
     def _sources(self, seats: Collection[int], world_size: int) -> dict[int, StepTime]:
-        """By round, the nearest that has any of these seats; else the nearest there is."""
+        """By round, the nearest cell with any of these seats, or else the nearest cell."""
         found: dict[int, StepTime] = {}
         nearest = self._by_nearness(world_size)
         for wanted in (frozenset(seats), None):
@@ -130,7 +112,7 @@ class Alone:
         if not sources:
             return {}
         layout: Layout = self.by_seat(seats, world_size)
-        if not layout:  # another seat stands for these
+        if not layout:  # another seat represents these
             layout = {"": {number: log(time.harmonic_s) for number, time in sources.items()}}
         fit = additive(layout)
         return {
@@ -162,15 +144,13 @@ def _alone(
 
 
 def _blocks(time: StepTime, columns: Mapping[str, float]) -> Blocks:
-    """Of the seats that had a turn in each block: what one of them is apart from the others is known from all
-    rounds."""
+    """Corrects for the seats missing in a block: seats' differences are known from all rounds."""
     apart = {int(seat): exp(column) for seat, column in columns.items()}
     known = [(apart[seat], one.blocks) for seat, one in time.seats.items() if seat in apart]
     return by_rate(harmonic(apart.values()), known)
 
 
 def _use(cpu: CpuStep | None, seats: Mapping[int, float]) -> Use | None:
-    """Of the seats that were measured; all there are where another stands for them."""
     if cpu is None:
         return None
     found = [use for seat, use in cpu.seats.items() if seat in seats] or list(cpu.seats.values())
@@ -183,7 +163,7 @@ Key = tuple[Any, ...]
 
 
 def key_of(point: Point) -> Key:
-    """By which an exchange finds this control. A plain loop uses no network and no strategy's options."""
+    """Return the key of a control. Plain loops use no network and no options of a strategy."""
     if point.kind in ("solo", "each"):
         return _alone_key(point, point.strategy, point.workload.batch_size)
     if point.kind in BESIDE:
@@ -201,14 +181,14 @@ def _beside_key(kind: Kind, point: Point, plain: str, world_size: int) -> Key:
 
 
 def _comm_key(point: Point) -> Key:
-    # Gradients are as large at any batch.
+    # The batch size does not matter for gradients.
     work = point.workload.alone(0)
     where = (point.interconnect, point.sorted_options, point.world_size, point.placement)
     return ("comm", point.strategy, work, point.hardware, *where, point.servers, point.server_hosts)
 
 
 class Control(Cell):
-    """One control over its rounds; where a round has several records of it, the last by key counts."""
+    """One control over its rounds; of several records of a round the last by key counts."""
 
     def __init__(self, records: Sequence[PointRecord]) -> None:
         super().__init__(list({record.point.round: record for record in records}.values()))
@@ -216,21 +196,19 @@ class Control(Cell):
 
     @cached_property
     def times(self) -> dict[int, StepTime]:
-        """Step time by round; plain loops side by side are timed as if they waited for each other."""
+        """Step time by round; plain loops at once are timed in lock step."""
         timed = lock_step if self.point.kind in BESIDE else step_time
         found = ((record.point.round, timed(record)) for record in self._all)
         return {number: time for number, time in found if time is not None}
 
     @cached_property
     def first_cause(self) -> str:
-        """Of the first round that failed; empty where none did."""
         failed = {r.point.round: r.outcome.cause for r in self._all if isinstance(r.outcome, Failed)}
         return failed[min(failed)] if failed else ""
 
 
 class Controls:
-    """The controls of a sweep by what an exchange asks for; what is read from their records is kept until another
-    one comes."""
+    """The controls of a sweep by key; facts are cached until a new record of the key."""
 
     def __init__(self, records: Iterable[PointRecord] = ()) -> None:
         self._records: dict[Key, dict[str, PointRecord]] = defaultdict(dict)
@@ -242,7 +220,7 @@ class Controls:
                 self.put(record)
 
     def put(self, record: PointRecord) -> Key:
-        """Take the record of a control, in place of an older one of its point; return by which it is found."""
+        """Add the record of a control, replacing an older one of its point; return its key."""
         key = key_of(record.point)
         self._records[key][record.point.key] = record
         self._control.pop(key, None)
@@ -266,30 +244,31 @@ class Controls:
         return self._alone.get(key)
 
     def baselines(self) -> list[Alone]:
-        """All plain loops alone, in the order of a table."""
+        """Return all plain loops alone, in table order."""
         keys = sorted(key for key in self._records if key[0] == "solo")
         return [alone for key in keys if (alone := self._plain_loops(key))]
 
     def plain(self, strategy: str) -> str:
-        """The plain loop that is the strategy's baseline: its framework's; of a strategy from outside
-        (`package.module:mode`), which may rest on any framework, the only one there is."""
+        """Return the plain loop that is the strategy's baseline: its framework's.
+
+        For an external strategy (`package.module:mode`) it is the sweep's only plain loop.
+        """
         framework = strategy.partition(":")[0]
         return next(iter(self.plains)) if "." in framework and len(self.plains) == 1 else f"{framework}:plain"
 
     def is_plain(self, point: Point) -> bool:
-        """Whether an exchange is that of a plain loop, beside which no other was tried."""
+        """Return whether an exchange is a plain loop without a baseline of its own."""
         return point.strategy == self.plain(point.strategy) and self.baseline(point) is None
 
     def alone(self, point: Point, batch_size: int) -> Alone | None:
-        """The plain loops alone at `batch_size`, failed rounds too; None if not tried."""
+        """Return the plain loops alone at `batch_size`, failed rounds included; None if not tried."""
         return self._plain_loops(_alone_key(point, self.plain(point.strategy), batch_size))
 
     def baseline(self, point: Point) -> Alone | None:
-        """The plain loops alone behind the efficiency of `point`."""
         return self.alone(point, point.reference.batch_size)
 
     def times_alone(self, cell: Cell, batch_size: int) -> Mapping[int, AloneTime]:
-        """By round, what the devices of a cell do alone at `batch_size`."""
+        """Return by round the times alone of a cell's devices at `batch_size`."""
         alone = self.alone(cell.point, batch_size)
         if alone is None:
             return {}
@@ -297,7 +276,7 @@ class Controls:
         return alone.times(cell.seats or alone.seats(size), size)
 
     def by_seat(self, cell: Cell, batch_size: int) -> Mapping[str, Mapping[int, float]]:
-        """Logarithms of what each device of a cell takes alone for a step, by seat and round."""
+        """Return logarithms of the step times alone of a cell's devices, by seat and round."""
         alone = self.alone(cell.point, batch_size)
         if alone is None:
             return {}
@@ -305,32 +284,32 @@ class Controls:
         return alone.by_seat(cell.seats or alone.seats(size), size)
 
     def together(self, point: Point) -> Control | None:
-        """As many plain loops as the point has ranks, at once, at its batch per device."""
+        """Return the plain loops on all devices at once, at the point's batch per device."""
         return self._beside("together", point, point.world_size)
 
     def held(self, point: Point, world_size: int) -> Control | None:
-        """So many of these plain loops at once, each on one batch that stays on its device."""
+        """Return `world_size` plain loops at once, each with one batch that stays on its device."""
         return self._beside("held", point, world_size)
 
     def feed(self, point: Point, world_size: int) -> Control | None:
-        """What feeds so many of these plain loops, by itself."""
+        """Return the feeds of `world_size` plain loops, without training."""
         return self._beside("feed", point, world_size)
 
     def _beside(self, kind: Kind, point: Point, world_size: int) -> Control | None:
         return self._found(_beside_key(kind, point, self.plain(point.strategy), world_size))
 
     def comm(self, point: Point) -> Mapping[int, StepTime]:
-        """The exchange of the model's gradients without compute."""
+        """Return by round the exchange of gradients without compute."""
         found = self._found(_comm_key(point))
         return found.times if found else {}
 
     def nccl(self, point: Point) -> NcclChoice | None:
-        """What NCCL chose in the exchange of the model's gradients without compute."""
+        """Return NCCL's choices in the exchange of gradients without compute."""
         found = self._found(_comm_key(point))
         return found.nccl if found else None
 
     def gpu_times(self, point: Point) -> tuple[GpuTime, ...]:
-        """Of the profiled steps of the plain loop on as many devices as the point has, by rank."""
+        """Return by rank the GPU times of the plain loop on as many devices as the point has."""
         plain = self.plain(point.strategy)
         alone = point.world_size == 1
         key = _alone_key(point, plain, point.workload.batch_size)
@@ -338,7 +317,7 @@ class Controls:
         return found.gpu_times if found else ()
 
     def keys_behind(self, point: Point) -> Mapping[Kind, set[Key]]:
-        """By which the controls are found that a row's efficiency and losses rest on."""
+        """Return the keys of the controls behind a row's efficiency and losses."""
         plain = self.plain(point.strategy)
         sizes = (point.workload.batch_size, point.reference.batch_size)
         return {
@@ -350,12 +329,12 @@ class Controls:
         }
 
     def cells_behind(self, point: Point, kinds: Iterable[Kind] = ("solo", "together")) -> list[Cell]:
-        """The controls of these kinds that a row rests on, by default the plain loops."""
+        """Return the controls of these kinds behind a row."""
         found = self.keys_behind(point)
         return [cell for kind in kinds for key in sorted(found[kind]) for cell in self._cells(key)]
 
     def flags_behind(self, point: Point) -> Mapping[Kind, frozenset[Flag]]:
-        """The stamps of the controls that a row's efficiency and losses rest on, by their kind."""
+        """Return the stamps of the controls behind a row's efficiency and losses, by kind."""
         found: dict[Kind, frozenset[Flag]] = {}
         for kind, keys in self.keys_behind(point).items():
             for key in sorted(keys):
@@ -372,7 +351,7 @@ class Controls:
         return (control,) if control else ()
 
     def why_missing(self, kind: Kind, point: Point, batch_size: int) -> str:
-        """The cause of the first failure of the control that `point` lacks; empty where it was not tried."""
+        """Return the first failure's cause of the control that `point` lacks; empty if not tried."""
         if kind in ("solo", "each"):
             alone = self.alone(point, batch_size)
             return alone.first_cause if alone else ""
@@ -381,15 +360,18 @@ class Controls:
 
 
 # ---------------------------------------------------------------- less work
+#
+# An honest exchange computes what the plain loop computes at the same batch. The evidence is CPU time on CPUs (it
+# does not grow by waiting), step time elsewhere. Strategies whose ranks update only some parameters are skipped.
 
-# Of the plain loop's, in every round.
+# Least part of the plain loop's time; a lower one in every round is reported.
 LEAST_PART = 0.85
-# Of a step: CPU time below it is not that of computing (a scripted step sleeps).
+# CPU time below this part of a step is not computing (a scripted step sleeps).
 LEAST_BUSY = 0.2
 
 
 def find_less_work(cell: Cell, controls: Controls) -> bool:
-    """Tell a cell what its plain loops say of its work; returns whether that is new."""
+    """Compare a cell with its plain loops and store the finding; return whether it changed."""
     before, cell.less_work = cell.less_work, _said(cell, controls)
     return bool(before) != bool(cell.less_work)
 
@@ -412,7 +394,6 @@ def _said(cell: Cell, controls: Controls) -> str:
 
 
 def _of_cpu_time(cell: Cell, controls: Controls) -> Iterator[float]:
-    """By round, over the lesser of plain loops alone and beside each other."""
     own = controls.times_alone(cell, cell.point.workload.batch_size)
     together = controls.together(cell.point)
     for number, cpu in cell.cpu.items():
@@ -424,7 +405,6 @@ def _of_cpu_time(cell: Cell, controls: Controls) -> Iterator[float]:
 
 
 def _of_step_time(cell: Cell, controls: Controls) -> Iterator[float]:
-    """By round, over the fastest device alone."""
     own = controls.times_alone(cell, cell.point.workload.batch_size)
     for number, time in cell.times.items():
         if number in own:

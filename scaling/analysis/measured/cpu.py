@@ -1,13 +1,8 @@
-"""What memory, and the kernel at all, cost while a cell was measured. Pure.
+"""CPU time of a step, CPU use of servers, and the cost of memory faults, the kernel and CPU quotas.
 
-Faults are a part of the kernel's time, and no counter tells which. Two bounds are known: they take no longer
-than all of that time, and of one page about FAULT_S each. Faults are named where both are worth a note, with
-what they explain where that is less than half. Where the kernel's time is large and faults are too few for it,
-they may still be of huge pages, each of which clears 512 times as much; or the kernel did something else. A note
-then tells what is known and names no cause. It does so of plain loops alone: what ranks exchange through sockets
-is the kernel's work, and counts as the exchange's CPU.
-
-Parts are of the time of a process's cores, and each process is judged by itself.
+Page faults are part of the kernel's time, and no counter separates them. Two bounds are known: the kernel's time,
+and about FAULT_S per page. A note names faults if both bounds matter. If the kernel's time is large but faults are
+few, a note on a plain loop names no cause: huge pages or other calls. (Exchanges use the kernel for sockets.)
 """
 
 from __future__ import annotations
@@ -24,13 +19,10 @@ from scaling.records.run import HelperRecord, PointRecord, RankRecord
 from scaling.records.telemetry import CpuTime, Telemetry
 
 # ---------------------------------------------------------------- cpu use
-#
-# What CPUs did beside the training: parameter servers' use of a core, an emulating machine's of all. Pure.
 
 
 class ServerUse(Record, frozen=True, kw_only=True):
-    """A parameter server of a row: where it ran, and how much of one core it used while windows were measured,
-    mean over rounds; None where that is not known."""
+    """A parameter server: its host and its use of one core in measured windows, mean over rounds."""
 
     name: str
     host: str
@@ -38,7 +30,7 @@ class ServerUse(Record, frozen=True, kw_only=True):
 
 
 def server_use(records: Iterable[PointRecord]) -> tuple[ServerUse, ...]:
-    """The parameter servers of the rounds that ended well, by number."""
+    """Return the parameter servers of the finished rounds, sorted by number."""
     found: dict[tuple[int, str, str], list[HelperRecord]] = defaultdict(list)
     for record in records:
         for helper in record.helpers if isinstance(record.outcome, Finished) else ():
@@ -52,12 +44,12 @@ def server_use(records: Iterable[PointRecord]) -> tuple[ServerUse, ...]:
 
 
 def of_servers(servers: Iterable[ServerUse]) -> float | None:
-    """Of one core, the mean of the servers whose use is known."""
+    """Return the mean use of a core over servers with a known use."""
     return _mean(server.cpu_percent for server in servers)
 
 
 def of_machine(records: Iterable[PointRecord]) -> float | None:
-    """Of all cores of the busiest machine while it emulated, mean over rounds; None for real devices."""
+    """Return the busiest emulating machine's use of all its cores, mean over rounds; None for real devices."""
     by_round = (
         [used for rank in record.ranks if (used := rank.telemetry.machine_cpu_percent) is not None]
         for record in records
@@ -70,33 +62,26 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-# ---------------------------------------------------------------- conditions
-
 # ---------------------------------------------------------------- cpu time
 #
-# CPU time of one step, by rank and by thread: what a step computed, and what it waited. Pure.
-#
-# Per rank, wall = CPU / cores + time off the CPU is an identity, where each rank has as many cores as computing
-# threads. Where it has more (hardware threads to spare, where a communication thread costs the computing ones
-# nothing), only threads that plain steps have too count, and what those queued for.
+# wall = CPU / cores + time off the CPU is an identity per rank, if it has as many cores as computing threads. With
+# spare cores a communication thread may cost nothing. So only the threads of plain steps and their queueing count.
 
-
-# Helpers that compute, one per device: their CPU time is the training's.
+# Helpers that compute, one per device.
 COMPUTING = "trainer-"
-# A thread that runs for less of a process' time is not one that computes.
+# A thread below this part of the process's CPU time does not count as computing.
 LEAST_SHARE = 0.01
 
 
 class Thread(NamedTuple):
-    """Seconds of one step that threads of one name ran, and that they waited for a CPU, per core."""
+    """Seconds of a step, per core, that threads of one name ran and waited for a CPU."""
 
     run_s: float
     queued_s: float
 
 
 class Use(Record, frozen=True, kw_only=True):
-    """Seconds of one step, per core: what all threads ran, by name where that is known. `others_s` is what others
-    ran on all its cores, None where nobody knows."""
+    """CPU seconds of a step, per core: of all threads, by thread name, of other processes (None if unknown)."""
 
     run_s: float
     threads: Mapping[str, Thread] = {}
@@ -104,21 +89,20 @@ class Use(Record, frozen=True, kw_only=True):
 
     @property
     def queued_s(self) -> float | None:
-        """What all threads waited for a CPU; None in records that do not tell threads apart."""
+        """Seconds that all threads waited for a CPU; None if threads are unknown."""
         return sum(thread.queued_s for thread in self.threads.values()) if self.threads else None
 
     @property
     def computing(self) -> frozenset[str]:
-        """The names of the threads that do a plain loop's work."""
+        """Names of the threads that compute in a plain loop."""
         return frozenset(name for name, one in self.threads.items() if one.run_s > LEAST_SHARE * self.run_s)
 
 
 class CpuStep(Record, frozen=True, kw_only=True):
-    """What a record says of the CPUs in one step.
+    """CPU time of one step: by seat, and the mean over devices with computing helpers.
 
-    `seats` are by rank of the launch; `mean` is over devices, computing helpers included. `servers_s` are the CPU
-    seconds of parameter servers by host, `sharing` the seats of ranks on those hosts. `is_spare`: a rank had more
-    CPUs than threads that compute.
+    `is_spare`: some rank has more CPUs than computing threads. `servers_s` are CPU seconds of parameter servers by
+    host, `sharing` the seats of ranks on each host.
     """
 
     seats: Mapping[int, Use]
@@ -129,7 +113,7 @@ class CpuStep(Record, frozen=True, kw_only=True):
 
 
 def cpu_step(record: PointRecord) -> CpuStep | None:
-    """Return a step's CPU time; None where it is unknown, and where devices are no CPUs."""
+    """Return a step's CPU time; None if it is unknown or the devices are no CPUs."""
     if not isinstance(record.outcome, Finished) or record.point.hardware.device != "cpu":
         return None
     ranks = [rank for rank in record.ranks if rank.windows]
@@ -152,7 +136,7 @@ def cpu_step(record: PointRecord) -> CpuStep | None:
 
 
 def mean_of(uses: Iterable[Use], devices: int) -> Use:
-    """Per device."""
+    """Return the sum of `uses` per device."""
     run_s, threads = 0.0, dict[str, Thread]()
     for use in uses:
         run_s += use.run_s / devices
@@ -163,9 +147,11 @@ def mean_of(uses: Iterable[Use], devices: int) -> Use:
 
 
 class Growth(NamedTuple):
-    """Seconds by which the CPU time of a step grew by the exchange: of the threads that compute, or of all; and on
-    CPUs to spare what those queued behind the `threads_s` that the other threads of their process ran, as far as
-    that is known. It is a difference and may be negative: over rounds it is bounded by these."""
+    """Growth of the CPU time of a step, in seconds: of the computing threads with spare CPUs, else of all.
+
+    `queued_s` is their queueing behind `threads_s`, the process's other threads; over rounds it is bounded by
+    these.
+    """
 
     run_s: float
     queued_s: float = 0.0
@@ -173,8 +159,7 @@ class Growth(NamedTuple):
 
 
 def growth(exchange: Use, plain: Use, *, is_spare: bool, servers_s: float = 0.0) -> Growth | None:
-    """By how much the CPU time of a step grew by the exchange; None where this cannot be told from what ran beside
-    it on CPUs to spare. `servers_s` is what servers ran beside a rank, behind whom its threads queue too."""
+    """Return how much the CPU time of a step grew by the exchange; None with spare CPUs and unknown threads."""
     if not is_spare:
         return Growth(exchange.run_s - plain.run_s)
     names = plain.computing
@@ -189,12 +174,12 @@ def growth(exchange: Use, plain: Use, *, is_spare: bool, servers_s: float = 0.0)
 
 
 def new_threads(exchange: Use, plain: Use) -> dict[str, float]:
-    """By name, what threads ran in a step that compute nothing in a plain one."""
+    """Return by name the seconds of threads that do not compute in the plain loop."""
     return {name: one.run_s for name, one in exchange.threads.items() if name not in plain.computing}
 
 
 def new_seconds(exchange: Use, plain: Use) -> float:
-    """What those ran in all."""
+    """Return the sum of `new_threads`."""
     return sum(new_threads(exchange, plain).values())
 
 
@@ -202,12 +187,10 @@ def _queued_s(use: Use, names: frozenset[str]) -> float:
     return sum(one.queued_s for name, one in use.threads.items() if name in names)
 
 
-# ---------------------------------------------------------------- of one process
+# ---------------------------------------------------------------- one process
 
 
 class _Span(NamedTuple):
-    """What a process' CPU time is spread over: steps, and seconds of one of them."""
-
     steps: float
     step_s: float
 
@@ -218,7 +201,7 @@ class _Span(NamedTuple):
 
 
 def _use(telemetry: Telemetry, span: _Span, cores: int) -> Use | None:
-    """Per core; of older records only how much of one core the process used is known."""
+    """Older records have only the percentage of one core."""
     cpu, percent = telemetry.cpu, telemetry.cpu_percent
     if cpu is not None:
         steps = (cpu.steps or span.steps) * cores
@@ -229,7 +212,6 @@ def _use(telemetry: Telemetry, span: _Span, cores: int) -> Use | None:
 
 
 def _helpers(record: PointRecord, ranks: list[RankRecord]) -> list[Use | None]:
-    """Those that compute."""
     span = _mean_span(ranks)
     return [
         _use(helper.telemetry, span, ranks[0].threads)
@@ -239,7 +221,6 @@ def _helpers(record: PointRecord, ranks: list[RankRecord]) -> list[Use | None]:
 
 
 def _mean_span(ranks: Iterable[RankRecord]) -> _Span:
-    """Of helpers, which do not count steps: that of the ranks, with the uncounted step where it is known."""
     spans = [_Span.of(rank) for rank in ranks]
     counted = [rank.telemetry.cpu.steps for rank in ranks if rank.telemetry.cpu is not None]
     steps = fmean(counted) if counted else fmean(span.steps for span in spans)
@@ -251,11 +232,11 @@ def _is_spare(rank: RankRecord, record: PointRecord) -> bool:
     return len(rank.cpus) > rank.threads * max(1, driven)
 
 
-# ---------------------------------------------------------------- of servers
+# ---------------------------------------------------------------- servers
 
 
 def _servers(record: PointRecord, ranks: list[RankRecord]) -> dict[str, float]:
-    """CPU seconds of a step by host, of the hosts that train; a server whose use is unknown counts as none."""
+    """CPU seconds of a step on each training host; a server with unknown use counts as 0."""
     span, training = _mean_span(ranks), set(record.hosts) | {rank.host for rank in ranks}
     found: dict[str, float] = {}
     for helper in record.helpers:
@@ -278,18 +259,15 @@ def _sharing(record: PointRecord) -> dict[str, tuple[int, ...]]:
 
 # ---------------------------------------------------------------- conditions
 
-# Parts of the time that are worth a note: of faults, and of the kernel where these do not explain it. Plain
-# loops had at most 0.6 % of it over the rounds of each of ten runs on two cores.
+# Least part of the time for a note: of faults, and of the kernel without faults. Plain loops reach 0.6 %.
 LEAST, LARGE = 0.01, 0.03
-# Measured with glibc's heap given back after each step: 4,500 to 6,300 faults and 9 to 11 ms of kernel time.
+# Measured on plain steps with about 5,000 faults and 10 ms of kernel time each.
 FAULT_S = 2e-6
-# What helps, and why faults are left where it was in use: 32 MiB is the largest buffer that glibc keeps.
+# 32 MiB is the largest buffer that glibc keeps.
 MALLOC = "in CPU workers --malloc keep, the default, spares those of buffers up to 32 MiB"
 
 
 class _Asked(NamedTuple):
-    """What a process asked of the kernel in so many steps, while its cores had so many seconds."""
-
     name: str
     steps: float
     faults: int
@@ -299,28 +277,25 @@ class _Asked(NamedTuple):
 
     @property
     def kernel(self) -> float:
-        """The kernel's part of its cores' time."""
+        """Part of its cores' time."""
         return self.kernel_s / self.cores_s
 
     @property
     def paging(self) -> float:
-        """The same of its faults, each of one page."""
+        """Part of its cores' time explained by faults of one page each."""
         return self.faults * FAULT_S / self.cores_s
 
     @property
     def is_faulting(self) -> bool:
-        """Whether its faults explain enough of it."""
         return min(self.kernel, self.paging) > LEAST
 
     @property
     def of_step(self) -> str:
-        """What its parts are of."""
         return "of the step" + (" per core" if self.cores_s > self.wall_s else "")
 
 
 def condition_notes(records: Sequence[PointRecord]) -> Iterator[str]:
-    """What a CPU quota costs, and faulting memory in, where they cost something; and the kernel, where that is not
-    why."""
+    """Yield notes about a CPU quota, memory faults and unexplained kernel time, if they matter."""
     yield from _throttled(records)
     told = _told(records)
     if faulting := [one for one in told if one.is_faulting]:
@@ -341,9 +316,6 @@ def condition_notes(records: Sequence[PointRecord]) -> Iterator[str]:
 
 
 class _HeldUp(NamedTuple):
-    """What the CPU quota of a host's ranks did to them: the periods in which it held them up, of so many, and for
-    how long, of their cores' seconds."""
-
     throttled: int
     periods: int
     seconds: float
@@ -351,7 +323,6 @@ class _HeldUp(NamedTuple):
 
 
 def _throttled(records: Iterable[PointRecord]) -> Iterator[str]:
-    """The host that its CPU quota held up most."""
     by_host: dict[str, list[_HeldUp]] = {}
     for record in records:
         for host in dict.fromkeys(rank.host for rank in record.ranks):
@@ -368,7 +339,7 @@ def _throttled(records: Iterable[PointRecord]) -> Iterator[str]:
 
 
 def _held_up(ranks: Sequence[RankRecord]) -> _HeldUp:
-    """Ranks of one cgroup read the same counts: those of one of them are taken."""
+    """Ranks of one cgroup read the same counts, so those of one rank are used."""
     known = [(rank.threads, cpu) for rank in ranks if (cpu := rank.telemetry.cpu) is not None]
     worst = max((cpu for _, cpu in known), key=lambda cpu: cpu.throttled_periods, default=None)
     if worst is None:
@@ -378,7 +349,6 @@ def _held_up(ranks: Sequence[RankRecord]) -> _HeldUp:
 
 
 def _worst(found: Sequence[_Asked], told: Sequence[_Asked]) -> tuple[_Asked, str]:
-    """What all of them asked, if all do so; else the worst, and who it is."""
     if len(found) == len(told):
         return _sum(found), ""
     worst = max(found, key=lambda one: one.kernel)
@@ -386,7 +356,6 @@ def _worst(found: Sequence[_Asked], told: Sequence[_Asked]) -> tuple[_Asked, str
 
 
 def _is_plain(record: PointRecord) -> bool:
-    """Whether it trains on CPUs and exchanges nothing."""
     return record.point.hardware.device == "cpu" and own(record.point.strategy).endswith(":plain")
 
 
@@ -394,11 +363,10 @@ def _percent(part: float) -> str:
     return f"{100 * part:.1f} %"
 
 
-# ---------------------------------------------------------------- process by process
+# ---------------------------------------------------------------- single processes
 
 
 def _told(records: Iterable[PointRecord]) -> list[_Asked]:
-    """Of each rank, and of each helper that computes, over rounds."""
     by_name: dict[str, list[_Asked]] = {}
     for one in (asked for record in records for asked in _processes(record)):
         by_name.setdefault(one.name, []).append(one)
@@ -422,11 +390,10 @@ def _processes(record: PointRecord) -> Iterator[_Asked]:
 
 
 def _asked(name: str, cpu: CpuTime | None, cores: int, steps: float = 0.0) -> Iterator[_Asked]:
-    """`steps`: of who does not count them."""
+    """`steps` is for a process that does not count its own."""
     if cpu is not None and (cpu.steps or steps) and cpu.wall_s:
         yield _Asked(name, cpu.steps or steps, cpu.minor_faults, cpu.kernel_s, cores * cpu.wall_s, cpu.wall_s)
 
 
 def _driven(rank: RankRecord, record: PointRecord) -> int:
-    """How many devices its process drives."""
     return max(1, record.hosts.count(rank.host)) if len(record.ranks) < record.point.world_size else 1

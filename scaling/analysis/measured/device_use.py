@@ -1,4 +1,4 @@
-"""How GPUs ran while measured windows did, over all ranks and rounds of a cell. Pure."""
+"""Energy of machines, and clocks, power and memory of GPUs, over all ranks and rounds of a cell."""
 
 from __future__ import annotations
 
@@ -14,19 +14,15 @@ from scaling.records.telemetry import POWER_CAP, MachineEnergy, Sample, Telemetr
 
 # ---------------------------------------------------------------- machine energy
 #
-# What a row's machines use beside their GPUs: processor packages and DRAM, by the kernel's counters. Pure.
+#     power     J / s of each machine during its windows, summed over machines, mean over rounds
+#     J/sample  power / (samples/s) of the round, mean over rounds
 #
-# power J over s of each machine while its windows ran, the sum over the row's machines, mean over rounds
-# J/sample power / (samples/s) of the round, mean over rounds
-#
-# Counters know no process. So a row has none where ranks share cores or machines, other programs disturbed them,
-# or one of its machines was not read: a part would pass for the whole. Nor where a counter stood still, as some
-# virtual machines' do.
+# The counters are per machine. So a row has no value if ranks share cores, other programs ran, or a machine has no
+# counter or one that stands still (some virtual machines).
 
 
 class MachineUse(Record, frozen=True, kw_only=True):
-    """Packages and DRAM of a row's machines, whole; None where their counters cannot be read, which `unreadable`
-    explains."""
+    """Power and energy of a row's processors and DRAM; None if `unreadable` says why."""
 
     power_w: float | None = None
     j_per_sample: float | None = None
@@ -34,7 +30,7 @@ class MachineUse(Record, frozen=True, kw_only=True):
 
 
 def machine_use(records: Iterable[PointRecord], times: Mapping[int, StepTime]) -> MachineUse | None:
-    """Of the rounds that have a step time; None where nobody counts, or the machines are not theirs alone."""
+    """Return the energy of the rounds with a step time; None without counters or with shared machines."""
     powers, energies, unreadable = [], [], ""
     for record in records:
         time = times.get(record.point.round)
@@ -52,18 +48,16 @@ def machine_use(records: Iterable[PointRecord], times: Mapping[int, StepTime]) -
 
 
 def _is_alone(record: PointRecord) -> bool:
-    """Whether nothing else had a part in what the counters saw; devices that sleep use nothing of theirs."""
+    """Whether nothing else used the machines; emulated devices sleep and use nothing."""
     disturbed = any(warning.kind == "foreign-load" for warning in record.warnings)
     return not (record.oversubscribed or disturbed or record.point.hardware.device == "emulated")
 
 
 def _by_host(record: PointRecord) -> dict[str, MachineEnergy]:
-    """Each host's, read beside one child of it."""
     return {host: told.machine_energy for host, told in _domains(record) if told.machine_energy is not None}
 
 
 def _hosts(record: PointRecord) -> set[str]:
-    """Whose machines take part."""
     return {*record.hosts, *(host for host, _ in _domains(record))}
 
 
@@ -72,25 +66,20 @@ def _domains(record: PointRecord) -> Iterator[tuple[str, Telemetry]]:
     yield from ((rank.host, rank.telemetry) for rank in record.ranks)
 
 
-# ---------------------------------------------------------------- device use
-
 # ---------------------------------------------------------------- clocks
 #
-# How fast GPUs were clocked while windows were timed, and what lowered it. Pure.
-#
-# A card at its power limit lowers its clocks all the time, which is the normal state of many under load and no
-# fault; heat and failing power are. Either way a row is comparable with its baseline where both ran at one
-# clock.
+# A card at its power limit lowers its clocks: that is normal under load, while heat and failing power are faults.
+# A row is comparable with its baseline if both ran at one clock.
 
-
-# A row's mean clock may differ so much from its baseline's, as a fraction: NVIDIA's clocks have steps of 15 MHz.
+# Greatest relative difference of a row's clock from its baseline's. NVIDIA's clocks have steps of 15 MHz.
 TOLERANCE = 0.02
 
 
 class Clocks(Record, frozen=True, kw_only=True):
-    """Of all readings of busy GPUs: the mean SM clock, None where none tells; the same as a fraction of the
-    highest that they could have; the share of readings at the power limit; what else lowered clocks, in any
-    reading. `of_baseline` is the mean clock over that of the plain loops alone."""
+    """Clocks over all readings of busy GPUs: mean SM clock, its fraction of the highest, and of the baseline's.
+
+    `power_limited` is the share of readings at the power limit; `throttled` are other reasons in any reading.
+    """
 
     sm_mhz: float | None
     of_max: float | None
@@ -100,12 +89,11 @@ class Clocks(Record, frozen=True, kw_only=True):
 
     @property
     def differ(self) -> bool:
-        """Whether the row and its baseline ran at different clocks."""
         return self.of_baseline is not None and abs(self.of_baseline - 1) > TOLERANCE
 
 
 def clocks(records: Sequence[PointRecord]) -> Clocks | None:
-    """What the GPUs of these records did; None where none was read."""
+    """Return the clocks of these records' GPUs; None without readings."""
     read = [one for record in records for one in _telemetry(record)]
     samples = [sample for telemetry in read for sample in telemetry.samples]
     if not samples:
@@ -122,24 +110,24 @@ def clocks(records: Sequence[PointRecord]) -> Clocks | None:
 
 
 def at_work_mhz(sample: Sample) -> float | None:
-    """The SM clock of a reading; None where it is not known, and of an idle GPU, which lowers it."""
+    """Return the SM clock of a reading; None if unknown or the GPU was idle, which lowers it."""
     return None if sample.utilisation_percent == 0 else sample.sm_clock_mhz
 
 
 def throttled(samples: Sequence[Sample]) -> list[str]:
-    """What lowered clocks beside the power limit."""
+    """Return the reasons other than the power limit that lowered clocks."""
     return sorted({reason for sample in samples for reason in sample.throttle} - {POWER_CAP})
 
 
 def of_baseline(own: Clocks | None, baseline: Clocks | None) -> float | None:
-    """The mean clock over the baseline's; None where either is unknown."""
+    """Return the mean clock over the baseline's; None if either is unknown."""
     if own is None or baseline is None or not own.sm_mhz or not baseline.sm_mhz:
         return None
     return own.sm_mhz / baseline.sm_mhz
 
 
 def describe(found: Clocks) -> str:
-    """`SM clock 1410 MHz, 71 % of the highest, at the power limit in 97 % of readings`."""
+    """Describe clocks: `SM clock 1410 MHz, 71 % of the highest, at the power limit in 97 % of readings`."""
     said = []
     if found.sm_mhz is not None:
         said.append(f"SM clock {found.sm_mhz:.0f} MHz")
@@ -151,7 +139,7 @@ def describe(found: Clocks) -> str:
 
 
 def difference(found: Clocks) -> str:
-    """How a row's clock differs from its baseline's, for people; "" where it does not."""
+    """Describe how a row's clock differs from its baseline's; "" if it does not."""
     if found.of_baseline is None or not found.differ:
         return ""
     apart = f"{abs(found.of_baseline - 1):.1%}".replace("%", " %")
@@ -161,7 +149,7 @@ def difference(found: Clocks) -> str:
 
 
 def _telemetry(record: PointRecord) -> Iterator[Telemetry]:
-    """Of workers, and of helpers: they may compute too."""
+    """Helpers are included, because they may compute."""
     yield from (child.telemetry for child in record.ranks)
     yield from (child.telemetry for child in record.helpers)
 
@@ -178,12 +166,12 @@ def _of_max(telemetry: Telemetry) -> Iterator[float]:
 
 
 class DeviceUse(Record, frozen=True, kw_only=True):
-    """Means over devices and rounds, each device's over its readings; None where no device tells.
+    """Means over devices and rounds; None if no device has a value. Clocks are of GPUs at work.
 
-    Clocks are those of GPUs at work. `slowest_sm_clock_mhz` is the mean of the slowest device, `max_sm_clock_mhz`
-    the highest reading of any. `peak_memory_bytes` is the most that a framework had in use on one device, else
-    what NVML saw there. `samples_per_j` counts the energy of the devices alone; None unless each of them tells it
-    in some round; `energy_is_integral` where a GPU has no counter of it and readings of its power stand for one.
+    slowest_sm_clock_mhz  mean of the slowest device; max_: highest reading
+    peak_memory_bytes     most that a framework used on a device, or else that NVML saw
+    samples_per_j         energy of devices alone; None unless every device has it in some round
+    energy_is_integral    some GPU has no energy counter, so power readings are integrated
     """
 
     sm_clock_mhz: float | None = None
@@ -197,16 +185,15 @@ class DeviceUse(Record, frozen=True, kw_only=True):
 
     @property
     def j_per_sample(self) -> float | None:
-        """The inverse."""
         return 1 / self.samples_per_j if self.samples_per_j else None
 
 
-# A device of a cell: the round, the child that reads it, its number there.
+# Round, name of the child that reads the device, and its index there.
 Device = tuple[int, str, int | None]
 
 
 def of(records: Sequence[PointRecord]) -> DeviceUse | None:
-    """Of the rounds that ended well; None where no GPU was read."""
+    """Return the device use of the finished rounds; None if no GPU was read."""
     well = [record for record in records if isinstance(record.outcome, Finished)]
     by_device: dict[Device, list[Sample]] = defaultdict(list)
     for record in well:
@@ -230,13 +217,11 @@ def of(records: Sequence[PointRecord]) -> DeviceUse | None:
 
 
 def _children(record: PointRecord) -> Iterator[tuple[str, Telemetry]]:
-    """Workers, and the helpers that compute for their ranks."""
     yield from ((f"rank {rank.rank}", rank.telemetry) for rank in record.ranks)
     yield from ((helper.name, helper.telemetry) for helper in record.helpers)
 
 
 def _means(devices: Iterable[Sequence[Sample]], of_sample: Callable[[Sample], float | None]) -> list[float]:
-    """The mean of each device that tells it."""
     told = ([value for sample in found if (value := of_sample(sample)) is not None] for found in devices)
     return [fmean(values) for values in told if values]
 
@@ -252,7 +237,7 @@ def _peak_memory_bytes(records: Iterable[PointRecord], devices: Iterable[Sequenc
 
 
 def _samples_per_j(record: PointRecord) -> float | None:
-    """Of one round: all that was trained on while energy was counted, the uncounted step included."""
+    """Counts all samples trained while energy was counted, the uncounted step included."""
     told = [(child, telemetry) for child, telemetry in _children(record) if telemetry.energy_j is not None]
     devices = sum(len({sample.device_index for sample in telemetry.samples}) for _, telemetry in told)
     # Ranks that share a GPU read one counter.

@@ -1,14 +1,9 @@
-"""Whether an efficiency lasts: what it becomes while the same processes train on. Pure.
+"""Whether an efficiency lasts while the same processes train on (soak).
 
-Windows that were measured in a process's first seconds say nothing of a warm-up that takes longer. Where an
-exchange and the plain loop behind it go on taking turns (sweep/epoch.py), the logarithm of their ratio, block by
-block from the first measured one on, is tested for a trend by rank (Mann, "Nonparametric tests against trend",
-Econometrica 13, 1945; Kendall's tau): what the machine does hits both of a block, what one start is apart from
-others is in all of them, and a stall is one rank among many. How large the change is, is the mean of the last
-blocks less that of what was measured in all rounds, which the table rests on: one start alone may be slower at
-first than others ever were. Both are trimmed (Yuen & Dixon, "The approximate behaviour and performance of the
-two-sample trimmed t", Biometrika 60, 1973), with degrees of freedom by Welch (1947): units are rounds there and
-blocks here.
+The ratio of plain loop and exchange, which take turns (sweep/epoch.py), is tested block by block for a trend by
+rank (Mann, "Nonparametric tests against trend", Econometrica 13, 1945; Kendall's tau). The change is the trimmed
+mean of the last blocks less that of the measured ones of all rounds, with Welch's degrees of freedom (Yuen &
+Dixon, "The approximate behaviour and performance of the two-sample trimmed t", Biometrika 60, 1973).
 """
 
 from __future__ import annotations
@@ -30,17 +25,15 @@ from scaling.records.events import Window
 from scaling.records.point import Record
 from scaling.records.run import PointRecord
 
-# Of an efficiency: less is not worth a stamp, and one in a hundred works may have one by chance.
+# Least change worth a stamp, as a fraction; chance of a false stamp per work.
 LEAST, ERROR = 0.01, 0.01
 LEAST_BLOCKS = 3
-# Of what they trained on: the blocks after it tell what has become of the efficiency.
+# Blocks after this part of the extra time show the changed efficiency.
 LATE = 2 / 3
 
 
 class Lasting(Record, frozen=True, kw_only=True):
-    """By which part of itself an efficiency had changed once its processes had trained for `after_s` seconds more,
-    with its 95 % interval; `p` is how often noise alone would make as much of a trend that way, of one of `among`
-    exchanges of its work that went on."""
+    """Relative change of an efficiency after `after_s` more seconds; p-value of its trend, of `among` tests."""
 
     change: Estimate
     after_s: float
@@ -49,14 +42,12 @@ class Lasting(Record, frozen=True, kw_only=True):
 
     @property
     def is_told(self) -> bool:
-        """Whether it is no noise, which has as many chances as exchanges went on (Bonferroni), and large enough to
-        matter."""
+        """Whether the change is significant (Bonferroni over `among`) and large enough."""
         return self.p < ERROR / self.among and abs(self.change.mean) > LEAST
 
 
 def lasting(exchanges: Sequence[PointRecord], plain_loops: Sequence[PointRecord]) -> Lasting | None:
-    """Of an exchange over its rounds, in one of which it trained on beside its plain loop; None where in none, or
-    one of them failed there."""
+    """Return the change of an exchange in the round that was soaked with its plain loop; None without one."""
     pairs = [(exchange, plain) for exchange in exchanges for plain in plain_loops if _is_beside(exchange, plain)]
     found = (_compared(*pair, pairs) for pair in pairs if all(any(r.soaked for r in one.ranks) for one in pair))
     return next((one for one in found if one), None)
@@ -69,7 +60,7 @@ def _is_beside(exchange: PointRecord, plain: PointRecord) -> bool:
 def _compared(
     exchange: PointRecord, plain: PointRecord, pairs: Iterable[tuple[PointRecord, PointRecord]]
 ) -> Lasting | None:
-    """On the seat of the plain loop that went on; `pairs` are of all rounds."""
+    """Uses the seat of the soaked plain loop; `pairs` are of all rounds."""
     after = step_time(quiet.later(plain))
     if after is None:
         return None
@@ -85,7 +76,7 @@ def _compared(
 
 
 def _measured(exchange: PointRecord, plain: PointRecord, seat: int) -> Sequence[float]:
-    """Logarithms of the plain loop's step time over the exchange's, block by block; none if one failed."""
+    """Logarithms of plain loop over exchange, block by block; empty if one failed."""
     both = step_time(exchange), step_time(plain)
     if not (both[0] and both[1]) or seat not in both[1].seats:
         return ()
@@ -93,7 +84,6 @@ def _measured(exchange: PointRecord, plain: PointRecord, seat: int) -> Sequence[
 
 
 def _followed(exchange: PointRecord, plain: Blocks) -> dict[int, float]:
-    """The same of all windows that followed."""
     own = step_time(quiet.later(exchange))
     return _ratio(own.blocks, plain) if own else {}
 
@@ -103,18 +93,15 @@ def _ratio(exchange: Blocks, plain: Blocks) -> dict[int, float]:
 
 
 def _trend_p(values: Sequence[float], change: float) -> float:
-    """How often values in random order would rise or fall as steadily; 1 where they go against the change."""
+    """p-value of Kendall's tau; 1 if the trend is against the change."""
     from scipy.stats import kendalltau  # type: ignore[import-untyped]
 
     found = kendalltau(range(len(values)), values)
     return float(found.pvalue) if found.statistic * change > 0 else 1.0
 
 
-# ---------------------------------------------------------------- of one point
-
-
 def _late_s(later: Iterable[Window]) -> dict[int, float]:
-    """The last of these windows by their index: how long it had trained on before each."""
+    """Window index -> seconds of training before it, for the last third of the extra time."""
     ages_s, age_s = {}, 0.0
     for window in later:
         age_s += window.seconds * window.uncounted_samples / window.samples if window.samples else 0.0
@@ -123,11 +110,8 @@ def _late_s(later: Iterable[Window]) -> dict[int, float]:
     return {index: before_s for index, before_s in ages_s.items() if before_s >= LATE * age_s}
 
 
-# ---------------------------------------------------------------- how large the change is
-
-
 def _change(before: Sequence[float], late: Sequence[float]) -> Estimate:
-    """Of units that are not equally noisy."""
+    """Welch's difference of trimmed means."""
     mean, n = trimmed_mean(late) - trimmed_mean(before), min(len(before), len(late))
     parts = [((trimmed_variance(values) or 0.0), trimmed_df(len(values))) for values in (before, late)]
     variance = sum(part for part, _ in parts)

@@ -1,7 +1,7 @@
-"""Which cells share a work, so that one variance is made of all of them. Pure.
+"""Cells that share a work: their pooled variance, and drift of their windows.
 
-They are the exchanges of one framework's work on one kind of device at all world sizes, and the plain loops that
-these rest on; not `comm`, which does another work.
+A pool is the exchanges of one framework's work on one kind of device at all world sizes, and the plain loops
+behind them. `comm` is not in it, because it does another work.
 """
 
 from __future__ import annotations
@@ -20,24 +20,18 @@ from scaling.records.point import Kind, Point, Record
 
 # ---------------------------------------------------------------- drift
 #
-# Whether points still became faster or slower while they were measured, found in all of a kind together. Pure.
-#
-# The slope of one point's windows is mostly noise, and windows of one point are not independent. The mean of the
-# slopes of many points is tested by Student's t. Units are points that were measured by themselves, and epochs
-# of those that took turns: a machine that wanders hits all of a block alike, so that their slopes are one and
-# the same look at it. The kinds of points of one work are tested at 1 % in all (Bonferroni): each of them would
-# else add its own false alarms.
-
+# The mean slope of many points of a kind is tested by Student's t, because one point's slope is mostly noise.
+# A unit is a point measured alone or an epoch: the machine's drift hits all points of an epoch equally.
+# The kinds of one work are tested at ERROR in all (Bonferroni).
 
 ERROR = 0.01
 LEAST_UNITS = 3
-# Of a step, over the measured windows: less is not worth a stamp.
+# Least change over the measured windows worth a stamp, as a fraction of a step.
 LEAST = 0.005
 
 
 class Drift(Record, frozen=True, kw_only=True):
-    """Points of one kind change by this part of a step from each window to the next, over so many windows; `t` is
-    Student's over so many units."""
+    """Drift of points of one kind: mean change per window (fraction of a step), and `t` over units."""
 
     kind: Kind
     per_window: float
@@ -48,11 +42,10 @@ class Drift(Record, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> float:
-        """From the first to the last measured window."""
+        """Change from the first to the last measured window."""
         return self.per_window * (self.windows - 1)
 
     def t_is_beyond(self, confidence: float) -> bool:
-        """Whether noise alone would seldom have such a `t`."""
         return abs(self.t) > quantile(self.units - 1, confidence)
 
     def __str__(self) -> str:
@@ -62,14 +55,14 @@ class Drift(Record, frozen=True, kw_only=True):
 
 
 def drifts(by_kind: Mapping[Kind, Iterable[Sequence[Blocks]]]) -> tuple[Drift, ...]:
-    """Those kinds of points whose mean slope is not noise; points that took turns come together."""
+    """Return the kinds of points with a significant drift; each unit is a sequence of points."""
     slopes = {kind: list(filter(None, map(_slopes, units))) for kind, units in sorted(by_kind.items())}
     found = [_drift(kind, units) for kind, units in slopes.items() if len(units) >= LEAST_UNITS]
     return tuple(one for one in found if one.t_is_beyond(1 - ERROR / len(found)) and abs(one.whole) > LEAST)
 
 
 def slope(windows: Blocks) -> float | None:
-    """Of a line through logarithms of step times, per window, by least squares; None of fewer than three."""
+    """Return the least-squares slope of log step times per window; None for fewer than three windows."""
     if len(windows) < 3:
         return None
     middle, level = fmean(windows), fmean(windows.values())
@@ -78,8 +71,6 @@ def slope(windows: Blocks) -> float | None:
 
 
 class _Slope(NamedTuple):
-    """Of one point, over so many windows."""
-
     per_window: float
     windows: int
 
@@ -107,13 +98,12 @@ def _drift(kind: Kind, units: Sequence[Sequence[_Slope]]) -> Drift:
 
 
 def pool_of(point: Point, controls: Controls) -> Key:
-    """What exchanges share whose variance is one."""
+    """Return the key of a point's pool."""
     return (controls.plain(point.strategy), point.reference, point.hardware)
 
 
 class Shared(NamedTuple):
-    """What the cells of one pool tell together: the variance of a cell's logarithm that rounds do not explain,
-    which kinds of points drifted, and how many exchanges went on after their windows."""
+    """Facts of one pool: residual of a cell's logarithm, drifts, number of soaked exchanges."""
 
     residual: Residual | None
     drifts: tuple[Drift, ...]
@@ -121,7 +111,6 @@ class Shared(NamedTuple):
 
 
 def shared(cells: Iterable[Cell], controls: Controls) -> dict[Key, Shared]:
-    """By pool."""
     by_pool: dict[Key, list[Cell]] = {}
     for cell in cells:
         by_pool.setdefault(pool_of(cell.point, controls), []).append(cell)
@@ -129,7 +118,7 @@ def shared(cells: Iterable[Cell], controls: Controls) -> dict[Key, Shared]:
 
 
 def of_pool(cells: Iterable[Cell], controls: Controls) -> Shared:
-    """Of the exchanges of one pool and the plain loops behind them; rows that claim nothing are left out."""
+    """Return the facts of one pool and the plain loops behind it; rows without claims are left out."""
     layout: dict[str, Mapping[int, float]] = {}
     kinds: dict[Kind, dict[str, Cell]] = {}
     soaked = 0
@@ -145,9 +134,10 @@ def of_pool(cells: Iterable[Cell], controls: Controls) -> Shared:
 
 
 def _side_by_side(cells: Iterable[Cell]) -> list[list[Blocks]]:
-    """Their points' windows: those of one epoch of a round together, others by themselves. All as they were at
-    first: what is disturbed comes again until the time for that is spent, so that the first blocks of a round
-    would look quicker than the last."""
+    """Windows of the points of one epoch and round together, of other points alone.
+
+    First tries only: repeated windows would make the first blocks of a round look faster than the last.
+    """
     found: dict[tuple[int, int | str], list[Blocks]] = {}
     for cell in cells:
         for number, time in cell.at_first:
@@ -156,15 +146,13 @@ def _side_by_side(cells: Iterable[Cell]) -> list[list[Blocks]]:
 
 
 def _plain_loops(cell: Cell, controls: Controls) -> dict[str, Mapping[int, float]]:
-    """The loops on the first and the last device of a row alone, since all of them would outnumber the exchanges,
-    and on all at once."""
+    """First and last device alone, so that these do not outnumber exchanges; and all at once."""
     point = cell.point
     found: dict[str, Mapping[int, float]] = {}
     for batch_size in {point.workload.batch_size, point.reference.batch_size}:
         alone = controls.by_seat(cell, batch_size)
         seats = sorted(alone, key=int)[:: max(1, len(alone) - 1)]
-        # One after the other in one stretch of the run, seats resemble each other more than cells do, whose rest
-        # would come out too small.
+        # Seats measured one after the other resemble each other, which would make the residual too small.
         for seat in seats if _took_turns(cell, controls, batch_size) else seats[:1]:
             found[f"alone/{batch_size}/{seat}"] = alone[seat]
     together = controls.together(point)
@@ -174,7 +162,6 @@ def _plain_loops(cell: Cell, controls: Controls) -> dict[str, Mapping[int, float
 
 
 def _took_turns(cell: Cell, controls: Controls, batch_size: int) -> bool:
-    """Whether the plain loops alone took turns with other points in every round."""
     return all(time.epoch is not None for time in controls.times_alone(cell, batch_size).values())
 
 

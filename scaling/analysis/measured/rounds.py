@@ -1,7 +1,6 @@
-"""An exchange beside the controls of its round: what a step took, and what it would take without each loss. Pure.
+"""An exchange and its control runs in one round: the step times that explain its efficiency, and waiting for data.
 
-Points that were measured side by side are compared over the blocks that both have: what hits a block hits all of
-them. Others are compared by their whole step times.
+Points measured side by side are compared over the blocks that both have, because a slow block hits both.
 """
 
 from __future__ import annotations
@@ -20,19 +19,15 @@ from scaling.records.point import Point, Record
 
 # ---------------------------------------------------------------- data wait
 #
-# How long plain loops wait for data: what they take beyond the same loops on one batch that stays put. Pure.
+# beside  together - held, on all devices of a row at once
+# alone   plain loop - held, on one device; this is in the baseline of efficiency
 #
-# beside together - held, on all devices of a row at once alone the plain loop on one device - held on it: what
-# is in the baseline of efficiency already
-#
-# neither more than the feeds take by themselves, as DS-Analyzer finds its stalls by differences of rates (Mohan
-# et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021): seconds that a rank is blocked in
-# its feed are no loss where a device computes meanwhile, and too few where decoding takes cores from computing.
+# Each is at most what the feeds alone take, as in DS-Analyzer (Mohan et al., "Analyzing and Mitigating Data Stalls
+# in DNN Training", VLDB 2021).
 
 
 class DataTimes(Record, frozen=True, kw_only=True):
-    """Seconds of a step in one round, of the row's devices beside each other and of one alone, bounded by nothing
-    yet; `most_s` is what the feeds take by themselves, None where that was not measured."""
+    """Unbounded seconds of a step that devices wait for data in one round; `most_s` is what feeds alone take."""
 
     beside_s: float
     alone_s: float
@@ -40,7 +35,6 @@ class DataTimes(Record, frozen=True, kw_only=True):
     most_alone_s: float | None = None
 
     def told(self) -> dict[str, float]:
-        """By name, what is known; the most that it can be is known of both or of none."""
         found = {"data": self.beside_s, "data_alone": self.alone_s}
         if self.most_s is None or self.most_alone_s is None:
             return found
@@ -48,9 +42,10 @@ class DataTimes(Record, frozen=True, kw_only=True):
 
 
 class DataWait(Record, frozen=True, kw_only=True):
-    """What of a row's step plain loops wait for data, and what of one device's own step, which is in the baseline
-    already: fractions of 1, means over rounds. `feed_samples_per_s` is the rate of all feeds by themselves, which
-    no row can exceed; None where it was not measured."""
+    """Fractions of a step that plain loops wait for data: of a row's step, and of one device's (in the baseline).
+
+    `feed_samples_per_s` is the rate of all feeds alone, which no row can exceed; None if not measured.
+    """
 
     of_step: float
     of_alone: float
@@ -58,13 +53,13 @@ class DataWait(Record, frozen=True, kw_only=True):
 
 
 def bounded(waits: Sequence[float], most: Sequence[float] | None) -> float:
-    """The mean over rounds, from 0 up to that of what the feeds take by themselves, if that is known."""
+    """Return the mean over rounds, from 0 up to the mean of `most`, if given."""
     found = max(fmean(waits), 0.0)
     return min(found, fmean(most)) if most else found
 
 
 def part(waits: Sequence[tuple[float, float | None, float]]) -> float:
-    """The same of seconds waited, of the most that it can be, and of what they are a part of, round by round."""
+    """Return the bounded mean of (seconds waited, bound, whole step), one per round, as a fraction of the step."""
     most = [most_s / whole_s for _, most_s, whole_s in waits if most_s is not None]
     known = most if len(most) == len(waits) else None
     return bounded([wait_s / whole_s for wait_s, _, whole_s in waits], known)
@@ -74,8 +69,7 @@ def part(waits: Sequence[tuple[float, float | None, float]]) -> float:
 
 
 class Plain(Record, frozen=True, kw_only=True):
-    """Seconds of one step of plain loops on the devices of a row, alone or beside each other: the slowest, and the
-    means of times and of rates."""
+    """Seconds of a step of plain loops on a row's devices: slowest, mean of times, mean of rates."""
 
     last_s: float
     mean_s: float
@@ -84,12 +78,11 @@ class Plain(Record, frozen=True, kw_only=True):
 
 
 class Round(Record, frozen=True, kw_only=True):
-    """The step times of one round that explain an exchange, seconds; None where not measured.
+    """The step times of one round that explain an exchange, in seconds; None if not measured.
 
-    `ideal_s` is what a step would take at efficiency 1; `alone` the row's devices one by one at the point's batch,
-    `together` beside each other; `comm_s` is one exchange alone, `comm_beside_s` while the devices compute; `data`
-    what they wait for samples. `noise` is the variance of the logarithm of
-    efficiency that the scatter of its windows implies; `seats` how many seats' own noise its ideal is the mean of.
+    `ideal_s` is a step at efficiency 1. `alone` and `together` are plain loops one by one and at once. `noise` is
+    the variance of ln(efficiency) implied by windows. `seats` counts the seats with independent noise in
+    `ideal_s`.
     """
 
     number: int
@@ -107,23 +100,22 @@ class Round(Record, frozen=True, kw_only=True):
 
     @property
     def efficiency(self) -> float:
-        """Fraction of 1."""
         return self.ideal_s / self.exchange_s
 
     @property
     def most_exposed_s(self) -> float | None:
-        """What an exchange that nothing hides takes: beside compute where that was tried, as it is in training."""
+        """Seconds of an exchange that nothing hides: during compute if measured, else alone."""
         return self.comm_s if self.comm_beside_s is None else self.comm_beside_s
 
     @property
     def uses(self) -> tuple[CpuStep, Use] | None:
-        """The CPU time of a step, and that of plain loops beside each other; None where either is unknown."""
+        """CPU time of a step, and of plain loops at once; None if either is unknown."""
         plain = self.together.use if self.together else None
         return None if self.cpu is None or plain is None else (self.cpu, plain)
 
     @property
     def grown(self) -> Growth | None:
-        """By how much the CPU time of a step grew by the exchange; None where nothing tells that."""
+        """Growth of the CPU time of a step by the exchange; None if unknown."""
         if self.uses is None:
             return None
         cpu, plain = self.uses
@@ -132,7 +124,7 @@ class Round(Record, frozen=True, kw_only=True):
 
     @property
     def untold_cpu(self) -> str:
-        """Whose CPU time is missing beside the other's; empty where both are known, or neither."""
+        """Names the CPU time that is missing although its counterpart is known; else empty."""
         if self.together is None or self.grown is not None:
             return ""
         if self.together.use is None:
@@ -141,12 +133,12 @@ class Round(Record, frozen=True, kw_only=True):
 
     @property
     def needs_comm(self) -> bool:
-        """Whether `comm` would tell more. Without `together` nothing could be told from it."""
+        """Whether `comm` would explain more, which needs `together`."""
         return self.most_exposed_s is None and self.together is not None and self.grown is None
 
     @property
     def together_s(self) -> float | None:
-        """The mean of the loops beside each other, as the exchange's own step time is formed."""
+        """Mean of the plain loops at once: of times or, if asynchronous, of rates."""
         if self.together is None:
             return None
         return self.together.mean_s if self.synchronous else self.together.harmonic_s
@@ -166,7 +158,7 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
             continue
         ideal_s = _ideal_s(time, reference[number], own.get(number), point)
         alone = _alone(time, own.get(number), None if point.workload.share(point.world_size) > 1 else ideal_s)
-        # One device beside none is alone.
+        # With one device, `together` is `alone`.
         beside = together.get(number, alone if point.world_size == 1 else None)
         found.append(
             Round(
@@ -188,7 +180,7 @@ def rounds(cell: Cell, controls: Controls) -> tuple[Round, ...]:
 
 
 def efficiencies(cell: Cell, controls: Controls) -> list[float]:
-    """Of each round that has a baseline: those of `rounds`, without what explains them."""
+    """Return the efficiency of each round with a baseline."""
     point = cell.point
     reference = controls.times_alone(cell, point.reference.batch_size)
     is_strong = point.workload.share(point.world_size) > 1
@@ -200,11 +192,11 @@ def efficiencies(cell: Cell, controls: Controls) -> list[float]:
     ]
 
 
-# ---------------------------------------------------------------- beside the exchange
+# ---------------------------------------------------------------- scaling by shared blocks
 
 
 def relative(time: StepTime, blocks: Blocks, epoch: int | None, step_s: float) -> float:
-    """A control's step time on the scale of the exchange's: by the blocks that both have, if they have any."""
+    """Return a control's step time scaled by the blocks shared with the exchange; `step_s` without any."""
     shared = _shared(time, blocks, epoch)
     if not shared:
         return step_s
@@ -212,15 +204,13 @@ def relative(time: StepTime, blocks: Blocks, epoch: int | None, step_s: float) -
 
 
 def _shared(time: StepTime, blocks: Blocks, epoch: int | None) -> list[int]:
-    """The blocks in which both were measured."""
     if time.epoch is None or time.epoch != epoch:
         return []
     return sorted(blocks.keys() & time.blocks.keys())
 
 
 def _noise(time: StepTime, ideal: AloneTime) -> float:
-    """The variance of ln(efficiency) if windows were all that scatters: side by side that of a ratio of two means
-    (Cochran, "Sampling Techniques", chapter 6)."""
+    """Variance of ln(efficiency) by windows' scatter, as of a ratio (Cochran, "Sampling Techniques", ch. 6)."""
     shared = _shared(time, ideal.blocks, ideal.epoch)
     if len(shared) > 1:
         ours, ideals = ([exp(blocks[index]) for index in shared] for blocks in (time.blocks, ideal.blocks))
@@ -234,13 +224,12 @@ def _noise(time: StepTime, ideal: AloneTime) -> float:
 
 
 def _seats(time: StepTime, ideal: AloneTime) -> int:
-    """Seats that took turns are each as noisy as a cell; in one stretch of the run they resemble each other."""
+    """1 unless seats took turns: seats measured one after the other resemble each other."""
     return ideal.seats_measured if _shared(time, ideal.blocks, ideal.epoch) else 1
 
 
 def _ideal_s(time: StepTime, reference: AloneTime, own: AloneTime | None, point: Point) -> float:
-    """Under the strong rule the global batch is measured on one device; what the others are apart from it, their
-    plain loops at the batch per device tell."""
+    """Strong rule: the global batch on one device over its share, scaled by the speed of the other seats."""
     ideal_s = relative(time, reference.blocks, reference.epoch, reference.harmonic_s)
     share = point.workload.share(point.world_size)
     if share == 1:
@@ -253,7 +242,6 @@ def _ideal_s(time: StepTime, reference: AloneTime, own: AloneTime | None, point:
 
 
 def _alone(time: StepTime, own: AloneTime | None, ideal_s: float | None) -> Plain | None:
-    """`ideal_s`: what the harmonic mean is known to be, where it is the row's ideal."""
     if own is None:
         return None
     harmonic_s = ideal_s if ideal_s is not None else relative(time, own.blocks, own.epoch, own.harmonic_s)
@@ -280,7 +268,6 @@ def _beside(cell: Cell, control: Control | None) -> dict[int, Plain]:
 
 
 def _scale(time: StepTime, plain: StepTime) -> float:
-    """By how much the blocks that both have were slower or faster than all of the control's."""
     if not plain.blocks or not _shared(time, plain.blocks, plain.epoch):
         return 1.0
     whole_s = mean_s(plain.blocks.values())
@@ -288,35 +275,29 @@ def _scale(time: StepTime, plain: StepTime) -> float:
 
 
 class _Loops(NamedTuple):
-    """Plain loops of one round that are fed: alone, by the clock and on the row's scale; and all at once."""
-
     own: AloneTime | None
     alone: Plain | None
     beside: Plain | None
 
 
 class _Fed(NamedTuple):
-    """Of so many devices, by round: plain loops whose batch stays, the first seat of them, and the feeds."""
-
     held: Mapping[int, Plain]
     seat: Mapping[int, int]
     feed: Mapping[int, Plain]
 
     @classmethod
     def of(cls, cell: Cell, controls: Controls, world_size: int) -> _Fed:
-        """Those beside a row."""
         held = controls.held(cell.point, world_size)
         seat = {number: min(time.seats) for number, time in held.times.items()} if held else {}
         return cls(_beside(cell, held), seat, _beside(cell, controls.feed(cell.point, world_size)))
 
 
 def _data(number: int, cell: Cell, fed: Mapping[int, _Fed], loops: _Loops) -> DataTimes | None:
-    """What loops of a round wait for data; None where that was not measured."""
     one, all_ = fed[1], fed[cell.point.world_size]
     own, alone, beside = loops
     if own is None or alone is None or beside is None or number not in one.held or number not in all_.held:
         return None
-    # Held and fed on the same seat, or seats that differ would look like data.
+    # Compare on the same seat: a difference of seats must not look like data.
     seat_s = own.seats.get(one.seat[number], own.mean_s) * alone.harmonic_s / own.harmonic_s
     alone_s = seat_s - one.held[number].mean_s
     held = all_.held[number]
@@ -330,15 +311,15 @@ def _data(number: int, cell: Cell, fed: Mapping[int, _Fed], loops: _Loops) -> Da
 
 
 def logs(measured: Sequence[Round]) -> list[float]:
-    """Of efficiency, by round."""
+    """Return the logarithm of efficiency of each round."""
     return [log(one.efficiency) for one in measured]
 
 
 def floor(measured: Sequence[Round]) -> float:
-    """The variance of the mean of `logs` that windows imply."""
+    """Return the variance of the mean of `logs` that windows imply."""
     return fmean(one.noise for one in measured) / len(measured)
 
 
 def cell_variances(measured: Sequence[Round]) -> float:
-    """The variance of `logs` in those of one cell: the exchange's, and that of the mean of its seats."""
+    """Return the variance of `logs` over one cell's: 1 for the exchange plus the mean of its seats."""
     return 1 + fmean(1 / one.seats for one in measured)

@@ -1,16 +1,13 @@
-"""The time of one step of a record: by its slowest rank, by the mean of its ranks, by seat and by block. Pure.
+"""The time of one step of a record: by its slowest rank, by the mean of its ranks, by seat and by block.
 
 A rank's step time runs from the common start to its last device synchronisation, divided by its steps. A point's
-follows from whether its ranks wait for each other:
+is:
 
-    synchronous    the longest rank's; measured side by side, the longest of each block
-    asynchronous   N x batch / samples/s, where samples/s is the sum of the ranks' own rates: each rank goes on
-                   stepping until all are done, so its own time is loaded from end to end. With equal
-                   batches that is the harmonic mean of the ranks' step times.
-    each           its ranks were alone in turn: by rates, as if there were no others
+    synchronous   the longest rank's; side by side, at least the mean of the longest of each block
+    asynchronous  N x batch / the sum of the ranks' own rates: the harmonic mean with equal batches
+    each          the harmonic mean, since its ranks ran alone in turn
 
-No window is left out because it was slow, nor given less weight: steps that stall now and then are what ranks wait
-for. (Without the slowest fifth of windows, of a loss of 20 % by stalls of one step in twenty 12 were seen.)
+Slow windows are counted fully: ranks wait for steps that stall.
 """
 
 from __future__ import annotations
@@ -27,24 +24,20 @@ from scaling.records.events import Failed, Finished, Window
 from scaling.records.point import Record
 from scaling.records.run import PointRecord, RankRecord
 
-# ---------------------------------------------------------------- truncation
-#
-# How many of a point's first windows still belong to its warm-up.
+# ---------------------------------------------------------------- windows that belong to the warm-up
 
-
-# Chosen: of three windows and less nothing can be said.
+# With fewer windows nothing is left out.
 LEAST_WINDOWS = 4
-# At which the first windows must differ from the others: these are chosen to be alike.
+# High, because the kept windows are chosen to be alike.
 SETTLED_CONFIDENCE = 0.999
-# Equal times differ by less.
+# Smaller differences are rounding errors.
 ROUNDING = 1e-9
 
 
 def settled(ranks: Sequence[Mapping[int, float]]) -> int:
-    """The index of the first window that counts for the number; windows before it are left out on all ranks.
+    """Return the index of the first window that counts; earlier ones are left out on all ranks.
 
-    `ranks` are logarithms of step times by window: the mean over ranks counts, each about its own level, since not
-    every rank has every window where they take turns.
+    `ranks` are logarithms of step times by window; if windows differ, each rank is taken about its own mean.
     """
     if len(ranks) == 1 or len(set(map(frozenset, ranks))) == 1:
         values = [sum(same) / len(ranks) for same in zip(*(rank.values() for rank in ranks), strict=True)]
@@ -61,10 +54,10 @@ def settled(ranks: Sequence[Mapping[int, float]]) -> int:
 
 
 def truncation(values: Sequence[float]) -> int:
-    """How many leading values to leave out: where the standard error of the mean of the rest is least (White's
-    MSER, 1997), at most half of them, if those left out differ from the rest by more than noise (Student's t).
+    """Return how many leading values to leave out: the least standard error of the rest (White's MSER, 1997).
 
-    Without the second condition MSER takes the quietest part of pure noise, and the number wanders more.
+    At most half, and 0 unless they differ significantly (Student's t): MSER alone picks the quietest part of
+    noise.
     """
     count = len(values)
     if count < LEAST_WINDOWS:
@@ -81,7 +74,6 @@ def truncation(values: Sequence[float]) -> int:
 
 
 def _least_error(values: Sequence[float]) -> int:
-    """How many of the first to leave out, for the least squared standard error of the mean of the rest."""
     count, level = len(values), fmean(values)
     total = squares = 0.0
     errors: list[float] = []  # from the last value backwards
@@ -94,25 +86,22 @@ def _least_error(values: Sequence[float]) -> int:
 
 # ---------------------------------------------------------------- step time
 
-# The natural logarithm of a step's seconds, by the index of its window.
+# Window index -> natural logarithm of a step's seconds.
 Blocks = Mapping[int, float]
-# Why a point that ended well has no step time.
 NO_RESULT = Failed(cause="no-result", message="ended without measured windows")
 
 
 class SeatTime(Record, frozen=True, kw_only=True):
-    """Seconds of one step of the rank on one seat of the launch, and their logarithms window by window."""
+    """Seconds of a step of the rank on one seat, and their logarithms by window."""
 
     step_s: float
     blocks: Blocks
 
 
 class StepTime(Record, frozen=True, kw_only=True):
-    """Seconds of one step of a point. `step_s` is the point's own, on which rates and efficiency rest;
-    `mean_s` and `harmonic_s` are means over its ranks, of times and of rates.
+    """Seconds of one step of a point: its own (for rates and efficiency), and means of its ranks' times and rates.
 
-    `seats` are by rank of the launch; `blocks` are the point's own logarithms window by window, which can be set
-    beside those of another point of the same `epoch`, if it has one; their times' mean is the point's.
+    `seats` are by rank of the launch. `blocks` are comparable with those of another point of the same `epoch`.
     """
 
     step_s: float
@@ -124,17 +113,15 @@ class StepTime(Record, frozen=True, kw_only=True):
 
 
 def step_time(record: PointRecord) -> StepTime | None:
-    """Return the step time over all ranks; None where a rank has no measured time or the point failed.
+    """Return the step time over all ranks; None if a rank has no measured time or the point failed.
 
-    Of emulated devices the time of the cluster that they stand for: what the clock showed / `dilate`. A single
-    worker that drives all devices is one rank whose steps are those of all. A rank that had no turn in a record of
-    kind `each` is left out.
+    For emulated devices it is clock time / `dilate`. In kind `each`, ranks without a turn are left out.
     """
     if not isinstance(record.outcome, Finished):
         return None
     has_turns = record.point.kind == "each"
     ranks = [rank for rank in record.ranks if rank.windows or not has_turns]
-    # Side by side, all cells of a block are as warm.
+    # Side by side, all points are equally warm.
     logs = [_logs(rank.windows, record.point.hardware.dilate) for rank in ranks]
     kept = settled(logs) if record.epoch is None and logs else 0
     seats = [_seat(rank, record, blocks, kept) for rank, blocks in zip(ranks, logs, strict=True)]
@@ -146,7 +133,6 @@ def step_time(record: PointRecord) -> StepTime | None:
 
 
 def _joined(seats: dict[int, SeatTime], epoch: int | None, *, by_rates: bool) -> StepTime:
-    """The step time of a point from those of its seats: of their rates, or of the longest."""
     times = list(seats.values())
     harmonic_s = harmonic(seat.step_s for seat in times)
     if by_rates:
@@ -167,9 +153,7 @@ def _joined(seats: dict[int, SeatTime], epoch: int | None, *, by_rates: bool) ->
 
 
 def lock_step(record: PointRecord) -> StepTime | None:
-    """Of plain loops side by side: the longest rank of each step where steps are timed one by one, else of each
-    window, since ranks that exchange gradients wait for whoever is last this time, and not only for who is slowest
-    on the whole."""
+    """Return the step time of plain loops at once as if each step (or window) took that of its slowest rank."""
     time = step_time(record)
     if time is None or not time.blocks:
         return time
@@ -180,21 +164,19 @@ def lock_step(record: PointRecord) -> StepTime | None:
 
 
 def unsynced_s(record: PointRecord) -> float | None:
-    """Seconds of a step inside the strategy's wrapper without any exchange, median over windows and ranks: no
-    canary tells which of them were disturbed. None if not tried."""
+    """Return seconds of a step in the wrapper without an exchange, median; None if not tried."""
     windows = chain.from_iterable(_inspected(record, [rank.unsynced for rank in record.ranks]))
     times = [window.seconds / window.steps for window in windows]
     return median(times) if times else None
 
 
 def beside_s(record: PointRecord) -> float | None:
-    """Seconds of one exchange while the devices compute, of the slowest rank; None if not tried."""
+    """Return the slowest rank's seconds of an exchange while the devices compute; None if not tried."""
     of_ranks = _inspected(record, [rank.beside for rank in record.ranks])
     return max((_step_s(windows) for windows in of_ranks), default=None)
 
 
 def _inspected(record: PointRecord, by_rank: Iterable[Sequence[Window]]) -> list[Sequence[Window]]:
-    """Those of each rank that has such windows, where the point ended well."""
     return [windows for windows in by_rank if windows] if isinstance(record.outcome, Finished) else []
 
 
@@ -203,7 +185,7 @@ def _step_s(windows: Sequence[Window]) -> float:
 
 
 def _late(same: Sequence[Window]) -> float:
-    """Seconds by which the slowest rank was slower than the mean of all, over the steps of one window."""
+    """Seconds by which the slowest rank exceeds the mean, summed over the steps of one window."""
     by_step = [window.step_s for window in same]
     if len(set(map(len, by_step))) == 1 and by_step[0]:
         return float(sum(max(times) - fmean(times) for times in zip(*by_step, strict=True)))
@@ -212,13 +194,11 @@ def _late(same: Sequence[Window]) -> float:
 
 
 def _logs(windows: Iterable[Window], dilate: float) -> Blocks:
-    """Of a step's seconds, by window."""
     timed = ((w.index, w.end_s - w.start_s, w.steps * dilate) for w in windows)
     return {index: log(seconds / steps) for index, seconds, steps in timed if steps and seconds > 0}
 
 
 def _seat(rank: RankRecord, record: PointRecord, blocks: Blocks, kept: int) -> SeatTime | None:
-    """`kept`: the first window that counts."""
     windows = [window for window in rank.windows if window.index >= kept] if kept else rank.windows
     steps = sum(window.steps for window in windows)
     seconds = sum(window.seconds for window in windows)
@@ -230,17 +210,14 @@ def _seat(rank: RankRecord, record: PointRecord, blocks: Blocks, kept: int) -> S
 
 
 def _of_longest(seats: Sequence[SeatTime]) -> Blocks:
-    """Of the longest rank of each window that all have."""
     shared = set(seats[0].blocks).intersection(*(seat.blocks for seat in seats))
     return {index: max(seat.blocks[index] for seat in seats) for index in sorted(shared)}
 
 
 def by_rate(harmonic_s: float, seats: Iterable[tuple[float, Blocks]]) -> Blocks:
-    """How far each window moves the harmonic mean of seats, given as their step times and windows: by what the
-    seats that have it take beside their own step times, each weighted by its rate.
+    """Return the log step time of all seats together by window, weighted by rate.
 
-    The mean over windows is then the harmonic mean of what seats take on the whole. (The mean of each window's own
-    harmonic mean is less where a seat stalls now and then.)
+    Each seat counts relative to its own step time, so the mean over windows is `harmonic_s` even with stalls.
     """
     found: dict[int, list[tuple[float, float]]] = {}
     for step_s, blocks in seats:
@@ -253,10 +230,10 @@ def by_rate(harmonic_s: float, seats: Iterable[tuple[float, Blocks]]) -> Blocks:
 
 
 def mean_s(blocks: Iterable[float]) -> float:
-    """Seconds of a step over windows, which are given as logarithms."""
+    """Return the mean step time in seconds over windows given as logarithms."""
     return fmean(map(exp, blocks))
 
 
 def harmonic(times: Iterable[float]) -> float:
-    """The mean of rates, as a time."""
+    """Return the harmonic mean."""
     return float(1 / fmean(1 / time for time in times))

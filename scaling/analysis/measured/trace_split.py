@@ -1,15 +1,12 @@
-"""A trace of torch.profiler -> what the rank's GPU did in the traced steps. Pure.
+"""From a trace of torch.profiler to what the rank's GPU did in the traced steps.
 
-By union of intervals on the GPU, in the span of the traced steps, each moment counts once:
+In the span of the traced steps, each moment counts once (union of intervals on the GPU):
 
     span = computing + communication that no computing hides + idle
 
-Communication are NCCL's kernels (RCCL's have the same names, but for those of MSCCL in it), computing all other
-kernels, copies and fills. A collective's kernel also waits for the other ranks: `traces.py` parts the two by
-comparison over ranks.
-
-Fields are those of Chrome's trace event format as Kineto writes it: `ts` and `dur` in microseconds, `cat` one of
-`kernel`, `gpu_memcpy`, `gpu_memset` for what runs on a GPU.
+Communication is the kernels of NCCL, RCCL and MSCCL. Computing is all other kernels, copies and fills. A
+collective's kernel also waits for other ranks: `traces.py` separates the two. Fields are those of Kineto's Chrome
+trace events: `ts` and `dur` are in microseconds.
 """
 
 from __future__ import annotations
@@ -25,17 +22,15 @@ from scaling.records.point import Record
 from scaling.records.telemetry import TRACED, Collective, GpuTime, Kernels
 
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
-# In names of kernels: of NCCL and RCCL, and of MSCCL and MSCCL++, by which RCCL exchanges on some GPUs.
+# Parts of kernel names: NCCL and RCCL; MSCCL and MSCCL++, which RCCL uses on some GPUs.
 COMMUNICATION = ("nccl", "msccl")
 MICRO = 1e-6
 
-# From the begin to the end, in microseconds.
+# Begin and end, in microseconds.
 Interval = tuple[float, float]
 
 
 class Event(Record, frozen=True, kw_only=True):
-    """One event of a trace, as far as it is read here."""
-
     name: str = ""
     cat: str = ""
     ts: float | str = 0.0
@@ -43,7 +38,7 @@ class Event(Record, frozen=True, kw_only=True):
 
     @property
     def interval(self) -> Interval:
-        """When it ran. Raises msgspec.DecodeError where `ts` is no number."""
+        """Begin and end. Raises msgspec.DecodeError if `ts` is no number."""
         try:
             begin = float(self.ts)
         except ValueError:
@@ -52,22 +47,16 @@ class Event(Record, frozen=True, kw_only=True):
 
     @property
     def communicates(self) -> bool:
-        """Whether it is a communication kernel."""
         name = self.name.lower()
         return self.cat == "kernel" and any(library in name for library in COMMUNICATION)
 
 
 class Trace(Record, frozen=True, kw_only=True, rename="camel"):
-    """A trace file, as far as it is read here."""
-
     trace_events: tuple[Event, ...]
 
 
 def gpu_time(trace: bytes, steps: int) -> GpuTime | None:
-    """What the GPU did in the `steps` traced steps; None where the trace has no such span or no GPU in it.
-
-    Raises msgspec.DecodeError where it is no trace.
-    """
+    """Return what the GPU did in the `steps` traced steps; None without GPU events. Raises msgspec.DecodeError."""
     events = _events(trace)
     spans = [event.interval for event in events if event.name == TRACED and event.cat == "user_annotation"]
     if not spans:
@@ -82,12 +71,12 @@ def gpu_time(trace: bytes, steps: int) -> GpuTime | None:
 def _events(trace: bytes) -> tuple[Event, ...]:
     try:
         return msgspec.json.decode(trace, type=Trace).trace_events
-    except UnicodeDecodeError as error:  # which msgspec lets through
+    except UnicodeDecodeError as error:  # msgspec does not catch it
         raise msgspec.DecodeError(str(error)) from None
 
 
 def _inside(interval: Interval, span: Interval) -> bool:
-    """Whether it begins in the span: the device is idle at both ends."""
+    """Checks only the begin: the device is idle at both ends of the span."""
     return span[0] <= interval[0] < span[1]
 
 
@@ -108,7 +97,7 @@ def _gpu_time(events: Sequence[Event], span: Interval, steps: int) -> GpuTime:
 
 
 def _collectives(events: Iterable[Event], busy: Sequence[Interval]) -> Iterator[Collective]:
-    """In the order of their starts, each with what neither computing nor an earlier one covers."""
+    """In order of start, each with the time that neither computing nor an earlier one covers."""
     covered_until = -math.inf
     for event in events:
         begin, end = event.interval
@@ -118,8 +107,7 @@ def _collectives(events: Iterable[Event], busy: Sequence[Interval]) -> Iterator[
 
 
 def _hidden(begin: float, end: float, busy: Sequence[Interval]) -> float:
-    """How much of it these intervals cover, which are in order: only those that it meets are looked at, since a
-    trace may have a hundred thousand of them and thousands of collectives."""
+    """`busy` is sorted and may have 100,000 intervals."""
     hidden = 0.0
     for number in range(bisect_right(busy, begin, key=itemgetter(1)), len(busy)):
         first, last = busy[number]
@@ -130,7 +118,6 @@ def _hidden(begin: float, end: float, busy: Sequence[Interval]) -> float:
 
 
 def _kernels(events: Iterable[Event]) -> tuple[Kernels, ...]:
-    """By name, in the order in which names first come."""
     found: dict[str, list[float]] = {}
     for event in events:
         found.setdefault(event.name, []).append(event.dur)
@@ -140,7 +127,7 @@ def _kernels(events: Iterable[Event]) -> tuple[Kernels, ...]:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same moments as intervals that do not touch, in order."""
+    """Merge intervals that overlap or touch; return them in order."""
     joined: list[Interval] = []
     for begin, end in sorted(intervals):
         if joined and begin <= joined[-1][1]:
@@ -151,5 +138,5 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def length(intervals: Iterable[Interval]) -> float:
-    """The sum of intervals that do not touch."""
+    """Return the total length of intervals that do not overlap."""
     return sum(end - begin for begin, end in intervals)

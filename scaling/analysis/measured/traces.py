@@ -1,18 +1,16 @@
-"""What the profiled steps of a cell show: how much profiling cost, and where the step went on the GPU. Pure.
+"""The profiled steps of a cell: the cost of profiling, and the split of a step on the GPU.
 
-With the traced steps of the plain loop on as many devices (`alone`), per step, means over ranks:
+Seconds per step, means over ranks, against the traced steps of the plain loop on as many devices (`alone`):
 
-    computing      the kernels of alone, as long as they take there
-    slowed         what the same kernels take longer beside the exchange: by name, as many runs as both have
-    other kernels  what else computing takes more: the wrapper's copies, other algorithms of a library
-    transfer       per collective at most its shortest run of all ranks, as far as no computing hides it
-    waiting        what a collective that no computing hides takes beyond that: for the last rank
-    idle           as in alone; host, what the GPU idles more than there
+    computing      kernels of alone, with their time there
+    slowed         extra time of the same kernels, by name, for as many runs as both have
+    other kernels  the rest of computing: the wrapper's copies, other algorithms of a library
+    transfer       exposed time of a collective, at most its shortest run of all ranks: the last rank does not wait
+    waiting        exposed time of a collective beyond that
+    idle, host     idle time in alone; idle time beyond it
 
-They add up to the traced step of the exchange. Who comes last to a collective does not wait in it, so that the
-shortest run of all ranks is its transfer; no two ranks' clocks are compared. What computing hides of a collective
-is taken to be its beginning. The split is this project's own; its union of intervals is that of Holistic Trace
-Analysis (https://hta.readthedocs.io).
+They add up to the traced step. No clocks of two ranks are compared. The hidden part of a collective is taken to be
+its beginning. The union of intervals is that of Holistic Trace Analysis (https://hta.readthedocs.io).
 """
 
 from __future__ import annotations
@@ -27,15 +25,15 @@ from scaling.records.point import Record
 from scaling.records.run import PointRecord, RankRecord
 from scaling.records.telemetry import GpuTime
 
-# Beyond this a profiler changed what it watched: only shares of its step may be told.
+# If profiling slows a step by more, only shares of the step are valid.
 MOST_SLOWED = 0.03
 
 
 class GpuSplit(Record, frozen=True, kw_only=True):
-    """Seconds of a traced step, means over ranks, which add up to it; None where nothing tells it.
+    """Seconds of a traced step, means over ranks, which add up to it; None if unknown.
 
-    Without a trace of the plain loop `compute_s` and `idle_s` are the exchange's own. Where ranks' collectives are
-    not the same ones `transfer_s` is all that is exposed.
+    Without `alone`, `compute_s` and `idle_s` are the exchange's. Without `waiting_s`, `transfer_s` is all exposed
+    time.
     """
 
     compute_s: float
@@ -48,8 +46,10 @@ class GpuSplit(Record, frozen=True, kw_only=True):
 
 
 class Traced(Record, frozen=True, kw_only=True):
-    """The profiled steps of a cell: a step of the longest rank with profilers on, None where a rank had none, and,
-    in the same processes, without; the pattern of the files' names below the run's folder."""
+    """The longest rank's step with and without profilers, and patterns of the trace files below the run's folder.
+
+    `step_s` is None if a rank has no profile.
+    """
 
     step_s: float | None
     untraced_s: float
@@ -58,19 +58,18 @@ class Traced(Record, frozen=True, kw_only=True):
 
     @property
     def slowed(self) -> float | None:
-        """By how much profilers made it slower, a fraction of 1."""
         return None if self.step_s is None else self.step_s / self.untraced_s - 1
 
     @property
     def is_faithful(self) -> bool:
-        """Whether its seconds are those of the steps that were measured, too."""
+        """Whether profiled seconds are valid for the measured steps."""
         return self.slowed is not None and abs(self.slowed) <= MOST_SLOWED
 
 
 def traced(records: Iterable[PointRecord]) -> Traced | None:
-    """Of the first of a cell's records that has profiled steps; nothing is split yet."""
+    """Return the profiled steps of the first record with any; `gpu` is not set yet."""
     for record in records:
-        if not any(rank.traced for rank in record.ranks):  # of a run without --trace all of them
+        if not any(rank.traced for rank in record.ranks):  # a run without --trace
             continue
         of_windows, untraced = step_time(_of_traced(record)), step_time(record)
         if untraced is not None:
@@ -84,7 +83,7 @@ def _of_traced(record: PointRecord) -> PointRecord:
 
 
 def gpu_times(records: Iterable[PointRecord]) -> tuple[GpuTime, ...]:
-    """By rank, of the first of a cell's records in which all ranks have one."""
+    """Return the GPU times by rank of the first record in which all ranks have them."""
     for record in records:
         found = tuple(rank.gpu for rank in record.ranks if rank.gpu is not None)
         if found and len(found) == len(record.ranks):
@@ -93,7 +92,6 @@ def gpu_times(records: Iterable[PointRecord]) -> tuple[GpuTime, ...]:
 
 
 def _patterns(ranks: Sequence[RankRecord]) -> tuple[str, ...]:
-    """`traces/0004-torch-gloo-exchange-n2-r0.*` for the files of all ranks."""
     names = (f"{name.rpartition(f'.{rank.rank}.')[0]}.*" for rank in ranks for name in rank.traces)
     return tuple(dict.fromkeys(names))
 
@@ -102,7 +100,7 @@ def _patterns(ranks: Sequence[RankRecord]) -> tuple[str, ...]:
 
 
 def split(ranks: Sequence[GpuTime], alone: Sequence[GpuTime]) -> GpuSplit | None:
-    """The traced step of an exchange; `alone` is the plain loop's, empty where it has no trace."""
+    """Split the traced step of an exchange; `alone` is the plain loop's, empty without a trace."""
     if not ranks:
         return None
     waiting_s = _waiting(ranks)
@@ -120,10 +118,9 @@ def split(ranks: Sequence[GpuTime], alone: Sequence[GpuTime]) -> GpuSplit | None
 
 
 def _against(whole: GpuSplit, ranks: Sequence[GpuTime], alone: Sequence[GpuTime]) -> GpuSplit:
-    """The split with what the exchange changed in computing and idling parted from the rest."""
     compute_s = fmean(one.compute_s / one.steps for one in alone)
     idle_s = fmean(one.idle_s / one.steps for one in alone)
-    # The same device, where each has been traced alone too.
+    # Pair the same devices if each has a trace of the plain loop.
     pairs = zip(ranks, alone if len(alone) == len(ranks) else [alone[0]] * len(ranks), strict=True)
     slowed_s = fmean(_slowed(beside, by_itself) for beside, by_itself in pairs)
     return replace(
@@ -137,7 +134,6 @@ def _against(whole: GpuSplit, ranks: Sequence[GpuTime], alone: Sequence[GpuTime]
 
 
 def _slowed(beside: GpuTime, alone: GpuTime) -> float:
-    """What the kernels that both have take longer per step, by name."""
     of_alone = {one.name: one for one in alone.kernels}
     return sum(
         (one.run_s / one.count - other.run_s / other.count)
@@ -148,7 +144,7 @@ def _slowed(beside: GpuTime, alone: GpuTime) -> float:
 
 
 def _waiting(ranks: Sequence[GpuTime]) -> float | None:
-    """Exposed seconds per step beyond each collective's shortest run; None where ranks' collectives differ."""
+    """Exposed seconds per step beyond each collective's shortest run; None if ranks' collectives differ."""
     if len({tuple(each.name for each in one.collectives) for one in ranks}) > 1:
         return None
     waited_s = 0.0

@@ -1,11 +1,9 @@
-"""Which card carried the bytes: counters of every node over the measured windows against what the exchange must
-move. Pure.
+"""NCCL's choices, paths between nodes, and the traffic receipt: which card carried the bytes.
 
-What a step must move, its strategy says (`Strategy.bytes_per_step`; records/crossing.py has the usual formulas),
-and the worker's `Ready` keeps it. Only NCCL's bytes may go by RDMA, and are then in a port's counters and in no
-interface's: all other libraries send TCP over the interface, over that of an InfiniBand card too. The counters
-have headers, acknowledgements and all else that the nodes said meanwhile: TCP's framing is 4.6 % at an MTU of 1500
-where every frame is counted; between nodes of a lab 1.00 to 1.01 of the expectation was measured.
+The receipt compares every node's byte counters over the measured windows with what the strategy must move
+(`Strategy.bytes_per_step`; records/crossing.py). Only NCCL may use RDMA, which is counted by a card's port and not
+by its interface. The counters include headers (4.6 % with TCP at an MTU of 1500), acknowledgements and other
+traffic.
 """
 
 from __future__ import annotations
@@ -26,17 +24,15 @@ from scaling.records.telemetry import Telemetry, Traffic
 from scaling.text import several
 
 # ---------------------------------------------------------------- nccl
-#
-# What NCCL chose in all ranks and rounds of a cell, and what of that a reader of its row must know. Pure.
 
 
 def nccl_choices(records: Iterable[PointRecord]) -> NcclChoice | None:
-    """The choices of all ranks of these records as one; None where none is known."""
+    """Join the choices of all ranks of these records; None if none is known."""
     return joined_choices([rank.nccl for record in records for rank in record.ranks if rank.nccl is not None])
 
 
 def joined_choices(told: Sequence[NcclChoice]) -> NcclChoice | None:
-    """Several choices as one; None where there is none."""
+    """Join several choices into one; None for an empty sequence."""
     if not told:
         return None
     transports, algorithms = Counter[str](), Counter[str]()
@@ -61,15 +57,14 @@ def _each(words: Iterable[str]) -> list[str]:
 
 
 def with_algorithms(exchange: NcclChoice | None, comm: NcclChoice | None) -> NcclChoice | None:
-    """The choice of an exchange with the algorithms of its `comm` control, which alone writes them down: the same
-    gradients between the same ranks."""
+    """Return `exchange` with the algorithms of its `comm` control, which alone logs them."""
     if exchange is None or comm is None or exchange.algorithms:
         return exchange
     return replace(exchange, algorithms=comm.algorithms)
 
 
 def nccl_notes(records: Sequence[PointRecord]) -> Iterator[str]:
-    """What a reader must know: sockets where RDMA was to be had, warnings of NCCL's own."""
+    """Yield NCCL's warnings, and a note if sockets were used although RDMA is available."""
     ranks = [rank for record in records for rank in record.ranks]
     found = nccl_choices(records)
     if found is None:
@@ -83,33 +78,26 @@ def nccl_notes(records: Sequence[PointRecord]) -> Iterator[str]:
 
 
 def _without_rdma(ranks: Iterable[RankRecord]) -> list[str]:
-    """The hosts on which NCCL connected over sockets though their place on the network has a card for RDMA."""
     return _each(
         rank.host for rank in ranks if rank.nccl and rank.place.hca and "NET/Socket" in rank.nccl.transports
     )
 
 
-# ---------------------------------------------------------------- traffic receipt
-
 # ---------------------------------------------------------------- bottleneck
 #
-# Which path between nodes an exchange waited for, and whether one of them is slower than the others. Pure.
-#
-# In a ring every rank waits for the slowest path, so that all steps are equally long and no rank looks like the
-# straggler. But while the slow path has something to send all the time, the others are soon done and wait.
+# In a ring every rank waits for the slowest path, so all steps take equally long and no rank looks like the
+# straggler. But the slow path is busy all the time, while the others are soon done.
 
-
-# Of the path with most bytes: what carries less is not part of the exchange.
+# A path with less than this part of the busiest path's bytes is not part of the exchange.
 LEAST_PART = 0.2
-# Chosen: a link at a tenth carries 0.07 of the others (tests/system/lab/test_sweeps.py).
-# A path is slow that carries less than this part of its fastest rival's and is busy for this part of the time.
+# A path is slow if its rate is below SLOW_PART of its fastest rival's and it is busy for LEAST_BUSY of the time.
+# A link throttled to a tenth reaches 0.07 (tests/system/lab/test_sweeps.py).
 SLOW_PART = 0.4
 LEAST_BUSY = 0.25
 
 
 class Path(Record, frozen=True, kw_only=True):
-    """From one node to another, over the measured windows: the bytes that arrived there, and for how long there
-    were some to send. Rates and shares are those of the cluster that is emulated, if one is."""
+    """From one node to another, scaled to an emulated cluster: bits/s while there are bytes to send."""
 
     node: str
     peer: str
@@ -121,7 +109,7 @@ class Path(Record, frozen=True, kw_only=True):
 
 
 def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
-    """Those that carried the exchange, over all rounds, busiest first."""
+    """Return the paths that carried the exchange over all rounds, busiest first."""
     sent: defaultdict[tuple[str, str], float] = defaultdict(float)
     busy_s: defaultdict[tuple[str, str], float] = defaultdict(float)
     watched_s, slowed = 0.0, 1.0
@@ -149,17 +137,16 @@ def paths(records: Iterable[PointRecord]) -> tuple[Path, ...]:
 
 
 def _watched_s(rank: RankRecord, epoch: int | None) -> float:
-    """How long connections were read: its windows, those that were measured again, and a step's time for the one
-    before them that is not counted; where points take turns there is one before each window."""
+    """Seconds in which connections were read: all windows, repeated ones and uncounted steps included."""
     windows = (*rank.windows, *rank.disturbed)
     seconds, steps = sum(window.seconds for window in windows), sum(window.steps for window in windows)
     return seconds * (1 + rank.uncounted_steps(epoch) / steps) if steps else 0.0
 
 
 def slow_path(found: Sequence[Path]) -> str:
-    """`slow link: node2 ...` where some paths are much slower than their like and hold up the exchange; else "".
+    """Return `slow link: ...` if some paths are much slower than similar ones and delay the exchange; else "".
 
-    A node is named that is an end of all slow paths, of two at least; else the paths are.
+    The text names the node that is an end of all slow paths, or else the paths.
     """
     held = [
         path
@@ -177,21 +164,20 @@ def slow_path(found: Sequence[Path]) -> str:
 
 
 def _fastest_rival(path: Path, found: Sequence[Path]) -> float:
-    """bits/s of the fastest path with one of its ends, or, in a ring, of all: what servers send goes to many at
-    once, what they get may come one after the other."""
+    """bits/s of the fastest path with the same sender or receiver; if there is none (a ring), of all."""
     like = [other for other in found if other.node == path.node or other.peer == path.peer]
     return max(other.bits_per_s for other in (like if len(like) > 1 else found))
 
 
 def path_rate(bits_per_s: float) -> str:
-    """`9.4 Gb/s`, `38 Mb/s`."""
+    """Format a rate: `9.4 Gb/s`, `38 Mb/s`."""
     if bits_per_s >= GBIT:
         return f"{bits_per_s / GBIT:.3g} Gb/s"
     return f"{bits_per_s / 1e6:.3g} Mb/s"
 
 
 def _flows(record: PointRecord) -> Iterator[tuple[tuple[str, str], float, float]]:
-    """(node, peer), bytes and busy seconds of each path between two of its nodes."""
+    """((node, peer), bytes, busy seconds)."""
     children = [*chain[RankRecord | HelperRecord](record.ranks, record.helpers)]
     nodes = {flow.address: one.host for one in children for flow in one.telemetry.flows}
     for one in children:
@@ -204,10 +190,9 @@ def _flows(record: PointRecord) -> Iterator[tuple[tuple[str, str], float, float]
 
 Verdict = Literal["VERIFIED", "MISLABELLED", "UNSENT", "UNVERIFIED"]
 LEAST_SHARE = 0.95
-# Less than this of the least that must have moved was seen by any counter. Parameter servers are reckoned as if
-# each node had as many ranks and each server as many bytes.
+# Least part of the expected bytes that counters must see. For parameter servers these assume equal nodes.
 LEAST_SEEN = 0.5
-# Set for whom NCCL carries the exchange (frameworks/network_env.py), and for nobody else.
+# Set only if NCCL carries the exchange (frameworks/network_env.py).
 BY_NCCL = "NCCL_SOCKET_IFNAME"
 ORDER: tuple[Verdict, ...] = ("UNSENT", "MISLABELLED", "UNVERIFIED", "VERIFIED")
 
@@ -215,9 +200,9 @@ ORDER: tuple[Verdict, ...] = ("UNSENT", "MISLABELLED", "UNVERIFIED", "VERIFIED")
 class Receipt(Record, frozen=True, kw_only=True):
     """Proof of the network of one record, or of all rounds of a row.
 
-    `sent_bytes` are by card over all nodes, `expected_bytes` the least that must be sent between nodes and
-    `expected_most_bytes` the most, where the library chooses how; None where that is not known. `wanted` are the
-    cards of the network that was asked for, `why` explains a verdict other than VERIFIED.
+    `wanted` are the cards of the requested network; `sent_bytes` are by card over all nodes. `expected_bytes` is
+    the least that nodes must send (None if unknown), `expected_most_bytes` the most, if the library chooses the
+    algorithm.
     """
 
     verdict: Verdict
@@ -229,13 +214,13 @@ class Receipt(Record, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """Of all bytes sent, on the cards that were asked for."""
+        """Part of all sent bytes on the requested cards."""
         total = sum(self.sent_bytes.values())
         return sum(self.sent_bytes.get(card, 0) for card in self.wanted) / total if total else 0.0
 
     @property
     def over_expected(self) -> Bounds | None:
-        """Bytes sent on the cards that were asked for, over the most and over the least that must be sent."""
+        """Bytes sent on the requested cards, over the most and over the least expected bytes."""
         if not self.expected_bytes:
             return None
         sent = sum(self.sent_bytes.get(card, 0) for card in self.wanted)
@@ -243,7 +228,7 @@ class Receipt(Record, frozen=True, kw_only=True):
 
 
 def of_row(records: Iterable[PointRecord]) -> Receipt | None:
-    """Of all rounds together; a row is as good as the worst of them. None where nothing crosses nodes."""
+    """Join the receipts of all rounds, with the worst verdict; None if nothing crosses nodes."""
     found = [one for record in records if (one := of(record)) is not None]
     if not found:
         return None
@@ -259,13 +244,12 @@ def of_row(records: Iterable[PointRecord]) -> Receipt | None:
 
 
 def _sum(found: Sequence[float | None]) -> float | None:
-    """None where one of them is not known."""
     known = [one for one in found if one is not None]
     return sum(known) if len(known) == len(found) else None
 
 
 def of(record: PointRecord) -> Receipt | None:
-    """Of one record; None where it failed, and where nothing crosses nodes."""
+    """Return the receipt of one record; None if it failed or nothing crosses nodes."""
     hosts = set(record.hosts) | {one.host for one in _servers(record)}
     if not isinstance(record.outcome, Finished) or len(hosts) < 2 or record.pattern in ("", "inside"):
         return None
@@ -318,12 +302,11 @@ def _judged(
     return "MISLABELLED", f"{wrong[other] / total:.0%} of the bytes went over {other}"
 
 
-# ---------------------------------------------------------------- what was counted
+# ---------------------------------------------------------------- counted bytes
 
 
 def _sees_all(record: PointRecord, counted: Mapping[str, Sequence[Traffic]]) -> bool:
-    """Whether bytes between the hosts cannot pass the counters: no RDMA card on any, counters that move on each,
-    and an address of its own for each, since one address leads over the loopback."""
+    """Whether no byte can bypass the counters: no RDMA, counters that move, an own address of each host."""
     places = _places(record)
     has_cards = any(place.hca or place.plugin for place in places.values())
     has_ports = any("/" in one.name for carried in counted.values() for one in carried)
@@ -341,13 +324,10 @@ def _children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
 
 
 def _counted(record: PointRecord) -> dict[str, Sequence[Traffic]]:
-    """The counters of each host, from the one child beside which they were read, less what its cards carry while
-    nothing runs."""
     return {one.host: _own(one.telemetry) for one in _first_children(record)}
 
 
 def _first_children(record: PointRecord) -> Iterable[RankRecord | HelperRecord]:
-    """Of each host the child beside which its counters were read."""
     found: dict[str, RankRecord | HelperRecord] = {}
     for one in _children(record):
         if one.telemetry.traffic:
@@ -370,7 +350,6 @@ def _own(telemetry: Telemetry) -> tuple[Traffic, ...]:
 
 
 def _places(record: PointRecord) -> dict[str, Place]:
-    """For each host, which card its children were told to take."""
     found: dict[str, Place] = {}
     for one in _children(record):
         found.setdefault(one.host, one.place)
@@ -378,7 +357,7 @@ def _places(record: PointRecord) -> dict[str, Place]:
 
 
 def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
-    """Where NCCL's bytes were to go: the ports of the cards that RDMA was to take, or else the interface."""
+    """Where NCCL's bytes should go: the ports of the RDMA cards, or else the interface."""
     ports = [one.name for one in carried if "/" in one.name]
     if place.hca == "any":
         return (place.interface, *ports)
@@ -386,15 +365,13 @@ def _wanted(place: Place, carried: Sequence[Traffic]) -> tuple[str, ...]:
     return tuple(port for port in ports if {port, port.partition("/")[0]} & cards) if cards else (place.interface,)
 
 
-# ---------------------------------------------------------------- what must have moved
+# ---------------------------------------------------------------- expected bytes
 
 
 def _expected(record: PointRecord) -> tuple[float | None, float | None]:
-    """The least and the most bytes that must have crossed nodes while the counters ran; None where the strategy
-    did not know them.
+    """Least and most bytes between nodes while the counters ran; None if the strategy does not know them.
 
-    Rank 0's strategy says it of the whole point; where ranks do not wait for each other, each of itself: others go
-    on until all are measured, so that it is the least.
+    Rank 0 gives them for all ranks. Asynchronous ranks give their own, which are a lower bound.
     """
     ranks = record.ranks[:1] if record.synchronous else record.ranks
     least, most = zip(*(_of_rank(rank, record.epoch) for rank in ranks), strict=True)
@@ -402,8 +379,7 @@ def _expected(record: PointRecord) -> tuple[float | None, float | None]:
 
 
 def _of_rank(rank: RankRecord, epoch: int | None) -> tuple[float | None, float | None]:
-    """In its measured steps, and in the one before them that gives all ranks a common start, before each window
-    where points take turns; in those too that were measured again."""
+    """Counts all windows, repeated ones included, and the uncounted steps before them."""
     if rank.ready is None or rank.ready.crossing_bytes_per_step is None:
         return None, None
     windows = (*rank.windows, *rank.disturbed)

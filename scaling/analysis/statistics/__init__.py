@@ -1,1 +1,1 @@
-"""Estimates and tests: intervals, contests between rivals, differences between launches. Pure."""
+"""Estimates and tests: intervals, comparisons of several rivals, differences between launches."""

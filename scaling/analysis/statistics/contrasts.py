@@ -1,24 +1,14 @@
-"""Which of several rivals differ, over the rounds that they share, at 95 % for a whole table at once. Pure.
+"""Pairwise tests of rivals over shared rounds, at 95 % for a whole table.
 
-A contest's layout is round x rival, of logarithms of step times: a difference of logarithms is a ratio, and what
-hits a whole round cancels in it. The mean difference of a pair over its R shared rounds has two half-widths:
+The data are logarithms of step times by round and rival. The mean difference of a pair over its R shared rounds
+has two half-widths, and the wider one counts ("Comparisons" in scaling/analysis/README.md):
 
-    own      t(R-1) sqrt(D / R), where D is the variance of the pair's own differences
-    Tukey's  q sqrt(s2 F / R), where q is the studentized range of the contest's K rivals (Tukey-Kramer)
-
-and the wider of them counts: Tukey's keeps the promise for all pairs, the pair's own guards against noise that is
-not the same for all. The family is the table: each of its m contests has the confidence 0.95^(1/m) (Sidak, 1967).
-
-    s2  variance of one logarithm beyond round and rival: half the mean D of all pairs, which in a complete layout
-        is the residual mean square on (K-1)(R-1) degrees of freedom. A contest of few (below `ENOUGH`) takes that
-        of all contests of the table, on the degrees of freedom of all, unless its own is larger. Where contests
-        or rivals are not equally noisy, degrees of freedom are fewer (`pooled`).
-    F   how much noisier than the mean of the contest the two rivals are, at least 1: the mean of their shares in
-        s2, each by Shukla's estimate ("Some statistical aspects of partitioning genotype-environmental components
-        of variability", Heredity 29, 1972), mean over all contests of the table in which the rival takes part.
-
-Rounds that a rival lacks are missed by its own pairs alone. scaling/analysis/README.md has the coverage;
-`tests.bench.comparisons` prints it.
+    own      t(R-1) sqrt(D / R)  D: variance of the pair's own differences
+    Tukey's  q sqrt(s2 F / R)    q: studentized range of the contest's K rivals (Tukey-Kramer)
+    s2       variance of one logarithm: half the mean D of all pairs, in a complete layout the residual mean square
+             on (K-1)(R-1) degrees of freedom; with fewer than `ENOUGH` at least the table's
+    F        mean of the two rivals' shares in s2 (Shukla, "Some statistical aspects of partitioning
+             genotype-environmental components of variability", Heredity 29, 1972), at least 1
 """
 
 from __future__ import annotations
@@ -34,25 +24,17 @@ from typing import NamedTuple
 from scaling.analysis.statistics.intervals import Estimate, quantile, satterthwaite
 
 # ---------------------------------------------------------------- studentized range
-#
-# Quantiles of the studentized range, on which Tukey's test of all pairs rests.
 
-
-# Nodes of each of the two integrals: 2e-6 of the quantile, for up to 30 means and from 2 degrees of freedom on.
+# Nodes of each integral: an error of 2e-6 of the quantile for up to 30 means and from 2 degrees of freedom.
 NODES = 64
-# Beyond so many standard deviations too little is left of either density to matter.
+# Integration limit in standard deviations.
 REACH = 7.0
 
 
 @lru_cache(maxsize=1024)
 def range_quantile(confidence: float, count: int, df: int) -> float:
-    """Return what the range of `count` equal means, over their standard error on `df` degrees of freedom, stays
-    below with this confidence.
-
-    scipy.stats.studentized_range says the same in 0.1 s, after an import of 1 s; this takes a few ms, on cores
-    that are about to be measured.
-    """
-    # Imported here: every rank of a launch starts with the analysis, only rank 0 compares.
+    """Return the quantile of the studentized range of `count` means. SciPy's takes 0.1 s, and 1 s to import."""
+    # Imported here, because every rank imports this module and only rank 0 compares.
     from scipy.optimize import brentq  # type: ignore[import-untyped]
 
     of_two = sqrt(2) * quantile(df, confidence)
@@ -64,10 +46,9 @@ def range_quantile(confidence: float, count: int, df: int) -> float:
 
 
 def _distribution(count: int, df: int) -> Callable[[float], float]:
-    """P(range <= q s): over the density of s, a chi of `df` over its root, of `count` normal means within q s.
+    """Return P(range <= q s) as a function of q: the integral of count phi(z) (Phi(z) - Phi(z - q s))^(count - 1).
 
-    Lund & Lund, "Algorithm AS 190", Applied Statistics 32 (1983): the integral of
-    count phi(z) (Phi(z) - Phi(z - q s))^(count - 1) over z.
+    It is over z and s, a chi of `df` over its root. Lund & Lund, "Algorithm AS 190", Applied Statistics 32 (1983).
     """
     import numpy as np
     from scipy.special import gammaln, ndtr  # type: ignore[import-untyped]
@@ -86,15 +67,15 @@ def _distribution(count: int, df: int) -> Callable[[float], float]:
 # ---------------------------------------------------------------- contrasts
 
 CONFIDENCE = 0.95
-# Degrees of freedom on which a contest's own variance is known well enough: t is 3.1 there, 5.8 on 3 (99 %).
+# Fewest degrees of freedom at which a contest uses its own variance: t is 3.1 there, 5.8 on 3 (99 %).
 ENOUGH = 12
 POWER = 0.8
-# Degrees of freedom are whole numbers but for rounding.
+# Added before degrees of freedom are rounded down: a rounding error must not cost a whole one.
 SLACK = 1e-9
 
 
 class Difference(NamedTuple):
-    """Of two rivals' logarithms, over the rounds that they share: mean, variance in one round, their number."""
+    """Mean difference of two rivals' logarithms over shared rounds, and its variance in one round."""
 
     mean: float
     variance: float | None
@@ -102,8 +83,7 @@ class Difference(NamedTuple):
 
 
 class Layout:
-    """Round x rival: logarithms of step times by round. `series` says who is the same in another contest; no two
-    rivals of one contest share it."""
+    """One contest: logarithms of step times by rival and round. `series` identifies a rival across contests."""
 
     def __init__(self, logs: Sequence[Mapping[int, float]], series: Sequence[Hashable]) -> None:
         self.series = series
@@ -115,7 +95,7 @@ class Layout:
         self._variances = [((one.rounds - 1) * (one.variance or 0.0)) for one in tested]
 
     def difference(self, one: int, other: int) -> Difference | None:
-        """The second's logarithm less the first's; None without a shared round."""
+        """Return the second's logarithm minus the first's; None without a shared round."""
         if one > other:
             found = self._pairs[other, one]
             return found and found._replace(mean=-found.mean)
@@ -123,27 +103,27 @@ class Layout:
 
     @property
     def count(self) -> int:
-        """Rivals that share two rounds with another; below 2 nothing is tested."""
+        """Number of rivals that share two rounds with another one; nothing is tested below 2."""
         return len(self.rivals)
 
     @cached_property
     def df(self) -> int:
-        """Degrees of freedom of `variance`: (K-1)(R-1), fewer where rounds are missing."""
+        """Degrees of freedom of `variance`: (K-1)(R-1), fewer if rounds are missing."""
         return max(1, 2 * self._freedom // self.count) if self.rivals else 0
 
     @cached_property
     def variance(self) -> float:
-        """Of one logarithm, beyond its round and its rival."""
+        """Variance of one logarithm beyond its round and its rival."""
         return sum(self._variances) / self._freedom / 2 if self._freedom else 0.0
 
     @cached_property
     def rounds(self) -> int:
-        """The most that two rivals share."""
+        """Largest number of rounds that two rivals share."""
         return max((one.rounds for one in self._pairs.values() if one), default=0)
 
     @cached_property
     def shares(self) -> Mapping[Hashable, float]:
-        """By series, its variance over that of all, at least 0; of two rivals nobody can tell whose it is."""
+        """Each series' variance over the mean of all, at least 0; empty with two rivals, which have no shares."""
         if self.count < 3 or not self.variance:
             return {}
         of = {n: [self._variance(n, other) for other in self.rivals if other != n] for n in self.rivals}
@@ -168,16 +148,14 @@ def _difference(one: Mapping[int, float], other: Mapping[int, float]) -> Differe
 
 
 class _Variance(NamedTuple):
-    """A mean square and its degrees of freedom."""
-
     value: float
     df: float
 
 
 def pooled(found: Sequence[_Variance]) -> _Variance:
-    """Their mean by degrees of freedom, on those of its own: fewer than their sum where they are not equal.
+    """Return the mean variance, weighted by df, on Satterthwaite's degrees of freedom.
 
-    Satterthwaite's, with the unbiased square df / (df + 2) s^4 of each.
+    Each squared variance is estimated without bias, by df / (df + 2) s^4.
     """
     whole = sum(one.df for one in found)
     parts = [(one.df * one.value, one.df + 2) for one in found]
@@ -186,7 +164,6 @@ def pooled(found: Sequence[_Variance]) -> _Variance:
 
 
 def _shares(layouts: Iterable[Layout]) -> Mapping[Hashable, _Variance]:
-    """By series, its share in the variance of its contests: mean over all in which it takes part."""
     found: dict[Hashable, list[tuple[float, float]]] = defaultdict(list)
     for layout in layouts:
         for series, share in layout.shares.items():
@@ -198,7 +175,7 @@ def _shares(layouts: Iterable[Layout]) -> Mapping[Hashable, _Variance]:
 
 
 class Table:
-    """All contests of a table: the family in which no equal rivals shall be told apart in 95 of 100 tables."""
+    """All contests of a table, tested as one family: 95 of 100 tables of equal rivals report no difference."""
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
         tested = [layout for layout in layouts if layout.rivals]
@@ -208,7 +185,6 @@ class Table:
         self._pooled = {layout: self._of_contest(layout, whole) for layout in tested}
 
     def _of_contest(self, layout: Layout, whole: _Variance) -> _Variance:
-        """The variance of one logarithm and its degrees of freedom: fewer where some rivals make most of it."""
         own = _Variance(layout.variance, layout.df)
         variance, df = own if own.df >= ENOUGH else _Variance(max(own.value, whole.value), whole.df)
         shares = [self._shares[name] for n in layout.rivals if (name := layout.series[n]) in self._shares]
@@ -216,8 +192,7 @@ class Table:
         return _Variance(variance, max(2.0 if layout.count > 2 else 1.0, df * kept))
 
     def estimate(self, layout: Layout, one: int, other: int) -> Estimate | None:
-        """The second's step time / the first's - 1, with its interval if there are two shared rounds; None without
-        any."""
+        """Return the second's step time over the first's, minus 1; None without a shared round."""
         found = layout.difference(one, other)
         if found is None:
             return None
@@ -228,12 +203,10 @@ class Table:
         return Estimate(mean=expm1(found.mean), low=low, high=high, n=found.rounds, df=df)
 
     def _own(self, found: Difference) -> tuple[float, int]:
-        """Half the pair's own interval, and its degrees of freedom."""
         df = found.rounds - 1
         return quantile(df) * sqrt((found.variance or 0.0) / found.rounds), df
 
     def _tukey(self, layout: Layout, one: int, other: int, rounds: int) -> tuple[float, int]:
-        """The same of all pairs."""
         variance, known = self._pooled[layout]
         df = int(known + SLACK)
         names = layout.series[one], layout.series[other]
@@ -241,31 +214,30 @@ class Table:
         return range_quantile(self._confidence, layout.count, df) * sqrt(variance * noisier / rounds), df
 
     def smallest(self, layout: Layout, rounds: int) -> float | None:
-        """The smallest true difference that `rounds` of this noise would tell in 80 of 100 tables, as a fraction;
-        None where nothing is tested.
+        """Return the smallest true difference, as a fraction, that `rounds` rounds detect in 80 of 100 tables.
 
-        Both half-widths must be passed: noncentral t (Cohen, "Statistical Power Analysis", 1988), each by itself.
-        Simulated, 77 to 85 of 100 tables find it (`tests.bench.comparisons`).
+        None if nothing is tested. The difference must exceed both half-widths, each by the noncentral t (Cohen,
+        "Statistical Power Analysis", 1988). `tests.bench.comparisons` simulates it.
         """
         if not layout.rivals or rounds < 2:
             return None
         variance, known = self._pooled[layout]
         df = int(known * (rounds - 1) / (layout.rounds - 1) + SLACK)
         limits = [(df, range_quantile(self._confidence, layout.count, df) / sqrt(2))]
-        if (layout.count, df) != (2, rounds - 1):  # else the pair's own variance is the pooled one
+        if (layout.count, df) != (2, rounds - 1):  # else the two variances are the same
             limits.append((rounds - 1, quantile(rounds - 1)))
         return expm1(_shift(limits) * sqrt(2 * variance / rounds))
 
 
 def _shift(limits: Sequence[tuple[int, float]]) -> float:
-    """How many standard errors off zero a difference passes all limits, each on its df, in 80 of 100 cases."""
+    """In standard errors: the difference that exceeds all (df, limit) in 80 of 100 cases."""
     from scipy.optimize import brentq
     from scipy.special import nctdtr, nctdtrinc
 
     def found(shift: float) -> float:
         return float(prod(1 - nctdtr(df, shift, limit) for df, limit in limits))
 
-    # Between what each limit asks for alone, and what each would if all were as hard to pass.
+    # Brackets: the hardest limit alone, and each limit as if all were equally hard.
     low, high = (
         max(float(nctdtrinc(df, 1 - power, limit)) for df, limit in limits)
         for power in (POWER, POWER ** (1 / len(limits)))

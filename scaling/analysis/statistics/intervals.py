@@ -1,21 +1,8 @@
-"""Intervals whose variance is that of all cells which share a work, and not of one row alone. Pure.
+"""Confidence intervals over rounds, steady state, and variances pooled over the cells that share a work.
 
-Logarithms of step times stand in a layout of rounds x cells: y = round + cell + rest. Of three rounds a row's own
-variance has 2 degrees of freedom, and its interval is as wide as chance makes it; the rest of the whole layout has
-(rounds - 1) (cells - 1) of them (a randomized block design: Box, Hunter & Hunter, "Statistics for Experimenters",
-chapter 4). That rests on cells that are independent, which pools.py sees to, and equally noisy, so that it is
-guarded:
-
-    * a contrast whose own variance is over 3 x the pooled one keeps its own, with its own degrees of freedom;
-    * else three fifths of its variance are its own, however many the others are (variances are shrunk towards a
-      common one as in Smyth's "Linear models and empirical Bayes methods", 2004), and the sum has Satterthwaite's
-      degrees of freedom, rounded down and never more than the pooled one's;
-    * no interval is narrower than the windows of its cells imply by their own scatter.
-
-The weights were chosen by simulation, so that intervals hold the truth in 93 to 97 % of runs under noises that are
-independent, slow, drifting and per process start, whether points take turns or are measured alone
-(tests/bench/intervals.py prints it). Where windows stall they are wider than that: so is Student's interval of
-a row's own rounds.
+Windows of one point are not independent, so no interval is formed from them. A row of three rounds has only 2
+degrees of freedom. So the model y = round + cell + rest of logarithms of step times over all cells gives (rounds -
+1) (cells - 1) of them, with guards against unequal noise ("Intervals" in scaling/analysis/README.md).
 """
 
 from __future__ import annotations
@@ -30,22 +17,17 @@ from msgspec.structs import replace
 
 from scaling.records.point import Record
 
-# ---------------------------------------------------------------- stats
-#
-# Intervals over rounds, steady state. Pure; SciPy does the statistics.
-#
-# The unit of repetition is the round, in which each process is started once: windows of one point follow each
-# other and are not independent, so no interval is ever formed from them.
-
+# ---------------------------------------------------------------- one row alone
 
 STEADY_WINDOWS = 4
 TRIMMED = 0.2
 
 
 class Estimate(Record, frozen=True, kw_only=True):
-    """A mean over `n` rounds with its confidence interval, Student's t with `df` degrees of freedom, or of several
-    rivals the studentized range; `low`, `high` and `df` are None when n < 2. Of ratios and rates the mean is the
-    geometric one, and its interval reaches farther up than down."""
+    """A mean over `n` rounds with its interval (Student's t or studentized range, on `df`); none if n < 2.
+
+    The mean of ratios and rates is geometric, so their interval is not symmetric.
+    """
 
     mean: float
     low: float | None
@@ -60,19 +42,19 @@ class Estimate(Record, frozen=True, kw_only=True):
 
     @property
     def holds_zero(self) -> bool:
-        """Whether noise explains it; never without an interval."""
+        """Whether the interval holds zero; False without an interval."""
         return self.low is not None and self.high is not None and self.low <= 0 <= self.high
 
     def times(self, factor: float) -> Estimate:
-        """The same of a multiple."""
+        """Return the estimate of the value times `factor`."""
         return replace(self, mean=self.mean * factor, **self._ends(lambda end: end * factor))
 
     def plus(self, more: float) -> Estimate:
-        """The same of a sum."""
+        """Return the estimate of the value plus `more`."""
         return replace(self, mean=self.mean + more, **self._ends(lambda end: end + more))
 
     def exp(self) -> Estimate:
-        """Of what this is the logarithm of."""
+        """Return the estimate of the exponential."""
         return replace(self, mean=exp(self.mean), **self._ends(exp))
 
     def _ends(self, changed: Callable[[float], float]) -> dict[str, float | None]:
@@ -83,7 +65,7 @@ class Estimate(Record, frozen=True, kw_only=True):
 @lru_cache(maxsize=1024)
 def quantile(df: float, confidence: float = 0.95) -> float:
     """Return the two-sided quantile of Student's t; `df` need not be whole."""
-    # Imported here: every rank of a launch starts with this module, only rank 0 forms intervals.
+    # Imported here, because every rank imports this module and only rank 0 forms intervals.
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 
     return float(stdtrit(df, (1 + confidence) / 2))
@@ -103,22 +85,19 @@ def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
 
 
 def variance(values: Sequence[float]) -> float:
-    """Of the sample: over n - 1."""
+    """Return the sample variance (over n - 1)."""
     mean = fmean(values)
     return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def student(mean: float, variance_of_mean: float, n: int, df: int, confidence: float = 0.95) -> Estimate:
-    """A mean over `n` rounds with Student's interval: mean +- t(df) sqrt(variance of the mean)."""
+    """Return Student's interval over `n` rounds: mean +- t(df) sqrt(variance of the mean)."""
     half = quantile(df, confidence) * sqrt(variance_of_mean)
     return Estimate(mean=mean, low=mean - half, high=mean + half, n=n, df=df)
 
 
 def interval(values: Sequence[float], confidence: float = 0.95) -> Estimate:
-    """Return the mean of `values`, one per round, with Student's interval: mean +- t(n-1) s / sqrt(n).
-
-    Raises ValueError when there is no value.
-    """
+    """Return the mean of one value per round with Student's interval. Raises ValueError without a value."""
     n = len(values)
     if n == 0:
         raise ValueError("an interval needs at least one round")
@@ -140,8 +119,7 @@ def trimmed_mean(values: Sequence[float]) -> float:
 
 
 def trimmed_variance(values: Sequence[float]) -> float | None:
-    """Return the variance of `trimmed_mean` if the values are independent: that of the winsorized values over
-    n (1 - 2 x 0.2)^2 (Tukey & McLaughlin, 1963); None of fewer than two values."""
+    """Return the variance of `trimmed_mean` by the winsorized values (ibid.); None for fewer than two values."""
     ordered, count = sorted(values), len(values)
     if count < 2:
         return None
@@ -151,26 +129,22 @@ def trimmed_variance(values: Sequence[float]) -> float | None:
 
 
 def trimmed_df(count: int) -> int:
-    """Return the degrees of freedom of that variance: one less than the values that are kept (Yuen, 1974)."""
+    """Return the degrees of freedom of `trimmed_variance`: the number of kept values - 1 (Yuen, 1974)."""
     return count - 2 * _cut(count) - 1
 
 
 def _cut(count: int) -> int:
-    """How many of so many values are left out at either end."""
     return int(TRIMMED * count)
 
 
 def is_distinguishable(difference: Estimate) -> bool:
-    """Whether the interval of a difference leaves zero; never without an interval."""
+    """Return whether the interval of a difference excludes zero; False without an interval."""
     low, high = difference.low, difference.high
     return low is not None and high is not None and (low > 0 or high < 0)
 
 
 def steady(seconds: Sequence[float], tolerance: float = 0.05) -> bool:
-    """Whether the warm-up is over: no drift is left in the `seconds` of windows with equal steps.
-
-    The mean of the last two windows must be within `tolerance` (a fraction) of the two before.
-    """
+    """Return whether the last two windows took as long as the two before, within the fraction `tolerance`."""
     if len(seconds) < STEADY_WINDOWS:
         return False
     before, last = fmean(seconds[-4:-2]), fmean(seconds[-2:])
@@ -179,24 +153,23 @@ def steady(seconds: Sequence[float], tolerance: float = 0.05) -> bool:
 
 # ---------------------------------------------------------------- pooling
 
-# A contrast is noisier than the layout says when its own variance is so many times the pooled one.
+# A contrast keeps its own variance if that is over GUARD times the pooled one; else OWN_SHARE of it (shrinkage:
+# Smyth, "Linear models and empirical Bayes methods", 2004). Chosen by simulation (tests/bench/intervals.py).
 GUARD = 3.0
-# Of a contrast's variance.
 OWN_SHARE = 0.6
-# Of the variance that windows imply: it is an estimate too, and the larger of two estimates is too large.
+# Part of the variance implied by windows: this is an estimate too, and the larger of two estimates is biased up.
 FLOOR = 0.5
-# Of a difference of two cells.
+# Variance of a difference of two cells, in that of one.
 CONTRAST = 2.0
-# Degrees of freedom are rounded down, but not where they are whole but for rounding.
+# Added before degrees of freedom are rounded down: a rounding error must not cost a whole one.
 SLACK = 1e-9
 
-# By column and row: cell and round, or seat and round.
+# Column -> row -> logarithm. Columns are cells or seats, rows are rounds.
 Layout = Mapping[str, Mapping[int, float]]
 
 
 class Fit(NamedTuple):
-    """An additive fit of a layout: what each column is apart from the mean of all, each row's level, and the
-    variance of the rest with its degrees of freedom."""
+    """An additive fit: columns less their mean, levels of rows, variance and degrees of freedom of the rest."""
 
     columns: Mapping[str, float]
     rows: Mapping[int, float]
@@ -205,15 +178,14 @@ class Fit(NamedTuple):
 
 
 class Residual(NamedTuple):
-    """The variance of one cell's logarithm, or of a contrast's, that rounds do not explain, and its degrees of
-    freedom."""
+    """The variance of a cell's or contrast's logarithm that rounds do not explain, and its degrees of freedom."""
 
     variance: float
     df: int
 
 
 def residual(layout: Layout) -> Residual | None:
-    """The variance of a layout's rest; None where nothing is left to estimate it from."""
+    """Return the variance of a layout's rest; None if it has no degrees of freedom."""
     repeated = {name: column for name, column in layout.items() if len(column) > 1}
     if len(repeated) < 2:
         return None
@@ -224,10 +196,10 @@ def residual(layout: Layout) -> Residual | None:
 def contrast(
     by_round: Sequence[float], pooled: Residual | None, *, floor: float = 0.0, cell_variances: float = CONTRAST
 ) -> Estimate:
-    """The mean over rounds of the difference of two cells' logarithms, with its guarded interval.
+    """Return the mean over rounds of a difference of two cells' logarithms, with its guarded interval.
 
-    `floor` is the variance of the mean that windows imply; `cell_variances` is the difference's variance in those
-    of one cell. One round has no interval.
+    `floor` is the variance of the mean implied by windows; `cell_variances` is the difference's variance over one
+    cell's.
     """
     count, mean = len(by_round), fmean(by_round)
     if count == 1:
@@ -241,7 +213,7 @@ def contrast(
 
 
 def _shrunk(own: Residual, pooled: Residual) -> Residual:
-    """A variance of both, with Satterthwaite's degrees of freedom."""
+    """Degrees of freedom are Satterthwaite's, at most those of `pooled`."""
     parts = OWN_SHARE * own.variance, (1 - OWN_SHARE) * pooled.variance
     df = satterthwaite([(part, of.df) for part, of in zip(parts, (own, pooled), strict=True)])
     return Residual(sum(parts), min(pooled.df, int(df + SLACK)))
@@ -269,7 +241,7 @@ def _balanced(layout: Layout, numbers: Sequence[int]) -> Fit:
 
 
 def _unbalanced(layout: Layout, numbers: Sequence[int]) -> Fit:
-    # Imported here: every rank of a launch starts with this module, only rank 0 needs it.
+    # Imported here, because every rank imports this module and only rank 0 needs numpy.
     import numpy as np
 
     names = list(layout)

@@ -1,18 +1,13 @@
-"""Whether two launches differ: Welch's test of two means, and Holm's procedure over many. Pure.
+"""Tests between launches: Welch's test of two means, and Holm's procedure for many tests.
 
-Launches share no round, so that nothing cancels between them: each side brings the mean of its logarithms with the
-variance of that mean, and the difference has the sum of both (Welch, "The generalization of 'Student's' problem
-when several different population variances are involved", Biometrika 34, 1947) and Satterthwaite's degrees of
-freedom.
-Over m tests the one with the k-th smallest p is held against 0.05 / (m - k + 1), and from the first that fails on
-nothing more is told (Holm, "A simple sequentially rejective multiple test procedure", 1979): the chance to tell
-apart any two that are equal is at most 5 %, whatever the tests have in common.
+Launches share no round, so nothing cancels between them. The variance of a difference is the sum of both sides'
+(Welch, "The generalization of 'Student's' problem when several different population variances are involved",
+Biometrika 34, 1947). Of m tests, the one with the k-th smallest p has the level 0.05 / (m - k + 1), until the
+first one fails (Holm, "A simple sequentially rejective multiple test procedure", 1979). The chance of any false
+difference is at most 5 %.
 
-Three runs a side leave Welch's test 2 to 4 degrees of freedom, on which the first of six tests asks for 5 standard
-errors and more, and 3.5 on 8. Cells that do one work on as many devices are about equally noisy, so that those
-which seem quieter than their mean share its variance and its degrees of freedom (`pooled`; as rounds do in
-intervals.py); those which are noisier keep their own. `python -m tests.bench.gates` prints what comes of it, also
-where noise is not equal.
+With three runs per side, Welch's test has only 2 to 4 degrees of freedom. Cells with the same work and number of
+devices are about equally noisy, so their variances are pooled. `python -m tests.bench.gates` prints the results.
 """
 
 from __future__ import annotations
@@ -26,13 +21,12 @@ from scaling.analysis.statistics import intervals
 from scaling.analysis.statistics.intervals import Estimate, quantile, satterthwaite
 
 ALPHA = 0.05
-# More units than this nobody starts: the answer is then that there are too many.
+# `units_needed` gives up here.
 MOST_UNITS = 1000
 
 
 class Side(NamedTuple):
-    """The mean of one side over `n` units, rounds or runs; `variance` is that of the mean, on `df` degrees of
-    freedom, None of a single unit."""
+    """One side's mean over `n` rounds or runs; `variance` is the mean's (None for one unit), on `df`."""
 
     mean: float
     variance: float | None
@@ -41,8 +35,10 @@ class Side(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The second side's mean less the first's, with its standard error on `df` degrees of freedom; `n` is the
-    number of units of the side that has fewer. `se` is None where one side is a single unit."""
+    """The second side's mean minus the first's, with its standard error (None if a side is one unit).
+
+    `n` is the number of units of the smaller side.
+    """
 
     mean: float
     se: float | None
@@ -50,12 +46,12 @@ class Difference(NamedTuple):
     n: int
 
     def half(self, level: float) -> float | None:
-        """Half of the interval that misses the truth in a fraction `level` of cases; None without an error."""
+        """Return half of the interval that misses the truth in a fraction `level` of cases; None without `se`."""
         return None if self.se is None else quantile(self.df, 1 - level) * self.se
 
     @property
     def p(self) -> float:
-        """How often equal sides differ by as much or more; 1 where nobody can tell."""
+        """Two-sided p-value of no difference; 1 without a standard error."""
         from scipy.special import stdtr  # type: ignore[import-untyped]
 
         if self.se is None:
@@ -66,8 +62,7 @@ class Difference(NamedTuple):
 
 
 def of_estimate(estimate: Estimate, *, logarithm: bool = True) -> Side:
-    """A side that is one launch, of an estimate over its rounds: mean and variance as its interval was formed, of
-    logarithms for ratios and rates."""
+    """Return one launch's estimate as a side; `logarithm` for ratios and rates."""
     mean = log(estimate.mean) if logarithm else estimate.mean
     if estimate.low is None or estimate.high is None:
         return Side(mean, None, 0.0, estimate.n)
@@ -77,13 +72,13 @@ def of_estimate(estimate: Estimate, *, logarithm: bool = True) -> Side:
 
 
 def of_values(values: Sequence[float]) -> Side:
-    """A side of several launches, a value of each; at least one."""
+    """Return several launches as a side, one value each; at least one."""
     n = len(values)
     return Side(fmean(values), intervals.variance(values) / n if n > 1 else None, n - 1, n)
 
 
 def welch(base: Side, new: Side) -> Difference:
-    """Return how much the new side is above the base."""
+    """Return the new side minus the base."""
     mean, n = new.mean - base.mean, min(base.n, new.n)
     if base.variance is None or new.variance is None:
         return Difference(mean, None, 0.0, n)
@@ -92,10 +87,9 @@ def welch(base: Side, new: Side) -> Difference:
 
 
 def pooled(found: Sequence[Difference]) -> list[Difference]:
-    """Differences that should be equally noisy: each with the larger of its own variance and the mean of all.
+    """Return each difference with the larger of its own variance and the mean of all (on the df of all).
 
-    The mean has the degrees of freedom of all. It never makes a noisy one look quieter, as it would if all were
-    shrunk towards it: equal sides of unequal noise were then called different in up to 11 of 100 simulations.
+    Noisy ones keep their own: shrinking all towards the mean gave up to 11 % false differences in simulations.
     """
     known = [one for one in found if one.se is not None and one.df > 0]
     if len(known) < 2:
@@ -106,8 +100,7 @@ def pooled(found: Sequence[Difference]) -> list[Difference]:
 
 
 def holm(differences: Sequence[Difference]) -> list[float]:
-    """Return the level at which each is tested: its interval at that level leaves zero where Holm's procedure
-    tells it from zero."""
+    """Return each difference's level: its interval at that level excludes zero if Holm's procedure reports it."""
     order = sorted(range(len(differences)), key=lambda at: differences[at].p)
     levels = [ALPHA] * len(differences)
     level, goes_on = ALPHA, True
@@ -120,8 +113,7 @@ def holm(differences: Sequence[Difference]) -> list[float]:
 
 
 def units_needed(found: Difference, level: float, half: float) -> int | None:
-    """How many units a side would take until half of the interval is below `half`, as noisy as these; None where
-    they are over `MOST_UNITS` or nobody can tell."""
+    """Return the units per side until half of the interval is below `half`; None if too many or unknown."""
     if found.se is None or found.n < 2 or half <= 0:
         return None
     for n in range(found.n + 1, MOST_UNITS + 1):

@@ -1,1 +1,1 @@
-"""Cells -> the rows of a table, their notes, comparisons, costs and predictions. Pure."""
+"""From cells to the rows of a table, their notes, comparisons, costs and predictions."""

@@ -1,12 +1,11 @@
-"""What trainings to an accuracy have come to: top-1 epoch by epoch, seconds, and which batch is too large. Pure.
+"""Trainings to an accuracy: top-1 by epoch, seconds, and batches that are too large.
 
-    top-1            correct / seen of what is held out, both summed over ranks
-    seconds          of an epoch, the longest rank's; evaluation is timed apart and in no other figure
-    to the target    the epochs' seconds up to the first whose top-1 reaches it, mean over the seeds that do
-    samples/s        samples of all ranks / the seconds of all epochs, the first included; where ranks do not wait,
-                     the sum of their own rates
+    top-1          correct / seen of the held-out samples, both summed over ranks
+    seconds        of an epoch, the longest rank's, without evaluation
+    to the target  seconds up to the first epoch that reaches it, mean over the seeds that do
+    samples/s      samples of all ranks / seconds of all epochs; asynchronous: the sum of the ranks' own rates
 
-Seeds are repetitions: everything is a mean over them, and what a seed makes of it stands beside.
+Seeds are repetitions: values are means over them.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from scaling.records.point import Point
 from scaling.records.run import PointRecord
 
 Key = tuple[object, ...]
-# Of the standard error of a difference: beyond it a larger batch has learnt less.
+# A larger batch is worse if the difference exceeds this number of standard errors.
 ERRORS = 3.0
 
 
 def top1(evaluations: Iterable[Evaluated]) -> float:
-    """Of one evaluation on all ranks; 0 where nothing is held out."""
+    """Return top-1 of one evaluation on all ranks; 0 without held-out samples."""
     found = list(evaluations)
     seen = sum(one.seen for one in found)
     return sum(one.correct for one in found) / seen if seen else 0.0
 
 
 def trainings(records: Iterable[PointRecord]) -> tuple[Training, ...]:
-    """A row for each training, its seeds in one; the smaller updates before the larger."""
+    """Return one row per training over its seeds, smaller updates first."""
     by_row: dict[Key, list[PointRecord]] = defaultdict(list)
     for record in records:
         if record.point.regime is not None:
@@ -58,14 +57,11 @@ def _order(one: Training) -> Key:
 
 
 def _task(one: Training) -> Key:
-    """What trainings share that differ in the size of their updates alone, and what is made of that."""
+    """Key of trainings that differ only in the size of their updates."""
     who = one.contender
     regime = replace(one.regime, lr_scale="none", rate=0.0, base_batch=0)
     work = one.workload.alone(0)
     return who.strategy, sorted(who.options.items()), who.interconnect, who.servers, work, one.hardware, regime
-
-
-# ---------------------------------------------------------------- one row
 
 
 def _training(records: Sequence[PointRecord]) -> Training:
@@ -123,12 +119,10 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def _curve(record: PointRecord) -> Iterator[float]:
-    """Top-1 after each epoch that every rank has evaluated."""
     return map(top1, zip(*(rank.evaluations for rank in record.ranks), strict=False))
 
 
 def _means(curves: Sequence[Sequence[float]]) -> Iterator[float]:
-    """By epoch, over the seeds that came to it."""
     for number in range(max(map(len, curves), default=0)):
         yield fmean(curve[number] for curve in curves if number < len(curve))
 
@@ -139,7 +133,7 @@ def _epochs_s(record: PointRecord) -> list[float]:
 
 
 def _target_s(curve: Sequence[float], seconds: Sequence[float], target: float | None) -> float | None:
-    """Until the first epoch that reaches it; None where none does."""
+    """Seconds up to the first epoch that reaches the target; None without one."""
     if target is None:
         return None
     passed = zip(curve, accumulate(seconds), strict=False)
@@ -152,7 +146,6 @@ def _evaluation_s(record: PointRecord) -> float:
 
 
 def _samples_per_s(record: PointRecord) -> float | None:
-    """Of all ranks, over the longest rank's epochs; where ranks do not wait, the sum of their own rates."""
     samples = [sum(window.samples for window in rank.windows) for rank in record.ranks]
     if record.synchronous:
         whole_s = sum(_epochs_s(record))
@@ -166,24 +159,23 @@ def _seen(record: PointRecord) -> int:
 
 
 def data_samples(records: Iterable[PointRecord]) -> dict[str, int]:
-    """What the data of trainings has, by split; {} where no rank came to say so."""
+    """Return the samples of the trainings' data by split; {} if no rank was ready."""
     ready = (rank.ready for record in records for rank in record.ranks if rank.ready)
     return next((one.data_samples for one in ready if one.data_samples), {})
 
 
 def _confusion(records: Sequence[PointRecord]) -> tuple[tuple[int, ...], ...]:
-    """After the last epoch, summed over ranks and seeds."""
     last = [rank.evaluations[-1].confusion for record in records for rank in record.ranks if rank.evaluations]
     if () in last or len(set(map(len, last))) != 1:
         return ()
     return tuple(tuple(map(sum, zip(*rows, strict=True))) for rows in zip(*last, strict=True))
 
 
-# ---------------------------------------------------------------- beside each other
+# ---------------------------------------------------------------- sizes of updates
 
 
 def _beside(found: Sequence[Training]) -> Iterator[Training]:
-    """Each with the smallest update of its task that it has learnt less than, beyond what chance explains."""
+    """Each with the smallest update of its task that is significantly better."""
     by_task: dict[str, list[Training]] = defaultdict(list)
     for one in found:
         by_task[repr(_task(one))].append(one)
@@ -196,8 +188,7 @@ def _beside(found: Sequence[Training]) -> Iterator[Training]:
 
 
 def _is_less(one: Training, other: Training) -> bool:
-    """Whether every seed ended below every seed of the other, and the means differ by more than `ERRORS` standard
-    errors of two shares of as many held-out samples: seeds share these, so that they make no more of them."""
+    """Every seed is worse, and the means differ by over `ERRORS` standard errors. Seeds share held-out samples."""
     mine, theirs = ([curve[-1] for curve in each.top1_by_seed if curve] for each in (one, other))
     if other.update_samples >= one.update_samples or not mine or not theirs or max(mine) >= min(theirs):
         return False
@@ -207,7 +198,7 @@ def _is_less(one: Training, other: Training) -> bool:
 
 
 def best(found: Sequence[Training]) -> Mapping[str, Training]:
-    """By strategy, the training of the largest world size whose last top-1 is the highest."""
+    """Return by strategy the training of the largest world size with the highest last top-1."""
     chosen: dict[str, Training] = {}
     for one in found:
         name = one.contender.strategy
@@ -217,7 +208,7 @@ def best(found: Sequence[Training]) -> Mapping[str, Training]:
 
 
 def last_top1(one: Training) -> float:
-    """The mean over seeds of where each ended: those that reached the target early have no later epochs."""
+    """Return the mean over seeds of their last top-1; seeds that reach the target early end earlier."""
     return fmean(curve[-1] for curve in one.top1_by_seed if curve)
 
 

@@ -1,4 +1,14 @@
-"""Turn the records of one or several runs into all that a table shows: rows, baselines, comparisons. Pure."""
+"""From the records of one or several runs to everything a table shows: rows, baselines, comparisons.
+
+    efficiency  t(1) / t(N) under the weak rule, t(1) / (N t(N)) under the strong one, t(1) / (k t(N)) under the
+                node rule with k devices per node
+    t(1)        the same framework's plain loop on one device at the batch per device, the global batch or a
+                node's batch; the harmonic mean of the row's own seats if all were measured alone
+    speedup     N x efficiency
+
+scaling/analysis/README.md has the other formulas. Of several records of a key the last counts. Points of scaling
+bisect (`Point.hosts`) are in no table.
+"""
 
 from __future__ import annotations
 
@@ -47,38 +57,16 @@ from scaling.records.host import joined_variables
 from scaling.records.point import Pass, Point, Workload
 from scaling.records.run import Header, PointRecord
 
-# ---------------------------------------------------------------- analyse
-#
-# Records -> what a table says: rows, baselines, comparisons. Pure.
-#
-# step time synchronous: longest rank's time from the common start to its last synchronisation / its steps, side
-# by side of each window; asynchronous: N x batch per device / samples/s samples/s(N) synchronous: N x batch per
-# device / step time; asynchronous: sum of the ranks' own rates, batch x steps / the rank's own time efficiency
-# t(1) / t(N) under the weak rule, t(1) / (N t(N)) under the strong, t(1) / (k t(N)) under the node rule with k
-# devices of each node; t(1) is the plain loop of the same framework on one device, at the batch per device
-# (weak), the global batch (strong) or that of a node (node); where every seat was measured alone, the harmonic
-# mean over the row's own: N / t(1) is then the sum of what its devices do alone speedup N x efficiency
-#
-# Points on some nodes of the launch alone (`Point.hosts`, of scaling bisect) stand in no table.
-#
-# Each is formed inside a round, in logarithms, its interval over rounds, with the variance of all cells that
-# share the work (intervals.py). Where a key was measured twice, the last counts. The weak rule is Gustafson's
-# ("Reevaluating Amdahl's law", 1988), the strong one Amdahl's (1967); the node rule is the strong one inside a
-# node and the weak one from node to node.
-
-
-# ---------------------------------------------------------------- joining
-#
-# Several runs in one table: whether they may be joined, and how their rounds are kept apart. Pure.
+# ---------------------------------------------------------------- joining runs
 
 
 def joinable(headers: Sequence[Header]) -> tuple[str, ...]:
-    """Return the reasons why runs cannot share a table: what differs, as each run has it. Empty: they can."""
+    """Return the reasons why runs cannot share a table, with the values of each run; empty if they can."""
     return tuple(f"{what} differ: {values}" for what, values in differing(headers).items())
 
 
 def differing(headers: Sequence[Header]) -> dict[str, str]:
-    """Return what of their launches is not the same for all runs, and what each has: `{"hosts": "a | b"}`."""
+    """Return what differs between the launches, with all values: `{"hosts": "a | b"}`."""
     launches = [launch(header) for header in headers]
     if not all(map(_knows_variables, headers)):
         launches = [{what: of for what, of in one.items() if not what.startswith(VALUES)} for one in launches]
@@ -88,7 +76,7 @@ def differing(headers: Sequence[Header]) -> dict[str, str]:
 
 
 def launch(header: Header) -> dict[str, str]:
-    """Return what a run was launched with, by what it is called: hosts, devices, code, versions, variables."""
+    """Return what a run was launched with, by name: hosts, devices, code, versions, variables."""
     own = {what: of(header) for what, of in _COMPARED.items()}
     versions = {f"versions of {name}": version for name, version in _versions(header).items()}
     values = joined_variables(header.hosts)
@@ -96,7 +84,7 @@ def launch(header: Header) -> dict[str, str]:
 
 
 def _knows_variables(header: Header) -> bool:
-    """Older runs did not record them."""
+    """False for older runs, which did not record them."""
     return all(host.variables is not None for host in header.hosts)
 
 
@@ -111,7 +99,7 @@ def _devices(header: Header) -> str:
 
 
 def _emulation(header: Header) -> str:
-    """`emulated:p100, sizes / 10, times x 4`; nothing for real devices."""
+    """Such as `emulated:p100, sizes / 10, times x 4`; "" for real devices."""
     config = header.config
     if header.device != "emulated":
         return ""
@@ -120,8 +108,7 @@ def _emulation(header: Header) -> str:
 
 VALUES = "values of "
 HOSTS, VERSION, CODE = "hosts", "versions of scaling", "revisions of its code"
-# What two launches may differ in and still be compared: a change of the code is what is looked for, and a CI's
-# runners have new names each time.
+# Launches that differ in these are still compared: the code is under test, and CI runners have changing names.
 EXPECTED = frozenset({HOSTS, VERSION, CODE})
 _COMPARED: Mapping[str, Callable[[Header], str]] = {
     HOSTS: _hosts,
@@ -133,7 +120,6 @@ _COMPARED: Mapping[str, Callable[[Header], str]] = {
 
 
 def _versions(header: Header) -> dict[str, str]:
-    """Library -> version; several where the run's own hosts differ."""
     found: dict[str, set[str]] = {}
     for host in header.hosts:
         for name, version in {**host.versions, "Python": host.python}.items():
@@ -144,8 +130,7 @@ def _versions(header: Header) -> dict[str, str]:
 def join(runs: Sequence[Sequence[PointRecord]]) -> tuple[PointRecord, ...]:
     """Return the records of all runs, the rounds of each numbered after those of the run before.
 
-    So an exchange is only ever measured against the controls of its own run and round, cells that several
-    runs have pool their rounds, and a pair of strategies that never shared a round is not compared.
+    So an exchange is compared only with exchanges and controls of its own run and round.
     """
     joined: list[PointRecord] = []
     first = 0
@@ -159,21 +144,17 @@ def _in_round(record: PointRecord, number: int) -> PointRecord:
     return replace(record, point=replace(record.point, round=number))
 
 
-# ---------------------------------------------------------------- analyse
-
-# ---------------------------------------------------------------- over cpu
+# ---------------------------------------------------------------- GPUs against a CPU
 #
-# GPUs against the CPU beside them: how many times as fast each trains, as studies of CPUs and GPUs have it.
-#
-# The CPU has all cores of a host, and computes in fp32; a GPU computes as its sweep does. Both have the batch of
-# one GPU and the same framework. Ratios are formed inside rounds, with Student's interval of their logarithms.
+# The CPU uses all cores of a host and computes in fp32. Both have the batch of one GPU and the same framework.
+# Ratios are by round, with Student's interval of their logarithms.
 
 
 Rates = Mapping[int, float]
 
 
 def over_cpu(cells: Sequence[Cell], rows: Sequence[Row], controls: Controls) -> Iterator[OverCpu]:
-    """Of each CPU that stands beside GPUs, the plain loop of one GPU, then the exchanges."""
+    """Yield for each CPU the plain loops of one GPU, then the exchanges, as ratios of rates."""
     for alone in controls.baselines():
         if alone.whole.point.hardware.cores:
             cpu = baseline(alone)
@@ -221,7 +202,7 @@ def _of_exchanges(
 
 
 def _is_same(plain: str, work: Workload, cpu: Baseline) -> bool:
-    """Whether it is the same work in the same framework, however numbers are kept in memory."""
+    """Precision and memory format may differ."""
     return plain == cpu.strategy and _work(work) == _work(cpu.workload)
 
 
@@ -245,12 +226,8 @@ def _cpu_ratio(gpu: Rates, cpu: Rates) -> Estimate | None:
 
 # ---------------------------------------------------------------- minibatches
 #
-# What a larger batch gains, and what passes take: sweeps over the batch of a device.
-#
-# The minibatch efficiency of a batch is its rate over that of the fastest batch of the sweep; t(2b) is held
-# against 2 t(b), as in Addfor's study of 2017, where it was more on one GPU (VGG on a GTX 1080: 899.86 ms at
-# 128, 420.28 ms at 64). Batches are compared as exchanges are (contrasts.py), all sweeps of a table being one
-# family.
+# Sweeps over the batch of a device. The minibatch efficiency of a batch is its rate over the fastest batch's.
+# A batch is also compared with the next smaller one. All sweeps of a table are one family of tests (contrasts.py).
 
 
 Key = tuple[object, ...]
@@ -258,14 +235,14 @@ ORDER: Mapping[Pass, int] = {"forward": 0, "backward": 1, "step": 2}
 
 
 class Entry(NamedTuple):
-    """A batch with the logarithms of its step times, by round; without any where it is compared with none."""
+    """A batch with the logarithms of its step times by round; none if it is not compared."""
 
     batch: Minibatch
     logs: Mapping[int, float]
 
 
 def minibatches(cells: Sequence[Cell], rows: Iterable[Row], controls: Controls) -> tuple[Minibatch, ...]:
-    """All batches of all sweeps, sweep by sweep; a single batch is one only beside passes of it."""
+    """Return all batches, sweep by sweep; a single batch counts only if its passes were measured."""
     of = {cell.name: cell for cell in cells}
     found: dict[Key, list[Entry]] = {}
     for entry in (*_exchanges(of.values(), rows), *_plain_loops(controls)):
@@ -280,7 +257,7 @@ def minibatches(cells: Sequence[Cell], rows: Iterable[Row], controls: Controls) 
 
 
 def _whole(sweep: Sequence[Entry]) -> Key:
-    """What its passes are parts of."""
+    """The sweep that a sweep of passes is part of."""
     one = sweep[0].batch
     return _sweep(replace(one, workload=replace(one.workload, pass_="step")))
 
@@ -290,7 +267,7 @@ def _size(entry: Entry) -> int:
 
 
 def _sweep(one: Minibatch) -> Key:
-    """What the batches of a sweep share."""
+    """Key of the batches of a sweep."""
     who = one.contender
     options = tuple(sorted(who.options.items()))
     work = replace(one.workload, batch_size=0, pass_="step")
@@ -299,16 +276,12 @@ def _sweep(one: Minibatch) -> Key:
 
 
 def _series(entry: Entry) -> Key:
-    """Who is the same at another world size: noise is a batch's."""
+    """Key that ignores the world size, because noise belongs to a batch."""
     *which, _size_of_world = _sweep(entry.batch)
     return (*which, entry.batch.workload.batch_size)
 
 
-# ---------------------------------------------------------------- what was measured
-
-
 def _exchanges(cells: Iterable[Cell], rows: Iterable[Row]) -> Iterator[Entry]:
-    """Those under the weak rule; `rows` are the cells', in their order."""
     for cell, row in zip(cells, rows, strict=True):
         if row.workload.batch_rule == "weak":
             logs = {number: log(time.step_s) for number, time in cell.times.items()}
@@ -331,7 +304,7 @@ def _exchanges(cells: Iterable[Cell], rows: Iterable[Row]) -> Iterator[Entry]:
 
 
 def _plain_loops(controls: Controls) -> Iterator[Entry]:
-    """Those behind exchanges under the weak rule; others have baselines at several batches anyway."""
+    """Weak rule only: under other rules baselines have several batches anyway."""
     for alone in controls.baselines():
         if alone.whole.point.workload.batch_rule != "weak":
             continue
@@ -357,11 +330,7 @@ def _mean(logs: Mapping[int, float]) -> Estimate | None:
     return geometric([exp(value) for value in logs.values()]) if logs else None
 
 
-# ---------------------------------------------------------------- against each other
-
-
 def _compared(sweep: Sequence[Entry], layout: Layout, table: Table) -> Iterator[Minibatch]:
-    """Each batch against the fastest, and against the next smaller one that was measured."""
     rates = {place: one.batch.samples_per_s for place, one in enumerate(sweep) if one.logs}
     known = {place: rate.mean for place, rate in rates.items() if rate is not None}
     best = max(known, key=known.__getitem__, default=0)
@@ -380,7 +349,6 @@ def _compared(sweep: Sequence[Entry], layout: Layout, table: Table) -> Iterator[
 
 
 def _ratio(table: Table, layout: Layout, one: int, other: int, factor: float = 1.0) -> Estimate | None:
-    """The second's time over the first's, times a factor; 1 of a batch over itself."""
     if one == other:
         return Estimate(mean=1.0, low=None, high=None, n=0)
     found = table.estimate(layout, one, other)
@@ -391,7 +359,7 @@ def _ratio(table: Table, layout: Layout, one: int, other: int, factor: float = 1
     return replace(found, mean=factor * (1 + found.mean), **shifted)
 
 
-# ---------------------------------------------------------------- analyse
+# ---------------------------------------------------------------- whole table
 
 __all__ = [
     "Analysis", "Baseline", "Comparison", "Contender", "Row", "Standing", "analyse", "baselines",
@@ -400,7 +368,7 @@ __all__ = [
 
 
 def analyse(records: Iterable[PointRecord]) -> Analysis:
-    """Everything at once, over the last record of each key."""
+    """Analyse the last record of each key."""
     every = kept(records)
     latest = [record for record in every if record.point.kind != "train"]
     controls, cells = Controls(latest), exchanges(latest)
@@ -423,28 +391,27 @@ def analyse(records: Iterable[PointRecord]) -> Analysis:
 
 
 def rows(records: Iterable[PointRecord]) -> tuple[Row, ...]:
-    """One row per measured exchange, curve by curve and inside each by world size."""
+    """Return one row per measured exchange, sorted by curve and world size."""
     return analyse(records).rows
 
 
 def baselines(records: Iterable[PointRecord]) -> tuple[Baseline, ...]:
-    """The plain loops on one device."""
+    """Return the plain loops on one device."""
     return analyse(records).baselines
 
 
 def comparisons(records: Iterable[PointRecord]) -> tuple[Comparison, ...]:
-    """At each world size, the fastest exchange of each framework against each of its others, then frameworks."""
+    """Return at each world size the comparisons in each framework, then between frameworks."""
     return analyse(records).comparisons
 
 
 def kept(records: Iterable[PointRecord]) -> list[PointRecord]:
-    """The last record of each key, by round and key: the order in which a file has them tells nothing."""
+    """Return the last record of each key, sorted by round and key."""
     latest = {record.point.key: record for record in records}
     return [latest[key] for key in sorted(latest, key=lambda key: (latest[key].point.round, key))]
 
 
 def _rows(cells: Sequence[Cell], controls: Controls, said: Mapping[str, Beside]) -> tuple[Row, ...]:
-    """All rows, with what each says in comparison with the others."""
     keys = curve_keys(cell.point for cell in cells)
     curves, groups = (
         numbered(keys[cell.name] for cell in cells),
@@ -467,16 +434,15 @@ def _rows(cells: Sequence[Cell], controls: Controls, said: Mapping[str, Beside])
 
 # ---------------------------------------------------------------- revisions
 #
-# Two revisions of this package in one launch (`--against REV`). The cells of both are rivals in one contest: they
-# share the rounds, so differences are paired by round. Intervals hold for all differences of the report at once.
+# Two revisions of this package in one launch (`--against REV`). Their cells are rivals in one contest, so
+# differences are paired by round, and intervals hold for all of them at once.
 
-# The loss that counts, as scaling compare has it where nobody says another.
+# Loss of rate that counts as slower; the default of scaling compare.
 LOSS = 0.02
 
 
 class Change(NamedTuple):
-    """A cell of the launch's own revision, and its samples/s over those of the other one, - 1; None where no round
-    has both."""
+    """A cell's samples/s with the launch's own revision over another one's, - 1; None without a shared round."""
 
     point: Point
     revision: str
@@ -484,7 +450,7 @@ class Change(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """`slower`, `faster`, `same`, or `cannot tell`: as scaling compare says it."""
+        """`slower`, `faster`, `same` or `cannot tell`, as in scaling compare."""
         if self.gain is None or self.gain.low is None or self.gain.high is None:
             return "cannot tell"
         most = 1 / (1 - LOSS) - 1
@@ -496,7 +462,7 @@ class Change(NamedTuple):
 
 
 def changes(records: Iterable[PointRecord]) -> tuple[Change, ...]:
-    """What each cell changed that was measured with both revisions; nothing of a launch with one alone."""
+    """Return the change of each cell measured with both revisions; empty with one revision."""
     latest = kept(records)
     if not any(other_code.revision(record.point.strategy) for record in latest):
         return ()
@@ -510,7 +476,6 @@ def changes(records: Iterable[PointRecord]) -> tuple[Change, ...]:
 
 
 def _uncompared(point: Point) -> Change:
-    """Of a cell that competes with none: it failed, its ranks share cores, or its bytes took another network."""
     own = replace(point, strategy=other_code.own(point.strategy))
     return Change(own, other_code.revision(point.strategy), None)
 

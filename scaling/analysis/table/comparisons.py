@@ -1,4 +1,13 @@
-"""What is said of cells beside their rivals: standings, differences, what rounds can tell, equal losses. Pure."""
+"""Curves, contests and comparisons: standings, differences, resolution of a contest, equal losses.
+
+Rivals do equal work at equal world size, and either all are synchronous or none is. One contest (contrasts.py)
+covers two comparisons:
+
+* exchanges of one framework: step times and efficiencies have one ratio, because the baseline is the same
+* frameworks, by samples/s, each by its fastest exchange
+
+Rows with a mark of `audit.UNRANKED` do not compete.
+"""
 
 from __future__ import annotations
 
@@ -16,46 +25,29 @@ from scaling.analysis.table.rows import Comparison, Contender, Resolution, Stand
 from scaling.records.point import Point
 from scaling.records.run import PointRecord
 
-# ---------------------------------------------------------------- contests
-#
-# Which exchanges compete, and what comes out: who is the best, who cannot be told from the fastest. Pure.
-#
-# Rivals do equal work at equal world size, and either all wait for each other or none does. They are compared
-# twice, and one contest (contrasts.py) covers both, since all its pairs are tested at once:
-#
-# exchanges inside a framework, where step times and efficiencies have one ratio: their baseline is the same
-# frameworks by samples/s, each by its fastest exchange; which one that is may be chosen by the data
-#
-# Rows with a mark of audit.UNRANKED take no part: they are not what their names say, or share cores.
-
-
 # ---------------------------------------------------------------- curves
-#
-# Which exchanges belong together: on one scaling curve, and side by side at one world size. Pure.
 
 
 def comparable(point: Point) -> Key:
-    """What two exchanges of one world size share if their rates may be compared, and all of one scaling curve."""
+    """Return the key of exchanges whose rates may be compared at one world size."""
     return (point.reference, point.hardware, point.placement)
 
 
 def series(point: Point) -> Key:
-    """What the world sizes of one scaling curve share, the number of parameter servers apart."""
+    """Return the key of a scaling curve, without the number of parameter servers."""
     return (*comparable(point), point.interconnect, point.strategy, point.sorted_options, point.server_hosts)
 
 
 def curve_keys(points: Iterable[Point]) -> dict[str, Key]:
-    """By cell, what the world sizes of one scaling curve share.
+    """Return the key of the scaling curve of each cell.
 
-    The number of parameter servers may grow along a curve (one per node). It tells curves apart only where
-    some world size was measured with several: then each number is a curve of its own. Servers on nodes of
-    their own are always another curve than servers on the training nodes.
+    Numbers of parameter servers separate curves only if some world size was measured with several of them.
     """
     return keys_of_series({point.cell: (series(point), point) for point in points})
 
 
 def keys_of_series(by_cell: Mapping[str, tuple[Key, Point]]) -> dict[str, Key]:
-    """By cell, the key of its curve, given that of its series."""
+    """Return the key of each cell's curve from the key of its series."""
     counts: dict[tuple[Key, int], set[int]] = defaultdict(set)
     for key, point in by_cell.values():
         counts[key, point.world_size].add(point.servers)
@@ -64,13 +56,12 @@ def keys_of_series(by_cell: Mapping[str, tuple[Key, Point]]) -> dict[str, Key]:
 
 
 def numbered(keys: Iterable[Key]) -> dict[Key, int]:
-    """Each key's place among the different ones."""
+    """Number the different keys in order."""
     return {key: number for number, key in enumerate(dict.fromkeys(keys))}
 
 
 def exchanges(records: Iterable[PointRecord]) -> list[Cell]:
-    """The measured exchanges, sorted: curve by curve, and inside each by world size; none of those on some nodes
-    alone."""
+    """Return the exchanges by curve and world size, without points on some nodes only (bisect)."""
     found = cells(record for record in records if record.point.kind == "exchange" and not record.point.hosts)
     keys = curve_keys([cell.point for cell in found])
     return sorted(found, key=lambda cell: (keys[cell.name], cell.point.world_size))
@@ -78,37 +69,34 @@ def exchanges(records: Iterable[PointRecord]) -> list[Cell]:
 
 # ---------------------------------------------------------------- contests
 
-# The plain loop behind a strategy.
+# Strategy -> its plain loop.
 PlainOf = Callable[[str], str]
 
 
 class Contest(NamedTuple):
-    """Rivals, at least two, and the layout of their rounds."""
+    """At least two rivals, and the layout of their rounds."""
 
     rivals: tuple[Cell, ...]
     layout: Layout
 
     @property
     def synchronous(self) -> bool:
-        """Whether these ranks wait for each other."""
         return self.rivals[0].synchronous
 
 
 class Ranking(NamedTuple):
-    """Those who are compared, by their place in the contest: the fastest by samples/s, whose mean is the geometric
-    one as in a row, and the others."""
+    """Places in a contest: the fastest by samples/s (geometric mean), and the others."""
 
     first: int
     others: tuple[int, ...]
 
 
 def log_step(cell: Cell, number: int) -> float:
-    """The logarithm of the step time of a round."""
     return log(cell.times[number].step_s)
 
 
 def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """The measured cells of equal work at equal world size, which may be compared."""
+    """Group the measured cells that may be compared: equal work at equal world size."""
     found: dict[Key, list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.times:
@@ -117,7 +105,7 @@ def groups(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 
 def contests(group: Sequence[Cell]) -> Iterator[Contest]:
-    """Of a group of rivals, synchronous first; none where there is no rival."""
+    """Yield the contests of a group, synchronous first; none without rivals."""
     able = [cell for cell in group if cell.competes]
     for synchronous in (True, False):
         rivals = tuple(cell for cell in able if cell.synchronous == synchronous)
@@ -127,7 +115,7 @@ def contests(group: Sequence[Cell]) -> Iterator[Contest]:
 
 
 def _series(rivals: Sequence[Cell]) -> list[Key]:
-    """Who is the same at another world size; the number of servers tells those apart that are rivals by it."""
+    """Equal at all world sizes; the number of servers separates rivals with an equal key."""
     keys = [series(cell.point) for cell in rivals]
     times = Counter(keys)
     both = zip(keys, rivals, strict=True)
@@ -135,17 +123,17 @@ def _series(rivals: Sequence[Cell]) -> list[Key]:
 
 
 def framework(cell: Cell, plain_of: PlainOf) -> str:
-    """Its strategy's prefix; of a strategy from outside that of its baseline."""
+    """Return the framework of a strategy; of an external one that of its baseline."""
     return plain_of(cell.point.strategy).partition(":")[0]
 
 
 def exchanges_by_framework(contest: Contest, plain_of: PlainOf) -> Mapping[str, Ranking]:
-    """By framework, its exchanges; frameworks that have only one are left out."""
+    """Rank the exchanges of each framework with at least two."""
     return {name: _ranking(contest, of) for name, of in _by_framework(contest, plain_of).items() if len(of) > 1}
 
 
 def frameworks(contest: Contest, plain_of: PlainOf) -> Ranking | None:
-    """The fastest exchange of each framework; None where there is only one framework."""
+    """Rank the fastest exchanges of all frameworks; None with one framework."""
     found = _by_framework(contest, plain_of)
     return _ranking(contest, [_ranking(contest, of).first for of in found.values()]) if len(found) > 1 else None
 
@@ -162,16 +150,16 @@ def _ranking(contest: Contest, places: Sequence[int]) -> Ranking:
     return Ranking(first, tuple(place for place in places if place != first))
 
 
-# ---------------------------------------------------------------- what comes out
+# ---------------------------------------------------------------- standings
 
 
 def difference(table: Table, contest: Contest, one: int, other: int) -> Estimate | None:
-    """Samples/s of the second / those of the first - 1: step times the other way round."""
+    """Return the second's samples/s over the first's, - 1."""
     return table.estimate(contest.layout, other, one)
 
 
 def standings(table: Table, contest: Contest, ranking: Ranking) -> Mapping[str, Standing]:
-    """By cell, where each of a ranking stands."""
+    """Return the standing of each cell of a ranking."""
     found = {place: difference(table, contest, ranking.first, place) for place in ranking.others}
     others = {place: Standing(best=False, difference=one) for place, one in found.items()}
     verdicts = {one.verdict for one in others.values()}
@@ -182,13 +170,12 @@ def standings(table: Table, contest: Contest, ranking: Ranking) -> Mapping[str, 
 
 # ---------------------------------------------------------------- comparisons
 
-# How many times the rounds a resolution foresees: enough to halve what can be told.
+# Factor of the rounds for a forecast: it about halves the smallest detectable difference.
 FORESEEN = 2.5
 
 
 class Loss(NamedTuple):
-    """The training loss `at` so many `samples` as all of a group have reached; whether it is above that of all
-    synchronous ones."""
+    """The training loss `at` `samples`, which all of a group reached; whether it is above all synchronous ones."""
 
     at: float | None
     samples: int
@@ -196,8 +183,6 @@ class Loss(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What a row says in comparison with others, by the names of its fields."""
-
     framework: str
     standing: Standing | None = None
     framework_standing: Standing | None = None
@@ -209,7 +194,7 @@ class Beside(NamedTuple):
 def beside(
     cells: Iterable[Cell], table: Table, found: Sequence[Contest], losses: Mapping[str, Loss], plain_of: PlainOf
 ) -> Mapping[str, Beside]:
-    """By cell; `found` are all contests of the table, `losses` those that `equal_losses` made."""
+    """Return each cell's comparison; `found` are all contests of the table, `losses` from `equal_losses`."""
     inside: dict[str, Standing] = {}
     among: dict[str, Standing] = {}
     for contest in found:
@@ -235,11 +220,11 @@ def _beside(
     return said._replace(loss_at=loss.at, loss_at_samples=loss.samples, learnt_less=loss.learnt_less)
 
 
-# ---------------------------------------------------------------- pairs, and what could be told
+# ---------------------------------------------------------------- pairs and resolutions
 
 
 def comparisons(table: Table, found: Sequence[Contest], plain_of: PlainOf) -> Iterator[Comparison]:
-    """At each world size, of each framework the fastest exchange against each of the others, then frameworks."""
+    """Yield by contest the fastest exchange against the others of each framework, then frameworks."""
     for contest in found:
         for framework, ranking in exchanges_by_framework(contest, plain_of).items():
             yield from _comparisons(table, contest, ranking, framework)
@@ -269,7 +254,7 @@ def _contender(point: Point) -> Contender:
 
 
 def resolutions(table: Table, found: Sequence[Contest], group_of: Mapping[Key, int]) -> Iterator[Resolution]:
-    """What each contest can tell, now and with more rounds; nothing where rivals share fewer than two."""
+    """Yield the smallest detectable difference of each contest, now and with more rounds."""
     for contest in found:
         rounds = contest.layout.rounds
         smallest = table.smallest(contest.layout, rounds)
@@ -288,12 +273,8 @@ def resolutions(table: Table, found: Sequence[Contest], group_of: Mapping[Key, i
             )
 
 
-# ---------------------------------------------------------------- losses
-
-
 def equal_losses(group: Sequence[Cell]) -> Mapping[str, Loss]:
-    """By cell, the training loss after as many samples as all cells of the group have reached; nothing where none
-    has a loss."""
+    """Return each cell's training loss after the samples that all cells reached; empty without a loss."""
     counts = [cell.fewest_samples for cell in group if cell.fewest_samples is not None]
     if not counts:
         return {}
@@ -305,8 +286,6 @@ def equal_losses(group: Sequence[Cell]) -> Mapping[str, Loss]:
 
 
 def _learnt_less(cell: Cell, worst: Cell | None, count: int) -> bool:
-    """Whether the loss of a cell that does not wait is above the `worst` of those that do, by the 95 % interval of
-    the difference over the rounds that have both."""
     if cell.synchronous or worst is None:
         return False
     own, others = cell.losses_after(count), worst.losses_after(count)

@@ -1,8 +1,7 @@
-"""What was read from logs of other tools -> rows: several logs of a cell are one row. Pure.
+"""Rows from logs of other tools; several logs of a cell are one row.
 
-Efficiency is only formed against one device of the same tool, model, batch per device and precision in the same
-import, never against a plain loop of ours: speedup = rate(N) / rate(1), efficiency = speedup / N. Where model or
-batch are unknown nothing is claimed, since nobody can tell whether they are the same.
+speedup = rate(N) / rate(1), efficiency = speedup / N. rate(1) is of the same tool, model, batch per device and
+precision in the same import. If model or batch are unknown, no efficiency is claimed.
 """
 
 from __future__ import annotations
@@ -21,8 +20,10 @@ Key = tuple[object, ...]
 
 
 class Imported(Record, frozen=True, kw_only=True):
-    """A cell of an import. `rate` is in `unit` per second over all devices, with an interval where several logs,
-    each a launch, are of the cell; None where it failed. `batch_size` is of one device, 0 where unknown."""
+    """A cell of an import. `rate` is in `unit` per second over all devices; None if it failed.
+
+    With several logs, each a launch, `rate` has an interval. `batch_size` is per device, 0 if unknown.
+    """
 
     tool: str
     model: str
@@ -42,7 +43,7 @@ class Imported(Record, frozen=True, kw_only=True):
 
 
 def cells(rows: Iterable[ImportedRow]) -> tuple[Imported, ...]:
-    """One for each tool, model, batch, precision and number of devices, curve by curve."""
+    """Return one cell per tool, model, batch, precision and number of devices, curve by curve."""
     found: dict[Key, list[ImportedRow]] = defaultdict(list)
     for row in rows:
         found[(_curve(row), row.world_size)].append(row)
@@ -54,7 +55,6 @@ def cells(rows: Iterable[ImportedRow]) -> tuple[Imported, ...]:
 
 
 def _curve(row: ImportedRow | Imported) -> Key:
-    """What two rates must share to be compared."""
     return (
         row.run, row.tool, row.model.casefold(), row.batch_size, row.precision.casefold(), row.unit,
         row.synchronous,
@@ -62,7 +62,7 @@ def _curve(row: ImportedRow | Imported) -> Key:
 
 
 def curves(found: Iterable[Imported]) -> list[list[Imported]]:
-    """The cells that differ in their number of devices alone."""
+    """Group the cells that differ only in their number of devices."""
     by_key: dict[Key, list[Imported]] = defaultdict(list)
     for cell in found:
         by_key[_curve(cell)].append(cell)
@@ -94,7 +94,6 @@ def _cell(rows: Sequence[ImportedRow]) -> Imported:
 
 
 def _against(cell: Imported, alone: Imported | None) -> Imported:
-    """With its speedup over one device, where that is told."""
     if alone is None or alone.rate is None or cell.rate is None:
         return cell
     if "AUDIT" in (*cell.flags, *alone.flags):

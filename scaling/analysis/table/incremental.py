@@ -1,14 +1,12 @@
-"""The rows of a sweep that goes on: after each point, only what rests on that point is made anew. Pure.
+"""Rows of a running sweep: after each point, only the affected rows are computed again.
 
-It runs on rank 0 between points, on cores that are about to be measured, where `analyse` would read all records
-each time. What a point changes:
+It runs on rank 0 between points, on cores that are about to be measured. A record changes:
 
-    an exchange    its own row; those of its curve, if it is a single rank or alone on its node; what is said of
-                   those that are compared with it, and a little of all comparisons: they are one family
-    a control      the rows that rest on it
-    either         what all cells of a work tell together: their variance, whether they drifted
+    exchange  its own row; its curve's rows, if it is a single rank or alone on its node; its rivals' comparisons
+    control   the rows that depend on it
+    either    variance and drift of its pool
 
-`rows()` are those of `analyse(records)`, to the last bit; the table that ends a run is made by `analyse` itself.
+`rows()` equals the rows of `analyse(records)`, to the last bit.
 """
 
 from __future__ import annotations
@@ -39,8 +37,6 @@ from scaling.records.run import PointRecord
 
 
 class _Place(NamedTuple):
-    """Where a cell stands among the others: its curve, its group's number, those that it is compared with."""
-
     curve: Key
     curve_number: int
     group_number: int
@@ -48,13 +44,13 @@ class _Place(NamedTuple):
 
 
 class Analyser:
-    """The analysis of a growing set of records; a later one of the same key replaces the earlier."""
+    """The analysis of a growing set of records; a later record of a key replaces the earlier."""
 
     def __init__(self, records: Iterable[PointRecord] = ()) -> None:
         self._controls = Controls()
         self._records: dict[str, dict[int, PointRecord]] = defaultdict(dict)
-        self._resting: dict[Key, set[str]] = defaultdict(set)  # by control, the cells that rest on it
-        # By cell, in the order of the table once `_place` has put them there.
+        self._resting: dict[Key, set[str]] = defaultdict(set)  # control -> cells that depend on it
+        # By cell, in table order after `_place`.
         self._cells: dict[str, Cell] = {}
         self._series: dict[str, Key] = {}
         self._comparable: dict[str, Key] = {}
@@ -66,7 +62,7 @@ class Analyser:
         self._contests: dict[Key, list[Contest]] = {}
         self._losses: dict[Key, Mapping[str, Loss]] = {}
         self._beside: Mapping[str, Beside] = {}
-        # Since `rows` was last asked: cells with another record, those that rest on what changed, a new cell.
+        # Since the last `rows`: cells with a new record, cells that depend on a change, whether a cell is new.
         self._renewed: set[str] = set()
         self._shaken: set[str] = set()
         self._shared: dict[Key, Shared] = {}
@@ -75,7 +71,7 @@ class Analyser:
             self.add(record)
 
     def add(self, record: PointRecord) -> None:
-        """Take a record and note what it changes; nothing is read before `rows` is asked for."""
+        """Add a record and mark the affected cells; computing waits for `rows`."""
         if record.point.hosts:
             return
         if record.point.kind == "exchange":
@@ -84,7 +80,7 @@ class Analyser:
             self._add_control(record)
 
     def rows(self) -> tuple[Row, ...]:
-        """The table so far, as `analyse.rows` makes it."""
+        """Return the table so far, equal to `analyse.rows`."""
         moved = self._place() if self._has_new else set()
         self._renewed |= {
             name for name in self._renewed | self._shaken if find_less_work(self._cells[name], self._controls)
@@ -101,8 +97,6 @@ class Analyser:
             self._rows.update(zip(names, across_nodes([self._among(name) for name in names]), strict=True))
         self._renewed, self._shaken = set(), set()
         return tuple(self._rows[name] for name in self._cells)
-
-    # ------------------------------------------------------------ what a record changes
 
     def _add_exchange(self, record: PointRecord) -> None:
         name = record.point.cell
@@ -123,16 +117,14 @@ class Analyser:
     def _add_control(self, record: PointRecord) -> None:
         plains = len(self._controls.plains)
         key = self._controls.put(record)
-        if len(self._controls.plains) != plains:  # strategies may have another baseline now
+        if len(self._controls.plains) != plains:  # baselines of strategies may change
             for cell in self._cells.values():
                 self._note_controls(cell)
             self._shaken.update(self._cells)
         self._shaken.update(self._resting.get(key, ()))
 
-    # ------------------------------------------------------------ what is made anew
-
     def _place(self) -> set[str]:
-        """Put new cells where they belong; return all that stand elsewhere than before."""
+        """Sort all cells; return those with a changed place."""
         keys = keys_of_series({name: (self._series[name], cell.point) for name, cell in self._cells.items()})
         names = sorted(self._cells, key=lambda name: (keys[name], self._cells[name].point.world_size))
         self._cells = {name: self._cells[name] for name in names}
@@ -148,7 +140,7 @@ class Analyser:
         return self._moved(before)
 
     def _moved(self, before: Mapping[str, _Place]) -> set[str]:
-        """Those that stand elsewhere than before; all of a curve that got one are measured anew."""
+        """Also marks all cells of a curve that got a new cell."""
         moved = {name for name, place in self._places.items() if before.get(name) != place}
         for name in moved:
             curve = self._places[name].curve
@@ -158,7 +150,7 @@ class Analyser:
         return moved
 
     def _pool(self) -> None:
-        """What the cells of each pool that changed tell together, and with it all its rows."""
+        """Compute the changed pools again, and mark their rows."""
         changed = {pool_of(self._cells[name].point, self._controls) for name in self._renewed | self._shaken}
         for key in changed:
             found = of_pool((cell for cell in self._cells.values() if self._is_in(cell, key)), self._controls)
@@ -177,7 +169,7 @@ class Analyser:
         return measured(cell, self._controls, singles[-1] if singles else None, pool)
 
     def _compare(self) -> set[str]:
-        """Compare anew; return the cells of which something else is said now."""
+        """Compare again; return the cells with a changed comparison."""
         for group in {self._places[name].rivals for name in self._renewed}:
             cells = [cell for name in self._rivals[group] if (cell := self._cells[name]).times]
             self._contests[group], self._losses[group] = list(contests(cells)), equal_losses(cells)
@@ -190,7 +182,6 @@ class Analyser:
         return {name for name, said in self._beside.items() if before.get(name) != said}
 
     def _among(self, name: str) -> Measured:
-        """The row with what it says in comparison with others."""
         place = self._places[name]
         return among(
             self._measured[name],

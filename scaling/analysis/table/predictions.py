@@ -1,4 +1,4 @@
-"""What was PREDICTED before it was measured, beside what was measured then. Pure."""
+"""Predictions beside the measured rows, and their score."""
 
 from __future__ import annotations
 
@@ -12,17 +12,15 @@ from scaling.analysis.table.rows import Row
 from scaling.records.point import Hardware, Placement, Point, Record, ServerHosts, Workload
 from scaling.records.run import Prediction
 
-# Rows that are no measurement of what was predicted: other networks, doubtful or hampered ones.
+# Rows with these marks do not test a prediction.
 UNJUDGED = (*UNRANKED, "UNSETTLED", "THROTTLED")
 
 
 class Judged(Record, frozen=True, kw_only=True):
-    """A prediction and its row. Medians with the ends of their 80 % interval; efficiencies are fractions of 1.
+    """A prediction and its row: medians with their 80 % interval. Efficiencies are fractions of 1.
 
-    `measured_efficiency` and `measured_samples_per_s` are None where nothing was measured yet, or nothing is
-    claimed of it. `error` is the predicted efficiency less the measured one, `inside` whether the latter's mean
-    lies in the interval; None where either is missing. Not `claimed`: the interval is too wide. `refused`: why
-    there is none. `notes`: what was said of it when it was written down.
+    Measured values are None if nothing is measured or claimed. Not `claimed`: the interval is too wide. `refused`:
+    why there is no prediction.
     """
 
     kind: Literal["PREDICTED"] = "PREDICTED"
@@ -53,37 +51,36 @@ class Judged(Record, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> bool:
-        """Whether what was measured says anything of it: it was claimed, and the row has no mark against that."""
+        """Whether the row tests the prediction: it was claimed, and no mark forbids it."""
         return self.claimed and not self.unjudged and self.error is not None
 
     @property
     def unjudged(self) -> str:
-        """The mark for which the row says nothing of the prediction; "" where it has none of these."""
+        """The mark that makes the row unfit as a test; "" without one."""
         return next((mark for mark in UNJUDGED if mark in self.flags), "")
 
     @property
     def error(self) -> float | None:
-        """Predicted less measured efficiency."""
+        """Predicted less measured efficiency; None if either is missing."""
         if self.predicted_efficiency is None or self.measured_efficiency is None:
             return None
         return self.predicted_efficiency - self.measured_efficiency.mean
 
     @property
     def inside(self) -> bool | None:
-        """Whether the measured efficiency lies in the interval."""
+        """Whether the measured mean is in the interval; None if either is missing."""
         low, high = self.predicted_efficiency_low, self.predicted_efficiency_high
         if low is None or high is None or self.measured_efficiency is None:
             return None
         return low <= self.measured_efficiency.mean <= high
 
     def is_of_curve(self, row: Row) -> bool:
-        """Whether the row stands on the same scaling curve, at whatever world size."""
+        """Return whether the row is on the same scaling curve, at any world size."""
         return _curve(self) == _curve(row)
 
 
 class Score(NamedTuple):
-    """Of the predictions that were claimed and soundly measured: how many, how many inside, and the size of their
-    errors as fractions of 1."""
+    """Number of tested predictions, number inside, and sizes of errors as fractions of 1."""
 
     points: int
     inside: int
@@ -92,7 +89,7 @@ class Score(NamedTuple):
 
 
 def judged(predictions: Iterable[Prediction], rows: Sequence[Row]) -> tuple[Judged, ...]:
-    """Each prediction beside the row of the same exchange at the same world size, if there is one."""
+    """Join each prediction with the row of its exchange and world size, if there is one."""
     return tuple(
         _beside(one, next((row for row in rows if _is_of(one, row)), None))
         for one in sorted(predictions, key=lambda one: (_order(one), one.point.world_size))
@@ -100,7 +97,7 @@ def judged(predictions: Iterable[Prediction], rows: Sequence[Row]) -> tuple[Judg
 
 
 def score(found: Iterable[Judged]) -> Score | None:
-    """None where nothing can be told yet."""
+    """Return the score; None without a tested prediction."""
     errors = [(abs(one.error), bool(one.inside)) for one in found if one.counts and one.error is not None]
     if not errors:
         return None
@@ -109,7 +106,7 @@ def score(found: Iterable[Judged]) -> Score | None:
 
 
 def of_row(row: Row, predictions: Iterable[Prediction]) -> Judged | None:
-    """What was predicted of a row; None where nothing was."""
+    """Return the prediction of a row; None without one."""
     return next((_beside(one, row) for one in predictions if _is_of(one, row)), None)
 
 
