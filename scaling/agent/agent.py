@@ -172,7 +172,7 @@ class Agent:
         self.finish()
 
     def finish(self) -> None:
-        """Take turns until the last children end, for `FINISH_S` seconds at most: a child may hang in the kernel."""
+        """Take turns until the last children end, at most `FINISH_S` seconds: one may hang in the kernel."""
         self._starter.close()
         deadline_s = self._clock() + FINISH_S
         while self.busy and self._clock() < deadline_s:

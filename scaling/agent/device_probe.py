@@ -252,7 +252,7 @@ class GpuMeter:
         self._first = None
 
     def stop(self) -> float | None:
-        """Return the energy used in J, by the GPU's counter or from power samples; None if a stretch is unknown."""
+        """Return the energy in J, by the GPU's counter or from power samples; None if a stretch is unknown."""
         self.pause()
         known_j = [used_j for used_j in self._used_j if used_j is not None]
         return sum(known_j) if known_j and len(known_j) == len(self._used_j) else None

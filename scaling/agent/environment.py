@@ -42,7 +42,7 @@ def child_environ(base: Mapping[str, str], task: Task, asked: Mapping[str, str])
 
 
 def outside_of_mpi(base: Mapping[str, str], code: str = "") -> dict[str, str]:
-    """Return an environment without the launcher's variables, in which any Python finds `code`, then this package."""
+    """Return an environment without the launcher's variables; Python finds `code` first, then this package."""
     parent = str(Path(__file__).resolve().parents[2])
     paths = [*filter(None, [code]), parent, *filter(None, base.get("PYTHONPATH", "").split(os.pathsep))]
     kept = {key: value for key, value in base.items() if not key.startswith(SCRUBBED)}

@@ -145,7 +145,7 @@ class ForkServer:
 
 
 class Starter:
-    """The starter of an agent's children, with a fork server for each framework, thread count, heap and revision."""
+    """The starter of an agent's children, with a fork server per framework, thread count, heap and revision."""
 
     def __init__(self, base: Mapping[str, str]) -> None:
         self._base = base

@@ -24,7 +24,7 @@ class Lacking(NamedTuple):
 
 
 def lacking(names: Iterable[str]) -> Lacking:
-    """Return what strategies lack on this host, each in its children's interpreter; on GPUs only if there are any."""
+    """Return what strategies lack here, each in its children's interpreter; on GPUs only if there are any."""
     return examine(names)[0]
 
 

@@ -150,7 +150,7 @@ class Supervisor:
             self._watch.begin(command.windows * command.steps + 1, now_s)
 
     def pause(self, now_s: float) -> None:
-        """Stop the child once all ranks are done, so that it takes nothing from the point that is measured next."""
+        """Stop the child once all ranks are done, so that it takes nothing from the next point."""
         if self._watch is not None:
             self._watch.settle()
         if self._stopped_s is None and self._reason is None:  # a child that is being ended must receive signals

@@ -191,7 +191,7 @@ class CpuMeter:
         return max(0.0, self._busy_s - max(self._ran_s, threads_s))
 
     def _read(self, *, begins: bool) -> _Reading | None:
-        """Read the CPUs last at the start and first at the end of a stretch, so that reading is no load within it."""
+        """Read the CPUs last at the start and first at the end of a stretch: reading is then no load within it."""
         folder = self._root / str(self._pid)
         with suppress(OSError, ValueError, IndexError):
             at_end = None if begins else _of_cpus(self._root, self._cpus)
