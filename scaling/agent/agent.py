@@ -165,7 +165,6 @@ class Agent:
         send_news(self.cluster, told)
 
     def serve(self) -> None:
-        """Take turns until rank 0 dismisses the launch, then wait for the last children."""
         while not self.dismissed:
             self.turn()
             self.wait()
@@ -180,7 +179,7 @@ class Agent:
             self.wait()
 
     def interrupt(self, signal: int) -> None:
-        """Note a signal that asks for the end; the next turn acts on it. Signal handlers call this."""
+        """Note a signal that asks for the end, from a signal handler; the next turn acts on it."""
         self._signal = signal
 
     @property
@@ -216,7 +215,6 @@ class Agent:
             self._outgoing.clear()
 
     def wait(self) -> None:
-        """Sleep until a child speaks or ends, a signal comes, or the next look for messages is due."""
         seconds = self._patience_s()
         poller = select.poll()
         for supervisor in self._supervisors.values():
@@ -289,8 +287,7 @@ class Agent:
             self._starter.preload(task, order.strategies)
 
     def _reserve(self, order: Reserve) -> tuple[int, ...]:
-        """Bind ports without listening: only a server that sets SO_REUSEADDR can take them. Empty if the address
-        is not here."""
+        """Bind ports without listening; only a server with SO_REUSEADDR can take them. Empty on a wrong host."""
         sockets: list[socket.socket] = []
         self._sockets.setdefault(order.attempt, []).append(sockets)
         try:
@@ -316,7 +313,6 @@ class Agent:
         self._supervisors[task.attempt, task.role] = started
 
     def _tell(self, order: Tell) -> None:
-        """Inform helpers first: they serve the worker's command."""
         now_s, worker = self._clock(), self._supervisors.get((order.attempt, "worker"))
         for role, supervisor in self._of(order.attempt):
             if role != "worker":

@@ -1,9 +1,8 @@
 """One child process: its start, its pipes, its signals, and the evidence of its end.
 
-The child leads its own session. Its pidfd reports its end; its pipe may be held open by a grandchild.
-Grandchildren that outlive the child are killed. Those of its group are killed while the leader is a zombie, so
-that the group's id is not reused. Those that left the group are this process's children by then
-(hosts/parents.py).
+It leads its own session. Its pidfd reports its end, because a grandchild may hold its pipe open. Grandchildren of
+its group are killed while it is a zombie, so that the group's id is not reused. Those that left the group are this
+process's children by then (hosts/parents.py).
 """
 
 from __future__ import annotations
@@ -83,11 +82,11 @@ class Child:
 
     @property
     def unsent(self) -> bool:
-        """Whether part of a message waits for room in the pipe: the task of a few thousand ranks exceeds it."""
+        """Whether part of a message waits for room in the pipe: the task of a few thousand ranks is longer than
+        that."""
         return bool(self._unsent)
 
     def push(self) -> None:
-        """Write as much of the waiting messages as the pipe takes."""
         try:
             while self._unsent:
                 self._unsent = self._unsent[os.write(self.stdin_fd, self._unsent) :]
@@ -116,8 +115,7 @@ class Child:
         self._signal(signal.SIGCONT)
 
     def end(self, now_s: float, *, grace_s: float = 2.0, stacks: bool = False) -> None:
-        """Begin to end it: stacks into the log if asked, SIGTERM, SIGKILL after `grace_s`. A second call does
-        nothing."""
+        """Begin to end it, once: stacks into the log if asked, SIGTERM, SIGKILL after `grace_s`."""
         if self._term_at_s is not None:
             return
         self._grace_s = grace_s
@@ -180,8 +178,8 @@ class Child:
 
 
 def _pidfd(pid: int) -> int:
-    """A file descriptor that is readable when a child ends; -1 before Linux 5.3, and in Pythons built on such a
-    system, such as Anaconda's (https://github.com/python-trio/trio/issues/2855)."""
+    """A file descriptor that is readable when a child ends; -1 before Linux 5.3, and in Pythons built there
+    (https://github.com/python-trio/trio/issues/2855)."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -189,7 +187,6 @@ def _pidfd(pid: int) -> int:
 
 
 def log_tail(path: Path) -> str:
-    """Return the last `LOG_TAIL_BYTES` of a log, for the record."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,7 +1,7 @@
 """Readings of a child's process (/proc) and GPUs (NVML) during measured windows.
 
-If a process or GPU disappears, earlier readings are kept and nothing is raised. tests/bench/agents.py measures the
-cost; it has not been run with GPUs.
+If a process or GPU disappears, earlier readings are kept. tests/bench/agents.py measures the cost, so far not on
+GPUs.
 """
 
 from __future__ import annotations
@@ -79,7 +79,6 @@ class DeviceProbe:
             gpu.pause()
 
     def stop(self) -> Telemetry:
-        """End the last stretch and return the sums."""
         self.pause()
         energy_j = self._stop_gpus()
         return Telemetry(
@@ -104,8 +103,8 @@ class DeviceProbe:
 
 
 class ProcessMeter:
-    """CPU time of one process, and `masks`: the CPU sets of its threads at both ends of all stretches.
-    `affinity_cpus` is the number of CPUs in all masks together, the least of all ends."""
+    """CPU time and affinity of one process. `masks`: CPU sets of its threads at both ends of all stretches.
+    `affinity_cpus`: the number of CPUs in all masks together, the least of all ends; None if unknown."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -138,7 +137,6 @@ class ProcessMeter:
             self.affinity_cpus = min(count, self.affinity_cpus or count)
 
     def read(self) -> None:
-        """Note the CPU time used so far. The first and the last reading are kept."""
         if self._process is None:
             return
         with suppress(psutil.Error):

@@ -13,8 +13,8 @@ from scaling.records.task import Task
 SCRUBBED = ("OMPI_", "PMIX_", "PMI_", "PRTE_", "ORTE_", "HYDRA_", "HYDI_", "MPI_", "MPIR_")
 MIB = 1 << 20
 LOGGING = frozenset({"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"})
-# mallopt(3). glibc's defaults return large buffers to the kernel after each step and fault them in again, which
-# took 9 to 11 of 66 ms (python -m tests.bench.malloc). 32 MiB is the largest threshold.
+# mallopt(3). glibc's defaults return large buffers after each step and fault them in again: 9 to 11 ms in a step
+# of 66 ms of digits-cnn (python -m tests.bench.malloc). 32 MiB is the largest threshold.
 KEPT_HEAP = {
     "MALLOC_TRIM_THRESHOLD_": "2000000000",
     "MALLOC_MMAP_THRESHOLD_": str(32 * MIB),
@@ -50,8 +50,7 @@ def outside_of_mpi(base: Mapping[str, str], code: str = "") -> dict[str, str]:
 
 
 def _past_proxies(base: Mapping[str, str], task: Task) -> dict[str, str]:
-    """Exempt the task's addresses from proxies: gRPC would use them, and reads `no_proxy` only without
-    `no_grpc_proxy`."""
+    """Exempt the task's addresses from proxies. gRPC reads `no_proxy` only without `no_grpc_proxy`."""
     if not any(name.lower().endswith("_proxy") for name in base):
         return {}
     own = (task.place.address, *task.addresses, *(server.address for server in task.servers))
@@ -63,7 +62,7 @@ def _past_proxies(base: Mapping[str, str], task: Task) -> dict[str, str]:
 
 
 def _kernel_cache(task: Task) -> dict[str, str]:
-    """The maximum (CUDA programming guide): kernels dropped from the driver's cache are compiled at each start."""
+    """The maximum is 4 GiB (CUDA programming guide); kernels that do not fit are compiled at each start."""
     return {"CUDA_CACHE_MAXSIZE": str(4 << 30)} if task.point.hardware.device == "cuda" else {}
 
 

@@ -1,6 +1,6 @@
 """How an agent starts its children: as fresh processes, or as forks of one that has imported the framework.
 
-GPU workers start fresh, because CUDA must not be touched before a fork.
+GPU workers start fresh, because CUDA must not be touched before a fork. So do children whose fork server fails.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ class Started(NamedTuple):
 
 
 class Fds(NamedTuple):
-    """A child's ends of its pipes, and its log."""
-
     commands: int
     events: int
     log: int
@@ -106,8 +104,8 @@ class ForkServer:
         return Started(pid, partial(self._reaped, pid))
 
     def _reaped(self, pid: int) -> int:
-        """Wait for a fork. This process adopts those that outlive the server or come from another revision's
-        server."""
+        """The exit code of a fork. This process adopts forks that outlive the server, and those of another
+        revision."""
         try:
             status = os.waitpid(pid, 0)[1]
         except ChildProcessError:
@@ -118,7 +116,7 @@ class ForkServer:
         try:
             return self._asked(str(pid).encode())
         except OSError:
-            return os.waitpid(pid, 0)[1]  # the server has ended
+            return os.waitpid(pid, 0)[1]
 
     def _asked(self, request: bytes, fds: Collection[int] = ()) -> int:
         """The server's answer to a request. Raises OSError; the server has then ended."""

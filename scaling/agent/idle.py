@@ -22,13 +22,11 @@ class IdleTraffic:
         self._rates: dict[str, tuple[float, float]] = {}
 
     def listen(self, seconds: float, now_s: float) -> None:
-        """Begin to listen, for so many seconds."""
         self._before, self._began_s = interfaces.read(), now_s
         self._stretch_s, self._hearing = seconds / STRETCHES, []
 
     def is_due(self, now_s: float) -> bool:
-        """Return True once, when listening is over. Call it often: a stretch ends at the first call after its
-        time."""
+        """Return True once, when listening is over. Call it often, because it also ends the stretches."""
         if self._before is None or now_s < self._began_s + self._stretch_s:
             return False
         now = interfaces.read()

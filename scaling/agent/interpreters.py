@@ -27,8 +27,7 @@ ANSWER_S = 45.0
 
 
 def of(framework: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the interpreter of a framework's children: the named one, the one next to the agent's, or the
-    agent's."""
+    """Return the Python of a framework's children: the named one, the one next to the agent's, or the agent's."""
     if named := environ.get(VARIABLE + framework.upper()):
         return named
     beside = Path(f"{sys.prefix}-{framework}", "bin/python")
@@ -36,13 +35,12 @@ def of(framework: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def framework_of(strategy: str) -> str:
-    """Return the framework that a strategy's children run in; "" if it is none of this package."""
+    """Return the framework that a strategy's children run in; "" if it is none of this package's."""
     return frameworks.named(frameworks.load(strategy).baseline).name
 
 
 class Question:
-    """A question to another interpreter than the agent's: what has it for a framework? Several run at the same
-    time."""
+    """A question to another interpreter: what does it have for a framework? Several are asked at once."""
 
     def __init__(self, framework: str, names: Sequence[str], environ: Mapping[str, str] = os.environ) -> None:
         self.names = tuple(names)

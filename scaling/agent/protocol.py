@@ -12,8 +12,7 @@ import sys
 
 
 def main(strategies: list[str]) -> None:
-    """Print as JSON: the package found, the hash of its messages, missing strategies, and files of outside
-    strategies."""
+    """Print as JSON the package found, the hash of its messages, missing strategies, files of outside ones."""
     del sys.path[0]  # the folder of this file
     stdout = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # strategies may print

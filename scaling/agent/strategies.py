@@ -15,8 +15,8 @@ from scaling.records.task import Task
 
 
 class Lacking(NamedTuple):
-    """Reasons, by strategy, why it cannot run on this host at all or on its GPUs. `name_addresses` has strategies
-    that listen at the address of the host's name, whatever network is chosen."""
+    """Reasons why strategies cannot run on this host at all, or on its GPUs. `name_addresses`: strategies that
+    listen at the address of the host's name, whatever network is chosen."""
 
     anywhere: dict[str, str]
     on_cuda: dict[str, str]

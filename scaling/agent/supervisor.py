@@ -35,8 +35,7 @@ EVERY_S = 1.0
 
 
 class LogBound:
-    """A limit of a child's log, so that the log does not fill the disk: a longer one is cut to its first
-    `KEPT_BYTES`."""
+    """The limit of a child's log, which could fill the disk: a longer one is cut to `KEPT_BYTES`."""
 
     def __init__(self, path: str) -> None:
         self.dropped_bytes = 0
@@ -58,13 +57,13 @@ class LogBound:
                 log.truncate(KEPT_BYTES)
                 self.dropped_bytes += size_bytes - KEPT_BYTES
                 log.write(f"\n[scaling: {self.dropped_bytes} bytes of this log were dropped here]\n".encode())
-        except OSError:  # no log, or a full disk
+        except OSError:
             return
 
 
 # ---------------------------------------------------------------- supervisor
 
-# Destroying NCCL's communicators may hang (https://github.com/NVIDIA/nccl/issues/1013).
+# Time to leave the exchange: NCCL may hang (https://github.com/NVIDIA/nccl/issues/1013).
 LEAVE_S = 30.0
 
 
@@ -106,12 +105,12 @@ class Supervisor:
         self._environ = environ
         self._idle = idle
         self._log = LogBound(child.task.log)
-        self._began_s = now_s  # without the time while it was stopped
+        self._began_s = now_s  # start, moved on by the time while it was stopped
         self._spoke_s = now_s
         self._stopped_s: float | None = None
         self._ready = False
         self._stepped = False
-        self._told: Command | None = None  # not answered in full
+        self._told: Command | None = None  # the command that is not answered in full
         self._reason: Failed | None = None
         self._result_s: float | None = None
         self._is_late = False  # to leave, after its result
@@ -135,7 +134,7 @@ class Supervisor:
         self.child.tell(command)
 
     def overhear(self, command: Command, now_s: float) -> None:
-        """Note a command to a helper's workers: until they are done, the helper's CPU use counts."""
+        """Note a command to a helper's workers: the helper's CPU use counts until they are done."""
         self._observe(command, now_s)
         self.resume(now_s)
 
@@ -223,7 +222,6 @@ class Supervisor:
         return None
 
     def ended(self) -> Ended:
-        """Reap the child and report the evidence of its end."""
         seen = self.child.reap()
         self._log.cut()
         return self._account(replace(seen, reason=self._reason, is_late=self._is_late))

@@ -30,8 +30,7 @@ EVERY_S = 10.0
 
 class EnergyMeter:
     """Energy of this machine's processors and memory (/sys/class/powercap): `start`, `sample`, `pause`, again;
-    `total`. A counter wraps after minutes to hours, so it is read every 10 s. An unreadable one is only
-    reported."""
+    `total`. A counter wraps after minutes to hours, so it is read every 10 s. An unreadable one is reported."""
 
     def __init__(self, root: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -121,7 +120,6 @@ class CpuMeter:
         self._throttling: dict[Path, proc.Throttling] = {}
         self._pid = pid
         self._cpus = cpus
-        # A thread has the name of the thread that made it until it gets another.
         self._names: dict[int, str] = {pid: MAIN}
         self._begun: _Reading | None = None
         self.others = 0.0
@@ -269,7 +267,7 @@ class Watch:
         self._looked_s = self._still_s = self._asleep_before_s = self._suspended_s = 0.0
         self._counts_traffic = task.counts_traffic
         if task.counts_traffic:
-            connections.read()  # its imports belong outside of windows
+            connections.read()
         device = task.point.hardware.device if computes else "cpu"
         self._devices = DeviceProbe.open(device, task.device_indices, pid, shown_gpu=task.shown_gpu)
         self._cpu = CpuMeter(pid, task.cpus)
@@ -295,7 +293,6 @@ class Watch:
         self._asleep_before_s = proc.asleep_s()
 
     def look(self, now_s: float) -> None:
-        """Note how long the agent had no turn during windows."""
         if self.measuring:
             self._still_s = max(self._still_s, now_s - self._looked_s)
             self._looked_s = now_s
@@ -309,8 +306,7 @@ class Watch:
             self._energy.sample()
 
     def done(self) -> None:
-        """End the stretch for this child. Connections are read too: a peer and its connections may leave before
-        all are done."""
+        """End the stretch for this child. Connections are read too: a peer may leave before all ranks are done."""
         if not self.measuring:
             return
         self.measuring = False
@@ -324,7 +320,7 @@ class Watch:
             self._connected = {**self._connected, **connections.read()}
 
     def settle(self) -> None:
-        """End the stretch for all ranks. Bytes that a rank sent after its last window are included."""
+        """End the stretch for all ranks. Bytes that were still queued after a rank's last window are included."""
         self.done()
         if self._counters is not None:
             self._counted_s += time.monotonic() - self._counting_s

@@ -177,12 +177,10 @@ class Attempt:
         self._fail(Failed(cause="error", message=message, host=host))
 
     def _fail(self, failed: Failed) -> None:
-        """Fail before any child was started; the attempt is then over."""
         self.state = failing(self.state, failed)
         self._started = True
 
     def _start_all(self) -> None:
-        """Start the helpers, and the workers unless they must wait for a helper."""
         self._tasks = ports.assigned(self._tasks, self._traits, self._held)
         state = self.state
         tasks = worker_tasks(self._tasks, self._traits)
@@ -280,7 +278,6 @@ class Attempt:
         self._command(run, rank)
 
     def run_on(self, run: Run, rank: int | None) -> None:
-        """Have all ranks, or one alone, run windows of the soak."""
         self._command(run, rank)
 
     @property
@@ -289,7 +286,6 @@ class Attempt:
         return self.state.point.kind in BESIDE or not self.state.synchronous
 
     def rest(self) -> None:
-        """Have ranks that linger stop."""
         self._command(Rest())
 
     def keep(self, number: int, windows: tuple[Window, ...], disturbed: tuple[Window, ...]) -> None:
@@ -316,7 +312,7 @@ class Attempt:
         return command is not None
 
     def account(self) -> None:
-        """Have agents report their readings of the measured windows, which are all in."""
+        """Have agents report their readings of the measured windows."""
         self._bench.mailbox.order(sorted(self._agents), Account(attempt=self.attempt))
 
     @property

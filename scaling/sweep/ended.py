@@ -40,7 +40,6 @@ class Evidence(Record, frozen=True, kw_only=True):
 
     @property
     def of_worker(self) -> bool:
-        """Whether the child is a worker; others are helpers."""
         return self.task.role == "worker"
 
 
@@ -93,9 +92,8 @@ def _is_excused(evidence: Evidence) -> bool:
 
 
 def _cause(seen: Exit) -> Failed | None:
-    """The cause as the agent saw it; None for exit code 0. The agent's reason counts only if one of its signals
-    ended the child: a child that was killed from outside dies some ms later, and its peers may fail before its
-    agent sees that."""
+    """The cause as the agent saw it; None for exit code 0. The agent's reason counts only if its signal ended the
+    child: a child killed from outside may die after its peers have failed."""
     code, reason = seen.code, seen.reason
     if reason is not None and (not seen.is_started or -code in seen.signals):
         return reason

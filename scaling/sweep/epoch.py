@@ -54,12 +54,10 @@ class Soaked(NamedTuple):
 
     @property
     def windows(self) -> Sequence[Window]:
-        """Measured windows of the rank, or of the first of all ranks."""
         return self.attempt.state.ranks[self.rank or 0].windows
 
 
 def soak_commands(attempts: Sequence[Attempt], course: Course) -> Iterator[tuple[Soaked, Run]]:
-    """Yield the turns of the soak: a point and its command."""
     found = soak_chosen(attempts) if course.soak_s else []
     for block in range(soak_turns([one.windows for one in found], course.soak_s) if found else 0):
         random.Random(f"{course.seed}/later {block}").shuffle(found)
@@ -157,7 +155,6 @@ class Epoch:
         return Attempt(self._bench, point, number, retries, self._course.number, is_traced=is_traced)
 
     def hear(self, said: Heard) -> None:
-        """Pass a report to its attempt."""
         for attempt in self.attempts:
             if attempt.attempt == said.attempt:
                 match said:
@@ -181,7 +178,6 @@ class Epoch:
             attempt.lose(silent, why)
 
     def release(self, reason: str, *, grace_s: float) -> None:
-        """End all children that still run."""
         for attempt in self.attempts:
             attempt.release(reason, grace_s=grace_s)
 
@@ -232,7 +228,6 @@ class Epoch:
         return self._turns(order, block)
 
     def _account(self) -> Iterator[None]:
-        """Have measured windows kept: a run may be interrupted in what follows."""
         for attempt in self._running:
             attempt.account()
         for attempt in self._running:
@@ -279,8 +274,7 @@ class Epoch:
             yield
 
     def _stops(self, attempt: Attempt) -> bool:
-        """Whether a point stands still when it has no turn: others have, its own ranks run one by one, or its
-        cores are probed, during which nothing of it should poll or linger."""
+        """Whether it must stand still: others have turns, its ranks run one by one, or its cores are probed."""
         return self._is_shared or self._course.canary or attempt.state.point.kind == "each"
 
     def _warm_up(self, attempt: Attempt) -> Iterator[None]:
@@ -337,14 +331,13 @@ class Epoch:
             yield from self._leave_off(attempt)
 
     def _leave_off(self, attempt: Attempt) -> Iterator[None]:
-        """Stop between two steps."""
         if self._stops(attempt) and attempt.lingers and not attempt.fails:
             attempt.rest()
             yield from self._answer(attempt)
         yield from self._stop(attempt)
 
     def _stop(self, attempt: Attempt) -> Iterator[None]:
-        """Wait until all of it stands still: the next turn would begin earlier on some hosts."""
+        """Wait until all of it stands still; otherwise the next turn would begin earlier on some hosts."""
         if self._stops(attempt):
             attempt.pause()
             yield from self._stand(attempt)

@@ -23,7 +23,7 @@ OVERLAPPED: tuple[Device, ...] = ("cuda",)
 
 
 def traced(points: Iterable[Point], records: Iterable[PointRecord]) -> frozenset[str]:
-    """Return the keys of points that end with profiled steps, until one of their cell has ended well."""
+    """Return the keys of points that end with profiled steps: those of cells without a successful record."""
     wanted = {point.key: point.cell for point in points if point.kind in TRACED}
     had = {record.point.cell for record in records if isinstance(record.outcome, Finished)}
     return frozenset(key for key, cell in wanted.items() if cell not in had)

@@ -17,7 +17,6 @@ from scaling.sweep.state import HelperState, PointState, RankState
 
 # Above this load an emulated step also depends on CPU time, not only on its sleeps and its bytes.
 MOST_BUSY_PERCENT = 80
-# Causes that may be chance.
 RETRIED = ("port-taken",)
 UNCHECKED = PointWarning(
     kind="other",

@@ -56,10 +56,9 @@ class Asking(Protocol):
         """Return one prediction for each question, in their order; None until all are there."""
 
     def stop(self) -> None:
-        """Stop waiting. May be called again."""
+        """Stop waiting; may be called again."""
 
 
-# The path is the run's folder.
 Predictor = Callable[[Path, Sequence[Question]], Asking]
 
 
@@ -121,8 +120,7 @@ PATIENCE_S = 10.0
 
 
 def preload(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep], within_s: float) -> None:
-    """Have all agents preload imports, which would be half of a short run, and wait. Raises Interrupted on a
-    signal."""
+    """Have all agents preload imports (half of a short run), and wait. Raises Interrupted on a signal."""
     wanted: dict[int, list[Task]] = defaultdict(list)
     for point in _samples(plan):
         slots = placement.slots_of(point, plan.slots)
@@ -148,8 +146,8 @@ def listen(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep]) -> None:
 
 
 def _samples(plan: Plan) -> Iterator[Point]:
-    """The widest plain loop of each framework that can be preloaded: exchanges need ports and servers, which do
-    not exist yet."""
+    """The widest plain loop of each framework with preload: exchanges need ports and servers, which are not there
+    yet."""
     by_baseline: dict[str, list[Point]] = defaultdict(list)
     for cell in plan.cells:
         if cell.strategy not in plan.missing:
@@ -200,8 +198,7 @@ class Sweep:
         self._bench = Bench(plan=plan, mailbox=mailbox, logs=str(logs), clock=clock, unix_clock=unix_clock)
 
     def run(self) -> None:
-        """Measure everything. Raises Interrupted after a signal, StoreError if a record cannot be kept; earlier
-        records stay."""
+        """Measure everything. Raises Interrupted after a signal, StoreError if a record cannot be kept."""
         self.begin()
         for later in self.plan.stages:
             if later:
@@ -262,7 +259,7 @@ class Sweep:
         asked = prediction_questions(self.plan)
         try:
             found = ask_prediction(self._predictor, self.store.folder, asked, self.mailbox) if asked else ()
-        except OSError as error:  # no room or no process: go on without
+        except OSError as error:
             self.view.note(f"not predicted: {error}")
             return
         for one in found:
@@ -350,7 +347,6 @@ class Sweep:
         return [self._emulating(record_of(state, ended_s=ended_s)) for state in current.states()]
 
     def _lose(self, current: Epoch, error: SilentRanks) -> None:
-        """Record the failure of points with silent ranks, unless they were measured."""
         current.lose(error.ranks, str(error))
         measured = done_keys(self.records)
         for state in current.states():
@@ -377,8 +373,8 @@ class Sweep:
         )
 
     def _epoch(self, group: Group, index: int) -> int:
-        """The number of an epoch in its round; a new one if points of the group were measured before, because they
-        took no turns with the others."""
+        """The number of an epoch in its round; a new one if points of the group were measured before, in other
+        turns."""
         if not any(point.key in self._done for point in group.points):
             return index
         number = group.points[0].round

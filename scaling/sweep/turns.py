@@ -24,7 +24,7 @@ class Course(Record, frozen=True, kw_only=True):
     `at_once`: points share no rank and no server, and are measured at the same time.
     `planned_s`: planned duration, which limits the repetition of disturbed windows (quiet/turns.py).
     `soak_s`: duration of the soak, 0 for none.
-    `traced`: keys of the points that end with profiled steps.
+    `traced`: keys of points that end with profiled steps.
     """
 
     number: int | None
@@ -57,8 +57,7 @@ class Turn(NamedTuple):
 
 
 def blocks_that_fit(states: Iterable[PointState]) -> int:
-    """Return the number of windows of each of these warm points, by warm-up windows: measured ones have no say in
-    it."""
+    """Return the number of windows of each of these warm points. Measured windows have no say in it."""
     return defaults.turns_in_round(fmean(map(_turn_s, states)))
 
 

@@ -32,11 +32,10 @@ class Pace(Record, frozen=True, kw_only=True):
     judged: bool = True
 
 
-# Points that take turns have many short windows, which analysis checks for drift. Judging them here would judge
-# the machine's noise.
+# Points that take turns are not judged: analysis checks their many short windows for drift.
 SHORT = Pace(window_s=0.0, floor_windows=1, judged=False)
-# `comm` is in no efficiency. Exchanges of several ranks are the noisiest points, because their steps stall now and
-# then: longer windows average that.
+# `comm` is in no efficiency: a part of a window is enough. Exchanges of several ranks are the noisiest points,
+# because their steps stall now and then: longer windows average that.
 COMM_PART, EXCHANGE_PART = 0.25, 2.0
 
 

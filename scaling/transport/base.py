@@ -9,9 +9,8 @@ Box = Literal["agent", "sweep"]
 
 
 class Cluster(Protocol):
-    """Ranks that exchange small byte strings. A message is delivered once, in order per sender and box. Rank 0 has
-    two boxes: its agent's and the sweep's. No method blocks: a rank that waits in MPI uses a core
-    (scaling/README.md)."""
+    """Ranks that exchange small byte strings, each delivered once, in order per sender and box. No method blocks:
+    a rank that waits in MPI uses a core (scaling/README.md). Rank 0 has two boxes: its agent's and the sweep's."""
 
     rank: int
     size: int
@@ -31,8 +30,8 @@ class Cluster(Protocol):
 
 
 class Hub:
-    """Queues that carry the messages of `size` ranks inside one process. They serve a run of one rank without MPI,
-    and tests: agents take turns without threads, so that events always have the same order."""
+    """Queues for `size` ranks inside one process, for a run of one rank without MPI, and for tests. Agents take
+    turns without threads, so events always have the same order."""
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -58,13 +58,13 @@ NAMED = {"scaling": "scaling.run"}
 # How often, and every how many seconds, a rank that aborts looks whether its output was read.
 LOOKS, LOOK_S = 200, 0.01
 PMI_S = 2.0
-# How long rank 0 may be behind the others, and the signals by which launchers end ranks.
+# How long rank 0 may be behind the others, and signals by which launchers end ranks.
 WORD_S, ENDING = 10.0, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 def as_rank(work: Callable[[Cluster], int], name: str) -> int:
-    """Connect to the other ranks, do this rank's `work` and return the exit code. An uncaught exception, which
-    would hang the other ranks, is printed and ends them all. `name` is the command's, for a LaunchError."""
+    """Connect to the other ranks, do this rank's `work` and return the exit code. An uncaught exception is printed
+    and ends all ranks: they would hang. `name` is the command's, for a LaunchError."""
     open_streams()
     try:
         allow_open_files()
@@ -102,8 +102,8 @@ def _let_read() -> None:
 
 
 def end_all(code: int) -> None:
-    """Have MPICH's launcher end all ranks, over PMI 1. Ranks would wait for one that leaves before MPI's start.
-    Other launchers end them unasked."""
+    """Have MPICH's launcher end all ranks over PMI 1; others do so unasked. Ranks would wait for one that leaves
+    early."""
     with suppress(KeyError, ValueError, OSError):
         fd = int(os.environ["PMI_FD"])
         _let_read()
@@ -113,8 +113,8 @@ def end_all(code: int) -> None:
 
 
 def rank_0_spoke() -> bool:
-    """Whether the launcher ends this rank within `WORD_S`, as it does after the first rank's end. That is rank 0
-    if all ranks met the same error; other errors must be printed by the ranks that met them."""
+    """Whether the launcher ends this rank within `WORD_S`, because rank 0 met the same error and ended. Otherwise
+    rank 0 did not meet it, and this rank must print it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     return signal.sigtimedwait(ENDING, WORD_S) is not None
 

@@ -1,7 +1,6 @@
 """Which launcher started this process, by its environment variables, and what to start if its ranks are alone.
 
-A launcher without the MPI library's PMI starts N programs of one rank each. Each would write a table of its own,
-without a warning (open-mpi/ompi#13523).
+Without the MPI library's PMI a launcher starts N runs of one rank, without a warning (open-mpi/ompi#13523).
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ MPIRUN = "mpirun -np {n} {command}"
 
 
 def launched(environ: Mapping[str, str], command: str = "python -m scaling.run ...") -> Launch | None:
-    """Return the launcher that started several processes, this among them; None without one. Open MPI's variable
-    comes first: its mpirun may start ranks by srun, which leaves both. SLURM_PROCID is absent in the shell of
-    an allocation. torchrun sets TORCHELASTIC_RUN_ID besides WORLD_SIZE and RANK."""
+    """Return the launcher of several processes, this among them; None without one. Open MPI's variable comes
+    first: its mpirun may start ranks by srun, which leaves both. The shell of a Slurm allocation has no
+    SLURM_PROCID."""
     found = _mpi(environ, "OMPI_COMM_WORLD") or _srun(environ) or _torchrun(environ) or _flux(environ)
     found = found or _pals(environ) or _mpi(environ, "PMI")
     if found is None:

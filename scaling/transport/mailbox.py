@@ -17,7 +17,6 @@ from scaling.transport.base import Cluster
 Order = TypeVar("Order")
 News = TypeVar("News")
 Answer = TypeVar("Answer")
-# time for ranks to enrol
 ENROL_S = 60.0
 # Limit of a rank's silence, longer than any order keeps an agent busy. At most LOOK_S between two looks counts,
 # because rank 0 or the machine may have been suspended.
@@ -25,7 +24,6 @@ SILENT_S, LOOK_S = 120.0, 1.0
 
 
 def send_news(cluster: Cluster, *news: msgspec.Struct) -> None:
-    """Send messages to rank 0's mailbox as one."""
     cluster.send(0, "sweep", ENCODER.encode(news))
 
 
@@ -33,8 +31,7 @@ class Mailbox(Generic[Order, News]):
     """Rank 0's side of the messages of a command: orders to the ranks and news from them.
 
     `decoder`: reads a tuple of news, of which `Signalled` is one.
-    `turn`: lets this rank (in tests: all ranks) work.
-    `wait`: sleeps until there may be news.
+    `turn`, `wait`: let this rank (in tests: all ranks) work; sleep until there may be news.
     `silent_s`: seconds that a rank may be silent.
     """
 
@@ -61,7 +58,6 @@ class Mailbox(Generic[Order, News]):
         self._heard_s = [0.0] * cluster.size  # `_awake_s` at the last message of each rank
 
     def order(self, ranks: Sequence[int], order: Order) -> None:
-        """Send one order to `ranks` and return at once."""
         data = ENCODER.encode(order)
         for rank in ranks:
             self._cluster.send(rank, "agent", data)
@@ -70,8 +66,7 @@ class Mailbox(Generic[Order, News]):
         self.order(range(self.size), order)
 
     def news(self) -> Iterator[tuple[int, News]]:
-        """Take a turn, yield what has arrived as (rank, message), and sleep if that was nothing. Raises
-        SilentRanks."""
+        """Take a turn and yield news as (rank, message); sleep if there is none. Raises SilentRanks."""
         self._turn()
         now_s = self.clock()
         self._awake_s += min(now_s - self._looked_s, LOOK_S)
@@ -99,8 +94,8 @@ class Mailbox(Generic[Order, News]):
             raise SilentRanks(f"no word from {several(list(named))} for {self._silent_s:g} s: {what}", silent)
 
     def answers(self, kind: type[Answer], ranks: Collection[int], within_s: float) -> dict[int, Answer]:
-        """Return the newest message of this kind from each of `ranks`, or of those that answer in time. Other
-        messages are dropped. Raises Interrupted on a signal."""
+        """Return the newest message of this kind from each of `ranks` that answers in time; others are dropped.
+        Raises Interrupted on a signal."""
         answers: dict[int, Answer] = {}
         for rank, said in self.news_within(within_s):
             if isinstance(said, kind) and rank in ranks:

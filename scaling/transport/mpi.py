@@ -1,7 +1,6 @@
 """The ranks of an MPI launch; the only file that imports mpi4py.
 
-Sends are non-blocking and kept until they complete. A receive follows a probe, because a rank in a blocking
-receive uses a core.
+Sends are kept until they complete. A receive follows a probe: a rank in a blocking receive uses a core.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ DAEMONS = ("orted", "prted")  # of Open MPI, on other nodes than mpirun
 
 
 def connect(command: str = "python -m scaling.run ...") -> MpiCluster:
-    """Initialise MPI and join the launch; `command` is for the advice. Raises LaunchError if no MPI library loads,
-    or if every rank is alone: the library is not the launcher's, or the launcher starts no MPI."""
+    """Initialise MPI and join the launch; `command` is for the advice. Raises LaunchError without an MPI library,
+    and if each rank is alone: the library is not the launcher's, or the launcher starts no MPI."""
     import mpi4py
 
     _need_home()
@@ -68,8 +67,8 @@ def _alone(launch: Launch, library: str) -> str:
 
 
 def launcher_output() -> TextIO | None:
-    """Open the output of Open MPI's mpirun for the last table; None if this rank is not its child. After its own
-    Ctrl-C, version 5 forwards no output."""
+    """Open the output of Open MPI's mpirun for the last table: after its own Ctrl-C, version 5 forwards none. None
+    if this rank is not its child."""
     with suppress(OSError):
         if launcher := _launcher():
             return Path(f"/proc/{launcher.pid}/fd/1").open("a")

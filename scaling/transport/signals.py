@@ -20,9 +20,8 @@ STDERR = 2
 
 class Signals:
     """Signals that ask for the end, kept until they can be passed on. USR1 means Ctrl-C: every mpirun passes it on
-    to its ranks and goes on forwarding their output (launch/local sends it). SIGHUP stays ignored under nohup.
-    If the process is stuck, on a slow file server for example, the first signal prints what is being loaded.
-    The next one ends the process at once."""
+    and goes on forwarding its ranks' output (launch/local sends it). SIGHUP stays ignored under nohup. If the
+    process is stuck, the first signal prints what is being loaded, and the next one ends the process."""
 
     def __init__(self) -> None:
         self.fd, told = os.pipe()  # readable after a signal

@@ -2,10 +2,9 @@
 
 python -m scaling.worker.fork_server MODULE... [-- MODULE...]      (started by an agent only)
 
-A request is one message on a socket: the worker's environment, with its commands, events and log as file
-descriptors. The answer is its pid. If the agent sends a pid, this process waits for that worker and answers with
-its wait status. The worker stays a child of this process: a second fork would copy a framework's page tables again
-(torch: 24 ms).
+A request is the worker's environment, with its commands, events and log as file descriptors; the answer is its
+pid. If the agent sends a pid, the answer is that worker's wait status. The agent cannot wait itself: a second fork
+for that would copy a framework's page tables again (torch: 24 ms).
 """
 
 from __future__ import annotations

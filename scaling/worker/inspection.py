@@ -45,7 +45,6 @@ def trace_path(log: str) -> Path:
 
 
 def inspected(timer: Timer, inspect: Inspect, path: Path | None) -> Inspected:
-    """Run all of them; `path` begins the names of trace files."""
     unsynced = tuple(_unsynced(timer, inspect.windows, inspect.steps))
     beside = _beside(timer, inspect.beside_windows, inspect.steps)
     if not inspect.traced_steps or path is None:

@@ -168,7 +168,6 @@ class Worker:
         )
 
     def timing(self, trainer: Trainer) -> Worker:
-        """Return the same clocks for another trainer."""
         return Worker(trainer, self._send, self._waiting, self._clock, self._unix_clock)
 
     def _samples(self) -> int:

@@ -47,8 +47,8 @@ from scaling.workloads import data, feeds, models, walk
 # No framework is imported here: exceptions are known by class name and text.
 
 
-# Causes by libraries' words in lower case. The first cause counts that has a group with all its words in the text.
-# Those of RDMA and shared memory precede general ones of memory.
+# Causes by words of libraries. The first cause counts that has a group with all its words in the text: RDMA and
+# shared memory before memory in general.
 WORDS: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
     # Pinned memory: the limit `ulimit -l` is too low.
     ("memlock", (("ibv_", "cannot allocate memory"), ("mr_reg", "cannot allocate memory"), ("memlock",))),
@@ -167,7 +167,7 @@ def _indent(line: str) -> int:
 
 def prepared(task: Task) -> tuple[Literal["", "page cache", "disk"], float | None]:
     """Drop this rank's share of its host's files from the page cache, if the point asks for that. Returns the
-    source of data in files ("" for other data), and the part of the share that is still cached. Other ranks may
+    source of data in files, "" for other data, and which part of the share is still cached: other ranks may
     have read a batch or two already. Raises UsageError or OSError."""
     work = task.point.workload
     drives = frameworks.load(task.point.strategy).traits(task.point.strategy).drives
@@ -191,9 +191,9 @@ HOLD_S = 0.5
 
 
 class Channel:
-    """The worker's two pipes: commands in on fd 0, events out on an inherited fd, both as JSON lines. At the end
-    of fd 0 the agent is gone, and the worker kills its descendants and its group. A thread uses os.read: a
-    thread blocked in a buffered read turns every exit into SIGABRT."""
+    """The worker's two pipes: commands in on fd 0, events out on an inherited fd, both as JSON lines. fd 0 ends
+    with the agent: the worker then kills its descendants and its group. A thread uses os.read, because a thread
+    blocked in a buffered read turns every exit into SIGABRT."""
 
     def __init__(self, commands_fd: int, events_fd: int) -> None:
         self._in = commands_fd
@@ -219,12 +219,10 @@ class Channel:
         return self._commands.get()
 
     def waiting(self) -> bool:
-        """Whether a command has arrived and was not received yet."""
         return not self._commands.empty()
 
     def send(self, event: Event, *, hold: bool = False) -> None:
-        """Report an event. With `hold` it may wait for more, because its reader uses the cores that are being
-        measured."""
+        """Report an event. With `hold` it may wait for more: its reader uses the cores that are being measured."""
         self._held += self._encoder.encode(event) + b"\n"
         now_s = time.monotonic()
         if hold and now_s - self._sent_s < HOLD_S:
@@ -288,8 +286,7 @@ def main(events_fd: int) -> int:
 
 
 def tell_faults() -> None:
-    """Make a fault write all stacks and end the process. MXNet's own handler, set at its import, runs an orderly
-    C++ exit, which may fault again and hang."""
+    """Make a fault write all stacks and end the process. MXNet's own handler may fault again and hang."""
     faulthandler.disable()
     for number in _FAULTS:
         signal.signal(number, signal.SIG_DFL)
@@ -366,7 +363,6 @@ def _connect(module: TrainerModule, task: Task) -> Trainer:
 
 
 def _announcement(task: Task, values: Any) -> Announce:
-    """Raises StrategyError for a wrong type."""
     return Announce(values=answers.typed(task.point.strategy, "announce()", values, dict[str, str]))
 
 
@@ -407,7 +403,6 @@ def _crossing(strategy: Strategy, task: Task, trainer: Trainer) -> Bounds | None
 
 
 def run_and_exit(events_fd: int) -> NoReturn:
-    """Run the task from fd 0 and end the process."""
     code = main(events_fd)
     sys.stdout.flush()
     sys.stderr.flush()

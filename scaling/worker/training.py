@@ -18,7 +18,6 @@ from scaling.workloads import feeds, models, schedule, weights_file
 from scaling.workloads.data import Split
 from scaling.workloads.specs import Classes, ModelSpec
 
-# seconds between two signs of life
 PROGRESS_S = 5.0
 MOST_CLASSES = 100
 
@@ -42,8 +41,7 @@ def data_samples(task: Task) -> dict[str, int]:
 def learner_of(
     trainer: object, task: Task, send: Callable[[Event], None], clock: Callable[[], float] = time.monotonic
 ) -> Learner | None:
-    """Return the learner of a task; None if it is not trained to an accuracy. A worker that drives several devices
-    evaluates all held-out samples."""
+    """Return a task's learner, or None. A worker that drives several devices evaluates all held-out samples."""
     if task.point.regime is None:
         return None
     strategy = frameworks.load(task.point.strategy)
@@ -53,8 +51,8 @@ def learner_of(
 
 
 class Learner:
-    """A rank's part in a training to an accuracy. `ranks` is the number of ranks that share the held-out samples.
-    Raises TypeError for a trainer that cannot be evaluated."""
+    """A rank's part in a training to an accuracy; `ranks` share the held-out samples. Raises TypeError for a
+    trainer that cannot be evaluated."""
 
     def __init__(
         self,
@@ -77,7 +75,6 @@ class Learner:
         self._classes = spec.target.count if isinstance(spec.target, Classes) else 2
 
     def stepping(self, train: Train, step: Callable[[], None]) -> Callable[[], None]:
-        """Return `step` with the learning rate of its place in the epoch, and with signs of life."""
         taken, varies = iter(range(train.steps)), schedule.varies(self._regime)
 
         def one() -> None:
@@ -96,8 +93,7 @@ class Learner:
             self._send(Progress(steps=steps))
 
     def evaluated(self, evaluate: Evaluate) -> Evaluated:
-        """Count right predictions on this rank's shard. Every rank predicts equally often, since that may be
-        collective."""
+        """Count right predictions on this rank's shard. Every rank predicts equally often (collectives)."""
         start_s = self._clock()
         self._trainer.average_statistics()
         confusion = np.zeros((self._classes, self._classes), np.int64)

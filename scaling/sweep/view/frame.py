@@ -95,7 +95,6 @@ def _state_of(rank: RankState, state: PointState) -> str:
 
 
 def _pace(rank: RankState, state: PointState) -> tuple[str, str]:
-    """The speed of the last window and its unit; for `comm`, the time of one exchange."""
     windows = rank.windows or rank.warmup
     if not windows or windows[-1].seconds <= 0:
         return "", ""
@@ -138,8 +137,6 @@ ASCII = Glyphs(full="=", half="-", rest="-", none="-", plus_minus="+-", more="~"
 
 
 class Note(NamedTuple):
-    """A line below the frame. `is_failure`: it tells why a point failed."""
-
     text: str
     is_failure: bool = False
 

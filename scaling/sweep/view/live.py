@@ -36,8 +36,8 @@ def make(
     clock: Callable[[], float] = time.monotonic,
     columns: int | None = None,
 ) -> View:
-    """Return the view of this kind on `stream`. A terminal that cannot move its cursor (TERM=dumb) gets plain
-    lines. `columns` is its width; None takes COLUMNS or asks the terminal."""
+    """Return the view of this kind on `stream`; plain lines if the terminal cannot move its cursor (TERM=dumb).
+    `columns` is its width; None takes COLUMNS or asks the terminal."""
     if kind == "none":
         return NoView(stream, clock)
     if kind == "plain" or os.environ.get("TERM", "").lower() in DUMB:

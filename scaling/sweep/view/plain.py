@@ -68,15 +68,13 @@ def blame(failed: Failed) -> str:
 
 
 def failure(failed: Failed) -> str:
-    """Describe a failure on one line: cause, place, message and log."""
     message = one_line(failed.message)
     log = f"; log {failed.log}" if failed.log else ""
     return f"{blame(failed)}: {message}{log}" if message else blame(failed) + log
 
 
 def speed(record: PointRecord) -> str:
-    """Return the rate of all ranks by the slowest rank's time, or for `comm` ms per exchange; "" if nothing was
-    measured."""
+    """Return the rate of all ranks by the slowest rank's time; for `comm`, ms per exchange; "" if unmeasured."""
     step = step_time(record)
     if step is None:
         return ""
@@ -163,19 +161,16 @@ def _hosts(header: Header) -> Iterator[str]:
 
 
 class Stream:
-    """A stream for people that never fails the sweep: characters outside its encoding are replaced, and output to
-    a closed terminal or pipe is dropped."""
+    """A stream that never fails the sweep: it replaces characters and drops output that cannot be written."""
 
     def __init__(self, stream: TextIO) -> None:
         self.redirect(stream)
 
     def redirect(self, stream: TextIO) -> None:
-        """Write to another stream from now on."""
         self._stream = stream
         self.encoding = stream.encoding or "utf-8"
 
     def write(self, text: str) -> int:
-        """Write the text; return its number of characters."""
         with suppress(OSError):
             self._stream.write(text.encode(self.encoding, "replace").decode(self.encoding))
         return len(text)
@@ -218,7 +213,6 @@ class PlainView:
     def finished(
         self, record: PointRecord, rows: Sequence[Row], number: int, total: int, left_s: float | None
     ) -> None:
-        """Print the result and its warnings. The table is printed once, at the end of the run."""
         del rows
         self._total = total
         self._event(number, f"{record.point.label}: {result(record, left_s)}")
