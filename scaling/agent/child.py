@@ -82,8 +82,7 @@ class Child:
 
     @property
     def unsent(self) -> bool:
-        """Whether part of a message waits for room in the pipe: the task of a few thousand ranks is longer than
-        that."""
+        """Whether part of a message waits for room in the pipe: the task of a few thousand ranks does."""
         return bool(self._unsent)
 
     def push(self) -> None:

@@ -104,8 +104,7 @@ class ForkServer:
         return Started(pid, partial(self._reaped, pid))
 
     def _reaped(self, pid: int) -> int:
-        """The exit code of a fork. This process adopts forks that outlive the server, and those of another
-        revision."""
+        """The exit code of a fork. This process adopts forks of an ended server or of another revision."""
         try:
             status = os.waitpid(pid, 0)[1]
         except ChildProcessError:

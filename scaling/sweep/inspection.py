@@ -1,6 +1,6 @@
 """Uncounted steps after the measured windows: which points run them, and how many.
 
-* Steps without exchange: two half windows, for every exchange between real devices.
+* Steps without exchange: two windows of half length, for every exchange between real devices.
 * Exchanges during compute: as many, on GPUs, where CPU time does not split the loss.
 * Profiled steps: once per cell, with `--trace`.
 """

@@ -146,8 +146,7 @@ def listen(plan: Plan, mailbox: Mailbox[ToAgent, ToSweep]) -> None:
 
 
 def _samples(plan: Plan) -> Iterator[Point]:
-    """The widest plain loop of each framework with preload: exchanges need ports and servers, which are not there
-    yet."""
+    """The widest plain loop of each framework with preload; an exchange needs ports and servers first."""
     by_baseline: dict[str, list[Point]] = defaultdict(list)
     for cell in plan.cells:
         if cell.strategy not in plan.missing:

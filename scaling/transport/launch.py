@@ -64,7 +64,7 @@ WORD_S, ENDING = 10.0, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIG
 
 def as_rank(work: Callable[[Cluster], int], name: str) -> int:
     """Connect to the other ranks, do this rank's `work` and return the exit code. An uncaught exception is printed
-    and ends all ranks: they would hang. `name` is the command's, for a LaunchError."""
+    and ends all ranks, which would hang. `name` is the command's, for a LaunchError."""
     open_streams()
     try:
         allow_open_files()
@@ -102,8 +102,7 @@ def _let_read() -> None:
 
 
 def end_all(code: int) -> None:
-    """Have MPICH's launcher end all ranks over PMI 1; others do so unasked. Ranks would wait for one that leaves
-    early."""
+    """Have MPICH's launcher end all ranks over PMI 1: they would wait for one that leaves early."""
     with suppress(KeyError, ValueError, OSError):
         fd = int(os.environ["PMI_FD"])
         _let_read()
